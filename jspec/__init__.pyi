@@ -48,6 +48,7 @@ from .drafters.draft_head.protocol import DraftHead as DraftHead
 from .drafters.draft_model import acceptance_vector as acceptance_vector
 from .drafters.draft_model import sequoia_tree as sequoia_tree
 from .drafters.draft_model.dyspec import DySpec as DySpec
+from .drafters.draft_model.pard import PARD as PARD
 from .drafters.draft_model.rsd_c import RSDC as RSDC
 from .drafters.draft_model.rsd_s import RSDS as RSDS
 from .drafters.draft_model.sequoia import Sequoia as Sequoia

@@ -90,6 +90,9 @@ class Loaded:
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
     """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
+    mask_token: int | None = None
+    """The token that stands for unknown ones in a parallel draft model, `pard_token` of
+    config.json; None if it names none. See `jspec.PARD`."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.params, self.tokenizer))
@@ -191,6 +194,7 @@ def load(
         eos=eos,
         bos=bos,
         chat=checkpoint.chat(words) if with_tokenizer else None,
+        mask_token=checkpoint.mask_token(),
     )
 
 

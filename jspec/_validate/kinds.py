@@ -112,6 +112,8 @@ class Paths:
 
 COUNT = Integer(1, 4096)
 """Nodes of a tree, or levels, or children of a node: no tree is larger."""
+TOKEN = Integer(0, 2**31 - 1)
+"""A token id."""
 
 
 def check_number(

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
 from jspec._validate.errors import InputError
-from jspec._validate.kinds import COUNT, Integer, Number, Paths, Place, Several, Word
+from jspec._validate.kinds import COUNT, TOKEN, Integer, Number, Paths, Place, Several, Word
 from jspec.methods.method import Built, Maker, Models
 
 if TYPE_CHECKING:
@@ -191,6 +191,34 @@ def sequoia(
     )
     tree = tree or device_defaults.sequoia(num_speculative_tokens, acceptance, max_depth)
     return WITHOUT_REPLACEMENT(drafter, models, scheme, draft_temperature, template=tree)
+
+
+def pard(
+    drafter: Any,
+    models: Models,
+    template: _Tree = None,
+    num_speculative_tokens: _Fitted = None,
+    mask_token_id: Annotated[
+        int | None, TOKEN, "the mask, if not `pard_token` of the draft model's config.json"
+    ] = None,
+    scheme: Annotated[str, Word((COUPLED, "recursive", "traversal")), _KEEPS] = COUPLED,
+    draft_temperature: _Temperature = None,
+) -> Built:
+    from jspec.tree import chain
+
+    assert models.draft is not None, "`Method.build` has found one or refused"
+    mask = models.draft.mask_token if mask_token_id is None else mask_token_id
+    if mask is None:
+        raise InputError(
+            "method pard needs a mask token and the draft model's config.json has no pard_token; "
+            "name a draft model that was trained as PARD, or pass mask_token_id"
+        )
+    options: dict[str, Any] = {"mask_token_id": mask}
+    if tree := _given(template, num_speculative_tokens=num_speculative_tokens):
+        options["template"] = tree
+    elif num_speculative_tokens is not None:
+        options["template"] = chain(num_speculative_tokens)
+    return WITHOUT_REPLACEMENT(drafter, models, scheme, draft_temperature, **options)
 
 
 # With a trained head.

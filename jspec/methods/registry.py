@@ -212,6 +212,12 @@ _FIXED = (
                 "SpeculativeDecoding",
                 drafting("recursive", "block"),
             ),
+            (
+                "pard",
+                "a chain or tree from one forward of a draft model with mask tokens",
+                "PARD",
+                builders.pard,
+            ),
             ("spectr", "independent chains", "SpecTr", drafting("k_seq")),
             ("specinfer", "a tree of independent draws", "SpecInfer", drafting("multi_round")),
             (

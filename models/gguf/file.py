@@ -208,6 +208,10 @@ class File:
         eos = tuple(dict.fromkeys(end for end in ends if end is not None))
         return eos, self.header.metadata.token("tokenizer.ggml.bos_token_id")
 
+    def mask_token(self) -> int | None:
+        """The mask token of a parallel draft model: llama.cpp has none."""
+        return None
+
 
 def _widened(lines: np.ndarray) -> np.ndarray:
     """Rows in blocks of Q4_0 as the same weights in blocks of Q8_0."""

@@ -66,3 +66,7 @@ class Folder:
         if not all(type(end) is int and end >= 0 for end in eos):
             raise InputError(f"{self.path} has eos_token_id = {ends!r}; it has to be token ids")
         return eos, generation.get("bos_token_id", self.fields.get("bos_token_id"))
+
+    def mask_token(self) -> int | None:
+        """The mask token of a parallel draft model (PARD); None if config.json names none."""
+        return self.fields.token("pard_token")

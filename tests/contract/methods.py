@@ -82,6 +82,11 @@ DRAFTERS = {
         jspec.SpeculativeDecoding(_DRAFT, 3, scheme=jspec.schemes.RECURSIVE),
         _WEIGHTS,
     ),
+    "pard": (jspec.PARD(_DRAFT, mask_token_id=22, template=_SMALL), _WEIGHTS),
+    "pard_published": (
+        jspec.PARD.published(_DRAFT, mask_token_id=22, template=trees.chain(3)),
+        _WEIGHTS,
+    ),
     "spectr": (jspec.SpecTr(_DRAFT, num_chains=3, max_depth=3), _WEIGHTS),
     "specinfer": (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _WEIGHTS),
     "sequoia": (jspec.Sequoia(_DRAFT, _SMALL), _WEIGHTS),
@@ -173,6 +178,7 @@ DRAFTERS = {
 
 SLOW = (
     "prompt_lookup_verified",
+    "pard_published",
     "spectr",
     "specinfer",
     "sequoia",
@@ -191,7 +197,7 @@ SLOW = (
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 
-IN_MERGE = ("token_recycling", "suffix", "speculative_decoding", "medusa")
+IN_MERGE = ("token_recycling", "suffix", "speculative_decoding", "pard", "medusa")
 """Drafters that are also run inside `jspec.merge`, a program of its own: one of each family."""
 
 IN_MERGE_TOO = (
@@ -205,7 +211,11 @@ IN_MERGE_TOO = (
 )
 """More of these families, whose merges are held to the whole contract by the slow tests."""
 
-OF_A_RULE_OF_THEIR_OWN = ("prompt_lookup_verified", "speculative_decoding_published")
+OF_A_RULE_OF_THEIR_OWN = (
+    "prompt_lookup_verified",
+    "speculative_decoding_published",
+    "pard_published",
+)
 """Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
 
 OF_NO_DRAFT = ("jump_forward",)
@@ -215,5 +225,5 @@ and tests/test_grammar.py has what a grammar forces."""
 BY_ROW = ("scripted", "suffix_of_rollouts")
 """Drafters whose params have a row for each of the contract's."""
 
-ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding")
+ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
 """Drafters that are also run on a target whose logits are no table."""

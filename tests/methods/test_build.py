@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -21,6 +22,7 @@ from jspec.sessions import method_choice
 from jspec.sessions import session as sessions
 from jspec.tree import Template
 
+MASK = tiny.VOCAB - 1
 WORDS = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(tiny.VOCAB)})
 
 
@@ -35,7 +37,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def draft():
-    return loaded(tiny.draft())
+    return replace(loaded(tiny.draft()), mask_token=MASK)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,7 @@ GIVEN = {
     "token_recycling+suffix": {"num_speculative_tokens": 6, "min_match": 2, "beam": 3},
     "sequoia": {"template": [[0], [1], [0, 0]]},
     "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
+    "pard": {"num_speculative_tokens": 2, "mask_token_id": 3},
     "calibrated_dyspec": GROWN | {"threshold": 0.1},
 }
 
@@ -179,6 +182,22 @@ def test_a_draft_of_another_padding_is_a_pair(target, difference):
     found = jspec.decode(*arguments, **drafted, max_new_tokens=6)
     np.testing.assert_array_equal(found.tokens, plain.tokens)
     assert found.stats.num_draft_tokens.sum() > 0
+
+
+def test_the_mask_of_a_parallel_draft_is_that_of_its_checkpoint(target, draft):
+    built = methods.build("pard", target, draft=draft)
+    assert built.drafter == jspec.PARD(draft.model, MASK)
+    built = methods.build("pard", target, draft=draft, mask_token_id=3, num_speculative_tokens=5)
+    assert built.drafter == jspec.PARD(draft.model, 3, jspec.tree.chain(5))
+    shape = jspec.tree.branching([2, 1])
+    built = methods.build("pard", target, draft=draft, template=shape, scheme="recursive")
+    assert built.drafter == jspec.PARD.published(draft.model, mask_token_id=MASK, template=shape)
+    plain = replace(draft, mask_token=None)
+    with pytest.raises(InputError, match=r"pard needs a mask token .* has no pard_token; name a"):
+        methods.build("pard", target, draft=plain)
+    assert methods.build("pard", target, draft=plain, mask_token_id=1).drafter.mask_token_id == 1
+    with pytest.raises(InputError, match="mask_token_id is 99; pass an integer in 0"):
+        methods.build("pard", target, draft=draft, mask_token_id=99)
 
 
 def test_options_come_as_python_has_them(target, draft):

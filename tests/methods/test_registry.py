@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import methods as contract
@@ -23,7 +24,8 @@ WORDS = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(tiny.VOCAB)}
 @pytest.fixture(scope="module")
 def models():
     made = (tiny.model(), tiny.draft())
-    return Models(*(Loaded(model, tiny.params(model), WORDS, (), None) for model in made))
+    target, draft = (Loaded(model, tiny.params(model), WORDS, (), None) for model in made)
+    return Models(target, replace(draft, mask_token=tiny.VOCAB - 1))
 
 
 @pytest.fixture(scope="module")

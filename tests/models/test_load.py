@@ -80,6 +80,17 @@ def test_end_tokens(folder):
     assert (loaded.eos, loaded.bos) == ((), None)
 
 
+def test_the_mask_token_of_a_parallel_draft_model(folder):
+    assert jspec.models.load(folder).mask_token is None
+    edit(folder, pard_token=5, spd_type="pard")
+    assert jspec.models.load(folder).mask_token == 5
+    edit(folder, pard_token="<mask>")
+    with pytest.raises(
+        jspec.InputError, match="has pard_token = '<mask>'; it has to be a token id"
+    ):
+        jspec.models.load(folder)
+
+
 def test_loading_twice_gives_the_same_static_model(folder):
     one, other = jspec.models.load(folder), jspec.models.load(str(folder))
     assert one.model == other.model

@@ -1,33 +1,21 @@
 """A small language model that drafts: its trees, and its memory between rounds."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec._validate.arguments import check_integer, takes
+from jspec._validate.arguments import takes
 from jspec._validate.errors import InputError
-from jspec._validate.kinds import check_number
-from jspec._validate.options import check_fields
 from jspec._xla.ragged import sequence
+from jspec.drafters.draft_model.model_drafter import ModelDrafter
 from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
 from jspec.drafters.growth.scorer import Draft, Scorer
-from jspec.protocols import CausalLM, Verifier
-from jspec.types import (
-    Feedback,
-    Frame,
-    Output,
-    PromptChunk,
-    PyTree,
-    Sampling,
-    Tree,
-)
-from jspec.verify.schemes import COUPLED, Scheme
+from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 
 _ARGUMENTS = ("params", "tokens", "positions", "mask", "memory", "nodes")
 """Of a draft model's `apply`."""
@@ -65,15 +53,14 @@ class Drafted:
 
 
 @dataclass(frozen=True)
-class DraftModel(ABC):
-    """A drafter whose proposals come from a language model of the target's vocabulary.
+class DraftModel(ModelDrafter):
+    """A draft model that scores the nodes of a tree level by level.
 
-    The model's weights are the `drafter_params` of a call. A subclass says how the tree grows.
+    A subclass says how the tree grows.
 
     Args:
         model: the draft model; static, as the target is.
-        scheme: how children are drawn and verified, one of `jspec.schemes`. The default is the
-            coupled scheme, under which the tokens are those of plain decoding with the same key.
+        scheme: how children are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters, in plain numbers; None: those of the
             target.
 
@@ -81,74 +68,14 @@ class DraftModel(ABC):
         InputError: if the model is no language model, or an argument is out of range.
     """
 
-    model: CausalLM
-    scheme: Scheme = field(default=COUPLED, kw_only=True)
-    sampling: Sampling | None = field(default=None, kw_only=True)
-
-    follows_text: ClassVar = True
-    paper_settings: ClassVar[Mapping[str, Any] | None] = None
-    """The arguments that make the method the published one; None: it is jspec's own."""
-
-    @classmethod
-    def published(cls, model: CausalLM, **options: Any) -> Self:
-        """The method as its paper has it: with the paper's verification scheme and settings.
-
-        Args:
-            model: the draft model.
-            options: further arguments of the constructor; they win over the paper's.
-
-        Raises:
-            InputError: if the method is in no paper, or an argument is out of range.
-        """
-        if cls.paper_settings is None:
-            raise InputError(
-                f"{cls.__name__} is jspec's own and has no published settings; call "
-                f"jspec.{cls.__name__}(model, ...)"
-            )
-        return cls(model, **{**cls.paper_settings, **options})
-
     def __post_init__(self):
-        if isinstance(self.model, type) or not all(
-            hasattr(self.model, name)
-            for name in ("vocab_size", "context", "init_memory", "apply", "commit")
-        ):
-            raise InputError(
-                f"the draft model is {self.model!r:.80}; pass a jspec.CausalLM, such as the model "
-                "of what jspec.models.load returns"
-            )
+        super().__post_init__()
         if not takes(self.model.apply, len(_ARGUMENTS)):
             raise InputError(
                 f"the draft model is {self.model!r:.80}, whose apply does not take "
                 f"({', '.join(_ARGUMENTS)}); a draft model scores a tree by levels, see "
                 "jspec.CausalLM"
             )
-        if not hasattr(self.model, "until"):
-            raise InputError(
-                f"the draft model is {self.model!r:.80}, which has no method until; a "
-                "draft model's memory is cut back where a text is, see jspec.CausalLM"
-            )
-        if not isinstance(self.scheme, Scheme):
-            raise InputError(
-                f"scheme is {self.scheme!r:.80}; pass a draw with its verifier, such as "
-                "jspec.schemes.RECURSIVE"
-            )
-        _check_sampling(self.sampling)
-        check_fields(self)
-
-    @property
-    def verifier(self) -> Verifier:
-        """The verifier that makes the drafter's draws lossless: the scheme's."""
-        return self.scheme.verifier
-
-    @property
-    def context(self) -> int | None:
-        """The longest row that the draft model can read, in tokens; None if it has no bound."""
-        return self.model.context
-
-    @property
-    @abstractmethod
-    def depth(self) -> int:
-        """The largest number of levels below the root."""
 
     @property
     @abstractmethod
@@ -181,13 +108,11 @@ class DraftModel(ABC):
         return memory
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> DraftModelState:
-        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
-        capacity = capacity if self.context is None else min(capacity, self.context)
         fresh = self.init_memory(batch, None)
         if earlier is not None:
             _check_state(earlier, fresh)
         return DraftModelState(
-            cache=self.model.init_memory(batch, capacity),
+            cache=self.empty_cache(batch, capacity),
             lengths=jnp.zeros(batch, jnp.int32),
             previous=jnp.zeros(batch, jnp.int32),
             memory=fresh if earlier is None else self.init_memory(batch, earlier.memory),
@@ -196,14 +121,9 @@ class DraftModel(ABC):
     def prefill(
         self, params: PyTree, state: DraftModelState, chunk: PromptChunk
     ) -> DraftModelState:
-        _check_vocabulary(self.model.vocab_size, chunk.output.logits.shape[-1])
-        if params is None:
-            raise InputError(
-                "drafter_params is None and a draft model needs its weights; pass "
-                "drafter_params=weights, beside the drafter"
-            )
+        self.check_models(params, chunk.output)
         read = self._read(params, state, chunk.tokens, chunk.positions)
-        _check_weights(read.logits.shape[-1], self.model.vocab_size)
+        self.check_weights(read)
         order = jnp.broadcast_to(jnp.arange(chunk.read.shape[1]), chunk.read.shape)
         return _moved_on(
             self.model, state, read.tentative, order, chunk.read, chunk.positions, chunk.counts
@@ -297,31 +217,6 @@ def _moved_on(
     )
 
 
-def _check_sampling(sampling: Any) -> None:
-    """Raises InputError unless this is None, or a Sampling that `decode` would take."""
-    if sampling is None:
-        return
-    if not isinstance(sampling, Sampling):
-        raise InputError(
-            f"the drafter's sampling is {sampling!r:.80}; pass jspec.Sampling of plain numbers, or "
-            "None for the target's"
-        )
-    of = "the drafter's sampling:"
-    check_number(f"{of} temperature", sampling.temperature, 0, 1e6, "0 is greedy")
-    check_integer(f"{of} top_k", sampling.top_k, 0, 2**31 - 1, "0 switches it off")
-    check_number(f"{of} top_p", sampling.top_p, 1e-6, 1, "1 switches it off")
-    check_number(f"{of} min_p", sampling.min_p, 0, 1, "0 switches it off")
-
-
-def _check_weights(scored: int, vocab_size: int) -> None:
-    """Raises InputError if the weights score fewer tokens than the draft model has."""
-    if scored < vocab_size:
-        raise InputError(
-            f"drafter_params score {scored} tokens and the draft model has {vocab_size}; pass the "
-            "weights of the drafter's own model"
-        )
-
-
 def _check_state(earlier: PyTree, fresh: PyTree) -> None:
     """Raises InputError unless this is the state of a call with a drafter of the same method."""
     if not isinstance(earlier, DraftModelState):
@@ -335,20 +230,3 @@ def _check_state(earlier: PyTree, fresh: PyTree) -> None:
             f"and this one keeps a {type(fresh).__name__}; pass the state of a call with the same "
             "drafter"
         )
-
-
-def _check_vocabulary(draft: int, target: int) -> None:
-    """Raises InputError unless both models have the same tokens."""
-    if draft == target:
-        return
-    small, large = sorted((draft, target))
-    message = (
-        f"the draft model has {draft} tokens and the target {target}, {large - small} apart; take "
-        "two models of one tokenizer"
-    )
-    if large % 64 == 0 and small > 64 and large - small < 1024:
-        message += (
-            f" ({large} is a multiple of 64: if the two have one tokenizer and the last tokens are "
-            f"padding, pass jspec.PaddedVocabulary(draft, {target}) as the draft model)"
-        )
-    raise InputError(message)

@@ -1,0 +1,242 @@
+"""PARD: its K predictions are those of K forwards with explicit masks, whatever was read before."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from oracle import pard as oracle
+
+import jspec
+from jspec.models.export import save_hf
+from jspec.types import Feedback, Frame, Output, PromptChunk, Tree, Verdict
+
+V, MASK, K = tiny.VOCAB, 22, 3
+MODEL = tiny.draft()
+PARAMS = tiny.params(MODEL)
+DRAFTER = jspec.PARD(MODEL, MASK, jspec.tree.chain(K))
+CAPACITY = 96
+
+
+def plain(model, params):
+    """A tiny model as the oracle reads it."""
+    config, own = model.config, jax.tree.map(lambda x: np.asarray(x, np.float64), params["params"])
+    size, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    layers = []
+    for number in range(config.num_layers):
+        layer = own[f"layers_{number}"]
+        q, k, v = np.split(layer["qkv"]["weight"], [size, size + kv])
+        gate, up = np.split(layer["gate_up"]["weight"], 2)
+        norms = {name: layer[name]["scale"] for name in layer if name.endswith("norm")}
+        rest = dict(o=layer["output"]["weight"], down=layer["down"]["weight"])
+        layers.append(dict(q=q, k=k, v=v, gate=gate, up=up, **rest, **norms))
+    return dict(
+        embed=own["embed"], head=own["head"], norm=own["norm"]["scale"], layers=layers,
+        heads=config.num_heads, kv_heads=config.num_kv_heads, theta=config.rope_theta,
+        eps=config.norm_eps,
+    )  # fmt: skip
+
+
+LM = plain(MODEL, PARAMS)
+predict = jax.jit(lambda state, frame: DRAFTER.predict(PARAMS, state, frame))
+prefill = jax.jit(lambda state, chunk: DRAFTER.prefill(PARAMS, state, chunk))
+update = jax.jit(lambda state, aux, feedback: DRAFTER.update(PARAMS, state, aux, feedback))
+
+
+class Rows:
+    """The texts of some rows, and the drafter's state beside them."""
+
+    def __init__(self, texts):
+        self.texts, self.last = [[] for _ in texts], None
+        self.state = DRAFTER.init(len(texts), CAPACITY, None)
+        self.read(texts)
+
+    @property
+    def roots(self):
+        return np.array([len(text) - 1 for text in self.texts])
+
+    def read(self, texts, width=8):
+        """Some more of each text is read as a prompt is; the last token before comes again."""
+        begin = np.array([max(len(text) - 1, 0) for text in self.texts])
+        tokens = np.zeros((len(texts), width + 1), np.int32)
+        for row, new in enumerate(texts):
+            again = [*self.texts[row][begin[row] :], *new]
+            tokens[row, : len(again)] = again
+            self.texts[row] = [*self.texts[row], *new]
+        chunk = PromptChunk(
+            jnp.asarray(tokens), jnp.asarray(self.roots - begin), jnp.asarray(begin),
+            Output(jnp.zeros((len(texts), width, V)), None),
+        )  # fmt: skip
+        self.state, self.last = prefill(self.state, chunk), None
+
+    def predicted(self):
+        roots = [text[-1] for text in self.texts]
+        frame = Frame(
+            jnp.asarray(roots), jnp.asarray(self.roots), None, None, jnp.zeros(len(roots), bool)
+        )
+        logits, self.last = predict(self.state, frame)
+        return np.asarray(logits)
+
+    def emit(self, new, width, drafted=True):
+        """A round wrote some tokens of each row, on paths of `width` nodes."""
+        rows = len(new)
+        emitted = np.zeros((rows, width), np.int32)
+        for row, tokens in enumerate(new):
+            emitted[row, : len(tokens)] = tokens
+        counts = jnp.asarray([len(tokens) for tokens in new])
+        root = jnp.asarray([[text[-1]] for text in self.texts])
+        there, path = jnp.ones_like(root, bool), jnp.zeros((rows, width), jnp.int32)
+        # Of the draft the drafter reads the root alone: what was emitted says the rest.
+        tree = Tree(root, -jnp.ones_like(root), there, depth=0, width=1)
+        feedback = Feedback(
+            tree, Output(jnp.zeros((rows, 1, V)), None),
+            Verdict(path, counts, path[:, 0], counts < 0),
+            jnp.asarray(emitted), counts, jnp.asarray(self.roots), counts == 0,
+        )  # fmt: skip
+        self.state = update(self.state, self.last if drafted else None, feedback)
+        self.texts = [[*text, *tokens] for text, tokens in zip(self.texts, new, strict=True)]
+
+    def cut(self, lengths):
+        """Rows lose the end of their text, and go on with what is read next."""
+        self.texts = [text[:length] for text, length in zip(self.texts, lengths, strict=True)]
+
+    def wanted(self):
+        return np.stack([oracle.predictions(LM, text, MASK, K) for text in self.texts])
+
+    def check(self):
+        np.testing.assert_allclose(self.predicted(), self.wanted(), rtol=1e-4, atol=2e-4)
+
+
+def drawn(rng, sizes):
+    return [rng.integers(0, V, size).tolist() for size in sizes]
+
+
+def test_k_predictions_are_those_of_k_forwards_with_explicit_masks():
+    """Rounds of all lengths, back-offs, longer paths of others, ended rows, texts that were cut."""
+    rng = np.random.default_rng(0)
+    rows = Rows(drawn(rng, (5, 1, 8)))
+    rows.check()
+    rows.emit(drawn(rng, (1, 4, 2)), K + 1)
+    rows.check()
+    rows.emit(drawn(rng, (0, 4, 1)), K + 1)  # the first has ended
+    rows.check()
+    rows.emit(drawn(rng, (0, 1, 7)), 7)  # another drafter's paths are longer
+    rows.check()
+    rows.emit(drawn(rng, (0, 2, 1)), 2)  # a narrower round
+    rows.check()
+    rows.emit(drawn(rng, (0, 1, 1)), 1, drafted=False)
+    rows.emit(drawn(rng, (0, 5, 3)), 6, drafted=False)
+    rows.check()
+    rows.read(drawn(rng, (3, 0, 6)))
+    rows.check()
+    rows.emit(drawn(rng, (4, 4, 4)), K + 1)
+    rows.cut(rows.roots + 1 - np.array([0, 2, 6]))  # within what is unread, and before it
+    rows.read(drawn(rng, (1, 2, 0)))
+    rows.check()
+    rows.emit(drawn(rng, (2, 3, 4)), K + 1, drafted=False)
+    rows.check()
+
+
+def test_masks_that_stay_in_the_memory_are_another_prediction():
+    """A control: what the check above would see."""
+    rng = np.random.default_rng(1)
+    rows = Rows(drawn(rng, (5, 3)))
+    rows.check()
+    rows.emit(drawn(rng, (3, 2)), K + 1)
+    stale = [oracle.predictions(LM, [*text[:-2], MASK, *text[-2:]], MASK, K) for text in rows.texts]
+    found = rows.predicted()
+    assert np.abs(found - np.stack(stale)).max((1, 2)).min() > 0.1
+    rows.state = replace(rows.state, counts=jnp.zeros_like(rows.state.counts))
+    assert np.abs(rows.predicted() - rows.wanted()).max() > 0.1, "unread tokens left out"
+    # One mask more or less is another prediction as well.
+    assert np.abs(rows.wanted()[:, 1:] - rows.wanted()[:, :-1]).max() > 0.1
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_rounds_of_greedy_decoding_are_the_papers(size):
+    """The draft is the target itself, so that the first token of each round is right."""
+    prompt = np.random.default_rng(size).integers(0, V, size).tolist()
+    tokens, rounds = oracle.decode(LM, LM, prompt, MASK, K, 24)
+    found = jspec.decode(
+        MODEL, PARAMS, [prompt], drafter=DRAFTER, drafter_params=PARAMS, max_new_tokens=24
+    )
+    assert found.tokens[0].tolist() == tokens
+    histogram = np.bincount(np.array(rounds[:-1]) - 1, minlength=K + 1)
+    assert int(found.stats.num_rounds[0]) == len(rounds)
+    last = np.asarray(found.stats.histogram[0]) - histogram
+    assert last.sum() == 1 and (last >= 0).all()
+
+
+def test_a_tree_has_the_top_tokens_of_each_level_below_every_node():
+    template = jspec.tree.branching([3, 2])
+    drafter = replace(DRAFTER, template=template)
+    prompts, lengths = jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS)
+    rows = len(prompts)
+
+    @jax.jit
+    def draft():
+        chunk = PromptChunk.whole(prompts, lengths, Output(jnp.zeros((*prompts.shape, V)), None))
+        state = drafter.prefill(PARAMS, drafter.init(rows, CAPACITY, None), chunk)
+        root = jnp.take_along_axis(prompts, lengths[:, None] - 1, axis=1)[:, 0]
+        frame = Frame(root, lengths - 1, None, None, jnp.zeros(rows, bool))
+        return drafter.draft(PARAMS, state, frame)[0]
+
+    tree = draft()
+    for row in range(rows):
+        text = tiny.PROMPTS[row, : tiny.LENGTHS[row]].tolist()
+        best = (-oracle.predictions(LM, text, MASK, 2)).argsort(-1)
+        wanted = [best[level][rank] for level, rank in zip(*_places(template), strict=True)]
+        assert tree.tokens[row, 1:].tolist() == wanted
+
+
+def _places(template):
+    depth = [len(path) - 1 for path in template.paths]
+    return depth, [path[-1] for path in template.paths]
+
+
+def test_forwards_of_transformers_with_masks_give_the_same(tmp_path):
+    """As the authors' code asks for them: one forward of the text and the masks."""
+    torch = pytest.importorskip("torch", reason="needs the parity extra")
+    from transformers import AutoModelForCausalLM
+
+    save_hf(MODEL, PARAMS, tmp_path, dtype=jnp.float32)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    rng = np.random.default_rng(4)
+    rows = Rows(drawn(rng, (5, 2)))
+    rows.predicted()
+    rows.emit(drawn(rng, (3, 1)), K + 1)
+    with torch.no_grad():
+        for text, found in zip(rows.texts, rows.predicted(), strict=True):
+            masked = torch.tensor([[*text, *[MASK] * (K - 1)]])
+            wanted = theirs(masked).logits[0, -K:].numpy()
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            partial(jspec.PARD, MODEL, V),
+            rf"mask_token_id is {V}; pass an integer in 0 \.\. {V - 1}",
+        ),
+        (partial(jspec.PARD, MODEL, -1), "mask_token_id is -1; pass an integer in 0"),
+        (partial(jspec.PARD, MODEL, None), "mask_token_id is None; pass an integer"),
+        (partial(jspec.PARD, None, 1), "draft model is None; pass a jspec.CausalLM"),
+        (partial(jspec.PARD, MODEL, 1, (1, 2)), "pass a jspec.Template"),
+        (partial(jspec.PARD, MODEL, 1, jspec.tree.chain(0)), "no node below the root"),
+    ],
+)
+def test_what_is_no_parallel_draft_is_refused(make, told):
+    with pytest.raises(jspec.InputError, match=told):
+        make()
+
+
+def test_a_mask_token_that_the_target_has_not_is_the_drafts_own():
+    """Of 23 tokens the target has 20."""
+    padded = jspec.PaddedVocabulary(MODEL, 20)
+    assert jspec.PARD(padded, MASK).mask_token_id == MASK
+    with pytest.raises(jspec.InputError, match="mask_token_id is 23"):
+        jspec.PARD(jspec.PaddedVocabulary(MODEL, 30), 23)
