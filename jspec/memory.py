@@ -123,19 +123,30 @@ class TreeKV:
 
 
 def init(
-    batch: int, capacity: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike
-) -> KVCache:
-    """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in int8."""
-    shape = (batch, heads, capacity, head_dim)
+    batch: int, capacity: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike,
+    value_dim: int | None = None,
+) -> KVCache:  # fmt: skip
+    """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in int8.
 
-    def empty() -> Held:
+    Args:
+        batch: rows, B.
+        capacity: tokens of a row, S.
+        layers: pairs of arrays.
+        heads: H.
+        head_dim: D of keys.
+        dtype: of the arrays.
+        value_dim: D of values; None: that of keys.
+    """
+
+    def empty(lanes: int) -> Held:
+        shape = (batch, heads, capacity, lanes)
         if jnp.dtype(dtype) == jnp.int8:
             return Rounded(jnp.zeros(shape, jnp.int8), jnp.zeros((*shape[:-1], 1), jnp.float32))
         return jnp.zeros(shape, dtype)
 
     return KVCache(
-        keys=tuple(empty() for _ in range(layers)),
-        values=tuple(empty() for _ in range(layers)),
+        keys=tuple(empty(head_dim) for _ in range(layers)),
+        values=tuple(empty(value_dim or head_dim) for _ in range(layers)),
         lengths=jnp.zeros(batch, jnp.int32),
     )
 

@@ -1,12 +1,14 @@
 """Flax architectures, checkpoints and the small models that the project trained."""
 
 from jspec.models import heads, lora, sharding
+from jspec.models.activations import ClampedGate
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.checkpoint import relaid, restore, save
-from jspec.models.experts import Experts
+from jspec.models.experts import ExpertGroups, Experts
 from jspec.models.function import FunctionModel, LayerCaches, Seen, from_nnx
 from jspec.models.hub import bundled
 from jspec.models.hybrid import Hybrid
+from jspec.models.latent import LatentAttention
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Layer, Llama, LlamaConfig
 from jspec.models.load import Loaded, load
@@ -24,12 +26,15 @@ from jspec.models.shapes import shapes
 
 __all__ = [
     "ChatTemplate",
+    "ClampedGate",
     "DeltaNet",
+    "ExpertGroups",
     "Experts",
     "FunctionModel",
     "GPTNeoX",
     "GPTNeoXConfig",
     "Hybrid",
+    "LatentAttention",
     "Layer",
     "LayerCaches",
     "LearnedPositionConfig",

@@ -11,7 +11,14 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
 from jspec.memory import Held, KVCache, Rounded, TreeKV
-from jspec.models.online_softmax import LOW, Softmax, joined, scores_of, softmax_over
+from jspec.models.online_softmax import (
+    LOW,
+    Softmax,
+    joined,
+    scores_of,
+    softmax_over,
+    with_sinks,
+)
 from jspec.round.packed import Mask, PackedMask
 
 _MANY_QUERIES = 128
@@ -30,7 +37,8 @@ is not, and the host waits for it. Of more blocks there is a loop: the program w
 class Cached(NamedTuple):
     """What a layer has in the cache; of layers that are scanned, what all of them have there."""
 
-    keys: Held
+    keys: Held | tuple[Held, ...]
+    """[B, H*L, S, D]; or parts, whose lanes stand one behind the other."""
     values: Held
     """[B, H*L, S, D]."""
     lengths: Int[Array, " B"]
@@ -121,8 +129,8 @@ class Implementation:
     def own(
         self,
         queries: Float[Array, "B H G*N D"],
-        keys: Float[Array, "B H K D"],
-        values: Float[Array, "B H K D"],
+        keys: Float[Array, "B H K D"] | tuple[Float[Array, "B H K _"], ...],
+        values: Float[Array, "B H K V"],
         seen: Bool[Array, "B N K"],
         soft_cap: float | None,
     ) -> Softmax:
@@ -174,8 +182,10 @@ def attend(
     scale: float | None = None,
     soft_cap: float | None = None,
     window: int | None = None,
+    latent: bool = False,
+    sinks: Float[Array, " G*H"] | None = None,
     impl: Implementation = XLA,
-) -> Float[Array, "B N G*H*D"]:
+) -> Float[Array, "B N G*H*V"]:
     """One softmax over past slots and new tokens, in float32, without joining the two parts.
 
     Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
@@ -191,6 +201,10 @@ def attend(
         scale: factor of the scores; None: D ** -0.5.
         soft_cap: c, where scaled scores s become c * tanh(s / c) as in Gemma 2; None: they stay.
         window: a token at position p sees none at or before p - window; None: it sees all.
+        latent: True where a key is the token's value, and behind it k: `jspec.models.latent`. XLA
+            computes that, whatever `impl` is.
+        sinks: a score of each query head that joins its softmax and has no value (Xiao et al. 2024,
+            arXiv 2309.17453; learned, as in gpt-oss); None: none.
         impl: computes the two parts.
     """
     if isinstance(mask, PackedMask):
@@ -205,6 +219,8 @@ def attend(
             scale=scale,
             soft_cap=soft_cap,
             window=window,
+            latent=latent,
+            sinks=sinks,
             impl=impl,
         )
         return mask.pack(mixed)
@@ -220,20 +236,24 @@ def attend(
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    impl = impl.of(q.shape[1] * (q.shape[2] // k.shape[1]))
-    given = q * factor, k, v, mask, past.cached, oldest
-    in_parts = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
+    impl = XLA if latent else impl.of(q.shape[1] * (q.shape[2] // k.shape[1]))
     cached = past.cached
+    if latent:
+        k = v, k
+        cached = None if cached is None else cached._replace(keys=(cached.values, cached.keys))
+    given = q * factor, k, v, mask, cached, oldest, sinks
+    in_parts = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
     cached_keys = None if cached is None else cached.keys
     if (
         impl != XLA
+        or sinks is not None
         or cached_keys is None
-        or isinstance(cached_keys, Rounded)
+        or isinstance(cached_keys, Rounded | tuple)
         or not native.takes_attention(q, cached_keys)
     ):
         mixed = in_parts(*given)
     else:
-        mixed = native.natively(partial(_natively, soft_cap=soft_cap), in_parts, *given)
+        mixed = native.natively(partial(_natively, soft_cap=soft_cap), in_parts, *given[:-1])
     return mixed.reshape(*q.shape[:2], -1)
 
 
@@ -263,17 +283,19 @@ def _natively(
 
 def _in_two_parts(
     q: Float[Array, "B N G*H D"],
-    k: Float[Array, "B H K D"],
-    v: Float[Array, "B H K D"],
+    k: Float[Array, "B H K D"] | tuple[Float[Array, "B H K _"], ...],
+    v: Float[Array, "B H K V"],
     mask: Bool[Array, "B N K"],
     cached: Cached | None,
     oldest: Int[Array, "B N"] | None,
+    sinks: Float[Array, " G*H"] | None = None,
+    *,
     soft_cap: float | None,
     impl: Implementation,
-) -> Float[Array, "B N G*H D"]:
+) -> Float[Array, "B N G*H V"]:
     """`attend` over the nodes, then over the cache."""
     batch, new, query_heads, dim = q.shape
-    heads = k.shape[1]
+    heads = v.shape[1]
     group = query_heads // heads
     # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
     grouped = q.reshape(batch, new, heads, group, dim)
@@ -281,9 +303,12 @@ def _in_two_parts(
     softmax = impl.own(grouped, k, v, mask, soft_cap)
     if cached is not None:
         softmax = impl.with_past(softmax, grouped, cached, oldest, soft_cap)
+    if sinks is not None:
+        own = jnp.repeat(sinks.astype(jnp.float32).reshape(heads, group), new, axis=1)
+        softmax = with_sinks(softmax, own[..., None])
     mixed = jnp.divide(softmax.mixed, softmax.total).astype(q.dtype)
-    mixed = mixed.reshape(batch, heads, group, new, dim)
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(q.shape)
+    mixed = mixed.reshape(batch, heads, group, new, -1)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads, -1)
 
 
 def with_past(
@@ -356,8 +381,10 @@ def by_blocks(
         live = live[:, None, None]
         if oldest is not None:
             live = live & (slots >= oldest[:, None, :, None])
-        held, mixed = (
-            part.astype(queries.dtype) for part in cached.block(queries.shape[1], start, size)
+        held, mixed = jax.tree.map(
+            lambda part: part.astype(queries.dtype),
+            cached.block(queries.shape[1], start, size),
+            is_leaf=lambda part: isinstance(part, Rounded),
         )
         scores = jnp.where(live, scores_of(queries, held, soft_cap), LOW)
         return joined(softmax, scores, mixed)

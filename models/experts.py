@@ -6,6 +6,7 @@ however many tokens chose the same one.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -14,10 +15,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec._xla import native
 from jspec._xla.top_k import largest
 from jspec.models import eight_bits
+from jspec.models.activations import ClampedGate, gated
 from jspec.models.linear import Held, Linear, multiply, natively_multiplied
+
+
+@dataclass(frozen=True)
+class ExpertGroups:
+    """Groups of experts: a token's experts are those of its best groups (DeepSeek-V2 and V3).
+
+    DeepSeek-V2, arXiv 2405.04434, section 2.2.2; DeepSeek-V3, arXiv 2412.19437, section 2.1.2.
+    """
+
+    num_groups: int
+    """Groups of equally many experts, one behind the other."""
+    num_chosen_groups: int
+    """Groups that a token's experts may be of."""
+    num_ranking: int = 1
+    """The best experts of a group whose scores, summed, rank it."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +43,7 @@ class Experts:
     """The experts of a layer.
 
     Raises:
-        InputError: if a token goes through more of them than there are.
+        InputError: if a token goes through more of them than there are, or than its groups have.
     """
 
     num_experts: int
@@ -39,9 +57,40 @@ class Experts:
     """I of an expert that all tokens go through beside these; None: there is none."""
     shared_gate: bool = False
     """True where that expert has a gate of its own, a sigmoid."""
+    sigmoid: bool = False
+    """True where an expert's score is a sigmoid, as in DeepSeek-V3; False: a softmax over all."""
+    correction: bool = False
+    """True where a bias for each expert is added to the scores that are compared, and not to those
+    that its output is multiplied with (Wang et al. 2024, arXiv 2408.15664)."""
+    groups: ExpertGroups | None = None
+    """None: all experts are compared."""
+    scale: float = 1.0
+    """Factor of what the routed experts add."""
+    bias: bool = False
+    """True where the router and the experts' products have biases."""
+    clamp: ClampedGate | None = None
+    """What stands in the place of the gates' activation, in gpt-oss; None: nothing."""
+    float32_router: bool = False
+    """True where the router's product is float32, whatever the dtype of activations."""
 
     def __post_init__(self):
         check_integer("num_chosen", self.num_chosen, 1, self.num_experts, "the experts of a layer")
+        if self.groups is None:
+            return
+        count, chosen = self.groups.num_groups, self.groups.num_chosen_groups
+        if self.num_experts % count:
+            raise InputError(
+                f"num_groups is {count}, which does not divide the {self.num_experts} experts of a "
+                "layer; pass a divisor"
+            )
+        size = self.num_experts // count
+        check_integer("num_chosen_groups", chosen, 1, count, "the groups of a layer")
+        check_integer("num_ranking", self.groups.num_ranking, 1, size, "the experts of a group")
+        check_integer("num_chosen", self.num_chosen, 1, chosen * size, "the experts of the groups")
+
+
+Biases = tuple[Float[Array, "X J"], Float[Array, "X E"]] | None
+"""Of the two products of all experts of a layer."""
 
 
 class RoutedExperts(nn.Module):
@@ -49,7 +98,7 @@ class RoutedExperts(nn.Module):
 
     Args:
         experts: their number and size.
-        activation: of the gates.
+        activation: of the gates, unless they are clamped.
         dtype: of activations. The router's probabilities are float32.
         param_dtype: dtype that weights are created in.
     """
@@ -63,22 +112,32 @@ class RoutedExperts(nn.Module):
     def __call__(self, x: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
         experts, width = self.experts, x.shape[-1]
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
-        scores = Linear(experts.num_experts, False, self.dtype, high, name="router")(x)
-        scores = scores.astype(jnp.float32)
-        weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-        shares = weights / native.row_sums(weights)
-        shares, chosen = largest(shares, experts.num_chosen)
-        if experts.normalised:
-            shares = shares / native.row_sums(shares)
+        exact = jnp.promote_types(self.dtype, jnp.float32) if experts.float32_router else self.dtype
+        scores = Linear(experts.num_experts, experts.bias, exact, high, name="router")(x)
+        correction = None
+        if experts.correction:
+            # Always float32: in 16 bits it would be too coarse to order the scores.
+            correction = self.param(
+                "correction", nn.initializers.zeros, (experts.num_experts,), jnp.float32
+            )
+        shares, chosen = routed(experts, scores.astype(jnp.float32), correction)
         inner, count = experts.intermediate_size, experts.num_experts
         dtypes = self.param_dtype, self.dtype
         gate_up, layer = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
         down, _ = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
+        biases = None
+        if experts.bias:
+            sizes = {"gate_up_bias": 2 * inner, "down_bias": width}
+            biases = tuple(
+                self.param(name, nn.initializers.zeros, (count, size), high).astype(self.dtype)
+                for name, size in sizes.items()
+            )
+        feed = partial(gated, self.activation) if experts.clamp is None else experts.clamp
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
         rounds = isinstance(gate_up, eight_bits.LowPrecision) and gate_up.rounds_states
         if routes.size <= count and not rounds and not natively_multiplied(rows, gate_up):
-            fed = each(rows, routes, gate_up, down, self.activation)
+            fed = each(rows, routes, gate_up, down, feed, biases)
         else:
             if layer is not None:
                 gate_up, down = jax.tree.map(
@@ -86,9 +145,43 @@ class RoutedExperts(nn.Module):
                 )
             first = 0 if layer is None else layer * count
             places = first + jnp.arange(count, dtype=jnp.int32)
-            fed = sorted_by_expert(rows, routes, gate_up, down, self.activation, places)
+            fed = sorted_by_expert(rows, routes, gate_up, down, feed, places, biases)
         mixed = (fed.astype(jnp.float32) * shares.reshape(*routes.shape, 1)).sum(1)
         return mixed.astype(self.dtype).reshape(x.shape)
+
+
+def routed(
+    experts: Experts, scores: Float[Array, "B N X"], correction: Float[Array, " X"] | None = None
+) -> tuple[Float[Array, "B N K"], Int[Array, "B N K"]]:
+    """The experts of each token, and what their outputs are multiplied with.
+
+    Args:
+        experts: how they are chosen.
+        scores: of the router.
+        correction: added to what is compared; None: nothing.
+    """
+    if experts.sigmoid:
+        shares = nn.sigmoid(scores)
+    else:
+        weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+        shares = weights / native.row_sums(weights)
+    ranked = shares if correction is None else shares + correction
+    if experts.groups is not None:
+        ranked = in_best_groups(ranked, experts.groups)
+    values, chosen = largest(ranked, experts.num_chosen)
+    shares = values if ranked is shares else jnp.take_along_axis(shares, chosen, axis=-1)
+    if experts.normalised:
+        shares = shares / native.row_sums(shares)
+    return shares if experts.scale == 1 else shares * experts.scale, chosen
+
+
+def in_best_groups(ranked: Float[Array, "B N X"], groups: ExpertGroups) -> Float[Array, "B N X"]:
+    """The scores of the experts of each token's best groups; all others are -inf."""
+    grouped = ranked.reshape(*ranked.shape[:-1], groups.num_groups, -1)
+    strength = largest(grouped, groups.num_ranking)[0].sum(-1)
+    _, best = largest(strength, groups.num_chosen_groups)
+    kept = (best[..., None] == jnp.arange(groups.num_groups)).any(-2)
+    return jnp.where(kept[..., None], grouped, -jnp.inf).reshape(ranked.shape)
 
 
 def each(
@@ -96,7 +189,8 @@ def each(
     routes: Int[Array, "R K"],
     gate_up: Held,
     down: Held,
-    activation: Callable[[Array], Array],
+    feed: Callable[[Array], Array],
+    biases: Biases = None,
 ) -> Float[Array, "R K E"]:
     """Every route by itself, with its expert's weights gathered: for fewer routes than experts.
 
@@ -104,7 +198,8 @@ def each(
         x: states.
         routes: the experts of each.
         gate_up, down: weights of all X experts, [X, J, E] and [X, E, I]; J is 2 I.
-        activation: of the gates.
+        feed: makes I lanes of the J.
+        biases: of both products; None: they have none.
 
     Returns:
         What each expert makes of each state.
@@ -117,8 +212,10 @@ def each(
         found = jnp.einsum(equation, x, weights.weights[routes].astype(x.dtype))
         return found * weights.factors[routes].astype(x.dtype)
 
-    gate, up = jnp.split(product("re,rkie->rki", x, gate_up), 2, axis=-1)
-    return product("rki,rkei->rke", activation(gate) * up, down)
+    both = product("re,rkie->rki", x, gate_up)
+    both = both if biases is None else both + biases[0][routes]
+    fed = product("rki,rkei->rke", feed(both), down)
+    return fed if biases is None else fed + biases[1][routes]
 
 
 def sorted_by_expert(
@@ -126,8 +223,9 @@ def sorted_by_expert(
     routes: Int[Array, "R K"],
     gate_up: Held,
     down: Held,
-    activation: Callable[[Array], Array],
+    feed: Callable[[Array], Array],
     places: Int[Array, " X"],
+    biases: Biases = None,
 ) -> Float[Array, "R K E"]:
     """The same with the routes sorted by expert and cut into blocks of one expert each.
 
@@ -135,7 +233,7 @@ def sorted_by_expert(
     [routes, E, I] array is made. The last block of an expert is filled up with zeros.
 
     Args:
-        x, routes, activation: as in `each`.
+        x, routes, feed, biases: as in `each`.
         gate_up, down: weights of the experts of one layer or of several.
         places: where each expert of this layer stands among them.
     """
@@ -153,15 +251,17 @@ def sorted_by_expert(
     ends = jnp.cumsum(blocks)
     which = jnp.searchsorted(ends, jnp.arange(num_blocks), side="right")
 
-    def feed(given: tuple[Array, Array]) -> Array:
+    def through(given: tuple[Array, Array]) -> Array:
         rows, expert = given
 
         def used() -> Array:
-            gate, up = jnp.split(multiply(rows, gate_up, places[expert]), 2, axis=-1)
-            return multiply(activation(gate) * up, down, places[expert])
+            both = multiply(rows, gate_up, places[expert])
+            both = both if biases is None else both + biases[0][expert]
+            fed = multiply(feed(both), down, places[expert])
+            return fed if biases is None else fed + biases[1][expert]
 
         return jax.lax.cond(expert < experts, used, lambda: jnp.zeros_like(rows))
 
-    fed = jax.lax.map(feed, (filled.reshape(num_blocks, block, -1), which))
+    fed = jax.lax.map(through, (filled.reshape(num_blocks, block, -1), which))
     places = jnp.zeros(num_routes, jnp.int32).at[order].set(slots.astype(jnp.int32))
     return fed.reshape(num_blocks * block, -1)[places].reshape(*routes.shape, -1)

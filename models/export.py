@@ -19,7 +19,7 @@ from jspec.types import PyTree
 
 _OTHERS = (
     *("qk_norm_joint", "pre_norm", "post_norm", "norm_offset", "activation", "embed_scale"),
-    *("attention_scale", "attention_cap", "logit_cap", "layers", "output_gate"),
+    *("attention_scale", "attention_cap", "logit_cap", "layers", "output_gate", "latent", "sinks"),
     *("residual_scale", "logit_scale"),
 )
 """What other families have and LlamaForCausalLM has not."""

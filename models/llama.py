@@ -1,8 +1,9 @@
 """The decoder of most families since Llama: rotary positions, RMS norms and gated MLPs.
 
 What the families differ in is data: Llama 1 to 3, Mistral, Qwen2 and 3, Gemma 2 and 3, Phi-3,
-OLMo 2, SmolLM3, Mixtral and Qwen3-MoE are each a `LlamaConfig`. So are Qwen3-Next
-and Granite 4, whose layers are recurrent in part: their decoder is `jspec.models.hybrid`.
+OLMo 2, SmolLM3, Mixtral, Qwen3-MoE, GLM-4-MoE, gpt-oss, and DeepSeek-V2 and 3, whose attention is
+in `jspec.models.latent`, are each a `LlamaConfig`. So are Qwen3-Next and Granite 4, whose layers
+are recurrent in part: their decoder is `jspec.models.hybrid`.
 """
 
 from collections.abc import Mapping
@@ -16,11 +17,12 @@ from jaxtyping import Array, Float, Int
 from jspec import memory as caches
 from jspec._validate.errors import InputError
 from jspec.memory import Held, TreeKV, kept
-from jspec.models import attention, eight_bits
+from jspec.models import attention, eight_bits, latent
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
 from jspec.models.columns import FusedProjection
 from jspec.models.experts import Experts, RoutedExperts
+from jspec.models.latent import LatentAttention
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import RMSNorm
 from jspec.models.online_softmax import capped
@@ -99,6 +101,8 @@ class LlamaConfig:
     """True where what attention gives has a sigmoid gate, which is made with the queries."""
     attention_scale: float | None = None
     """Factor of the scores; None: head_dim ** -0.5."""
+    sinks: bool = False
+    """True where each head's softmax has one more score without a value, as in gpt-oss."""
     attention_cap: float | None = None
     """Soft cap of the scores; None: none. See `jspec.models.attention.attend`."""
     logit_cap: float | None = None
@@ -107,6 +111,8 @@ class LlamaConfig:
     """Factor of what attention and MLP add, as in Granite."""
     logit_scale: float = 1.0
     """Factor of the logits."""
+    latent: LatentAttention | None = None
+    """Sizes of multi-head latent attention, which keeps one head; None: each head has its keys."""
     layers: tuple[Layer, ...] = ()
     """What differs between layers; empty: all see all, with `rope_theta` and `rope_scaling`."""
 
@@ -190,16 +196,24 @@ class Block(nn.Module):
     ) -> tuple[Float[Array, "B N E"], Held, Held]:
         """What attention adds, and the keys and values of the tokens."""
         config = self.config
+        if config.latent is not None:
+            assert layer.rope is not None, "the latents' key is a rotary one"
+            return latent.attend(self, read, positions, mask, past, layer.rope)
         q, k, v, gate = self.heads(read)
         if layer.rope is not None:
             turn = turns(layer.rope, config.head_dim, config.context, positions)
-            q, k = rotate(q, turn), rotate(k, turn)
+            q, k = (rotate(x, turn, layer.rope.interleaved) for x in (q, k))
         k, v = (kept(part.swapaxes(1, 2), self.kv_dtype) for part in (k, v))
+        sinks = None
+        if config.sinks:
+            high = eight_bits.high_precision(self.param_dtype, self.dtype)
+            sinks = self.param("sinks", nn.initializers.zeros, (config.num_heads,), high)
         mixed = attention.attend(
             *(q, k, v, mask, past, positions),
             scale=config.attention_scale,
             soft_cap=config.attention_cap,
             window=layer.window,
+            sinks=sinks,
             impl=self.attention_impl,
         )
         if gate is not None:
@@ -280,6 +294,11 @@ class RotaryDecoder(LayeredDecoder):
     def features(self) -> int:
         """F, width of `Output.hidden`."""
         return self.hidden_size * (len(self.taps) or 1)
+
+    @property
+    def kept_lanes(self) -> tuple[int, int]:
+        latent = self.config.latent
+        return super().kept_lanes if latent is None else (latent.rotary_dim, latent.rank)
 
     @property
     def fused(self) -> Mapping[str, FusedProjection]:

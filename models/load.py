@@ -235,7 +235,7 @@ def read_weights(
     Raises:
         InputError: if weights are missing, unknown, or of another shape.
     """
-    known = _names(files, family)
+    known = _names(files, family, model.num_layers)
     wanted = {
         name: shape
         for weight in table
@@ -304,8 +304,9 @@ def read_weights(
 
     def placed(weight: weights.Weight) -> jax.Array:
         split = place(weight.path, weight.shape)
+        kind = high if weight.dtype is None else weight.dtype
         if split is None:
-            return jax.device_put(joined(weight, high))
+            return jax.device_put(joined(weight, kind))
 
         # What is split across rows of the file needs all of them for each device: the last stay.
         @lru_cache(maxsize=1)
@@ -313,12 +314,12 @@ def read_weights(
             return files.rows(known[name], slice(first, end))
 
         def part(index: tuple[slice, ...]) -> np.ndarray:
-            return weight.part(index, lambda name, own: rows(name, own.start, own.stop), high)
+            return weight.part(index, lambda name, own: rows(name, own.start, own.stop), kind)
 
         fused = columns.fused_of(weight.path, model.fused)
         if fused is None:
             return sharding.assemble(weight.shape, split, part)
-        laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.tp_size, high))
+        laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.tp_size, kind))
         return sharding.assemble(weight.shape, split, laid_out)
 
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
@@ -331,7 +332,7 @@ def read_weights(
             low, factors = eight_bits.quantised(joined(weight, np.float32), model.param_dtype)
             arrays = {name: low, f"{name}{eight_bits.SUFFIX}": factors}
         elif streams:
-            arrays = {name: joined(weight, high)}
+            arrays = {name: joined(weight, high if weight.dtype is None else weight.dtype)}
         else:
             return [(weight.path, placed(weight))]
         paths = {(*path, name): array for name, array in arrays.items()}
@@ -346,9 +347,12 @@ def read_weights(
         return weights.tree(stacking.collected(held, model.groups, place))
 
 
-def _names(files: Tensors, family: families.Family) -> dict[str, str]:
+def _names(files: Tensors, family: families.Family, num_layers: int) -> dict[str, str]:
     """Each weight's name in a whole model, and its name in these files."""
     names = [name for name in files.files if not re.fullmatch(family.buffers, name)]
+    if family.extra_layers:
+        numbers = {name: re.match(r"(?:model\.)?layers\.(\d+)\.", name) for name in names}
+        names = [name for name in names if not (at := numbers[name]) or int(at[1]) < num_layers]
     whole = any(name.startswith(family.base) for name in names)
     return {name if whole or name == HEAD else family.base + name: name for name in names}
 

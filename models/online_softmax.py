@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 LOW = float(jnp.finfo(jnp.float32).min)
@@ -41,6 +42,14 @@ def joined(
     return Softmax(top, before * softmax.total + total, before * softmax.mixed + mixed)
 
 
+def with_sinks(softmax: Softmax, sinks: Float[Array, "... Q 1"]) -> Softmax:
+    """The softmax, joined by one more score of each query, whose value is 0."""
+    top = jax.lax.stop_gradient(jnp.maximum(softmax.top, sinks))
+    before = jnp.exp(softmax.top - top)
+    total = before * softmax.total + jnp.exp(sinks - top)
+    return Softmax(top, total, before * softmax.mixed)
+
+
 def merged(parts: Softmax) -> Softmax:
     """The softmax over the scores of P parts, which stand on an axis before that of the queries.
 
@@ -66,9 +75,22 @@ def _weighted(
 
 
 def scores_of(
-    queries: Float[Array, "... Q D"], keys: Float[Array, "... K D"], soft_cap: float | None
+    queries: Float[Array, "... Q D"],
+    keys: Float[Array, "... K D"] | tuple[Float[Array, "... K _"], ...],
+    soft_cap: float | None,
 ) -> Float[Array, "... Q K"]:
-    """The scores of scaled queries in float32, bent into -soft_cap .. soft_cap."""
+    """The scores of scaled queries in float32, bent into -soft_cap .. soft_cap.
+
+    Args:
+        queries: scaled.
+        keys: or parts of them, whose lanes stand one behind the other.
+        soft_cap: None: they stay as they are.
+    """
+    if isinstance(keys, tuple):
+        ends = np.cumsum([part.shape[-1] for part in keys])[:-1].tolist()
+        pairs = zip(jnp.split(queries, ends, axis=-1), keys, strict=True)
+        first, *others = (scores_of(*pair, None) for pair in pairs)
+        return capped(sum(others, first), soft_cap)
     scores = jnp.einsum("...qd,...kd->...qk", queries, keys, preferred_element_type=jnp.float32)
     return capped(scores, soft_cap)
 

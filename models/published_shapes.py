@@ -33,6 +33,19 @@ def _llama(width: int, inner: int, layers: int, heads: int, **changes: Any) -> d
     return _LLAMA | sizes | changes
 
 
+def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    return {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "vocab_size": 201088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": layers,
+        "num_local_experts": experts,
+        "num_attention_heads": 64,
+    }
+
+
 SHAPES = MappingProxyType(
     {
         # Llama 3.2, whose heads are tied, and 3.1; Dubey et al. 2024, arXiv 2407.21783, table 3.
@@ -53,6 +66,29 @@ SHAPES = MappingProxyType(
             "max_position_embeddings": 262144,
             "rope_theta": 10000000.0,
         },
+        # DeepSeek-V3 without its head for several tokens; arXiv 2412.19437, section 4.2.
+        "deepseek-v3": {
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "model_type": "deepseek_v3",
+            "vocab_size": 129280,
+            "hidden_size": 7168,
+            "intermediate_size": 18432,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "max_position_embeddings": 163840,
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 40,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 4096,
+            },
+        },
+        # OpenAI 2025, arXiv 2508.10925, table 1.
+        "gpt-oss-20b": _gpt_oss(24, 32),
+        "gpt-oss-120b": _gpt_oss(36, 128),
     }
 )
 """The fields of config.json, by the names that `jspec.models.shapes` takes."""

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from jspec.models.experts import Experts
+from jspec.models.activations import ClampedGate
+from jspec.models.experts import ExpertGroups, Experts
+from jspec.models.latent import LatentAttention
 from jspec.models.llama import Layer
 from jspec.models.mixers import DeltaNet, Mamba2
 from jspec.models.rope import (
@@ -17,7 +19,7 @@ from jspec.models.rope import (
 )
 
 PARTS = (
-    *(Layer, Rope, Experts, DeltaNet, Mamba2),
+    *(Layer, Rope, Experts, ExpertGroups, ClampedGate, DeltaNet, Mamba2, LatentAttention),
     *(RopeScaling, RopeFactors, LinearScaling, YarnScaling, LongScaling),
 )
 """What configs are made of; no two can have the same fields."""

@@ -131,6 +131,8 @@ class Rope:
     scaling: Scaling | None = None
     lanes: int | None = None
     """R, the first lanes of a head, which are turned; None: all."""
+    interleaved: bool = False
+    """True where a lane makes a pair with the next one; False: with the one R/2 behind it."""
 
 
 def frequencies(rope: Rope, head_dim: int, context: int) -> Float[np.ndarray, " R/2"]:
@@ -177,16 +179,23 @@ def _as_it_is(x: Float[Array, "*axes R"]) -> Float[Array, "*axes R"]:
 
 
 def rotate(
-    x: Float[Array, "B N H D"], turn: tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]]
+    x: Float[Array, "B N H D"],
+    turn: tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]],
+    interleaved: bool = False,
 ) -> Float[Array, "B N H D"]:
     """Rotary embedding in float32; lane i pairs with lane i + R/2 (the Hugging Face layout).
 
     Args:
         x: queries or keys.
         turn: cosine and sine of each position's angles; lanes from R on stay as they are.
+        interleaved: True where lane 2 i of x pairs with lane 2 i + 1. The result has the two R/2
+            apart: to the product of a query and a key that are both so it is all one.
     """
     cos, sin = turn
     half = cos.shape[-1]
     left, right, rest = jnp.split(x.astype(jnp.float32), [half, 2 * half], axis=-1)
+    if interleaved:
+        pairs = jnp.concatenate([left, right], axis=-1)
+        left, right = pairs[..., ::2], pairs[..., 1::2]
     turned = [left * cos - right * sin, right * cos + left * sin, rest]
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)

@@ -73,17 +73,22 @@ class LayeredDecoder(Decoder):
             return stacking.alike(self.kinds)
         return stacking.apart(self.num_layers)
 
+    @property
+    def kept_lanes(self) -> tuple[int, int]:
+        """Lanes of a head's keys in the memory, and of its values."""
+        return self.config.head_dim, self.config.head_dim
+
     def init_memory(self, batch: int, capacity: int) -> PyTree:
         """Empty keys and values of `capacity` tokens a row."""
         return self.empty_cache(batch, capacity, list(chain.from_iterable(self.groups)))
 
     def empty_cache(self, batch: int, capacity: int, ranges: Sequence[range]) -> KVCache:
         """Empty keys and values of ranges of layers, which share an array each."""
-        config = self.config
+        lanes, value_lanes = self.kept_lanes
         parts = [
             caches.init(
-                *(batch, capacity, 1, config.num_kv_heads * len(layers), config.head_dim),
-                self.memory_dtype,
+                *(batch, capacity, 1, self.config.num_kv_heads * len(layers), lanes),
+                *(self.memory_dtype, value_lanes),
             )
             for layers in ranges
         ]

@@ -58,6 +58,7 @@ _ATTENTION: dict[str, Axes] = {
     "qkv/weight": ("heads", None),
     "qkv/bias": ("heads",),
     "output/weight": (None, "heads"),
+    "sinks": ("heads",),
 }
 _MLP: dict[str, Axes] = {
     "up/weight": ("mlp", None),
@@ -72,17 +73,20 @@ _GATED_MLP: dict[str, Axes] = {
 _EXPERTS: dict[str, Axes] = {
     "experts/gate_up": ("experts", None, None),
     "experts/down": ("experts", None, None),
+    "experts/gate_up_bias": ("experts", None),
+    "experts/down_bias": ("experts", None),
 }
 
 _SHARED: dict[str, Axes] = {
     "shared_gate_up/weight": ("mlp", None),
     "shared_down/weight": (None, "mlp"),
 }
+_LATENT: dict[str, Axes] = {"q/weight": ("heads", None), "kv_up": ("heads", None)}
 _DELTA_NET: dict[str, Axes] = {"qkvz/weight": ("heads", None), "ba/weight": ("heads", None)}
 _MAMBA: dict[str, Axes] = {"projection/weight": ("mlp", None)}
 
 TABLES: dict[str, dict[str, Axes]] = {
-    "Llama": _ENDS | _ATTENTION | _GATED_MLP | _EXPERTS,
+    "Llama": _ENDS | _ATTENTION | _LATENT | _GATED_MLP | _EXPERTS | _SHARED,
     "Hybrid": _ENDS | _ATTENTION | _GATED_MLP | _EXPERTS | _SHARED | _DELTA_NET | _MAMBA,
     "LearnedPositionDecoder": _ENDS | _ATTENTION | _MLP,
     "GPTNeoX": _ENDS | _ATTENTION | _MLP,
@@ -282,7 +286,10 @@ def check(model: Any, mesh: Mesh, rules: Rules = TARGET) -> None:
     """
     config = model.config
     _check("the model has", config.vocab_size, "tokens in its vocabulary", rules.vocabulary, mesh)
-    _check("the model has", config.num_kv_heads, "key-value heads", rules.heads, mesh)
+    if getattr(config, "latent", None) is None:
+        _check("the model has", config.num_kv_heads, "key-value heads", rules.heads, mesh)
+    else:  # latents are whole on every device, and split are the heads that read them
+        _check("the model has", config.num_heads, "heads", rules.heads, mesh)
     routed = {layer.experts for layer in getattr(config, "layers", ())} - {None}
     for experts in routed:
         _check("the model has", experts.num_experts, "experts", rules.experts, mesh)

@@ -99,7 +99,7 @@ def fastest(
 
     It is measured on the default device, once: the file keeps what was found. XLA's attention stays
     for all other numbers of tokens, where no kernel is at least 5% faster, compiles and gives the
-    same numbers, and always on a CPU.
+    same numbers, and always on a CPU and for latents.
 
     Args:
         model: of one device.
@@ -124,7 +124,7 @@ def fastest(
     for value in tokens:
         check_integer("tokens", value, 1, None)
     candidates = CANDIDATES.get(jax.default_backend(), ())
-    if not candidates:
+    if not candidates or getattr(model.config, "latent", None) is not None:
         return model
     where = setting(model, capacity, batch_size)
     known = {} if path is None else load(path, where)

@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface import gemma, gpt2, hybrids, llama, neox, opt, others, phi3, routed
+from jspec.models.huggingface import (
+    deepseek,
+    gemma,
+    gpt2,
+    gpt_oss,
+    hybrids,
+    llama,
+    neox,
+    opt,
+    others,
+    phi3,
+    routed,
+)
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
 from jspec.models.hybrid import Hybrid
@@ -32,6 +44,9 @@ class Family:
     """Prefix of the tensors below the head; checkpoints of the bare decoder leave it out."""
     buffers: str = r".*\.rotary_emb\.inv_freq"
     """Tensors that some checkpoints hold and that are no weights, as a regular expression."""
+    extra_layers: bool = False
+    """True where layers may follow the last one in a checkpoint, which are heads for several tokens
+    and are not read."""
 
 
 FAMILIES = (
@@ -46,6 +61,24 @@ FAMILIES = (
     Family("SmolLM3ForCausalLM", "smollm3", others.smollm3, Llama, llama.weights),
     Family("MixtralForCausalLM", "mixtral", routed.mixtral, Llama, routed.mixtral_weights),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", routed.qwen3_moe, Llama, routed.qwen3_moe_weights),
+    Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.deepseek_v2, Llama, deepseek.weights),
+    Family(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        deepseek.deepseek_v3,
+        Llama,
+        deepseek.weights,
+        extra_layers=True,
+    ),
+    Family(
+        "Glm4MoeForCausalLM",
+        "glm4_moe",
+        deepseek.glm4_moe,
+        Llama,
+        deepseek.weights,
+        extra_layers=True,
+    ),
+    Family("GptOssForCausalLM", "gpt_oss", gpt_oss.gpt_oss, Llama, gpt_oss.weights),
     Family(
         "Qwen3NextForCausalLM",
         "qwen3_next",

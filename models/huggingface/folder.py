@@ -9,7 +9,7 @@ from typing import Any
 from jspec._validate.errors import InputError
 from jspec.models import chat_template, tokenizer
 from jspec.models.chat_template import ChatTemplate
-from jspec.models.huggingface import settings, shards
+from jspec.models.huggingface import quantised, settings, shards
 from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.weights import Weight
 
@@ -25,28 +25,24 @@ class Folder:
         """The fields of config.json.
 
         Raises:
-            InputError: if it is missing, or asks for quantised weights.
+            InputError: if it is missing, or the weights are quantised in a way that is unknown.
         """
         if not (self.path / "config.json").is_file():
             raise InputError(
                 f"{self.path} has no config.json; name a folder in Hugging Face layout"
             )
         fields = settings.read(self.path / "config.json")
-        if fields.get("quantization_config"):
-            raise InputError(
-                f"{fields.source} asks for quantised weights, which jspec does not implement; "
-                "take the checkpoint that is not quantised"
-            )
+        quantised.reader(fields)  # refused before anything else is read
         return fields
 
     def config(self, family: Family) -> Any:
         """Our config of the model."""
         return family.parse(self.fields)
 
-    def tensors(self, table: Sequence[Weight]) -> shards.Shards:
-        """The weights by name, whatever the table asks for."""
+    def tensors(self, table: Sequence[Weight]) -> shards.Shards | quantised.Dequantised:
+        """The weights by name, whatever the table asks for; quantised ones are dequantised."""
         del table
-        return shards.open_folder(self.path)
+        return quantised.reader(self.fields)(shards.open_folder(self.path))
 
     def tokenizer(self) -> Any:
         """The tokenizer; see `jspec.models.tokenizer.read`."""

@@ -92,7 +92,8 @@ def block(
     """
     width = config.hidden_size
     if layer is None or layer.mixer is None:
-        yield from _attention(config, path, name, inputs)
+        attention = _attention if config.latent is None else _latent_attention
+        yield from attention(config, path, f"{name}.self_attn", inputs)
     # `post_attention_layernorm` stands before the MLP in Llama, and behind attention in those that
     # have a norm there.
     after, before = "post_attention_layernorm", "pre_feedforward_layernorm"
@@ -123,7 +124,7 @@ def _attention(config: LlamaConfig, path: Path, name: str, inputs: int) -> Itera
     query, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     yield from linear(
         (*path, "qkv"),
-        [f"{name}.self_attn.{part}_proj" for part in "qkv"],
+        [f"{name}.{part}_proj" for part in "qkv"],
         inputs,
         [query * (1 + config.output_gate), keys, keys],
         config.qkv_bias,
@@ -131,14 +132,35 @@ def _attention(config: LlamaConfig, path: Path, name: str, inputs: int) -> Itera
     if config.qk_norm:
         for part, joint in (("q", query), ("k", keys)):
             size = joint if config.qk_norm_joint else config.head_dim
-            yield norm((*path, f"{part}_norm"), f"{name}.self_attn.{part}_norm", size)
+            yield norm((*path, f"{part}_norm"), f"{name}.{part}_norm", size)
     yield from linear(
         (*path, "output"),
-        [f"{name}.self_attn.o_proj"],
+        [f"{name}.o_proj"],
         query,
         [config.hidden_size],
         config.output_bias,
     )
+
+
+def _latent_attention(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[Weight]:
+    sizes, heads = config.latent, config.num_heads
+    assert sizes is not None
+    held, dim = sizes.rank + sizes.rotary_dim, sizes.plain_dim + sizes.rotary_dim
+    names, outputs = [f"{name}.kv_a_proj_with_mqa"], [held]
+    if sizes.query_rank is not None:
+        names, outputs = [f"{name}.q_a_proj", *names], [sizes.query_rank, held]
+        yield norm((*path, "q_norm"), f"{name}.q_a_layernorm", sizes.query_rank)
+        yield from linear(
+            (*path, "q"), [f"{name}.q_b_proj"], sizes.query_rank, [heads * dim], False
+        )
+    else:
+        yield from linear((*path, "q"), [f"{name}.q_proj"], inputs, [heads * dim], False)
+    yield from linear((*path, "latents"), names, inputs, outputs, config.qkv_bias)
+    yield norm((*path, "kv_norm"), f"{name}.kv_a_layernorm", sizes.rank)
+    rows = heads * (sizes.plain_dim + sizes.value_dim)
+    yield Weight((*path, "kv_up"), (f"{name}.kv_b_proj.weight",), ((rows, sizes.rank),))
+    values, width = heads * sizes.value_dim, config.hidden_size
+    yield from linear((*path, "output"), [f"{name}.o_proj"], values, [width], config.output_bias)
 
 
 def norm(path: Path, name: str, size: int) -> Weight:

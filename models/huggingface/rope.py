@@ -25,9 +25,7 @@ def read(
     Raises:
         InputError: if the lanes do not make pairs, or are a part in a family that turns all.
     """
-    new = settings.part("rope_parameters")
-    # Who adds the old field to a new file, as cards of models say, means it.
-    rope = settings.part("rope_scaling") if settings.get("rope_scaling") else new
+    new, rope = settings.part("rope_parameters"), fields(settings)
     theta = rope.number(
         "rope_theta", new.number("rope_theta", settings.number("rope_theta", theta))
     )
@@ -42,6 +40,30 @@ def read(
             "rotary embeddings need an even one"
         )
     return Rope(theta, scaling(rope, settings, lanes), None if lanes == head_dim else lanes)
+
+
+def fields(settings: Settings) -> Settings:
+    """The fields of the stretch."""
+    # Who adds the old field to a new file, as cards of models say, means it.
+    old = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
+    return settings.part(old)
+
+
+def score_factor(settings: Settings) -> float:
+    """What DeepSeek's models multiply scores with where YaRN stretches the frequencies.
+
+    The square of `0.1 mscale_all_dim ln(factor) + 1`, in their code.
+    """
+    rope = fields(settings)
+    found = scaling(rope, settings, 2)
+    if not isinstance(found, YarnScaling) or not rope.get("mscale_all_dim"):
+        return 1.0
+    return _length(found.factor, rope.number("mscale_all_dim")) ** 2
+
+
+def _length(factor: float, scale: float = 1.0) -> float:
+    """YaRN's factor of queries and keys, for a context that is so many times as long."""
+    return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
 
 
 def scaling(rope: Settings, settings: Settings, lanes: int) -> Scaling | None:
@@ -85,13 +107,11 @@ def _llama3(rope: Settings, settings: Settings, pairs: int) -> RopeScaling:
 def _yarn(rope: Settings, settings: Settings, pairs: int) -> YarnScaling:
     start = original(rope, settings)
     factor = _factor(rope, settings, start)
-
-    def length(scale: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
-
-    suggested = length(1.0)
+    suggested = _length(factor)
     if rope.get("mscale") and rope.get("mscale_all_dim"):
-        suggested = length(rope.number("mscale")) / length(rope.number("mscale_all_dim"))
+        names = "mscale", "mscale_all_dim"
+        own, other = (_length(factor, rope.number(name)) for name in names)
+        suggested = own / other
     return YarnScaling(
         factor=factor,
         original_context=start,

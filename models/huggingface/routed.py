@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+
 from jspec.models.experts import Experts
 from jspec.models.huggingface.llama import mlp, shape, window
 from jspec.models.huggingface.llama import weights as dense
@@ -59,13 +61,16 @@ def each_or_common(settings: Settings, experts: Experts) -> list[Experts | None]
     return [experts if is_routed else None for is_routed in routed]
 
 
-def weights(config: LlamaConfig, place: str, gate: str, up: str, down: str) -> Iterator[Weight]:
+def weights(
+    config: LlamaConfig, place: str, gate: str, up: str, down: str, together: str = "shared_expert"
+) -> Iterator[Weight]:
     """Every parameter and the tensors that it is made of.
 
     Args:
         config: its shape.
         place: what holds router and experts in a layer.
         gate, up, down: an expert's matrices.
+        together: the expert that all tokens go through.
     """
     yield from dense(config)
     width = config.hidden_size
@@ -75,8 +80,11 @@ def weights(config: LlamaConfig, place: str, gate: str, up: str, down: str) -> I
         count, inner = layer.experts.num_experts, layer.experts.intermediate_size
         path, name = (f"layers_{index}", "experts"), f"model.layers.{index}.{place}"
         yield from linear((*path, "router"), [f"{name}.gate"], width, [count], False)
+        if layer.experts.correction:
+            bias = f"{name}.gate.e_score_correction_bias"
+            yield Weight((*path, "correction"), (bias,), ((count,),), dtype=np.float32)
         if (shared := layer.experts.shared_size) is not None:
-            expert = f"{name}.shared_expert"
+            expert = f"{name}.{together}"
             yield from mlp(path[:1], expert, width, shared, prefix="shared_")
             if layer.experts.shared_gate:
                 gated = [f"{expert}_gate"]

@@ -42,6 +42,15 @@ class Settings:
             raise InputError(f"{self.source} has {name} = {value}; it has to be at most {most}")
         return value
 
+    def whole(self, name: str, default: int) -> int:
+        """An integer of at least 0."""
+        value = self.get(name, default)
+        if type(value) is not int or value < 0:
+            raise InputError(
+                f"{self.source} has {name} = {value!r:.60}; it has to be an integer of at least 0"
+            )
+        return value
+
     def text(self, name: str) -> str | None:
         """A text; None where the field is absent."""
         value = self.get(name)

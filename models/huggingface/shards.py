@@ -1,7 +1,8 @@
 """Tensors by name from a folder of safetensors, one file or many, without torch."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Shards:
     """The open file of each tensor."""
     config: str = "its config.json"
     """What says which tensors there have to be, for messages."""
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    """Where the file of each tensor is."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.files[name].get_slice(name).get_shape())
@@ -53,6 +56,23 @@ class Shards:
                 "take a checkpoint that is not quantised"
             )
         return self.files[name].get_slice(name)[rows]
+
+    def mapped(self, name: str) -> np.ndarray:
+        """A tensor of any dtype where it lies, memory-mapped: NumPy has no 8-bit floats.
+
+        Raises:
+            InputError: if NumPy and ml_dtypes have no such dtype.
+        """
+        kind = self.files[name].get_slice(name).get_dtype()
+        if kind not in (known := {**DTYPES, "F8_E4M3": ml_dtypes.float8_e4m3fn}):
+            raise InputError(
+                f"tensor {name} in {self.folder} holds {kind}; supported: {', '.join(known)}"
+            )
+        with self.paths[name].open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            begin, _ = json.loads(file.read(size))[name]["data_offsets"]
+        place = 8 + size + begin
+        return np.memmap(self.paths[name], known[kind], "r", place, self.shape(name))
 
     def indices(self, name: str) -> np.ndarray:
         """A tensor of whole numbers, which is no parameter."""
@@ -88,7 +108,8 @@ def open_file(file: Path) -> Shards:
         InputError: if it is no whole one.
     """
     opened = _open(file)
-    return Shards(file.parent, dict.fromkeys(opened.keys(), opened))
+    names = list(opened.keys())
+    return Shards(file.parent, dict.fromkeys(names, opened), paths=dict.fromkeys(names, file))
 
 
 def _indexed(folder: Path) -> Shards:
@@ -103,14 +124,15 @@ def _indexed(folder: Path) -> Shards:
             f"the first being {absent[0]:.200}; download the checkpoint again"
         )
     opened = {name: _open(folder / name) for name in listed}
-    held = {name: file for file in opened.values() for name in file.keys()}  # noqa: SIM118
+    where = {name: file for file, there in opened.items() for name in there.keys()}  # noqa: SIM118
+    held = {name: opened[file] for name, file in where.items()}
     astray = sorted(name for name in index if name not in held)
     if astray:
         raise InputError(
             f"{folder} lacks {len(astray)} of the tensors that its {INDEX} names, "
             f"the first being {astray[0]}; download the checkpoint again"
         )
-    return Shards(folder, held)
+    return Shards(folder, held, paths={name: folder / file for name, file in where.items()})
 
 
 def _open(file: Path) -> Any:

@@ -20,17 +20,26 @@ class Weight:
     shapes: tuple[tuple[int, ...], ...]
     """Shape of each tensor as the file holds it."""
     transposed: bool = False
-    """The tensors are [in, out] (GPT-2's Conv1D) and ours, as torch's Linear, is [out, in]."""
+    """The tensors are [.., in, out] (GPT-2's Conv1D) and ours, as torch's Linear, [.., out, in]."""
     groups: int | None = None
     """The arrays on a first axis of ours, which share the tensors evenly; None: no such axis."""
+    dtype: DTypeLike | None = None
+    """What it is held in, whatever the model's weights are; None: as these."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of our parameter."""
         rows = sum(shape[0] for shape in self.shapes) // (self.groups or 1)
         stacked = (rows, *self.shapes[0][1:])
-        whole = stacked[::-1] if self.transposed else stacked
+        whole = self._turned(stacked)
         return whole if self.groups is None else (self.groups, *whole)
+
+    def _turned(self, axes: Sequence[Any]) -> tuple[Any, ...]:
+        """What belongs to the axes of the file's tensors, by ours; or the other way."""
+        if not self.transposed:
+            return tuple(axes)
+        *others, rows, columns = axes
+        return (*others, columns, rows)
 
     def join(self, read: Callable[[str], np.ndarray], dtype: DTypeLike) -> np.ndarray:
         """Our parameter from the file's tensors, read one at a time into the one result."""
@@ -55,11 +64,11 @@ class Weight:
         joined = np.empty([len(bound) for bound in bounds], dtype)
         parts = joined[None] if self.groups is None else joined
         groups = range(1) if self.groups is None else bounds.pop(0)
-        rows, *others = reversed(bounds) if self.transposed else bounds
+        rows, *others = self._turned(bounds)
         columns = tuple(slice(bound.start, bound.stop) for bound in others)
         each = len(self.names) // (self.groups or 1)
         for group, part in zip(groups, parts, strict=True):
-            stacked, start = part.T if self.transposed else part, 0
+            stacked, start = part.swapaxes(-1, -2) if self.transposed else part, 0
             held = slice(group * each, group * each + each)
             for name, shape in zip(self.names[held], self.shapes[held], strict=True):
                 first, end = max(rows.start, start), min(rows.stop, start + shape[0])
@@ -79,7 +88,7 @@ class Weight:
         parts = array[None] if self.groups is None else array
         each = len(self.names) // len(parts)
         for group, part in enumerate(parts):
-            stacked, start = part.T if self.transposed else part, 0
+            stacked, start = part.swapaxes(-1, -2) if self.transposed else part, 0
             held = slice(group * each, group * each + each)
             for name, shape in zip(self.names[held], self.shapes[held], strict=True):
                 yield name, stacked[start : start + shape[0]]

@@ -26,6 +26,9 @@ def build(name: str):
         for key, weight in model.named_parameters():
             noise = 0.3 * torch.randn(weight.shape, generator=generator)
             weight.copy_(1 + noise if weight.ndim == 1 and key.endswith("weight") else noise)
+        for key, held in model.named_buffers():
+            if key in model.state_dict():
+                held.copy_(0.3 * torch.randn(held.shape, generator=generator))
     return model
 
 

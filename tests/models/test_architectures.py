@@ -17,6 +17,7 @@ import jspec
 import jspec.models
 from jspec._xla import native
 from jspec.models import Experts, Layer, Rope, eight_bits, experts, records
+from jspec.models.activations import gated
 from jspec.testing import check_model
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/libraries"
@@ -37,7 +38,7 @@ def test_routes_are_those_of_a_loop_over_tokens():
         wanted[row, slot] = down[chosen] @ (np.maximum(gate, 0) * up)
     given = [jnp.asarray(array) for array in (x, routes, gate_up, down)]
     for run in (experts.each, partial(experts.sorted_by_expert, places=jnp.arange(count))):
-        found = run(*given, jax.nn.relu)
+        found = run(*given, feed=partial(gated, jax.nn.relu))
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
@@ -53,7 +54,7 @@ def test_experts_in_eight_bits_have_the_same_weights_for_few_routes_and_for_many
 
     x = jnp.asarray(draw.integers(-1, 2, (7, 8)), jnp.bfloat16)  # sums of at most 144
     routes = jnp.asarray(draw.integers(0, 4, (7, 2)))
-    given = x, routes, held((4, 12, 8), 1, 1.0), held((4, 8, 6), 3, 1 / 3), jnp.sign
+    given = x, routes, held((4, 12, 8), 1, 1.0), held((4, 8, 6), 3, 1 / 3), partial(gated, jnp.sign)
     with native.disabled():
         few = experts.each(*given)
         many = experts.sorted_by_expert(*given, places=jnp.arange(4))
@@ -90,7 +91,11 @@ def test_a_model_of_everything_keeps_the_contract():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "granite4", "pythia"]
+    "name",
+    [
+        *("gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "granite4", "pythia"),
+        *("glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"),
+    ],
 )
 def test_families_keep_the_contract(name, fixtures):
     """One of each kind; trees and caches of the others are in test_families.py."""

@@ -56,7 +56,8 @@ def test_a_node_that_is_no_number_taints_those_below_it_alone(part, value, earli
 
 @pytest.mark.parametrize("earlier", [0, 3])
 @pytest.mark.parametrize("window", [None, 1, 2, 4])
-def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
+@pytest.mark.parametrize("sinks", [None, np.array([-1.0, 0.0, 1.5, 30.0])])
+def test_scale_cap_window_and_sinks_are_those_of_one_long_softmax(earlier, window, sinks):
     """Against float64 NumPy over slots and nodes in a row, each with its position."""
     draw = np.random.default_rng(0)
     size, lengths = len(PARENTS), np.array([3, 1])
@@ -72,6 +73,7 @@ def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
         *(q[:, earlier:], k[:, :, earlier:], v[:, :, earlier:], mask),
         *(Past(Cached(keys, values, lengths), nodes), positions[:, earlier:]),
         **dict(scale=0.7, soft_cap=1.5, window=window),
+        sinks=None if sinks is None else jnp.asarray(sinks, jnp.float32),
     )
     places = np.concatenate([np.tile(np.arange(5), (2, 1)), positions], axis=1)
     for row, node, head in np.ndindex(2, size - earlier, 4):
@@ -83,7 +85,7 @@ def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
         score = 1.5 * np.tanh(held @ q[row, earlier + node, head] * 0.7 / 1.5)
         weight = np.where(seen, np.exp(score), 0)
         held = np.concatenate([values[row, head // 2], v[row, head // 2]])
-        wanted = weight @ held / weight.sum()
+        wanted = weight @ held / (weight.sum() + (0 if sinks is None else np.exp(sinks[head])))
         np.testing.assert_allclose(found[row, node, 8 * head : 8 * head + 8], wanted, atol=1e-5)
 
 

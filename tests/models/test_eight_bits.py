@@ -53,7 +53,10 @@ def rounded(params):
         "mixtral",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe")
+            for name in (
+                *("opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe"),
+                *("deepseek_v3", "gpt_oss"),
+            )
         ),
     ],
 )

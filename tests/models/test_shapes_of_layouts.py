@@ -15,3 +15,13 @@ def test_shapes_are_those_of_the_loaded_weights(how, fixtures):
         jax.tree.map(lambda x: (x.shape, x.dtype), found.params) for found in (described, loaded)
     ]
     assert each[0] == each[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("deepseek-v3", 671.0), ("gpt-oss-20b", 20.91), ("gpt-oss-120b", 116.83)]
+)
+def test_published_shapes_have_the_published_numbers_of_parameters(name, billions):
+    """arXiv 2412.19437, section 4.2, without the head for several tokens; 2508.10925, table 1."""
+    found = jspec.models.shapes(name, scan_layers=True)
+    count = sum(leaf.size for leaf in jax.tree.leaves(found.params))
+    assert round(count / 1e9, 1 if billions > 500 else 2) == billions

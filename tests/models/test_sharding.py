@@ -22,6 +22,8 @@ NAMES = (
     "gpt2",
     pytest.param("mixtral", marks=pytest.mark.slow),
     "qwen3_next",
+    "deepseek_v3",
+    pytest.param("gpt_oss", marks=pytest.mark.slow),
     pytest.param("granite4", marks=pytest.mark.slow),
 )
 

@@ -24,6 +24,13 @@ STRETCH = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 10,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+}
 
 GEMMA = SHAPE | {
     "num_key_value_heads": 2,
@@ -156,6 +163,79 @@ VARIANTS = {
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 8,
             "mlp_only_layers": [0],
+        },
+    ),
+    "deepseek_v2": (
+        "deepseek_v2",
+        # DeepSeek-V2-Lite has no latent vector of queries.
+        SHAPE
+        | LATENT
+        | {
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "n_routed_experts": 8,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 8,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 4.0,
+        },
+    ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        SHAPE
+        | LATENT
+        | {
+            "num_hidden_layers": 3,
+            "first_k_dense_replace": 1,
+            "q_lora_rank": 12,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "mscale": 0.7,
+                "mscale_all_dim": 1.0,
+            },
+        },
+    ),
+    "glm4_moe": (
+        "glm4_moe",
+        SHAPE
+        | {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 8,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "gpt_oss": (
+        "gpt_oss",
+        SHAPE
+        | {
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 8,
+            "sliding_window": 6,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            # One that the gates of so small a model reach.
+            "swiglu_limit": 1.5,
         },
     ),
     "qwen3_next": (

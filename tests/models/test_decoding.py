@@ -1,0 +1,95 @@
+"""Families whose memory or experts are of their own kind, as the engine runs them."""
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import jspec
+import jspec.models
+
+NAMES = ("qwen3_next", "granite4", "glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+TREE = jspec.tree.branching([3, 2, 1])
+
+
+@pytest.fixture(params=NAMES)
+def given(request, recorded, fixtures):
+    """The model, and 40 greedy tokens of `transformers` after each of its texts."""
+    return recorded(request.param), load_file(fixtures / request.param / "reference.safetensors")
+
+
+def test_40_greedy_tokens_are_those_of_transformers(given):
+    """By plain decoding, by trees and by `auto`, which `transformers` decodes step by step."""
+    found, reference = given
+    wanted = reference["greedy"]
+    ask = dict(prompt=found.tokens, max_new_tokens=wanted.shape[1])
+    drafters = (jspec.Autoregressive(), jspec.TokenRecycling(64, TREE, k=3))
+    for drafter in drafters:
+        result = jspec.decode(found.model, found.params, drafter=drafter, **ask)
+        np.testing.assert_array_equal(result.tokens, wanted)
+    built = jspec.auto(found.model, found.params, widths=(0, 3))
+    result = jspec.decode(
+        built.model, found.params, drafter=built.drafter, drafter_params=built.drafter_params, **ask
+    )
+    np.testing.assert_array_equal(result.tokens, wanted)
+
+
+def test_one_key_is_one_text(given):
+    """Rows of unequal prompts, sampled."""
+    found, _ = given
+    ask = dict(
+        prompt=found.tokens, lengths=[16, 3], max_new_tokens=20, key=5,
+        sampling=jspec.Sampling(temperature=1.0),
+    )  # fmt: skip
+    plain = jspec.decode(found.model, found.params, **ask)
+    assert len(set(plain.tokens[0].tolist())) > 5
+    for options in (
+        dict(drafter=jspec.TokenRecycling(64, TREE, k=3)),
+        dict(drafter=jspec.PromptLookup(4)),
+    ):
+        drafted = jspec.decode(found.model, found.params, **ask, **options)
+        np.testing.assert_array_equal(drafted.tokens, plain.tokens)
+    other = jspec.decode(found.model, found.params, **(ask | dict(key=6)))
+    assert (other.tokens != plain.tokens).any()
+
+
+def test_rows_that_come_and_go_are_as_alone(given):
+    found, _ = given
+    model, params = found.model, found.params
+    texts = [found.tokens[0].tolist(), found.tokens[1, :5].tolist(), found.tokens[1, 4:].tolist()]
+    engine = jspec.Engine(
+        model, num_slots=2, capacity=48, drafter=jspec.TokenRecycling(64, TREE, k=3, per_row=True)
+    )
+    state, left = engine.init(params), [12, 6, 9]
+    state = engine.insert(state, 0, engine.prefill(params, texts[0], limits=left[0]))
+    state = engine.insert(state, 1, engine.prefill(params, texts[1], limits=left[1]))
+    where, output = {0: 0, 1: 1}, {}
+    while len(output) < 3:
+        state, _ = engine.generate(params, state, rounds=1)
+        for slot, number in list(where.items()):
+            if bool(state.done[slot]):
+                output[number] = state.out[slot, : left[number]]
+                state = engine.free(state, slot)
+                del where[slot]
+                if number == 1:  # a third takes the place of the first that ends
+                    state = engine.insert(
+                        state, slot, engine.prefill(params, texts[2], limits=left[2])
+                    )
+                    where[slot] = 2
+    for number, text in enumerate(texts):
+        alone = jspec.decode(model, params, [text], max_new_tokens=left[number])
+        np.testing.assert_array_equal(output[number], alone.tokens[0])
+
+
+def test_scanned_layers_give_the_same(given, fixtures, causal, request):
+    """What they hold stands side by side in one array; a wrong part of it would show."""
+    found, _ = given
+    name = request.node.callspec.params["given"]
+    loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
+    assert any(len(layers) > 1 for group in loaded.model.groups for layers in group)
+    output = jax.jit(loaded.model.apply)(loaded.params, *causal(found.tokens), None)
+    np.testing.assert_allclose(output.logits, found.logits, atol=1e-4, rtol=0)
+    ask = dict(prompt=found.tokens, max_new_tokens=12, drafter=jspec.TokenRecycling(64, TREE, k=3))
+    one = jspec.decode(found.model, found.params, **ask)
+    many = jspec.decode(loaded.model, loaded.params, **ask)
+    np.testing.assert_array_equal(many.tokens, one.tokens)

@@ -1,0 +1,144 @@
+"""Multi-head latent attention: the absorbed form against the paper's, and what it keeps."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jspec
+import jspec.models
+from jspec import memory
+from jspec.models import LatentAttention, Layer, LlamaConfig, Rope, attention
+from jspec.models.llama import Block
+
+SIZES = LatentAttention(rank=6, query_rank=7, plain_dim=5, rotary_dim=4, value_dim=3)
+HEADS, WIDTH, ROPE = 3, 8, Rope(theta=100.0, interleaved=True)
+# Three committed tokens, and behind them a root, two children and a grandchild of the first.
+COMMITTED, PARENTS = 3, np.array([-1, 0, 0, 1])
+
+
+class Attention(Block):
+    """The part of a block that is compared."""
+
+    @nn.compact
+    def __call__(self, read, positions, mask, past):
+        return self.attend(read, positions, mask, past, Layer(ROPE))
+
+
+def config(sizes: LatentAttention, **fields) -> LlamaConfig:
+    shape = dict(
+        vocab_size=16, hidden_size=WIDTH, intermediate_size=8, num_layers=1, num_heads=HEADS,
+        num_kv_heads=1, head_dim=9, context=64, latent=sizes, layers=(Layer(ROPE),),
+    )  # fmt: skip
+    return LlamaConfig(**shape | fields)
+
+
+def turned(x: np.ndarray, position: int) -> np.ndarray:
+    """Each pair of lanes as a complex number, turned."""
+    lanes = x[..., ::2] + 1j * x[..., 1::2]
+    angle = position * 100.0 ** -(np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    lanes = lanes * np.exp(1j * angle)
+    return np.stack([lanes.real, lanes.imag], -1).reshape(x.shape)
+
+
+def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x * x).mean() + 1e-6) * scale
+
+
+def by_paper(held: dict, sizes: LatentAttention, path: list[np.ndarray], scale: float):
+    """What attention adds to the last of a path's states: appendix C, equations 37 to 47.
+
+    Keys and values of all heads are made of the latents, as the paper writes it.
+    """
+    split = sizes.query_rank or 0
+    keys, values = [], []
+    for position, state in enumerate(path):
+        made = held["latents"] @ state
+        latent = normed(made[split : split + sizes.rank], held["kv_norm"])
+        rotary = turned(made[split + sizes.rank :], position)
+        up = (held["kv_up"] @ latent).reshape(HEADS, -1)
+        plain, value = up[:, : sizes.plain_dim], up[:, sizes.plain_dim :]
+        keys.append(np.concatenate([plain, np.tile(rotary, (HEADS, 1))], axis=1))
+        values.append(value)
+    made = held["latents"] @ path[-1]
+    asked = normed(made[:split], held["q_norm"]) if split else path[-1]
+    q = (held["q"] @ asked).reshape(HEADS, -1)
+    q[:, sizes.plain_dim :] = turned(q[:, sizes.plain_dim :], len(path) - 1)
+    scores = np.einsum("hd,shd->hs", q, np.stack(keys)) * scale
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    mixed = np.einsum("hs,shv->hv", weights, np.stack(values))
+    return held["output"] @ mixed.reshape(-1)
+
+
+def arrays(params: dict) -> dict:
+    """Weights in float64, by the name of their product."""
+    return {
+        name: np.asarray(jax.tree.leaves(part)[0], np.float64)
+        for name, part in params["params"].items()
+    }
+
+
+@pytest.mark.parametrize("query_rank", [7, None])
+def test_a_tree_of_latents_is_attended_as_the_paper_says(query_rank):
+    sizes = LatentAttention(6, query_rank, 5, 4, 3)
+    shape = config(sizes)
+    block = Attention(shape, jnp.float32, jnp.float32)
+    draw = np.random.default_rng(0)
+    states = draw.normal(size=(1, COMMITTED + len(PARENTS), WIDTH)).astype(np.float32)
+    seen = np.eye(len(PARENTS), dtype=bool)
+    for node, parent in enumerate(PARENTS):
+        if parent >= 0:
+            seen[node] |= seen[parent]
+    nothing = attention.Past(None, None)
+    first = np.arange(COMMITTED)[None], np.tri(COMMITTED, dtype=bool)[None]
+    read, rest = states[:, :COMMITTED], states[:, COMMITTED:]
+    params = block.init(jax.random.key(0), read, *first, nothing)
+    params = jax.tree.map(lambda x: draw.normal(size=x.shape).astype(np.float32) / 2, params)
+    _, keys, values = block.apply(params, read, *first, nothing)
+    assert keys.shape == (1, 1, COMMITTED, 4) and values.shape == (1, 1, COMMITTED, 6)
+
+    model = jspec.models.Llama(shape)
+    cache = memory.commit(
+        model.init_memory(1, 8),
+        jspec.TreeKV((keys,), (values,)),
+        jnp.arange(COMMITTED)[None],
+        jnp.array([COMMITTED]),
+    )
+    given = (COMMITTED + seen.sum(-1) - 1)[None], seen[None], attention.past(cache, None, 0)
+    found, *_ = block.apply(params, rest, *given)
+    for node in range(len(PARENTS)):
+        path = [*read[0].astype(np.float64), *rest[0, seen[node]].astype(np.float64)]
+        wanted = by_paper(arrays(params), sizes, path, 9**-0.5)
+        np.testing.assert_allclose(found[0, node], wanted, atol=1e-5)
+        if node == 2:  # its sibling counts: it would show
+            path.insert(-1, rest[0, 1].astype(np.float64))
+            other = by_paper(arrays(params), sizes, path, 9**-0.5)
+            assert np.abs(found[0, node] - other).max() > 1e-3
+
+
+def test_the_memory_is_latents_and_one_rotary_key(fixtures):
+    model, *_ = jspec.models.load(fixtures / "deepseek_v3", with_tokenizer=False)
+    cache = model.init_memory(2, 32)
+    sizes = model.config.latent
+    assert {part.shape for part in cache.keys} == {(2, 1, 32, sizes.rotary_dim)}
+    assert {part.shape for part in cache.values} == {(2, 1, 32, sizes.rank)}
+
+
+def test_a_latent_model_drafts_for_itself(recorded):
+    """As a draft model it scores a tree level by level, with the levels above beside it."""
+    found = recorded("deepseek_v3")
+    ask = dict(prompt=found.tokens, max_new_tokens=12)
+    plain = jspec.decode(found.model, found.params, **ask)
+    drafted = jspec.decode(
+        found.model, found.params, **ask,
+        drafter=jspec.CoupledTree(found.model, num_speculative_tokens=6, max_depth=3, beam=4),
+        drafter_params=found.params,
+    )  # fmt: skip
+    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
+    assert drafted.stats.num_accepted_tokens.sum() > 0
+
+
+def test_odd_rotary_lanes_are_refused():
+    with pytest.raises(jspec.InputError, match="rotary_dim is 3, and lanes are turned in pairs"):
+        LatentAttention(6, None, 5, 3, 3)

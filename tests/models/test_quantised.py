@@ -1,0 +1,215 @@
+"""Published weights in 8 and 4 bits: what is read of them, and the sentence of each broken one."""
+
+import json
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import jspec
+import jspec.models
+from jspec.models.huggingface import families, quantised, settings, shards
+
+BLOCK = 4, 8
+FLOAT8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": list(BLOCK)}
+
+
+def save(file, tensors):
+    """A safetensors file; that of NumPy has no 8-bit floats."""
+    kinds = {"float8_e4m3fn": "F8_E4M3", "float32": "F32", "uint8": "U8"}
+    header, place = {}, 0
+    for name, tensor in tensors.items():
+        header[name] = {
+            "dtype": kinds[tensor.dtype.name],
+            "shape": list(tensor.shape),
+            "data_offsets": [place, place + tensor.nbytes],
+        }
+        place += tensor.nbytes
+    said = json.dumps(header).encode()
+    parts = [len(said).to_bytes(8, "little"), said, *(one.tobytes() for one in tensors.values())]
+    file.write_bytes(b"".join(parts))
+
+
+def describe(folder, **fields):
+    config = json.loads((folder / "config.json").read_text()) | fields
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def in_float8(name):
+    """As in DeepSeek-V3: products of the layers, and neither routers nor norms."""
+    return "layers" in name and name.endswith("_proj.weight")
+
+
+@pytest.fixture
+def small(fixtures, tmp_path):
+    """The recorded model in float8, and its weights as the blocks say, block by block."""
+    folder = shutil.copytree(fixtures / "deepseek_v3", tmp_path / "small")
+    draw = np.random.default_rng(0)
+    tensors, wide = {}, {}
+    for name, weight in load_file(folder / shards.SINGLE).items():
+        tensors[name] = wide[name] = weight
+        if not in_float8(name):
+            continue
+        rows, columns = weight.shape
+        scales = draw.uniform(0.5, 2, (-(-rows // BLOCK[0]), -(-columns // BLOCK[1])))
+        scales = scales.astype(np.float32)
+        low = draw.normal(size=weight.shape).astype(ml_dtypes.float8_e4m3fn)
+        tensors[name], tensors[f"{name}_scale_inv"] = low, scales
+        wide[name] = np.array(
+            [
+                [
+                    np.float32(low[i, j]) * scales[i // BLOCK[0], j // BLOCK[1]]
+                    for j in range(columns)
+                ]
+                for i in range(rows)
+            ]
+        )
+    save(folder / shards.SINGLE, tensors)
+    describe(folder, quantization_config=FLOAT8)
+    return folder, wide
+
+
+def test_float8_is_read_block_by_block(small, fixtures, tmp_path, causal):
+    folder, wide = small
+    plain = shutil.copytree(fixtures / "deepseek_v3", tmp_path / "wide")
+    save_file(wide, plain / shards.SINGLE)
+    found, wanted = (jspec.models.load(one, with_tokenizer=False) for one in (folder, plain))
+    equal(found.params, wanted.params)
+    fields = settings.read(folder / "config.json")
+    held = quantised.reader(fields)(shards.open_folder(folder))
+    name = "model.layers.0.mlp.down_proj.weight"
+    for cut in (slice(0, 3), slice(3, 6), slice(5, 16), slice(None)):
+        np.testing.assert_array_equal(held.rows(name, cut), wide[name][cut])
+
+
+def equal(one, other):
+    flat = [dict(pairs(params["params"])) for params in (one, other)]
+    assert flat[0].keys() == flat[1].keys()
+    for path, leaf in flat[0].items():
+        np.testing.assert_array_equal(leaf, flat[1][path], err_msg=str(path))
+
+
+def pairs(part, path=()):
+    for key, value in part.items():
+        yield from (
+            pairs(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
+        )
+
+
+def gpt_oss(folder, fixtures, tensors):
+    """A gpt-oss whose inputs are whole blocks of 32; `tensors` are put in place of others."""
+    shutil.copytree(fixtures / "gpt_oss", folder)
+    sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
+    describe(folder, **sizes, layer_types=["sliding_attention"])
+    fields = settings.read(folder / "config.json")
+    family = families.find(fields)
+    draw, held = np.random.default_rng(0), {}
+    for weight in family.weights(family.parse(fields)):
+        for name, shape in zip(weight.names, weight.shapes, strict=True):
+            held[name] = draw.normal(size=shape).astype(np.float32) / 4
+    for name in [name for name in held if any(given.startswith(name) for given in tensors)]:
+        if not name.endswith("_bias"):
+            del held[name]
+    save_file(held | tensors, folder / shards.SINGLE)
+    return folder
+
+
+EXPERTS = "model.layers.0.mlp.experts"
+VALUES = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+"""Of E2M1 without its sign: OCP Microscaling Formats 1.0, table 5."""
+
+
+def blocks():
+    draw, tensors = np.random.default_rng(1), {}
+    for part, outputs in (("gate_up_proj", 64), ("down_proj", 32)):
+        shape = 4, outputs, 1
+        packed = draw.integers(0, 256, (*shape, 16), np.uint8)
+        tensors[f"{EXPERTS}.{part}_blocks"] = packed
+        tensors[f"{EXPERTS}.{part}_scales"] = draw.integers(122, 127, shape, np.uint8)
+    return tensors
+
+
+def widened(packed, scales):
+    """[X, in, out], number by number: the lower four bits come first."""
+    experts, outputs, groups, size = packed.shape
+    wide = np.zeros((experts, 2 * groups * size, outputs), np.float32)
+    for expert, output, group, byte in np.ndindex(packed.shape):
+        for half in (0, 1):
+            bits = packed[expert, output, group, byte] >> 4 * half & 15
+            value = VALUES[bits & 7] * (-1 if bits & 8 else 1)
+            scale = 2.0 ** (int(scales[expert, output, group]) - 127)
+            wide[expert, 2 * (group * size + byte) + half, output] = value * scale
+    return wide
+
+
+def test_mxfp4_is_read_number_by_number(fixtures, tmp_path):
+    packed = blocks()
+    wide = {
+        f"{EXPERTS}.{part}": widened(
+            packed[f"{EXPERTS}.{part}_blocks"], packed[f"{EXPERTS}.{part}_scales"]
+        )
+        for part in ("gate_up_proj", "down_proj")
+    }
+    small = gpt_oss(tmp_path / "small", fixtures, packed)
+    describe(small, quantization_config={"quant_method": "mxfp4"})
+    plain = gpt_oss(tmp_path / "wide", fixtures, wide)
+    found, wanted = (jspec.models.load(one, with_tokenizer=False) for one in (small, plain))
+    equal(found.params, wanted.params)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda held: held.pop(f"{EXPERTS}.down_proj_scales"), "has no scales beside it"),
+        (
+            lambda held: held.update({f"{EXPERTS}.down_proj_scales": np.zeros((4, 32, 2), "u1")}),
+            r"shape \[4, 32, 1, 16\] and scales of shape \[4, 32, 2\]",
+        ),
+    ],
+)
+def test_blocks_without_their_scales_are_refused(change, message, fixtures, tmp_path):
+    held = blocks()
+    change(held)
+    folder = gpt_oss(tmp_path / "small", fixtures, held)
+    describe(folder, quantization_config={"quant_method": "mxfp4"})
+    with pytest.raises(jspec.InputError, match=message):
+        jspec.models.load(folder, with_tokenizer=False)
+
+
+def test_scales_of_another_shape_are_refused(small):
+    folder, _ = small
+    describe(folder, quantization_config=FLOAT8 | {"weight_block_size": [8, 8]})
+    with pytest.raises(jspec.InputError, match=r"has scales of shape \[\d, \d\], not \[\d, \d\]"):
+        jspec.models.load(folder, with_tokenizer=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"bits": 4}, "asks for quantised weights .* supported: 'mxfp4', and 'fp8' with"),
+        ({"quant_method": "fp8"}, r"asks for quantised weights \('fp8'\)"),
+        (FLOAT8 | {"fmt": "e5m2"}, "fmt = 'e5m2', which jspec does not implement"),
+        (FLOAT8 | {"weight_block_size": [0, 8]}, r"weight_block_size = \[0, 8\]; it has to be two"),
+        (FLOAT8 | {"weight_block_size": 8}, "weight_block_size = 8; it has to be a list of int"),
+    ],
+)
+def test_other_ways_to_quantise_are_refused(given, message, fixtures, tmp_path):
+    folder = shutil.copytree(fixtures / "llama2", tmp_path / "llama2")
+    describe(folder, quantization_config=given)
+    with pytest.raises(jspec.InputError, match=message):
+        jspec.models.load(folder, with_tokenizer=False)
+
+
+def test_heads_for_several_tokens_are_not_read(fixtures, tmp_path, recorded):
+    folder = shutil.copytree(fixtures / "deepseek_v3", tmp_path / "with_heads")
+    tensors = load_file(folder / shards.SINGLE)
+    more = {"model.layers.3.eh_proj.weight": np.zeros((2, 2), np.float32)}
+    save_file(tensors | more, folder / shards.SINGLE)
+    equal(jspec.models.load(folder, with_tokenizer=False).params, recorded("deepseek_v3").params)
+    # A layer that config.json counts is no such head.
+    del tensors["model.layers.2.input_layernorm.weight"]
+    save_file(tensors, folder / shards.SINGLE)
+    with pytest.raises(jspec.InputError, match=r"lacks 1 weight \(model.layers.2.input_layernorm"):
+        jspec.models.load(folder, with_tokenizer=False)

@@ -1,0 +1,97 @@
+"""Routers of experts against loops over tokens, in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jspec
+from jspec.models import ExpertGroups, Experts, experts
+
+SCORES = np.random.default_rng(0).normal(size=(2, 40, 8))
+CORRECTION = np.random.default_rng(1).normal(size=8) / 4
+
+
+def by_hand(how: Experts, scores: np.ndarray, correction: np.ndarray | None) -> np.ndarray:
+    """What the output of each expert is multiplied with; 0: the token does not go through it.
+
+    DeepSeek-V2 (arXiv 2405.04434), section 2.2; DeepSeek-V3 (arXiv 2412.19437), section 2.1.2.
+    """
+    found = np.zeros(scores.shape)
+    for place in np.ndindex(scores.shape[:-1]):
+        own = scores[place]
+        shares = 1 / (1 + np.exp(-own)) if how.sigmoid else np.exp(own) / np.exp(own).sum()
+        ranked = shares if correction is None else shares + correction
+        allowed = range(len(own))
+        if how.groups is not None:
+            size = len(own) // how.groups.num_groups
+            groups = [range(at, at + size) for at in range(0, len(own), size)]
+            strength = {
+                group: sum(sorted(ranked[list(group)])[-how.groups.num_ranking :])
+                for group in groups
+            }
+            best = sorted(groups, key=lambda group: -strength[group])
+            allowed = [one for group in best[: how.groups.num_chosen_groups] for one in group]
+        chosen = sorted(allowed, key=lambda one: -ranked[one])[: how.num_chosen]
+        whole = shares[chosen].sum() if how.normalised else 1.0
+        found[place][chosen] = how.scale * shares[chosen] / whole
+    return found
+
+
+def by_router(how: Experts, scores: np.ndarray, correction: np.ndarray | None) -> np.ndarray:
+    given = None if correction is None else jnp.asarray(correction, jnp.float32)
+    shares, chosen = experts.routed(how, jnp.asarray(scores, jnp.float32), given)
+    found = np.zeros(scores.shape)
+    np.put_along_axis(found, np.asarray(chosen), np.asarray(shares, np.float64), axis=-1)
+    return found
+
+
+SOFTMAX = Experts(8, 3, 4, normalised=False, groups=ExpertGroups(4, 2), scale=16.0)
+SIGMOID = Experts(8, 3, 4, sigmoid=True, groups=ExpertGroups(4, 2, 2), scale=2.5)
+
+
+@pytest.mark.parametrize(
+    ("how", "correction"),
+    [
+        (Experts(8, 3, 4), None),
+        (SOFTMAX, None),
+        (SIGMOID, None),
+        (SIGMOID, CORRECTION),
+        (Experts(8, 3, 4, sigmoid=True), CORRECTION),
+    ],
+)
+def test_tokens_are_routed_as_by_hand(how, correction):
+    wanted = by_hand(how, SCORES, correction)
+    np.testing.assert_allclose(by_router(how, SCORES, correction), wanted, rtol=1e-5)
+
+
+def test_each_part_of_the_rule_shows():
+    """Without groups, without the correction, by the best one of a group: other experts."""
+    wanted = by_hand(SIGMOID, SCORES, CORRECTION)
+    others = [
+        by_router(SIGMOID, SCORES, None),
+        by_router(Experts(8, 3, 4, sigmoid=True, scale=2.5), SCORES, CORRECTION),
+        by_router(
+            Experts(8, 3, 4, sigmoid=True, groups=ExpertGroups(4, 2, 1), scale=2.5),
+            SCORES,
+            CORRECTION,
+        ),
+    ]
+    for other in others:
+        assert ((other > 0) != (wanted > 0)).any()
+    # The correction decides on the choice alone.
+    same = (by_router(SIGMOID, SCORES, CORRECTION + 1) > 0) == (wanted > 0)
+    assert same.all()
+
+
+@pytest.mark.parametrize(
+    ("groups", "chosen", "message"),
+    [
+        (ExpertGroups(3, 1), 2, "num_groups is 3, which does not divide the 8 experts"),
+        (ExpertGroups(4, 5), 2, "num_chosen_groups is 5; pass an integer in 1 .. 4"),
+        (ExpertGroups(4, 2, 3), 2, "num_ranking is 3; pass an integer in 1 .. 2"),
+        (ExpertGroups(4, 1), 3, "num_chosen is 3; pass an integer in 1 .. 2"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(groups, chosen, message):
+    with pytest.raises(jspec.InputError, match=message):
+        Experts(8, chosen, 4, groups=groups)
