@@ -238,10 +238,11 @@ def attend(
         )
     impl = XLA if latent else impl.of(q.shape[1] * (q.shape[2] // k.shape[1]))
     cached = past.cached
+    keys: Any = k
     if latent:
-        k = v, k
+        keys = v, k
         cached = None if cached is None else cached._replace(keys=(cached.values, cached.keys))
-    given = q * factor, k, v, mask, cached, oldest, sinks
+    given = q * factor, keys, v, mask, cached, oldest, sinks
     in_parts = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
     cached_keys = None if cached is None else cached.keys
     if (

@@ -127,11 +127,7 @@ class RoutedExperts(nn.Module):
         down, _ = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
         biases = None
         if experts.bias:
-            sizes = {"gate_up_bias": 2 * inner, "down_bias": width}
-            biases = tuple(
-                self.param(name, nn.initializers.zeros, (count, size), high).astype(self.dtype)
-                for name, size in sizes.items()
-            )
+            biases = self.bias("gate_up_bias", 2 * inner), self.bias("down_bias", width)
         feed = partial(gated, self.activation) if experts.clamp is None else experts.clamp
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
@@ -148,6 +144,12 @@ class RoutedExperts(nn.Module):
             fed = sorted_by_expert(rows, routes, gate_up, down, feed, places, biases)
         mixed = (fed.astype(jnp.float32) * shares.reshape(*routes.shape, 1)).sum(1)
         return mixed.astype(self.dtype).reshape(x.shape)
+
+    def bias(self, name: str, size: int) -> Float[Array, "X S"]:
+        """Of a product of all experts."""
+        high = eight_bits.high_precision(self.param_dtype, self.dtype)
+        shape = self.experts.num_experts, size
+        return self.param(name, nn.initializers.zeros, shape, high).astype(self.dtype)
 
 
 def routed(

@@ -43,6 +43,7 @@ def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
         "num_hidden_layers": layers,
         "num_local_experts": experts,
         "num_attention_heads": 64,
+        "max_position_embeddings": 131072,
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Dequantised:
     def config(self) -> str:
         return self.shards.config
 
-    @cached_property
+    @property
     def files(self) -> Mapping[str, Any]:
         """The open file of each tensor, by the name that it has where nothing is quantised."""
         return dict(self.named())
@@ -80,9 +80,8 @@ class Float8(Dequantised):
         held, scales = self.shards.mapped(name), self.shards.read(f"{name}{_SCALE}")
         if held.dtype != ml_dtypes.float8_e4m3fn or held.ndim != 2:
             raise self.fail(name, f"is {held.dtype} of shape {list(held.shape)} and has scales")
-        wanted = tuple(
-            -(-size // block) for size, block in zip(held.shape, self.block, strict=True)
-        )
+        tall, wide = self.block
+        wanted = -(-held.shape[0] // tall), -(-held.shape[1] // wide)
         if scales.shape != wanted:
             raise self.fail(name, f"has scales of shape {list(scales.shape)}, not {list(wanted)}")
         first, end, _ = rows.indices(len(held))

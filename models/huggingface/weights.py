@@ -23,7 +23,7 @@ class Weight:
     """The tensors are [.., in, out] (GPT-2's Conv1D) and ours, as torch's Linear, [.., out, in]."""
     groups: int | None = None
     """The arrays on a first axis of ours, which share the tensors evenly; None: no such axis."""
-    dtype: DTypeLike | None = None
+    dtype: Any = None
     """What it is held in, whatever the model's weights are; None: as these."""
 
     @property

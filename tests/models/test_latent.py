@@ -1,10 +1,14 @@
 """Multi-head latent attention: the absorbed form against the paper's, and what it keeps."""
 
+import json
+import shutil
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import jspec
 import jspec.models
@@ -137,6 +141,52 @@ def test_a_latent_model_drafts_for_itself(recorded):
     )  # fmt: skip
     np.testing.assert_array_equal(drafted.tokens, plain.tokens)
     assert drafted.stats.num_accepted_tokens.sum() > 0
+
+
+def adapter(folder, modules):
+    """An adapter in PEFT's layout, and what it adds to each weight, by the shapes of both."""
+    folder.mkdir()
+    draw, tensors, added = np.random.default_rng(4), {}, {}
+    for name, (outputs, inputs) in modules.items():
+        down, up = (draw.normal(0, 0.4, size).astype("f4") for size in ((2, inputs), (outputs, 2)))
+        tensors |= {
+            f"base_model.model.{name}.lora_{x}.weight": y for x, y in (("A", down), ("B", up))
+        }
+        added[f"{name}.weight"] = up @ down
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = dict(peft_type="LORA", r=2, lora_alpha=2, bias="none", target_modules=[])
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return added
+
+
+def test_an_adapter_of_latents_is_the_model_with_it_merged(fixtures, tmp_path, recorded):
+    attention = "model.layers.1.self_attn"
+    modules = {"kv_a_proj_with_mqa": (14, 16), "q_b_proj": (40, 12), "o_proj": (16, 20)}
+    modules = {f"{attention}.{name}": shape for name, shape in modules.items()}
+    added = adapter(tmp_path / "one", modules)
+    base = fixtures / "deepseek_v3"
+    merged = shutil.copytree(base, tmp_path / "merged")
+    held = load_file(base / "model.safetensors")
+    held = {name: weight + added.get(name, 0) for name, weight in held.items()}
+    save_file(held, merged / "model.safetensors")
+    ask = dict(prompt=recorded("deepseek_v3").tokens, max_new_tokens=12)
+    wanted = jspec.models.load(merged, with_tokenizer=False)
+    found = jspec.models.load(base, with_tokenizer=False, adapters={"one": tmp_path / "one"})
+    params = found.model.choose(found.params, ["one", None])
+    tokens = jspec.decode(found.model, params, **ask, drafter=jspec.PromptLookup(3)).tokens
+    alone = [
+        jspec.decode(one.model, one.params, **ask).tokens for one in (wanted, recorded(base.name))
+    ]
+    np.testing.assert_array_equal(tokens, [alone[0][0], alone[1][1]])
+    assert (alone[0][0] != alone[1][0]).any()
+
+
+def test_an_adapter_of_the_absorbed_matrices_is_refused(fixtures, tmp_path):
+    adapter(tmp_path / "one", {"model.layers.0.self_attn.kv_b_proj": (44, 10)})
+    with pytest.raises(jspec.InputError, match=r"adapts 2 tensors .*kv_b_proj"):
+        jspec.models.load(
+            fixtures / "deepseek_v3", with_tokenizer=False, adapters={"one": tmp_path / "one"}
+        )
 
 
 def test_odd_rotary_lanes_are_refused():
