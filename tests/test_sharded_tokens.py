@@ -75,6 +75,7 @@ def drafters():
         "coupled_tree": (tree, weights, sharding.DRAFT),
         "coupled_tree_split_too": (tree, weights, sharding.TARGET),
         "dyspec": (dyspec, weights, sharding.DRAFT),
+        "pard": (jspec.PARD(small, 1, jspec.tree.branching([2, 1])), weights, sharding.DRAFT),
         "lyanna": (jspec.Lyanna(lyanna, 4, resampling=None), lyanna, sharding.HEAD),
         "lyanna_fused": (jspec.Lyanna(lyanna, 6), lyanna, sharding.HEAD),
     }
@@ -85,7 +86,7 @@ def marked(names, slow):
 
 
 NAMES = (
-    "auto coupled_tree coupled_tree_split_too dyspec lyanna lyanna_fused token_recycling"
+    "auto coupled_tree coupled_tree_split_too dyspec lyanna lyanna_fused pard token_recycling"
 ).split()
 
 

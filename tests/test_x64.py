@@ -38,7 +38,12 @@ for name, options in json.loads(sys.argv[1]):
     [
         [("coupled_tree", SAMPLED)],
         pytest.param(
-            [("merge", {}), ("adaptive", SAMPLED), ("dynamic_token_recycling", SAMPLED)],
+            [
+                ("merge", {}),
+                ("adaptive", SAMPLED),
+                ("dynamic_token_recycling", SAMPLED),
+                ("pard", SAMPLED),
+            ],
             marks=pytest.mark.slow,
         ),
     ],

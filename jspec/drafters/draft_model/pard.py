@@ -175,7 +175,7 @@ class PARD(ModelDrafter):
         path = jnp.minimum(first + jnp.arange(most + 1, dtype=jnp.int32), most)
         read = jnp.where(wrote, state.counts + 1, 0)
         cache = self.model.commit(state.cache, aux, path, read)
-        known = PARDState(cache, state.lengths + read, state.unread, jnp.where(wrote, 0, read))
+        known = PARDState(cache, state.lengths + read, state.unread, jnp.zeros_like(read))
         # Of a longer path, which others drafted, more was emitted than `unread` has places for.
         ahead = jnp.maximum(counts - 1 - most, 0)
         if (extra := emitted.shape[1] - 1 - most) > 0:

@@ -119,9 +119,9 @@ def test_k_predictions_are_those_of_k_forwards_with_explicit_masks():
     rng = np.random.default_rng(0)
     rows = Rows(drawn(rng, (5, 1, 8)))
     rows.check()
-    rows.emit(drawn(rng, (1, 4, 2)), K + 1)
+    rows.emit(drawn(rng, (3, 4, 2)), K + 1)
     rows.check()
-    rows.emit(drawn(rng, (0, 4, 1)), K + 1)  # the first has ended
+    rows.emit(drawn(rng, (0, 4, 1)), K + 1)  # the first has ended, and has unread tokens
     rows.check()
     rows.emit(drawn(rng, (0, 1, 7)), 7)  # another drafter's paths are longer
     rows.check()
