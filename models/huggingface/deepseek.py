@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from jspec._validate.errors import InputError
 from jspec.models.experts import ExpertGroups, Experts
 from jspec.models.huggingface import rope as ropes
 from jspec.models.huggingface.llama import shape
@@ -53,36 +54,59 @@ def deepseek_v3(settings: Settings) -> LlamaConfig:
     return _latent(settings, behind_dense(settings, experts, 3), 4096, interleaved)
 
 
+def glm4_moe_lite(settings: Settings) -> LlamaConfig:
+    """DeepSeek-V3's attention and router in other sizes."""
+    experts = corrected(settings, routed=64, inner=1536, scale=1.8, chosen=4)
+    count = settings.count("num_hidden_layers")
+    kinds = settings.listed("mlp_layer_types", str, ["dense", *["sparse"] * (count - 1)])
+    if len(kinds) != count or set(kinds) - {"dense", "sparse"}:
+        raise InputError(
+            f"{settings.source} has mlp_layer_types = {kinds!r:.60}; it has to be 'dense' or "
+            f"'sparse' for each of {count} layers"
+        )
+    each = [experts if kind == "sparse" else None for kind in kinds]
+    usual = LatentAttention(512, 768, plain_dim=192, rotary_dim=64, value_dim=256)
+    interleaved = settings.flag("rope_interleave", True)
+    return _latent(settings, each, 202752, interleaved, usual, eps=1e-5)
+
+
+_USUAL = LatentAttention(512, 1536, plain_dim=128, rotary_dim=64, value_dim=128)
+"""What absent fields mean in DeepSeek's models."""
+
+
 def _latent(
     settings: Settings,
     experts: Sequence[Experts | None],
     context: int,
     interleaved: bool = True,
+    usual: LatentAttention = _USUAL,
+    eps: float = 1e-6,
 ) -> LlamaConfig:
     """A decoder of multi-head latent attention.
 
     Args:
         settings: config.json.
         experts: of each layer.
-        context: what an absent field means.
+        context, usual, eps: what absent fields mean.
         interleaved: whether adjacent lanes make a rotary pair.
     """
     heads = settings.size("num_attention_heads")
     settings.choice("num_key_value_heads", [heads], heads)
     # Null is no latent vector of queries, and absent is one.
-    null = settings.values.get("q_lora_rank", 1536) is None
+    null = settings.values.get("q_lora_rank", usual.query_rank) is None
     sizes = LatentAttention(
-        rank=settings.size("kv_lora_rank", 512),
-        query_rank=None if null else settings.size("q_lora_rank", 1536),
-        plain_dim=settings.size("qk_nope_head_dim", 128),
-        rotary_dim=settings.size("qk_rope_head_dim", 64),
-        value_dim=settings.size("v_head_dim", 128),
+        rank=settings.size("kv_lora_rank", usual.rank),
+        query_rank=None if null else settings.size("q_lora_rank", usual.query_rank),
+        plain_dim=settings.size("qk_nope_head_dim", usual.plain_dim),
+        rotary_dim=settings.size("qk_rope_head_dim", usual.rotary_dim),
+        value_dim=settings.size("v_head_dim", usual.value_dim),
     )
     dim, bias = sizes.plain_dim + sizes.rotary_dim, settings.flag("attention_bias", False)
     config = shape(
         settings,
         context=settings.size("max_position_embeddings", context),
         kv_heads=heads,
+        eps=eps,
         rotary=(replace(ropes.read(settings, sizes.rotary_dim), interleaved=interleaved),),
         experts=experts,
         qkv_bias=bias,
@@ -97,7 +121,7 @@ def _latent(
 
 def glm4_moe(settings: Settings) -> LlamaConfig:
     """Partly rotated heads, and DeepSeek-V3's router."""
-    experts = corrected(settings, routed=128, inner=1408, groups=1, chosen_groups=1, scale=1.0)
+    experts = corrected(settings, routed=128, inner=1408)
     return shape(
         settings,
         context=settings.size("max_position_embeddings", 131072),
@@ -111,30 +135,35 @@ def glm4_moe(settings: Settings) -> LlamaConfig:
 
 
 def corrected(
-    settings: Settings, routed: int, inner: int, groups: int, chosen_groups: int, scale: float
+    settings: Settings,
+    routed: int,
+    inner: int,
+    groups: int = 1,
+    chosen_groups: int = 1,
+    scale: float = 1.0,
+    chosen: int = 8,
 ) -> Experts:
     """The experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), and of who took them over.
 
     Args:
         settings: config.json.
         routed: experts that a token may be routed to, where the field is absent.
-        inner, groups, chosen_groups, scale: what the other absent fields mean.
+        inner, groups, chosen_groups, scale, chosen: what the other absent fields mean.
     """
     settings.choice("scoring_func", ["sigmoid"], "sigmoid")
     settings.choice("topk_method", ["noaux_tc"], "noaux_tc")
     inner = settings.size("moe_intermediate_size", inner)
     count = settings.count("n_routed_experts", routed)
-    chosen = settings.size("topk_group", chosen_groups)
-    num_groups = settings.size("n_group", groups)
+    num_groups, best = settings.size("n_group", groups), settings.size("topk_group", chosen_groups)
     return Experts(
         num_experts=count,
-        num_chosen=settings.size("num_experts_per_tok", 8),
+        num_chosen=settings.size("num_experts_per_tok", chosen),
         intermediate_size=inner,
         normalised=settings.flag("norm_topk_prob", True),
         shared_size=inner * settings.size("n_shared_experts", 1),
         sigmoid=True,
         correction=True,
-        groups=ExpertGroups(num_groups, chosen, 2) if num_groups > 1 else None,
+        groups=ExpertGroups(num_groups, best, 2) if num_groups > 1 else None,
         scale=settings.number("routed_scaling_factor", scale),
         float32_router=True,
     )

@@ -78,6 +78,14 @@ FAMILIES = (
         deepseek.weights,
         extra_layers=True,
     ),
+    Family(
+        "Glm4MoeLiteForCausalLM",
+        "glm4_moe_lite",
+        deepseek.glm4_moe_lite,
+        Llama,
+        deepseek.weights,
+        extra_layers=True,
+    ),
     Family("GptOssForCausalLM", "gpt_oss", gpt_oss.gpt_oss, Llama, gpt_oss.weights),
     Family(
         "Qwen3NextForCausalLM",

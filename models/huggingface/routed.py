@@ -85,7 +85,7 @@ def weights(
             yield Weight((*path, "correction"), (bias,), ((count,),), dtype=np.float32)
         if (shared := layer.experts.shared_size) is not None:
             expert = f"{name}.{together}"
-            yield from mlp(path[:1], expert, width, shared, prefix="shared_")
+            yield from mlp(path[:1], expert, width, shared, config.mlp_bias, "shared_")
             if layer.experts.shared_gate:
                 gated = [f"{expert}_gate"]
                 yield from linear((path[0], "shared_gate"), gated, width, [1], False)

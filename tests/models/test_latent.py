@@ -143,6 +143,23 @@ def test_a_latent_model_drafts_for_itself(recorded):
     assert drafted.stats.num_accepted_tokens.sum() > 0
 
 
+def test_latents_in_int8_are_those_of_plain_decoding(recorded):
+    found = recorded("deepseek_v3")
+    model = found.model.clone(kv_dtype=jnp.int8)
+    assert isinstance(model.init_memory(1, 8).values[0], memory.Rounded)
+    ask = dict(prompt=found.tokens, max_new_tokens=16)
+    plain = jspec.decode(model, found.params, **ask)
+    drafted = jspec.decode(model, found.params, **ask, drafter=jspec.PromptLookup(3))
+    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
+    # A latent is off by half a 127th of its largest number, and so are logits, by a little.
+    causal = jnp.arange(16)[None], jnp.tri(16, dtype=bool)[None]
+    wide, small = (
+        one.apply(found.params, jnp.asarray(found.tokens[:1]), *causal, None).logits
+        for one in (found.model, model)
+    )
+    assert 0 < np.abs(wide - small).max() < 0.5
+
+
 def adapter(folder, modules):
     """An adapter in PEFT's layout, and what it adds to each weight, by the shapes of both."""
     folder.mkdir()

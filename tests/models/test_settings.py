@@ -95,6 +95,12 @@ def test_absent_fields_mean_what_they_mean_in_transformers():
     assert not parse("qwen2").output_bias
     assert parse("gpt2", n_embd=24).intermediate_size == 96
     assert parse("opt", ffn_dim=32).tied
+    latent = parse("deepseek_v3", q_lora_rank=None).latent
+    assert (latent.rank, latent.query_rank, latent.value_dim) == (512, None, 128)
+    assert parse("deepseek_v3", q_lora_rank=ABSENT).latent.query_rank == 1536
+    oss = parse("gpt_oss", num_key_value_heads=2, max_position_embeddings=4096)
+    assert oss.rope_theta == 150000 and oss.rope_scaling.factor == 32
+    assert [layer.window for layer in oss.layers] == [128, None]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +179,28 @@ def test_layers_have_the_windows_that_slide_within_the_context(kind, fields, win
             {"num_local_experts": 2, "num_experts_per_tok": 3},
             "num_chosen is 3; pass an integer in 1 .. 2, the experts of a layer",
         ),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method = 'noaux_tc', which jspec does"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob = True, which jspec does not"),
+        ("deepseek_v2", {"num_experts_per_tok": ABSENT}, "no field 'num_experts_per_tok'"),
+        (
+            "deepseek_v2",
+            {"topk_method": "group_limited_greedy", "num_experts_per_tok": 2},
+            "no field 'n_group'",
+        ),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func = 'softmax', which jspec does"),
+        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq = 2, which jspec does not"),
+        ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads = 2, .* supported: 4"),
+        ("deepseek_v3", {"first_k_dense_replace": -1}, "it has to be an integer of at least 0"),
+        ("deepseek_v3", {"qk_rope_head_dim": 5}, "rotary_dim is 5, and lanes are turned"),
+        ("deepseek_v3", {"n_group": 7}, "num_groups is 7, which does not divide the 256 experts"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense", "x"]}, "'dense' or 'sparse' for each of 2"),
+        ("gpt_oss", {"hidden_act": "gelu", "head_dim": 8}, "hidden_act = 'gelu', which jspec does"),
+        (
+            "gpt_oss",
+            {"layer_types": ["chunked_attention"] * 2},
+            "layer of type 'chunked_attention'",
+        ),
+        ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit = 0; it has to be above 0"),
     ],
 )
 def test_what_is_not_implemented_is_refused(kind, fields, message):

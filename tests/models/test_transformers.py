@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import jspec.models
+from jspec.models.huggingface import quantised, shards
+from jspec.models.huggingface.settings import Settings
 
 torch = pytest.importorskip("torch", reason="needs the parity extra")
 TOLERANCE = 1e-4
@@ -45,6 +47,21 @@ def test_a_longer_context_takes_the_other_divisors(fixtures, causal):
         expected = theirs(torch.from_numpy(tokens)).logits.numpy()
     found = long.apply(params, *causal(tokens), None).logits
     np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_mxfp4_is_dequantised_as_there(tmp_path):
+    from safetensors.numpy import save_file
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    draw = np.random.default_rng(0)
+    packed = draw.integers(0, 256, (2, 6, 3, 16), np.uint8)
+    scales = draw.integers(100, 140, (2, 6, 3), np.uint8)
+    save_file({"up_blocks": packed, "up_scales": scales}, tmp_path / "model.safetensors")
+    wanted = convert_moe_packed_tensors(torch.from_numpy(packed), torch.from_numpy(scales))
+    fields = Settings({"quantization_config": {"quant_method": "mxfp4"}}, "config.json")
+    found = quantised.reader(fields)(shards.open_folder(tmp_path))
+    assert found.shape("up") == (2, 96, 6)
+    np.testing.assert_array_equal(found.read("up"), wanted.float().numpy())
 
 
 def test_pretrained(pretrained, causal):

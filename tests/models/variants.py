@@ -223,6 +223,19 @@ VARIANTS = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        SHAPE
+        | LATENT
+        | {
+            "num_hidden_layers": 3,
+            "mlp_layer_types": ["dense", "sparse", "dense"],
+            "q_lora_rank": 12,
+            "rope_interleave": False,
+            "n_routed_experts": 8,
+            "moe_intermediate_size": 8,
+        },
+    ),
     "gpt_oss": (
         "gpt_oss",
         SHAPE
