@@ -93,6 +93,8 @@ class Loaded:
     mask_token: int | None = None
     """The token that stands for unknown ones in a parallel draft model, `pard_token` of
     config.json; None if it names none. See `jspec.PARD`."""
+    source: Path | None = None
+    """The folder that it came from, whose weights may hold a draft head too; None: no folder."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.params, self.tokenizer))
@@ -195,6 +197,7 @@ def load(
         bos=bos,
         chat=checkpoint.chat(words) if with_tokenizer else None,
         mask_token=checkpoint.mask_token(),
+        source=checkpoint.path if isinstance(checkpoint, Folder) else None,
     )
 
 

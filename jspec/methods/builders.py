@@ -30,7 +30,7 @@ _Fitted = Annotated[int | None, COUNT, "drafted nodes of a tree made to fit"]
 _Temperature = Annotated[float | None, Number(1e-6, 10**6), "the draft's own, if not the target's"]
 _KEEPS = f"{COUPLED} is the default and keeps plain decoding's tokens"
 _HEAD = Place("a folder, or a bundled head's name")
-_Head = Annotated[str | None, _HEAD, "if not the bundled one"]
+_Head = Annotated[str | None, _HEAD, "if not the target's own or the bundled one"]
 
 
 # Without weights.
@@ -223,6 +223,9 @@ def pard(
 
 # With a trained head.
 
+_OF_PAIRS = ("eagle", "eagle3", "mtp")
+"""The kinds of heads that EAGLE's drafters take."""
+
 
 def eagle(
     drafter: Any,
@@ -230,14 +233,17 @@ def eagle(
     head: _Head = None,
     template: _Tree = None,
     num_speculative_tokens: _Fitted = None,
+    scheme: Annotated[str, Word((COUPLED, "recursive", "traversal")), _KEEPS] = COUPLED,
 ) -> Built:
+    import jspec
     from jspec.methods import device_defaults
 
     def make(head: Any) -> Any:
         tree = _given(template, num_speculative_tokens=num_speculative_tokens)
-        return drafter(head, tree or device_defaults.eagle(num_speculative_tokens))
+        tree = tree or device_defaults.eagle(num_speculative_tokens)
+        return drafter(head, tree, scheme=getattr(jspec.schemes, scheme.upper()))
 
-    return _headed(models, head, make, "eagle", "eagle3")
+    return _headed(models, head, make, *_OF_PAIRS)
 
 
 def eagle2(
@@ -253,7 +259,7 @@ def eagle2(
 
     shape = device_defaults.eagle2(num_speculative_tokens, max_depth, beam)
     options = {"sharpness": device_defaults.SHARPNESS} | options
-    return _headed(models, head, lambda head: drafter(head, *shape, **options), "eagle", "eagle3")
+    return _headed(models, head, lambda head: drafter(head, *shape, **options), *_OF_PAIRS)
 
 
 def block(
@@ -335,18 +341,19 @@ def lyanna_member(drafter: Any, models: Models, **options: Any) -> Built:
 def _headed(
     models: Models, name: str | None, make: Callable[[Any], Any], kind: str, *others: str
 ) -> Built:
-    """A drafter that has a trained head: the named one, or the bundled one of this kind.
+    """A drafter that has a trained head: the named one, the target's own, or the bundled one.
 
     Args:
         models: of which the target is read.
         name: of the head, if given.
         make: makes the drafter of the head.
         kind: of the bundled head, see `jspec.models.heads`.
-        others: kinds that serve as well.
+        others: kinds that serve as well, such as that of a head that came with the weights.
     """
     from jspec.models import heads
 
-    found = name or heads.find(kind, models.target)
+    found = name or (heads.own(models.target) if others else None)
+    found = found or heads.find(kind, models.target)
     loaded = heads.load(found, models.target, only=(kind, *others))
     return Built(loaded.target.model, make(loaded.head), loaded.params)
 
@@ -417,12 +424,14 @@ def recommended(
     **options: Any,
 ) -> Built:
     """Builds `auto`: widths that fit the device, as many nodes as the largest, and the bundled
-    table of these weights if none is named.
+    table of these weights and the head that comes with them, if none is named.
     """
     from jspec.methods import device_defaults, ngram_tables
+    from jspec.models import heads
 
     if widths is None:
         widths = device_defaults.widths(num_speculative_tokens)
     nodes = num_speculative_tokens or max(widths[-1], 1)
     options["ngrams"] = ngrams or ngram_tables.find(models.target)
+    head = head or heads.own(models.target)
     return widened(make, models, widths, num_speculative_tokens=nodes, head=head, **options)

@@ -167,14 +167,15 @@ _BY_HEAD = {
     "eagle3": _EAGLE2,
     "lyanna": _LYANNA,
     "medusa": _MEDUSA,
+    "mtp": _EAGLE2,
 }
 
 # Every method, in the order in which they are listed.
 
 _AUTO = Method(
     "auto",
-    "what is recommended: dynamic_token_recycling with the model's n-grams, suffix, a head "
-    "or draft model if given; every round as wide as pays",
+    "what is recommended: dynamic_token_recycling with the model's n-grams, suffix, the head that "
+    "comes with the weights, a head or draft model if given; every round as wide as pays",
     joined_by(_DYNAMIC, _SUFFIX, draft_model=_COUPLED_TREE, heads=_BY_HEAD),
     _together(_DYNAMIC, _SUFFIX),
     takes_draft_model=True,

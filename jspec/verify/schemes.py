@@ -1,7 +1,9 @@
 """Schemes: a way to draw children paired with the verifier that makes it lossless."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from jspec._validate.errors import InputError
 from jspec.protocols import Verifier
 from jspec.verify import proposals, rules
 from jspec.verify.block_verification import BlockVerification
@@ -49,3 +51,12 @@ BLOCK = Scheme(proposals.with_replacement, BlockVerification())
 TRAVERSAL = Scheme(proposals.without_replacement, TraversalVerification())
 """Traversal verification (Weng et al. 2025): the draws of `RECURSIVE`, judged from the leaves to
 the root, which keeps more."""
+
+
+def check(scheme: Any) -> None:
+    """Raises InputError unless it is a scheme."""
+    if not isinstance(scheme, Scheme):
+        raise InputError(
+            f"scheme is {scheme!r:.80}; pass a draw with its verifier, such as "
+            "jspec.schemes.RECURSIVE"
+        )

@@ -1,6 +1,7 @@
 """Draft heads: their networks, one table of their kinds, their files, and published ones."""
 
-from jspec.models.heads.loading import LoadedHead, bundled, find, load, read_variables
+from jspec.models.heads.candidates import with_candidates
+from jspec.models.heads.loading import LoadedHead, bundled, find, load, own, read_variables
 from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, kind_of
 from jspec.models.heads.store import save
 
@@ -13,6 +14,8 @@ __all__ = [
     "find",
     "kind_of",
     "load",
+    "own",
     "read_variables",
     "save",
+    "with_candidates",
 ]

@@ -13,14 +13,16 @@ from jspec._validate.errors import InputError
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.decoder import Decoder
+from jspec.models.heads import candidates
+from jspec.models.heads.candidates import CandidateConfig
 from jspec.models.linear import Linear, unembed
-from jspec.models.llama import Block, LlamaConfig
+from jspec.models.llama import Block
 from jspec.models.norms import RMSNorm
 from jspec.types import PyTree
 
 
 @dataclass(frozen=True)
-class BlockConfig(LlamaConfig):
+class BlockConfig(CandidateConfig):
     """Shape of the layers, and which of the published heads it is.
 
     Args:
@@ -57,6 +59,7 @@ class BlockConfig(LlamaConfig):
     markov_tables: bool = True
 
     def __post_init__(self):
+        super().__post_init__()
         if self.draft_tokens and self.hot_tokens:
             raise InputError(
                 f"hot_tokens is {self.hot_tokens} and the head scores {self.draft_tokens} tokens "
@@ -195,6 +198,8 @@ class BlockHead(Decoder):
         table = config.vocab_size, width
         self.target_embed = self.variable("target", "embed", jnp.zeros, table, self.param_dtype)
         size = self.num_scored
+        if config.candidate_rank:
+            candidates.declare(self, config)
         if self._is_narrow:
             self.ids = self.variable("scored", "ids", jnp.arange, size)
         if config.draft_tokens:
@@ -285,7 +290,7 @@ class BlockHead(Decoder):
 
     def scores(self, hidden: Float[Array, "*S E"]) -> Float[Array, "*S d"]:
         """Scores of states."""
-        return unembed(hidden.astype(self.dtype), self._rows_scored())
+        return candidates.scores(self, hidden, self._rows_scored())
 
     def informed(
         self, scores: Float[Array, "*S d"], tokens: Int[Array, "*S"]

@@ -1,4 +1,4 @@
-"""EAGLE-3's draft head (Li et al. 2025, arXiv:2503.01840): low, middle and high states at once."""
+"""EAGLE-3's draft head (Li et al. 2025, arXiv:2503.01840), with what EAGLE-3.1 and EAGLE-4 add."""
 
 from dataclasses import dataclass
 
@@ -8,35 +8,48 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
+from jspec.models.heads import candidates
 from jspec.models.heads.base import TransformerHead
-from jspec.models.linear import Linear, unembed
-from jspec.models.llama import Block, LlamaConfig
+from jspec.models.heads.candidates import CandidateConfig
+from jspec.models.linear import Linear
+from jspec.models.llama import Block
 from jspec.models.norms import RMSNorm
 from jspec.types import Output
 
 
 @dataclass(frozen=True)
-class Eagle3Config(LlamaConfig):
+class Eagle3Config(CandidateConfig):
     """Shape of the layer, of what it reads and of the vocabulary that it scores.
+
+    EAGLE-3.1 (arXiv:2605.09992) has `fc_norm` and `norm_output`. EAGLE-4 has these too, a window
+    (`layers`) and candidates (`candidate_rank`).
 
     Args:
         taps: layers of the target whose inputs it reads, side by side: `Llama.taps`.
         draft_tokens: tokens that it scores; 0 is all of them.
+        fc_norm: whether the state of each tap has a norm of its own before they are mapped to one.
+        norm_before_fc: whether all of them, side by side, have one norm there.
+        norm_before_residual: whether the layer adds to the state behind its norm.
+        norm_output: whether the next step reads what the layer gave behind the last norm.
     """
 
     taps: tuple[int, ...] = (2, 16, 29)
     draft_tokens: int = 0
+    fc_norm: bool = False
+    norm_before_fc: bool = False
+    norm_before_residual: bool = False
+    norm_output: bool = False
 
 
 class EAGLE3Head(TransformerHead):
-    """EAGLE-3 as `jspec.DraftHead`, with its own head over its own vocabulary.
+    """EAGLE-3, 3.1 and 4 as `jspec.DraftHead`, with its own head over its own vocabulary.
 
     The first step reads the states of the target's tapped layers, mapped to one; later steps read
-    what the layer gave before, as it is: the last norm belongs to the head. Tokens that it does not
-    score get -inf.
+    what the layer gave before, as it is: the last norm belongs to the head, but with `norm_output`.
+    Tokens that it does not score get -inf.
 
-    Beside `params` and `target` there is the collection `scored`: the target's ids of the tokens
-    that it scores, if these are not all.
+    Beside `params` and `target` there is the collection `scored`, the target's ids of the tokens
+    that it scores, if these are not all; and `candidates`, the factors that find candidates.
     """
 
     config: Eagle3Config
@@ -54,12 +67,19 @@ class EAGLE3Head(TransformerHead):
         self.token_norm, self.state_norm, self.norm = (
             RMSNorm(config.norm_eps, *dtypes) for _ in range(3)
         )
-        self.layer = Block(config, *dtypes, input_norm=False)
+        if config.fc_norm:
+            self.fc_norms = [RMSNorm(config.norm_eps, *dtypes) for _ in config.taps]
+        if config.norm_before_fc:
+            self.fused_norm = RMSNorm(config.norm_eps, *dtypes)
+        layer = config.layers[0] if config.layers else None
+        self.layer = Block(config, *dtypes, input_norm=False, layer=layer)
         size = config.draft_tokens or config.vocab_size
         init = nn.initializers.normal(0.02)
         self.head = self.param("head", init, (size, config.hidden_size), self.param_dtype)
         if config.draft_tokens:
             self.ids = self.variable("scored", "ids", jnp.arange, size)
+        if config.candidate_rank:
+            candidates.declare(self, config)
 
     def __call__(
         self,
@@ -70,17 +90,32 @@ class EAGLE3Head(TransformerHead):
         memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        x = hidden.astype(self.dtype)
-        if x.shape[-1] != self.config.hidden_size:
-            x = self.fuse(x)
-        read = jnp.concatenate([self.token_norm(self.embed(tokens)), self.state_norm(x)], axis=-1)
+        config, x = self.config, hidden.astype(self.dtype)
+        if x.shape[-1] != config.hidden_size:
+            x = self.fuse(self.normed(x))
+        state = self.state_norm(x)
+        read = jnp.concatenate([self.token_norm(self.embed(tokens)), state], axis=-1)
         past = attention.past(memory, nodes, 0)
+        x = state if config.norm_before_residual else x
         x, k, v = self.layer(x, positions, mask, past, read)
+        x = self.norm(x) if config.norm_output else x
         return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
+
+    def normed(self, hidden: Float[Array, "B N F"]) -> Float[Array, "B N F"]:
+        """The tapped states as they are mapped to one."""
+        if self.config.norm_before_fc:
+            hidden = self.fused_norm(hidden)
+        if self.config.fc_norm:
+            parts = jnp.split(hidden, len(self.config.taps), axis=-1)
+            each = [norm(part) for norm, part in zip(self.fc_norms, parts, strict=True)]
+            hidden = jnp.concatenate(each, axis=-1)
+        return hidden
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The head's own scores, -inf for tokens that it does not score."""
-        scores = unembed(self.norm(hidden.astype(self.dtype)), self.head)
+        hidden = hidden.astype(self.dtype)
+        behind = hidden if self.config.norm_output else self.norm(hidden)
+        scores = candidates.scores(self, behind, self.head)
         if not self.config.draft_tokens:
             return scores
         wide = jnp.full((*scores.shape[:-1], self.vocab_size), -jnp.inf, scores.dtype)

@@ -50,10 +50,11 @@ def load(
     Args:
         name: a folder that `save` wrote or the --out of `jspec train`, a bundled head such as
             "jspec-7m/medusa", or a published head of EAGLE, EAGLE-2, EAGLE-3, Medusa, DFlash,
-            DSpark or JetSpec: a folder in Hugging Face layout, or a hub id.
+            DSpark or JetSpec: a folder in Hugging Face layout, or a hub id. Of a target whose
+            weights come with a head (MTP), its own folder or id.
         target: the model that it is to draft for.
-        only: the kind that is wanted, or kinds: "block", "eagle", "eagle3", "lyanna", "medusa"; any
-            if not given.
+        only: the kind that is wanted, or kinds: "block", "eagle", "eagle3", "lyanna", "medusa",
+            "mtp"; any if not given.
         dtype: dtype that the weights are held in; the target's if not given.
 
     Returns:
@@ -130,6 +131,15 @@ def find(kind: str, target: Loaded) -> str:
         f"no bundled {kind} head was trained for this model; train one with jspec train {kind} "
         "and name its folder as head"
     )
+
+
+def own(target: Loaded) -> str | None:
+    """The folder of a target whose weights come with a draft head (MTP), as `load` takes it.
+
+    None: they come with none, or the target was not loaded from a folder.
+    """
+    folder = published.own(target)
+    return None if folder is None else str(folder)
 
 
 def _folder(name: str | Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Draft heads as their authors publish them: EAGLE-1/2, EAGLE-3, Medusa and blocks, without torch.
+"""Draft heads as their authors publish them: EAGLE, Medusa, blocks and MTP, without torch.
 
 Their files do not say for which weights they were trained. What can be told is told: the kind by
 the tensors' names, the target by shapes, vocabulary and, where a head holds a copy of the target's
@@ -7,7 +7,7 @@ embeddings, by that copy. A wrong target of the same shape still loads; its acce
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +18,25 @@ from jax.typing import DTypeLike
 
 from jspec._validate.errors import InputError
 from jspec.models import blocks, eight_bits, hub, precision
-from jspec.models.heads import block_layouts
+from jspec.models.heads import block_layouts, candidates, eagle_layouts
 from jspec.models.heads.eagle import EAGLEConfig
-from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
+from jspec.models.heads.mtp import MTPConfig
 from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, check_kind, check_target
-from jspec.models.huggingface import draft_heads, llama, pickles, settings, shards, weights
-from jspec.models.huggingface.draft_heads import EMBED, HEAD, MASK, OFFSETS, Names
+from jspec.models.huggingface import (
+    draft_heads,
+    families,
+    mtp,
+    pickles,
+    settings,
+    shards,
+    weights,
+)
+from jspec.models.huggingface.draft_heads import EMBED, FACTORS, HEAD, MASK, OFFSETS, Names
 from jspec.models.huggingface.pickles import Pickled
 from jspec.models.huggingface.shards import Shards
 from jspec.models.huggingface.weights import Weight
-from jspec.models.llama import LlamaConfig
+from jspec.models.llama import Layer, LlamaConfig
 from jspec.models.load import Loaded
 from jspec.types import PyTree
 
@@ -74,20 +82,20 @@ def read(
     found = draft_heads.find(files.files)
     if found is None:
         raise InputError(
-            f"{folder} holds no draft head that is known (EAGLE, Medusa or blocks by its tensors, "
-            f"of which {weights.listed(files.files, 'tensor')}); name the folder of one"
+            f"{folder} holds no draft head that is known (EAGLE, Medusa, blocks or MTP by its "
+            f"tensors, of which {weights.listed(files.files, 'tensor')}); name the folder of one"
         )
     check_kind(str(folder), found.kind, only)
     model: Any = target.model
     high = eight_bits.high_precision(model.param_dtype, model.dtype)
     held = precision.find(high if dtype is None else dtype)
-    layout = _LAYOUTS[found.kind](folder, files, found, model)
+    layout = _LAYOUTS[found.kind](folder, files, found, target)
     head = HEAD_KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
     check_target(str(folder), head, model)
     _check(folder, files, found, layout)
     for tensor_name, array in layout.copies.items():
-        if tensor_name in files.files:
-            _check_copy(folder, files, target.params, tensor_name, array)
+        if tensor_name in found.held:
+            _check_copy(folder, files, target.params, found.held[tensor_name], array)
 
     def tensor(name: str) -> np.ndarray:
         return files.read(found.held[name])
@@ -102,7 +110,21 @@ def read(
         variables["scored"] = {"ids": _scored(folder, files, head.vocab_size)}
     elif getattr(layout.config, "draft_tokens", 0):
         variables["scored"] = {"ids": jnp.arange(head.vocab_size)}
+    if getattr(layout.config, "candidate_rank", 0):
+        parts = _factors(folder, files, found, head, variables["params"]["head"])
+        variables["candidates"] = {
+            part: jax.device_put(array.astype(held)) for part, array in parts.items()
+        }
     return head, variables
+
+
+def own(target: Loaded) -> Path | None:
+    """The folder of a target whose weights come with a draft head that is known; None: none do."""
+    folder = target.source
+    if folder is None or mtp.find(shards.open_folder(folder).files) is None:
+        return None
+    family = families.find(settings.read(folder / "config.json"))
+    return None if family.mtp is None else folder
 
 
 def _open(folder: Path) -> Shards | Pickled:
@@ -128,46 +150,28 @@ def _open(folder: Path) -> Shards | Pickled:
     )
 
 
-def _shape(folder: Path, model: Any) -> LlamaConfig:
-    """config.json of an EAGLE head: one layer of the Llama family."""
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} has no config.json; download the head again, with its config")
-    config = llama.llama(settings.read(folder / "config.json"))
-    # Angles are computed, so a head goes on beyond the positions it was trained on, as it does in
-    # the authors' code; `tied` is about a head that it does not have.
-    return replace(config, num_layers=1, tied=False, context=model.context)
-
-
-def _eagle(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
+def _eagle(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
     bias = "layers.0.self_attn.q_proj.bias" in names.held
-    shape = _shape(folder, model)
+    shape = eagle_layouts.shape(folder, target.model)
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
     config = EAGLEConfig(**given)
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
     return HeadLayout(config, list(table), (EMBED,), biased=("fuse",))
 
 
-def _eagle3(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
-    shape = _shape(folder, model)
-    whole = settings.read(folder / "config.json")
-    given, name = whole.part("eagle_config"), "eagle_aux_hidden_state_layer_ids"
-    for part in (whole, given):
-        part.choice("norm_before_residual", [False], False)
-        part.choice("use_aux_hidden_state", [True], True)
-    layers = model.config.num_layers
-    # As the authors tap them: early, in the middle, late.
-    usual = [2, layers // 2, layers - 3]
-    taps = given.get(name) or whole.get(name) or usual
-    bias = f"{names.layer}.self_attn.q_proj.bias" in names.held
-    config = Eagle3Config(
-        **{**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias},
-        taps=tuple(taps),
+def _eagle3(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+    config = eagle_layouts.read(
+        folder,
+        target.model,
+        qkv_bias=f"{names.layer}.self_attn.q_proj.bias" in names.held,
         draft_tokens=files.shape(names.held[OFFSETS])[0] if OFFSETS in names.held else 0,
     )
-    return HeadLayout(config, list(draft_heads.eagle3(config, names.layer)), (EMBED, OFFSETS, MASK))
+    beside = [EMBED, OFFSETS, MASK, *(FACTORS.values() if config.candidate_rank else ())]
+    table = list(draft_heads.eagle3(config, names.layer))
+    return HeadLayout(config, table, tuple(beside))
 
 
-def _medusa(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
+def _medusa(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
     # From the tensors: config.json has no sizes, and is known to name another number of heads.
     indexed = [re.match(r"(\d+)\.(\d+)\.", name) for name in names.held]
     heads, layers = (max(int(found[part]) for found in indexed if found) for part in (1, 2))
@@ -182,20 +186,75 @@ def _medusa(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> 
     return HeadLayout(config, list(draft_heads.medusa(config)), ())
 
 
-def _block(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
-    config, copies = block_layouts.read(folder, names.held, model)
+def _block(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+    config, copies = block_layouts.read(folder, names.held, target.model)
     if HEAD in names.held and HEAD not in copies:
         config = replace(config, draft_tokens=files.shape(names.held[HEAD])[0])
     beside = (*copies, OFFSETS, MASK)
     return HeadLayout(config, list(draft_heads.block_head(config)), beside, copies)
 
 
-_LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Any], HeadLayout]] = {
+def _mtp(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+    model: Any = target.model
+    family = families.find(settings.read(folder / "config.json"))
+    if (layout := family.mtp) is None or layout.mark not in names.held:
+        known = ", ".join(one.architecture for one in families.FAMILIES if one.mtp)
+        raise InputError(
+            f"{folder} holds an MTP head of {family.architecture}, which jspec does not implement; "
+            f"supported: {known}"
+        )
+    copies = {} if layout.embed is None else {layout.embed: "embed"}
+    own = False
+    if layout.head is not None and (table := names.held.get(layout.head)) is not None:
+        own = _distance(files, target.params, table, "head") > _ROUNDING
+        if not own:
+            copies[layout.head] = "head"
+    shape = {field.name: getattr(model.config, field.name) for field in fields(LlamaConfig)}
+    routed = any(".experts." in name for name in names.held)
+    kinds = model.kinds
+    layer = Layer(
+        rope=next(kind.rope for kind in kinds if kind.mixer is None),
+        experts=next((kind.experts for kind in kinds if kind.experts and routed), None),
+    )
+    config = MTPConfig(**shape | {"num_layers": 1, "layers": (layer,), "own_head": own})
+    return HeadLayout(
+        config, list(mtp.table(config, layout, family.weights, own)), (*copies,), copies
+    )
+
+
+_LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Loaded], HeadLayout]] = {
     "block": _block,
     "eagle": _eagle,
     "eagle3": _eagle3,
     "medusa": _medusa,
+    "mtp": _mtp,
 }
+
+
+def _factors(
+    folder: Path, files: Shards | Pickled, names: Names, head: Any, table: jax.Array
+) -> dict[str, np.ndarray]:
+    """The two factors that find candidates: those of the files, or where there are none the SVD."""
+    config = head.config
+    rank, rows = config.candidate_rank, len(table)
+    shapes = {
+        candidates.DOWN: (rank, config.hidden_size),
+        candidates.UP: (rows, rank),
+    }
+    held = {part: name for part, name in FACTORS.items() if name in names.held}
+    if not held:
+        whole = settings.read(folder / "config.json")
+        # Weighted ones need the tokens' frequencies in training.
+        whole.part("efficient_lm_head_config").choice("type", ["low_rank"], None)
+        return candidates.factors(table, rank)
+    for part, name in FACTORS.items():
+        found = files.shape(names.held[name]) if part in held else None
+        if found != shapes[part]:
+            raise InputError(
+                f"{folder} has {name} in shape {found}, but its config asks for {shapes[part]}; "
+                "download it again"
+            )
+    return {part: files.read(names.held[name]) for part, name in held.items()}
 
 
 def _check(folder: Path, files: Shards | Pickled, names: Names, layout: HeadLayout) -> None:
@@ -227,25 +286,36 @@ def _check_copy(
     folder: Path, files: Shards | Pickled, target: PyTree, name: str, array: str
 ) -> None:
     """Raises InputError if the head's copy of an array of the target is of another model."""
-    held, shape = target["params"], files.shape(name)
-    ours = blocks.table(held.get(array, held["embed"]))  # the head may be the embedding
+    shape, wanted = files.shape(name), _table(target, array).shape
     words = {"embed": "embeddings", "head": "scores"}[array]
     fix = "load the target that the head was trained for"
-    if shape != ours.shape:
+    if shape != wanted:
         raise InputError(
             f"{folder} holds {words} of shape {list(shape)} and the target's have "
-            f"{list(ours.shape)}; {fix}"
+            f"{list(wanted)}; {fix}"
         )
-    rows = np.arange(min(shape[0], _SAMPLES)) * shape[0] // min(shape[0], _SAMPLES)
-    columns = np.arange(len(rows)) % shape[1]
-    mine = np.asarray(ours[rows, columns], np.float64)
-    theirs = files.read(name)[rows, columns].astype(np.float64)
-    distance = np.linalg.norm(mine - theirs) / max(float(np.linalg.norm(mine)), 1e-30)
-    if distance > _ROUNDING:
+    if (distance := _distance(files, target, name, array)) > _ROUNDING:
         raise InputError(
             f"{folder} was trained on other {words} than this target's ({distance:.0%} away), "
             f"so for another model; {fix}"
         )
+
+
+def _distance(files: Shards | Pickled, target: PyTree, name: str, array: str) -> float:
+    """The relative distance of some numbers of a tensor and those of an array of the target."""
+    shape, ours = files.shape(name), _table(target, array)
+    if shape != ours.shape:
+        return float("inf")
+    rows = np.arange(min(shape[0], _SAMPLES)) * shape[0] // min(shape[0], _SAMPLES)
+    columns = np.arange(len(rows)) % shape[1]
+    mine = np.asarray(ours[rows, columns], np.float64)
+    theirs = files.read(name)[rows, columns].astype(np.float64)
+    return float(np.linalg.norm(mine - theirs)) / max(float(np.linalg.norm(mine)), 1e-30)
+
+
+def _table(target: PyTree, array: str) -> Any:
+    held = target["params"]
+    return blocks.table(held.get(array, held["embed"]))  # the head may be the embedding
 
 
 def _scored(folder: Path, files: Shards | Pickled, vocab_size: int) -> jax.Array:

@@ -17,6 +17,7 @@ from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.eagle3 import EAGLE3Head
 from jspec.models.heads.lyanna import LyannaHead, collapse
 from jspec.models.heads.medusa import MedusaHeads
+from jspec.models.heads.mtp import MTPHead
 from jspec.types import PyTree
 
 TARGET = "target"
@@ -49,6 +50,7 @@ HEAD_KINDS: Mapping[str, HeadKind] = {
     "eagle3": HeadKind(EAGLE3Head),
     "lyanna": HeadKind(LyannaHead, prepare=collapse),
     "medusa": HeadKind(MedusaHeads, reads_tokens=False, prepare=gathered),
+    "mtp": HeadKind(MTPHead),
 }
 
 

@@ -1,4 +1,4 @@
-"""Tensor names of published draft heads: EAGLE-1/2, EAGLE-3, Medusa and block heads."""
+"""Tensor names of published draft heads: EAGLE, Medusa and block heads; `mtp` has those of MTP."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jspec.models.heads.block import BlockConfig
 from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
+from jspec.models.huggingface import mtp
 from jspec.models.huggingface.llama import block, norm
 from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import LlamaConfig
@@ -15,6 +16,8 @@ EMBED, HEAD = "embed_tokens.weight", "lm_head.weight"
 """Copies of the target's embeddings and of its head, which some heads hold."""
 OFFSETS, MASK = "d2t", "t2d"
 """EAGLE-3's tables: offsets from draft tokens to target tokens, and a mask of target tokens."""
+FACTORS = {"down": "efficient_lm_head_down_proj.weight", "up": "efficient_lm_head.weight"}
+"""EAGLE-4's low-rank candidate head."""
 _BUFFERS = r".*\.rotary_emb\.inv_freq"
 _LAYER = "layers.0"
 _MEDUSA = r"(?:medusa_heads?\.)?(\d+\.\d+\.(?:linear\.)?(?:weight|bias))"
@@ -36,11 +39,15 @@ class Names:
 def find(names: Iterable[str]) -> Names | None:
     """The kind of head that has tensors of such names; None: no kind that is known."""
     held = {name: name for name in names if not re.fullmatch(_BUFFERS, name)}
+    if "model.fc.weight" in held:  # as NeMo AutoModel trains them
+        held = {name.removeprefix("model."): name for name in held}
     if {"fc.weight", "hidden_norm.weight"} <= held.keys():
         return Names("block", held)
     if "fc.weight" in held:
         third = any(name.endswith(".hidden_norm.weight") for name in held)
         return Names("eagle3" if third else "eagle", held)
+    if (own := mtp.find(held)) is not None:
+        return Names("mtp", own)
     heads = {match[1]: name for name in held if (match := re.fullmatch(_MEDUSA, name))}
     return Names("medusa", heads) if heads else None
 
@@ -58,9 +65,13 @@ def eagle(config: LlamaConfig, bias: bool) -> Iterator[Weight]:
 
 
 def eagle3(config: Eagle3Config, layer: str) -> Iterator[Weight]:
-    """EAGLE-3, whose layer is called `layer`."""
+    """EAGLE-3, 3.1 and 4, whose layer is called `layer`."""
     width = config.hidden_size
     yield from linear(("fuse",), ["fc"], len(config.taps) * width, [width], False)
+    for place in range(len(config.taps) * config.fc_norm):
+        yield norm((f"fc_norms_{place}",), f"fc_norm.{place}", width)
+    if config.norm_before_fc:
+        yield norm(("fused_norm",), "input_norm", len(config.taps) * width)
     yield norm(("token_norm",), f"{layer}.input_layernorm", width)
     yield norm(("state_norm",), f"{layer}.hidden_norm", width)
     yield from block(config, ("layer",), layer, 2 * width)

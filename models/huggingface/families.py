@@ -12,12 +12,14 @@ from jspec.models.huggingface import (
     gpt_oss,
     hybrids,
     llama,
+    mtp,
     neox,
     opt,
     others,
     phi3,
     routed,
 )
+from jspec.models.huggingface.mtp import MTPLayout
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
 from jspec.models.hybrid import Hybrid
@@ -47,6 +49,8 @@ class Family:
     extra_layers: bool = False
     """True where layers may follow the last one in a checkpoint, which are heads for several tokens
     and are not read."""
+    mtp: MTPLayout | None = None
+    """The names of the draft head that comes with the weights; None: there is none."""
 
 
 FAMILIES = (
@@ -94,6 +98,7 @@ FAMILIES = (
         Hybrid,
         hybrids.qwen3_next_weights,
         buffers=hybrids.QWEN3_NEXT_OTHERS,
+        mtp=mtp.QWEN,
     ),
     Family(
         "GraniteMoeHybridForCausalLM",

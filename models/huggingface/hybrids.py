@@ -18,7 +18,7 @@ from jspec.models.mixers import DeltaNet, Mamba2
 _MIXER, _ATTENTION = "linear_attention", "full_attention"
 _OLD_NAMES = {"mamba": _MIXER, "attention": _ATTENTION}
 QWEN3_NEXT_OTHERS = r"(.*\.rotary_emb\.inv_freq|mtp\..*)"
-"""Tensors that are not read: those of the heads for several tokens are no part of the target."""
+"""Tensors that are not read: those of its draft head are no part of the target, see `mtp`."""
 
 
 def qwen3_next(settings: Settings) -> LlamaConfig:

@@ -135,6 +135,10 @@ DRAFTERS = {
         tiny.variables(_BLOCK),
     ),
     "eagle": (jspec.EAGLE(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
+    "eagle_recursive": (
+        jspec.EAGLE(_EAGLE, _SMALL, scheme=jspec.schemes.RECURSIVE),
+        tiny.variables(_EAGLE),
+    ),
     "eagle2": (
         jspec.EAGLE2(_EAGLE, num_speculative_tokens=8, max_depth=4, beam=4),
         tiny.variables(_EAGLE),
@@ -186,6 +190,7 @@ SLOW = (
     "rsd_s",
     "dyspec",
     "eagle",
+    "eagle_recursive",
     "lyanna_merged",
     "mixture_with_a_draft_model",
     "adaptive_draft_model_at_random",
@@ -215,6 +220,7 @@ OF_A_RULE_OF_THEIR_OWN = (
     "prompt_lookup_verified",
     "speculative_decoding_published",
     "pard_published",
+    "eagle_recursive",
 )
 """Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
 

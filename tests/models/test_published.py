@@ -266,8 +266,8 @@ def test_taps_are_the_states_that_enter_layers(tmp_path):
     for number, given in enumerate((taps, taps | {"eagle_config": {next(iter(taps)): []}})):
         head, _ = published.read(write(tmp_path / str(number), eagle3(), **given), TARGET)
         assert head.config.taps == (1, 3, 4)
-    with pytest.raises(ValueError, match="norm_before_residual = True, which jspec does not"):
-        published.read(write(tmp_path / "norm", eagle3(), norm_before_residual=True), TARGET)
+    with pytest.raises(ValueError, match="parallel_drafting = True, which jspec does not"):
+        published.read(write(tmp_path / "p", eagle3(), parallel_drafting=True), TARGET)
     with pytest.raises(ValueError, match=r"taps has layer 6 and the model has layers 0 \.\. 5"):
         MODEL.clone(taps=(6,))
 

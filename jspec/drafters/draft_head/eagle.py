@@ -1,6 +1,6 @@
 """EAGLE (Li et al. 2024): a head that drafts from the target's states and its own tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
 
@@ -21,9 +21,12 @@ from jspec.drafters.growth import template as templates
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.memory import KVCache, TreeKV
+from jspec.protocols import Verifier
 from jspec.tree import Template
 from jspec.types import Frame, PyTree, Tree
+from jspec.verify import schemes
 from jspec.verify.proposals import ChildDraws
+from jspec.verify.schemes import COUPLED, Scheme
 
 _UNSCORED = 2
 """The first index of a tree's scorer with a pair of its own: the root's pair is in the cache."""
@@ -86,19 +89,21 @@ class HeadScorer:
 
 @dataclass(frozen=True)
 class EAGLE(HeadDrafter):
-    """EAGLE-1: the head's top tokens in a fixed tree.
+    """EAGLE-1: the head's top tokens in a fixed tree, which may be a chain.
 
     Source: Li et al. 2024, arXiv:2401.15077. The authors verify sampled drafts by rejection; here
-    the children are chosen by the noise that decides the target's token, so that the tokens are
-    those of plain decoding.
+    the children are by default chosen by the noise that decides the target's token, so that the
+    tokens are those of plain decoding.
 
     Args:
-        head: see `jspec.models.heads.eagle.EAGLEHead`.
+        head: see `jspec.models.heads.eagle.EAGLEHead` and `jspec.models.heads.mtp.MTPHead`.
         template: the tree; the published one has 25 nodes, 26 tokens a forward.
+        scheme: how children are drawn and verified. `jspec.schemes.RECURSIVE` is rejection: its
+            children are drawn from the head's distribution at the target's temperature.
 
     Raises:
         InputError: if the head is none, or the tree is no template, empty, or asks for more
-            children than tokens.
+            children than tokens, or the scheme is none.
 
     Example:
         >>> import jspec
@@ -111,10 +116,17 @@ class EAGLE(HeadDrafter):
     """
 
     template: Template = PUBLISHED
+    scheme: Scheme = field(default=COUPLED, kw_only=True)
 
     def __post_init__(self):
         super().__post_init__()
         templates.check_template(self.template, self.head.vocab_size)
+        schemes.check(self.scheme)
+
+    @property
+    def verifier(self) -> Verifier:
+        """The verifier that makes the drafter's draws lossless: the scheme's."""
+        return self.scheme.verifier
 
     @property
     def depth(self) -> int:
@@ -123,7 +135,8 @@ class EAGLE(HeadDrafter):
     def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, None]:
         scored = templates.num_scored(self.template)
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, scored)
-        return templates.fill(self.template, scorer, top_k_draw, None).tree, None
+        draw = top_k_draw if self.scheme == COUPLED else self.scheme.draw
+        return templates.fill(self.template, scorer, draw, None).tree, None
 
 
 @dataclass(frozen=True)
@@ -137,7 +150,8 @@ class EAGLE2(HeadDrafter):
     Source: Li et al. 2024, arXiv:2406.16858; EAGLE-3: Li et al. 2025, arXiv:2503.01840.
 
     Args:
-        head: see `jspec.models.heads.eagle` and `jspec.models.heads.eagle3`.
+        head: see `jspec.models.heads.eagle`, `jspec.models.heads.eagle3` and
+            `jspec.models.heads.mtp`.
         num_speculative_tokens: drafted nodes, without the root. The default is the authors' 60
             tokens a forward, for GPUs; 8 to 16 suit CPUs.
         max_depth: most levels; 8 are the authors' "depth 7", which counts those after the first.

@@ -11,6 +11,7 @@ from jspec._validate.kinds import check_number
 from jspec._validate.options import check_fields
 from jspec.protocols import CausalLM, Verifier
 from jspec.types import Output, PyTree, Sampling
+from jspec.verify import schemes
 from jspec.verify.schemes import COUPLED, Scheme
 
 
@@ -71,11 +72,7 @@ class ModelDrafter(ABC):
                 f"the draft model is {self.model!r:.80}, which has no method until; a "
                 "draft model's memory is cut back where a text is, see jspec.CausalLM"
             )
-        if not isinstance(self.scheme, Scheme):
-            raise InputError(
-                f"scheme is {self.scheme!r:.80}; pass a draw with its verifier, such as "
-                "jspec.schemes.RECURSIVE"
-            )
+        schemes.check(self.scheme)
         _check_sampling(self.sampling)
         check_fields(self)
 

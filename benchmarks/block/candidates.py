@@ -1,0 +1,132 @@
+"""What a low-rank candidate head keeps: tokens per round and its time, beside hot tokens.
+
+python -m benchmarks.block.candidates --model smollm2-135m --questions question.jsonl --out FILE
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+import jspec
+from benchmarks import model_pairs, options
+from benchmarks.block.latency import draft
+from benchmarks.harness import command, console, headline, paired
+from benchmarks.ledger import Ledger
+from benchmarks.whole_rounds import Decoding
+from jspec.drafters.draft_head.block import BlockDrafter
+from jspec.models import heads
+from jspec.types import PyTree
+
+
+def main(
+    model: options.Model = None,
+    head: options.Head = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
+    ranks: Annotated[str, typer.Option(help="Of the product, comma-separated.")] = "32,64,128",
+    candidates: Annotated[str, typer.Option(help="Tokens, comma-separated.")] = "64,256",
+    nodes: Annotated[int, typer.Option(min=1, help="Drafted nodes.")] = 15,
+    temperatures: Annotated[str, typer.Option(help="Comma-separated.")] = "0,1",
+    count: options.Count = 1,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 64,
+    repeats: Annotated[int, typer.Option(min=0, help="Times that each is timed; 0: none.")] = 10,
+    out: options.Out = None,
+) -> None:
+    """Scores the same head's states in three ways: all tokens, the hot ones, candidates."""
+    subject = model_pairs.subject(model, questions, prompts, classes, scan_layers=True)
+    named = head or heads.find("block", subject.target)
+    loaded = heads.load(named, subject.target, only="block")
+    asked = subject.of_all_classes(count, prompt_tokens)
+    warm = [float(one) for one in temperatures.split(",")]
+    sizes = [(int(r), int(k)) for r in ranks.split(",") for k in candidates.split(",")]
+    ledger = Ledger(out)
+    about: dict[str, Any] = dict(
+        bench="candidates", **subject.about, head=named, nodes=nodes, count=count,
+        prompt_tokens=prompt_tokens, new_tokens=new_tokens,
+    )  # fmt: skip
+    headline(
+        f"{named}: {asked.count} prompts, {new_tokens} tokens each, {nodes} nodes a round, of "
+        f"{subject.target.model.vocab_size:,} tokens"
+    )
+    drafts, scores, rows = {}, {}, []
+    states = (1, loaded.head.num_slots, loaded.head.hidden_size)
+    hidden = np.random.default_rng(0).normal(size=states)
+    for name, module, params in contenders(loaded.head, loaded.params, sizes):
+        drafter = BlockDrafter(module, nodes)
+        for temperature in warm:
+            one = dict(about, scored=name, temperature=temperature)
+            if not ledger.find(**one):
+                with console.status(f"{name}, T {temperature:g}"):
+                    made = Decoding(
+                        loaded.target.model, subject.target.params, drafter, params, new_tokens
+                    )
+                    sampling = jspec.Sampling(temperature)
+                    found = made.count(asked, sampling=sampling, key=0)
+                ledger.add(**one, tokens=found.tokens.tolist(), rounds=found.rounds.tolist())
+            rows.append(ledger.find(**one)[-1])
+        drafts[name] = draft(drafter, params, module.features, module.vocab_size, 128)
+        scores[name] = scored(module, params, jnp.asarray(hidden, jnp.float32))
+    times = [{}, {}] if not repeats else [medians(runs, repeats) for runs in (drafts, scores)]
+    ways = list(drafts)
+    console.print(table(ways, rows, warm, *times))
+    if times[0]:
+        ledger.add(**about, ms=times[0], score_ms=times[1])
+
+
+def contenders(
+    head: Any, params: PyTree, sizes: list[tuple[int, int]]
+) -> Iterator[tuple[str, Any, PyTree]]:
+    """Name, module and variables of each way to score; the first scores all."""
+    every = head.clone(config=replace(head.config, hot_tokens=0))
+    kept = {part: params[part] for part in ("params", heads.TARGET)}
+    yield "all tokens", every, kept
+    if hot := head.config.hot_tokens:
+        yield f"{hot:,} hot tokens", head, params
+    for rank, count in sizes:
+        made = heads.with_candidates(head, params, rank, count)
+        yield f"{count} candidates of rank {rank}", *made
+
+
+def scored(head: Any, params: PyTree, hidden: jax.Array) -> Any:
+    """The scoring of a block's states alone, as a compiled program."""
+    run = jax.jit(head.score)
+    return lambda: run(params, hidden)
+
+
+def medians(runs: dict[str, Any], repeats: int) -> dict[str, float]:
+    """Milliseconds of each, timed in turn."""
+    return {name: 1e3 * float(np.median(found)) for name, found in paired(runs, repeats).items()}
+
+
+def table(
+    ways: list[str],
+    rows: list[dict[str, Any]],
+    warm: list[float],
+    drafts: dict[str, float],
+    scores: dict[str, float],
+) -> Table:
+    """Tokens per round by temperature, and times."""
+    shown = Table(
+        "scored", *(f"T {one:g}" for one in warm), "draft ms", "scores ms", box=box.MARKDOWN
+    )
+    for name in ways:
+        cells = [name]
+        for temperature in warm:
+            of = [r for r in rows if (r["scored"], r["temperature"]) == (name, temperature)]
+            cells.append(f"{sum(of[0]['tokens']) / sum(of[0]['rounds']):.2f}")
+        cells += [f"{times[name]:.2f}" if times else "" for times in (drafts, scores)]
+        shown.add_row(*cells)
+    return shown
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,126 @@
+"""A low-rank candidate head: a narrow product finds candidates, and the whole head scores these.
+
+Source: EAGLE-4 (2026), by the documentation of its training in NVIDIA's NeMo AutoModel and of its
+package eagle-harness.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jspec._validate.arguments import check_integer
+from jspec._xla.top_k import top_k
+from jspec.models import blocks
+from jspec.models.linear import unembed
+from jspec.models.llama import LlamaConfig
+from jspec.types import PyTree
+
+DOWN, UP = "down", "up"
+"""The two factors, in the collection `candidates`: [r, E], and [V, r]."""
+
+
+@dataclass(frozen=True)
+class CandidateConfig(LlamaConfig):
+    """Shape of a layer whose scores may be of candidates alone.
+
+    Args:
+        candidate_rank: rank r of the product that finds them; 0: all tokens are scored.
+        num_candidates: tokens that are scored, those that it puts first.
+
+    Raises:
+        InputError: if the rank is above the width, or there are more candidates than tokens.
+    """
+
+    candidate_rank: int = 0
+    num_candidates: int = 0
+
+    def __post_init__(self):
+        check_integer("candidate_rank", self.candidate_rank, 0, self.hidden_size, "the width")
+        least, most = int(self.candidate_rank > 0), self.vocab_size
+        check_integer("num_candidates", self.num_candidates, least, most, "the vocabulary")
+
+
+def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray, "..."]]:
+    """The two factors of the product of a rank that is nearest to a head: its truncated SVD.
+
+    Args:
+        table: one row for each token.
+        rank: r.
+
+    Returns:
+        `down` [r, E], whose rows are orthonormal, and `up` [V, r]; up @ down is near the table.
+    """
+    whole = np.asarray(blocks.table(table), np.float32)
+    # The right singular vectors are those of E x E numbers, which take seconds where V x E would
+    # take minutes.
+    _, vectors = np.linalg.eigh((whole.T @ whole).astype(np.float64))
+    down = vectors[:, ::-1][:, :rank].T.astype(np.float32)
+    return {DOWN: down, UP: whole @ down.T}
+
+
+def declare(head: nn.Module, config: CandidateConfig) -> None:
+    """Declares the factors, as variables of a module."""
+    rank, dtype = config.candidate_rank, head.param_dtype
+    for name, shape in ((DOWN, (rank, config.hidden_size)), (UP, (config.vocab_size, rank))):
+        head.variable("candidates", name, jnp.zeros, shape, dtype)
+
+
+def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) -> Array:
+    """The scores [*S, V] that states have by a head's table; -inf for what is no candidate.
+
+    Args:
+        head: the module, with `config` and `dtype`.
+        hidden: the states.
+        table: one row for each token.
+    """
+    hidden = hidden.astype(head.dtype)
+    if not head.config.candidate_rank:
+        return unembed(hidden, table)
+    down, up = (head.get_variable("candidates", name) for name in (DOWN, UP))
+    _, ids = top_k(unembed(unembed(hidden, down), up), head.config.num_candidates)
+    rows = table[ids].astype(head.dtype)
+    exact = jnp.einsum("...e,...ke->...k", hidden, rows, preferred_element_type=jnp.float32)
+    wide = jnp.full((*exact.shape[:-1], len(table)), -jnp.inf, exact.dtype)
+    return jnp.put_along_axis(wide, ids, exact, axis=-1, inplace=False)
+
+
+def with_candidates(head: Any, params: PyTree, rank: int, count: int) -> tuple[Any, PyTree]:
+    """A head that scores candidates alone, which a product of low rank finds, in place of all.
+
+    The factors are the truncated SVD of the table that it scores by, and are not trained. A head of
+    hot tokens has candidates among all tokens instead.
+
+    Args:
+        head: an EAGLE, block or MTP head, which scores by the target's table or by one of as many
+            tokens.
+        params: its variables.
+        rank: of the product.
+        count: candidates of each state.
+
+    Returns:
+        The module and its variables.
+
+    Raises:
+        InputError: if rank or count is out of range.
+
+    Example:
+        >>> from jspec import models
+        >>> head, params, _ = models.heads.load("jspec-7m/eagle", models.load("jspec-7m"))
+        >>> narrow, params = models.heads.with_candidates(head, params, rank=32, count=64)
+        >>> params["candidates"]["up"].shape
+        (4096, 32)
+    """
+    changes = {"candidate_rank": rank, "num_candidates": count}
+    if getattr(head.config, "hot_tokens", 0):
+        changes["hot_tokens"] = 0
+    made = head.clone(config=replace(head.config, **changes))
+    own = params["params"].get("head")
+    table = params["target"]["head"] if own is None else own
+    found = factors(table, rank)
+    kept = {name: part for name, part in params.items() if name not in ("scored", "hot")}
+    held = {name: jnp.asarray(array, head.param_dtype) for name, array in found.items()}
+    return made, kept | {"candidates": held}

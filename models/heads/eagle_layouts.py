@@ -1,0 +1,157 @@
+"""config.json of published EAGLE-3, EAGLE-3.1 and EAGLE-4 heads.
+
+The layouts are those that vLLM, SGLang, speculators and NeMo AutoModel read and write. EAGLE-4 is
+known by its architecture, `LlamaForCausalLMEagle4`; its fields and tensors are those that the
+package eagle-harness 0.1.3 reads. A field of EAGLE-4 that is not known here is refused, as there.
+"""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from jspec._validate.errors import InputError
+from jspec.models.heads.eagle3 import Eagle3Config
+from jspec.models.huggingface import llama, settings
+from jspec.models.huggingface.settings import Settings
+from jspec.models.llama import Layer, LlamaConfig
+
+EAGLE4 = "LlamaForCausalLMEagle4"
+_TAPS = "eagle_aux_hidden_state_layer_ids"
+_FIXED = {
+    "use_aux_hidden_state": ([True], True),
+    "attn_norm": ([False], False),
+    "enable_post_mlp_norm": ([False], False),
+    "enable_moe": ([False], False),
+    "enable_2hs": ([False], False),
+    "enable_defa": ([False], False),
+    "input_fuse_type": (["concat"], "concat"),
+    "use_rope": ([True], True),
+    "position_embedding_type": (["rope"], "rope"),
+    "partial_rotary_factor": ([1, 1.0], 1),
+    "rope_is_neox_style": ([True], True),
+    "parallel_drafting": ([False], False),
+}
+"""Fields of other networks: what is implemented, and what an absent one means."""
+_FLAGS = {
+    "fc_norm": ("fc_norm", "enable_fc_norm"),
+    "norm_before_fc": ("norm_before_fc",),
+    "norm_before_residual": ("norm_before_residual",),
+    "norm_output": ("norm_output",),
+}
+"""The flags of our config, and what files call them."""
+_STANDARD = """
+architectures attention_bias attention_dropout bias bos_token_id draft_vocab_size dtype eagle_config
+efficient_lm_head_config eos_token_id head_dim hidden_act hidden_size initializer_range
+intermediate_size layer_types max_position_embeddings max_window_layers mlp_bias model_type
+num_attention_heads num_aux_hidden_states num_hidden_layers num_key_value_heads pad_token_id
+pretraining_tp rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
+share_draft_embedding_from_target sliding_window target_hidden_size tie_word_embeddings torch_dtype
+transformers_version use_cache use_sliding_window vocab_size
+"""
+"""Fields of EAGLE-4 that are read here, or that change nothing of what a head computes."""
+
+
+def shape(folder: Path, model: Any) -> LlamaConfig:
+    """config.json of an EAGLE head: one layer of the Llama family.
+
+    Args:
+        folder: of the head.
+        model: the target.
+    """
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} has no config.json; download the head again, with its config")
+    config = llama.llama(_layer(settings.read(folder / "config.json")))
+    # Angles are computed, so a head goes on beyond the positions it was trained on, as it does in
+    # the authors' code; `tied` is about a head that it does not have.
+    return replace(config, num_layers=1, tied=False, context=model.context)
+
+
+def read(folder: Path, model: Any, qkv_bias: bool, draft_tokens: int) -> Eagle3Config:
+    """The config of an EAGLE-3, EAGLE-3.1 or EAGLE-4 head.
+
+    Args:
+        folder: of the head.
+        model: the target.
+        qkv_bias: whether there are such tensors.
+        draft_tokens: the tokens that it scores, if it has a list of them; else 0.
+
+    Raises:
+        InputError: if it is of a network that is not implemented.
+    """
+    layer = shape(folder, model)
+    whole = settings.read(folder / "config.json")
+    inner = whole.part("eagle_config")
+    parts = (whole, inner, _layer(whole))
+    is_fourth = EAGLE4 in whole.get("architectures", [])
+    if is_fourth:
+        _check_fields(whole)
+    for part in parts:
+        for name, (allowed, absent) in _FIXED.items():
+            part.choice(name, allowed, absent)
+    flags: dict[str, Any] = {
+        ours: any(part.flag(name, False) for part in parts for name in names)
+        for ours, names in _FLAGS.items()
+    }
+    rank, count = _candidates(whole)
+    own: dict[str, Any] = {"rope_scaling": layer.rope_scaling, "qkv_bias": qkv_bias}
+    config = Eagle3Config(
+        **asdict(layer) | own | flags,
+        taps=_taps(whole, inner, model.config.num_layers, is_fourth),
+        draft_tokens=draft_tokens,
+        candidate_rank=rank,
+        num_candidates=count,
+    )
+    window = _window(_layer(whole), alone=is_fourth)
+    return replace(config, layers=(Layer(config.rope, window),) if window else ())
+
+
+def _layer(whole: Settings) -> Settings:
+    """The fields of the layer, which speculators has in a place of its own."""
+    nested = whole.part("transformer_layer_config")
+    return nested if nested.values else whole
+
+
+def _check_fields(whole: Settings) -> None:
+    known = {*_STANDARD.split(), *_FIXED, *(name for names in _FLAGS.values() for name in names)}
+    unknown = sorted(name for name in whole.values if name not in known and name[:1] != "_")
+    if unknown:
+        raise InputError(
+            f"{whole.source} has the field {unknown[0]!r}, which an EAGLE-4 head of jspec does not "
+            "know; take a head without it"
+        )
+
+
+def _taps(whole: Settings, inner: Settings, num_layers: int, is_fourth: bool) -> tuple[int, ...]:
+    """The layers whose inputs are read: EAGLE-4 names those of which these are the outputs."""
+    given = inner.get(_TAPS) or whole.get(_TAPS)
+    if given is None:
+        # As the authors tap them: early, in the middle, late.
+        return (2, num_layers // 2, num_layers - 3)
+    if not isinstance(given, list) or not all(type(one) is int and one >= 0 for one in given):
+        raise InputError(f"{whole.source} has {_TAPS} = {given!r:.60}; it has to be layer numbers")
+    return tuple(one + is_fourth for one in given)
+
+
+def _window(layer: Settings, alone: bool) -> int | None:
+    """The tokens that one sees, itself among them; None: all.
+
+    Args:
+        layer: fields of the layer.
+        alone: whether a size says by itself that there is a window.
+    """
+    kinds = layer.get("layer_types")
+    slides = llama.kinds(layer, [alone and layer.get("sliding_window") is not None])[0]
+    if kinds is None:
+        slides = layer.flag("use_sliding_window", slides) and (alone or slides)
+    return layer.size("sliding_window") if slides else None
+
+
+def _candidates(whole: Settings) -> tuple[int, int]:
+    """Rank and number of the candidates; 0 and 0: all tokens are scored."""
+    given = whole.part("efficient_lm_head_config")
+    if not given.values:
+        return 0, 0
+    given.choice("type", ["low_rank", "weighted_low_rank"], None)
+    if unknown := sorted(set(given.values) - {"type", "rank", "num_candidates", "smooth_factor"}):
+        raise InputError(f"{given.source} has the field {unknown[0]!r}, which is not known")
+    return given.size("rank"), given.size("num_candidates")

@@ -1,0 +1,107 @@
+"""Tensor names of the draft heads that come with a model's weights: one row for each layout."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jspec.models.huggingface.llama import norm
+from jspec.models.huggingface.weights import Weight, linear
+from jspec.models.llama import LlamaConfig
+
+_BLOCK = "model.layers.0."
+"""The tensors of a model's first layer."""
+
+
+@dataclass(frozen=True)
+class MTPLayout:
+    """What the files of a family call the parts of its MTP head, below the head's own prefix."""
+
+    prefix: str
+    """Of all its tensors, as a regular expression."""
+    fuse: str
+    token_norm: str
+    state_norm: str
+    norm: str
+    block: str
+    """Prefix of the decoder layer."""
+    head: str | None = None
+    """The table that it scores by; None: the target's."""
+    embed: str | None = None
+    """A copy of the target's embeddings, which some files hold."""
+
+    @property
+    def mark(self) -> str:
+        """The tensor that tells such a head."""
+        return f"{self.fuse}.weight"
+
+
+QWEN = MTPLayout(
+    prefix=r"mtp\.",
+    fuse="fc",
+    token_norm="pre_fc_norm_embedding",
+    state_norm="pre_fc_norm_hidden",
+    norm="norm",
+    block="layers.0.",
+)
+"""Qwen3-Next."""
+NEXTN = MTPLayout(
+    prefix=r"model\.layers\.\d+\.",
+    fuse="eh_proj",
+    token_norm="enorm",
+    state_norm="hnorm",
+    norm="shared_head.norm",
+    block="",
+    head="shared_head.head.weight",
+    embed="embed_tokens.weight",
+)
+"""DeepSeek-V3 and GLM-4-MoE: a layer behind the target's last."""
+
+
+def find(names: Iterable[str]) -> dict[str, str] | None:
+    """The tensors of an MTP head by their names below its prefix; None: there is no such head.
+
+    Tensors of further heads keep their whole names.
+    """
+    names = list(names)
+    for layout in (QWEN, NEXTN):
+        marks = [
+            name for name in names if re.fullmatch(layout.prefix + re.escape(layout.mark), name)
+        ]
+        if not marks:
+            continue
+        heads = [name.removesuffix(layout.mark) for name in marks]
+        first = min(heads, key=lambda prefix: (len(prefix), prefix))
+        held = {name.removeprefix(first): name for name in names if name.startswith(first)}
+        others = [
+            name for name in names for head in heads if head != first and name.startswith(head)
+        ]
+        return held | {name: name for name in others}
+    return None
+
+
+def table(
+    config: LlamaConfig,
+    layout: MTPLayout,
+    weights: Callable[[Any], Iterator[Weight]],
+    own_head: bool,
+) -> Iterator[Weight]:
+    """Every parameter of a head and the tensors that it is made of.
+
+    Args:
+        config: of the head, which has one layer.
+        layout: the names.
+        weights: the table of the target's family, of whose layers the head has one.
+        own_head: whether it scores by a table of its own.
+    """
+    width = config.hidden_size
+    yield from linear(("fuse",), [layout.fuse], 2 * width, [width], False)
+    for part in ("token_norm", "state_norm", "norm"):
+        yield norm((part,), getattr(layout, part), width)
+    if own_head:
+        assert layout.head is not None, "it was found among the tensors"
+        yield Weight(("head",), (layout.head,), ((config.vocab_size, width),))
+    for weight in weights(config):
+        if weight.path[0] == "layers_0":
+            names = tuple(layout.block + name.removeprefix(_BLOCK) for name in weight.names)
+            yield replace(weight, path=("layer", *weight.path[1:]), names=names)

@@ -1,0 +1,193 @@
+"""The draft heads that come with a model's weights, against the published formula in float64."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import jspec
+import jspec.models
+from jspec import methods
+from jspec.models import heads
+
+FIXTURES = Path(__file__).parent / "fixtures"
+NAMES = ("qwen3_next",)
+CHAIN, TREE = jspec.tree.branching([1, 1, 1]), jspec.tree.branching([3, 2, 1])
+
+
+def whole(folder, fixtures, name, **changes):
+    """A checkpoint as it is published: the model and its head in one index of two files."""
+    shutil.copytree(fixtures / name, folder)
+    own = {**load_file(fixtures.parent / "mtp" / name / "mtp.safetensors"), **changes}
+    own = {key: tensor for key, tensor in own.items() if tensor is not None}
+    save_file(own, folder / "mtp.safetensors")
+    index = dict.fromkeys(load_file(folder / "model.safetensors"), "model.safetensors")
+    index |= dict.fromkeys(own, "mtp.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    return folder
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def checkpoint(name, tmp_path_factory):
+    return whole(tmp_path_factory.mktemp("mtp") / name, FIXTURES, name)
+
+
+@pytest.fixture(scope="module")
+def target(checkpoint):
+    return jspec.models.load(checkpoint, with_tokenizer=False)
+
+
+@pytest.fixture(scope="module")
+def reference(name, checkpoint):
+    return load_file(FIXTURES.parent / "mtp" / name / "reference.safetensors")
+
+
+def steps(head, params, reference):
+    """What the head computes at each step of a chain, all texts' pairs at once."""
+    states, count = jnp.asarray(reference["states"]), reference["states"].shape[1]
+    positions = jnp.broadcast_to(jnp.arange(count), states.shape[:2])
+    mask = jnp.broadcast_to(jnp.tri(count, dtype=bool), (len(states), count, count))
+    run = jax.jit(head.apply)
+    step = 0
+    while f"states_{step + 1}" in reference:
+        step += 1
+        tokens = jnp.asarray(reference["tokens"][:, step : step + count], jnp.int32)
+        output = run(params, states, tokens, positions, mask, None)
+        yield step, output
+        states = output.hidden
+
+
+def test_a_head_computes_what_the_formula_says(target, checkpoint, reference):
+    head, params, same = heads.load(checkpoint, target)
+    assert same.model == target.model and heads.kind_of(head) == "mtp"
+    for step, output in steps(head, params, reference):
+        np.testing.assert_allclose(output.hidden, reference[f"states_{step}"], atol=1e-4, rtol=0)
+        np.testing.assert_allclose(output.logits, reference[f"logits_{step}"], atol=1e-4, rtol=0)
+        np.testing.assert_array_equal(head.score(params, output.hidden), output.logits)
+    assert params["target"]["embed"] is target.params["params"]["embed"]
+    assert params["target"]["head"] is target.params["params"]["head"]
+
+
+def test_what_is_computed_otherwise_is_told_apart(target, checkpoint, reference):
+    """Norms that change places, and the two halves of what is read: the reference would show it."""
+    head, params, _ = heads.load(checkpoint, target)
+    own = params["params"]
+    fuse = jnp.roll(own["fuse"]["weight"], own["fuse"]["weight"].shape[1] // 2, axis=1)
+    for changed in (
+        {"token_norm": own["state_norm"], "state_norm": own["token_norm"]},
+        {"fuse": {"weight": fuse}},
+        {"norm": {"scale": own["norm"]["scale"] * 0}},
+    ):
+        wrong = params | {"params": own | changed}
+        _, output = next(steps(head, wrong, reference))
+        assert np.abs(np.asarray(output.logits) - reference["logits_1"]).max() > 0.1
+
+
+@pytest.mark.parametrize("template", [CHAIN, TREE], ids=["chain", "tree"])
+def test_it_drafts_for_its_own_target(target, checkpoint, reference, template):
+    head, params, _ = heads.load(checkpoint, target)
+    prompt = reference["tokens"][:, :8]
+    ask = dict(prompt=prompt, lengths=[8, 3], max_new_tokens=12)
+    drafted = dict(drafter_params=params, drafter=jspec.EAGLE(head, template))
+    for settings in ({}, {"key": 5, "sampling": jspec.Sampling(temperature=0.8)}):
+        plain = jspec.decode(target.model, target.params, **ask, **settings)
+        found = jspec.decode(target.model, target.params, **ask, **settings, **drafted)
+        np.testing.assert_array_equal(found.tokens, plain.tokens)
+        assert (found.stats.num_draft_tokens > 0).all()
+
+
+def test_rejection_keeps_the_distribution(target, checkpoint, reference):
+    """The second token, which the head drafted first, against the target's in closed form."""
+    head, params, _ = heads.load(checkpoint, target)
+    drafter = jspec.EAGLE(head, CHAIN, scheme=jspec.schemes.RECURSIVE)
+    rows, prompt = 3000, reference["tokens"][0, :4]
+    warm = jspec.Sampling(temperature=0.7)
+    found = jspec.decode(
+        target.model, target.params, np.tile(prompt, (rows, 1)), max_new_tokens=2, key=3,
+        sampling=warm, drafter=drafter, drafter_params=params,
+    )  # fmt: skip
+    assert 0 < found.stats.num_accepted_tokens.sum() < rows
+    size = target.model.vocab_size
+    texts = np.concatenate([np.tile(prompt, (size, 1)), np.arange(size)[:, None]], axis=1)
+    positions = jnp.broadcast_to(jnp.arange(5), texts.shape)
+    mask = jnp.broadcast_to(jnp.tri(5, dtype=bool), (size, 5, 5))
+    logits = jax.jit(target.model.apply)(target.params, jnp.asarray(texts), positions, mask).logits
+    probs = np.asarray(jax.nn.softmax(logits / 0.7, axis=-1), np.float64)
+    wanted = probs[0, 3] @ probs[:, 4]
+    counted = np.bincount(found.tokens[:, 1], minlength=size) / rows
+    # The mean of this distance is about sqrt(2 p (1 - p) / (pi n)) / 2 a token: 0.04 here.
+    assert np.abs(counted - wanted).sum() / 2 < 0.07
+    assert np.abs(probs[0, 3] - wanted).sum() / 2 > 0.2
+
+
+def test_methods_find_it(target, checkpoint, fixtures, name):
+    assert heads.own(target) == str(checkpoint)
+    for method, kind in (("eagle", jspec.EAGLE), ("eagle2", jspec.EAGLE2)):
+        built = methods.build(method, target, num_speculative_tokens=3)
+        assert isinstance(built.drafter, kind) and heads.kind_of(built.drafter.head) == "mtp"
+    last = methods.build("auto", target).drafter.drafter.drafters[-1]
+    assert isinstance(last, jspec.EAGLE2) and heads.kind_of(last.head) == "mtp"
+    bare = jspec.models.load(fixtures / name, with_tokenizer=False)
+    assert heads.own(bare) is None
+    assert all(
+        not isinstance(one, jspec.EAGLE2)
+        for one in methods.build("auto", bare).drafter.drafter.drafters
+    )
+    with pytest.raises(ValueError, match="no bundled eagle head was trained for this model"):
+        methods.build("eagle2", bare)
+
+
+def test_it_is_saved_in_our_format(target, checkpoint, tmp_path):
+    head, variables = heads.read_variables(checkpoint, target, only="mtp")
+    heads.save(tmp_path / "saved", head, variables, target)
+    again, held, _ = heads.load(tmp_path / "saved", target)
+    assert again == head
+    jax.tree.map(np.testing.assert_array_equal, held, variables)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"mtp.norm.weight": None}, r"lacks 1 tensor \(norm.weight\) of a head of kind mtp"),
+        ({"mtp.layers.1.mlp.gate.weight": np.ones((8, 16), np.float32)}, "1 tensor .* no place"),
+        ({"mtp.fc.weight": np.ones((16, 48), np.float32)}, r"fc.weight .* \[16, 48\], but"),
+        ({"mtp.fc.weight": None}, "holds no draft head that is known"),
+    ],
+    ids=["missing", "left_over", "width", "none"],
+)
+def test_tensors_that_do_not_fit_are_refused(tmp_path, fixtures, target, changes, why):
+    folder = whole(tmp_path / "it", fixtures, "qwen3_next", **changes)
+    with pytest.raises(ValueError, match=why):
+        heads.load(folder, target)
+
+
+def test_a_family_without_such_heads_is_refused(tmp_path, fixtures, target):
+    folder = whole(tmp_path / "it", fixtures, "qwen3_next")
+    shutil.copy(fixtures / "qwen3" / "config.json", folder / "config.json")
+    with pytest.raises(ValueError, match="an MTP head of Qwen3ForCausalLM, which jspec does not"):
+        heads.load(folder, target)
+
+
+def test_a_head_of_another_width_is_refused(checkpoint, target):
+    wide = dataclasses.replace(target.model.config, hidden_size=24)
+    other = dataclasses.replace(target, model=target.model.clone(config=wide))
+    with pytest.raises(ValueError, match=r"\[16, 32\], but its config and this target ask"):
+        heads.load(checkpoint, other)
+
+
+def test_a_scheme_that_is_none_is_refused(checkpoint, target):
+    head = heads.load(checkpoint, target).head
+    with pytest.raises(ValueError, match="scheme is 'recursive'; pass a draw with its verifier"):
+        jspec.EAGLE(head, CHAIN, scheme="recursive")
+    assert dataclasses.replace(jspec.EAGLE(head, CHAIN)).scheme == jspec.schemes.COUPLED
