@@ -43,7 +43,7 @@ def main(
     new_tokens: options.NewTokens = 128,
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     steps: Annotated[str, typer.Option(help="optimizer steps, comma-separated")] = "1,4,16,64",
-    learning_rate: Annotated[float, typer.Option(help="of Adam")] = 1e-5,
+    learning_rate: Annotated[float, typer.Option(min=0, help="of Adam")] = 1e-5,
     nodes: Annotated[int, typer.Option(min=1, help="drafted nodes of each method")] = 16,
     temperature: Annotated[float, typer.Option(min=0)] = 1.0,
     out: options.Out = None,
@@ -54,10 +54,10 @@ def main(
     first epoch's rollouts, eight rows a step. Figures are means over rows and seeds, with their
     standard error.
     """
+    distances = _distances(steps)
     subject = model_pairs.subject(model, questions, prompts, classes)
     target, asked = subject.target, subject.of_all_classes(count, prompt_tokens)
     sampling = jspec.Sampling(temperature)
-    distances = sorted(int(step) for step in steps.split(","))
     headline(
         f"{subject.name}: {asked.count} prompts of {prompt_tokens} tokens, {new_tokens} new ones "
         f"at temperature {temperature:g}, {nodes} nodes, {seeds} seeds, Adam {learning_rate:g}"
@@ -106,6 +106,17 @@ def main(
         "nats a token. Same tokens: at equal places, both epochs with the same noise. First / "
         "last: of all tokens over all rounds, where rows that differ early weigh most."
     )
+
+
+def _distances(steps: str) -> list[int]:
+    """The numbers of optimizer steps, rising.
+
+    Raises:
+        InputError: if one is no number from 0 on.
+    """
+    if not all(step.strip().isdecimal() for step in steps.split(",")):
+        raise jspec.InputError(f"--steps is {steps!r:.60}; pass numbers from 0 on, such as 1,4,16")
+    return sorted({int(step) for step in steps.split(",")})
 
 
 def _counted(

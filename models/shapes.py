@@ -54,7 +54,7 @@ def shapes(
     """
     compute, held = precision.pair(dtype, param_dtype)
     memory = precision.find_kv(kv_dtype)
-    family, config, ends = _described(name)
+    family, config, ends, mask_token = _described(name)
     if num_layers is not None:
         kept = getattr(config, "layers", ())[:num_layers]
         config = replace(config, num_layers=num_layers, **({"layers": kept} if kept else {}))
@@ -69,11 +69,13 @@ def shapes(
             params,
             sharding.params(params, mesh),
         )
-    return Loaded(model=model, params=params, tokenizer=None, eos=ends[0], bos=ends[1])
+    return Loaded(model, params, None, eos=ends[0], bos=ends[1], mask_token=mask_token)
 
 
-def _described(name: str | Path) -> tuple[families.Family, Any, tuple[tuple[int, ...], int | None]]:
-    """The family, the config, and the end and first tokens that a name stands for."""
+def _described(
+    name: str | Path,
+) -> tuple[families.Family, Any, tuple[tuple[int, ...], int | None], int | None]:
+    """The family, the config, the end and first tokens, and the mask token of a name."""
     path = Path(name).expanduser()
     if str(name) in SHAPES and not path.exists():
         fields = settings.Settings(SHAPES[str(name)], f"the shape {name}")
@@ -86,6 +88,6 @@ def _described(name: str | Path) -> tuple[families.Family, Any, tuple[tuple[int,
             known = ", ".join(SHAPES)
             raise InputError(f"{error}; shapes that need no file: {known}") from error
         family = families.find(found.fields)
-        return family, found.config(family), found.special_tokens()
+        return family, found.config(family), found.special_tokens(), found.mask_token()
     family = families.find(fields)
-    return family, family.parse(fields), ((), None)
+    return family, family.parse(fields), ((), None), fields.token("pard_token")

@@ -215,6 +215,22 @@ def test_rollouts_of_other_rows_are_refused(params, told):
         )  # fmt: skip
 
 
+def test_rollouts_of_anything_change_no_token():
+    """Tokens of no vocabulary, of another one, and lengths that no row has."""
+    model = jspec.testing.PrefixLM()
+    wild = [[-1, 5, -7, 2**31 - 1, 99, 3], [99] * 6, [1, 2, 3, 1, 2, 3]]
+    given = jspec.Rollouts(jnp.array(wild), jnp.array([6, 10**9, -4]))
+    asked = dict(sampling=jspec.Sampling(1.0), key=3, max_new_tokens=12)
+    prompts = [[1, 5], [2, 2], [1, 2]]
+    found = jspec.decode(
+        model, model.init(), prompts, drafter=jspec.Suffix(6, max_depth=4), drafter_params=given,
+        **asked,
+    )  # fmt: skip
+    plain = jspec.decode(model, model.init(), prompts, **asked)
+    np.testing.assert_array_equal(found.tokens, plain.tokens)
+    np.testing.assert_array_equal(found.lengths, plain.lengths)
+
+
 def test_the_longest_match_leads_and_a_loop_goes_on():
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=4, capacity=16)
     state, frame = memory(drafter, [[1, 2, 3, 7, 5, 3, 8, 2, 3], [4, 6, 4, 6, 4]], [])
