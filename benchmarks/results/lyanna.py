@@ -162,30 +162,33 @@ def why() -> str:
 
 
 def resampled(depth: int, way: str) -> Estimate | None:
-    """Tokens per round over the prompts of all heads."""
-    found = rows("lyanna", bench="lyanna.resampling", depth=depth, way=way)
+    """Tokens per round. Errors are over prompts, whose heads are summed."""
+    found = tried(depth).get(way)
     if not found:
         return None
-    histograms = np.concatenate([row["histograms"] for row in sorted(found, key=_head)])
+    histograms = np.sum([row["histograms"] for row in found], axis=0)
     width = np.arange(1, histograms.shape[1] + 1)
     return ratio(list((histograms * width).sum(1)), list(histograms.sum(1)))
 
 
-def _head(row: dict) -> str:
-    return row["head"]
+def tried(depth: int) -> dict[str, list[dict]]:
+    """The rows of each way, of the heads with which all ways were tried."""
+    by: dict[str, dict[str, dict]] = {}
+    for row in rows("lyanna", bench="lyanna.resampling", depth=depth):
+        by.setdefault(row["way"], {})[row["head"]] = row
+    heads = set.intersection(*(set(found) for found in by.values())) if by else set()
+    return {way: [found[head] for head in sorted(heads)] for way, found in by.items()}
 
 
-def left(depth: int) -> float | None:
+def left(depth: int) -> float:
     """Percent of rounds after which levels of the chain are left."""
-    found = rows("lyanna", bench="lyanna.resampling", depth=depth, way="off")
-    if not found:
-        return None
-    total = np.concatenate([row["histograms"] for row in found]).sum(0)
+    total = np.concatenate([row["histograms"] for row in tried(depth)["off"]]).sum(0)
     return 100 * float(total[:-2].sum() / total.sum())
 
 
 def depths() -> list[int]:
-    return sorted({row["depth"] for row in rows("lyanna", bench="lyanna.resampling")})
+    found = {row["depth"] for row in rows("lyanna", bench="lyanna.resampling")}
+    return sorted(depth for depth in found if tried(depth).get("off"))
 
 
 def resampling() -> str:
@@ -194,7 +197,9 @@ def resampling() -> str:
         return NONE
     header = ["way"]
     for depth in depths():
-        header += [f"depth {depth} ({left(depth):.0f}% of rounds leave levels)", "over none"]
+        heads = len(tried(depth)["off"])
+        told = f"depth {depth}, {heads} heads ({left(depth):.0f}% of rounds leave levels)"
+        header += [told, "over none"]
     lines = []
     there = {row["way"] for row in rows("lyanna", bench="lyanna.resampling")}
     for way, name in ((way, name) for way, name in WAYS.items() if way in there):

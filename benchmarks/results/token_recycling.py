@@ -39,15 +39,25 @@ SHUFFLED = 2.71
 
 
 class Counts:
-    """The rows of one model and one set of questions: those that all methods have answered."""
+    """The rows of one model and one set of questions: those that all its methods have answered.
 
-    def __init__(self, found: Iterable[dict]):
+    Args:
+        found: the rows.
+        methods: of these; None: all that have at least half of the most questions.
+    """
+
+    def __init__(self, found: Iterable[dict], methods: Sequence[str] | None = None):
         self.rows = [row for row in found if not row["cold"] and "order" not in row]
-        self.methods = [name for name in LINES if any(row["method"] == name for row in self.rows)]
-        answered = [
-            {row["question"] for row in self.rows if row["method"] == name} for name in self.methods
-        ]
-        self.questions = set.intersection(*answered) if answered else set()
+        answered = {
+            name: {row["question"] for row in self.rows if row["method"] == name}
+            for name in LINES
+            if methods is None or name in methods
+        }
+        most = max(map(len, answered.values()))
+        least = 1 if methods is not None else max(1, most / 2)
+        self.methods = [name for name, those in answered.items() if len(those) >= least]
+        common = [answered[name] for name in self.methods]
+        self.questions = set.intersection(*common) if common else set()
         self.kinds = list(
             dict.fromkeys(row["kind"] for row in self.rows if row["question"] in self.questions)
         )
@@ -76,10 +86,10 @@ def of_rows(found: Iterable[dict]) -> Estimate:
     return ratio([sum(row["tokens"]) for row in ordered], [sum(row["rounds"]) for row in ordered])
 
 
-def counts(pair: str, mbpp: bool = False, **wanted) -> Counts:
+def counts(pair: str, mbpp: bool = False, methods: Sequence[str] | None = None) -> Counts:
     """The rows of Table 1 of a model, on its questions or on MBPP's programs."""
-    found = rows("token_recycling", bench="recycling.counts", pair=pair, **wanted)
-    return Counts(row for row in found if (row["kind"] == "mbpp") == mbpp)
+    found = rows("token_recycling", bench="recycling.counts", pair=pair)
+    return Counts((row for row in found if (row["kind"] == "mbpp") == mbpp), methods)
 
 
 def table_1(one: Counts) -> str:
@@ -232,7 +242,7 @@ def claims() -> str:
                 "30% over the best method without training",
                 "speed +33%, MAT +47%",
                 f"MAT {gain.percent()} over {LINES[best]}",
-                f"MAT: {judged(gain - 1.3)}; speed: *not shown*",
+                f"MAT: {as_much(gain - 1.3)}; speed: *not shown*",
             ),
         ]
         ranked = sorted(
@@ -285,9 +295,9 @@ def claims() -> str:
             )
         )
     trained = [
-        (one.mat(TR) / one.mat("Medusa"), heads)
-        for one, heads in ((chat, "SmolLM2, 4 heads"), (toy, "jspec-7m, 3 heads"))
-        if "Medusa" in one.methods
+        (one.mat(TR) / one.mat("Medusa"), f"{heads}, {len(one.questions)} texts")
+        for name, heads in ((CHAT, "SmolLM2, 4 heads"), (TOY, "jspec-7m, 3 heads"))
+        if "Medusa" in (one := counts(name, methods=(TR, "Medusa"))).methods
     ]
     if trained:
         found.append(
@@ -380,6 +390,16 @@ def judged(found: Estimate) -> str:
     if found.texts < FEWEST:
         return f"*open*: {found.texts} questions are too few"
     return holds(found.ahead, found.behind)
+
+
+def as_much(over: Estimate) -> str:
+    """The verdict of a number that should be as large as the paper's, from what it is over that:
+    it is where it is known to 5% and no difference is seen.
+    """
+    told = judged(over)
+    if told.startswith("*open*") and 2 * over.error <= 0.05:
+        return "*holds*: as much, within two standard errors"
+    return told
 
 
 FEWEST = 8
