@@ -219,7 +219,7 @@ def lookahead() -> str:
 
 def claims() -> str:
     """The table of verdicts."""
-    chat, toy = counts(CHAT), counts(TOY)
+    chat = counts(CHAT)
     found = []
     if chat.questions:
         best = chat.best(TRAIN_FREE)
