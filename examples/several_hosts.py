@@ -3,10 +3,12 @@
     python examples/several_hosts.py --processes 2 --process 0 --coordinator 10.0.0.1:9911
     python examples/several_hosts.py --processes 2 --process 1 --coordinator 10.0.0.1:9911
 
-Without arguments it is a run of one process, on whatever devices it has.
+Without arguments it is a run of one process, on whatever devices it has. `jobset.yaml` starts it on
+Kubernetes, where the arguments are variables of the environment.
 """
 
 import argparse
+import os
 
 import jax
 import numpy as np
@@ -18,9 +20,12 @@ from jspec import models
 
 def main() -> None:
     asked = argparse.ArgumentParser()
-    asked.add_argument("--coordinator", default="localhost:9911", help="host:port of process 0")
-    asked.add_argument("--processes", type=int, default=1, help="of the run")
-    asked.add_argument("--process", type=int, default=0, help="which this one is")
+    at = os.environ.get("JAX_COORDINATOR_ADDRESS", "localhost:9911")
+    count = os.environ.get("JAX_NUM_PROCESSES", "1")
+    number = os.environ.get("JAX_PROCESS_ID", "0")
+    asked.add_argument("--coordinator", default=at, help="host:port of process 0")
+    asked.add_argument("--processes", type=int, default=count, help="of the run")
+    asked.add_argument("--process", type=int, default=number, help="which this one is")
     asked.add_argument("--timeout", type=float, default=60, help="seconds to wait for the others")
     given = asked.parse_args()
     # First of all: from here on, JAX has the devices of all processes.

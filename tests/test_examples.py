@@ -31,12 +31,16 @@ def test_they_are_all_here():
         "train_a_head.py",
         "serve.py",
         "rollouts.py",
+        "ray_serve.py",
+        "ray_data.py",
     }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
 def test_a_script_runs(script, tmp_path):
+    if script.stem.startswith("ray_"):
+        pytest.importorskip("ray", reason="this example needs pip install '.[ray]'")
     run = subprocess.run(
         [sys.executable, script],
         capture_output=True,

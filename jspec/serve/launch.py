@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jspec.models import Loaded
     from jspec.serve.clients import Client
     from jspec.serve.device import EngineDevice
+    from jspec.serve.service import Service
     from jspec.sessions.memory_file import MemoryFile
     from jspec.sessions.method_choice import Choice
     from jspec.sessions.session import Session
@@ -162,46 +163,9 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     """
     import uvicorn
 
-    from jspec.serve.compiled import CompileCounter
-    from jspec.serve.forms import RequestBounds
     from jspec.serve.protocol import protocol
-    from jspec.serve.request_parser import RequestParser
-    from jspec.serve.scheduler import Scheduler
-    from jspec.serve.service import Served, Service
-    from jspec.serve.warming import choose_widths, warm_up
 
-    compiled = CompileCounter()
-    target = chatting(session.target, settings.chat_template)
-    device, memory = device_of(replace(session, target=target), settings)
-    row_bytes = warm_up(device)
-    choose_widths(device, replace(session, target=target))
-    capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
-    say(_memory(device, settings, row_bytes, capacity))
-    bounds = RequestBounds(
-        device.engine.capacity,
-        None if settings.max_logprobs < 0 else settings.max_logprobs,
-        settings.grammar_states,
-        settings.grammar_classes,
-        settings.stop_states,
-        settings.stop_classes,
-        settings.penalties,
-    )
-    intake = RequestParser(target, bounds, _call_parser(target, settings), settings.limits)
-    intake.forms.making.warm_up()
-    service = Service(
-        Served(settings.name, settings.clients(), int(time.time()), settings.adapters),
-        intake,
-        lambda deliver: Scheduler(
-            device,
-            deliver,
-            max_waiting=settings.max_queue,
-            prefill_tokens=settings.prefill_tokens,
-            capacity=capacity,
-        ),
-        compiled.since(compiled.count),
-        lambda line: print(line, flush=True),
-        lambda: None if memory is None else keep(memory, device),
-    )
+    service = service_of(session, settings)
     # What is here now stays: without this, each full collection walks over all of it.
     gc.collect()
     gc.freeze()
@@ -229,6 +193,58 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     # being taken down, which takes seconds on a busy machine besides.
     sys.stdout.flush()
     os._exit(0)
+
+
+def service_of(session: "Session", settings: ServeSettings) -> "Service":
+    """The server without HTTP: what it needs is compiled, and its `application` is for any ASGI
+    server.
+
+    Args:
+        session: model and drafter.
+        settings: of the server.
+
+    Raises:
+        InputError: if a setting does not fit the model.
+    """
+    from jspec.serve.compiled import CompileCounter
+    from jspec.serve.forms import RequestBounds
+    from jspec.serve.request_parser import RequestParser
+    from jspec.serve.scheduler import Scheduler
+    from jspec.serve.service import Served, Service
+    from jspec.serve.warming import choose_widths, warm_up
+
+    compiled = CompileCounter()
+    target = chatting(session.target, settings.chat_template)
+    device, memory = device_of(replace(session, target=target), settings)
+    row_bytes = warm_up(device)
+    choose_widths(device, replace(session, target=target))
+    capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
+    say(_memory(device, settings, row_bytes, capacity))
+    bounds = RequestBounds(
+        device.engine.capacity,
+        None if settings.max_logprobs < 0 else settings.max_logprobs,
+        settings.grammar_states,
+        settings.grammar_classes,
+        settings.stop_states,
+        settings.stop_classes,
+        settings.penalties,
+    )
+    intake = RequestParser(target, bounds, _call_parser(target, settings), settings.limits)
+    intake.forms.making.warm_up()
+    return Service(
+        Served(settings.name, settings.clients(), int(time.time()), settings.adapters),
+        intake,
+        lambda deliver: Scheduler(
+            device,
+            deliver,
+            max_waiting=settings.max_queue,
+            prefill_tokens=settings.prefill_tokens,
+            capacity=capacity,
+        ),
+        compiled.since(compiled.count),
+        lambda line: print(line, flush=True),
+        lambda: None if memory is None else keep(memory, device),
+    )
 
 
 def say(message: str) -> None:
