@@ -125,7 +125,6 @@ class _Network(nn.Module):
         v = given["v"].reshape(batch, -1, count, group, sizes.value_dim).swapaxes(2, 3)
         given["v"] = v.reshape(batch, sizes.num_heads, count, -1)
         q, k, v, decays, beta = self.steps(given, rates.astype(jnp.float32))
-        q, k = (jnp.repeat(x, group, axis=1) for x in (q, k))
         mixed, updates = recurrence.recur(q, k, v, decays, beta, past.states, seen, inputs)
         mixed = self.added(mixed, given).swapaxes(1, 2)
         mixed = self.gated(mixed if packed is None else packed.pack(mixed), gate)

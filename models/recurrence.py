@@ -10,10 +10,11 @@ equation 10) it is what v_i differs by from the value that the state holds for t
 u_i = beta_i (v_i - exp(g_i) S_p^T k_i).
 
 Nothing of a tree is kept but k, u and g of its nodes, from which `commit` makes the state behind
-the accepted path. There are two forms of both. On a CPU it is one step after the other, each node
-from its parent's state, so that a node has the bits of its token in plain decoding. Elsewhere the
-steps of a tree are three products under the mask of tree attention, and no node's state is made;
-a long text is cut into chunks.
+the accepted path. There are two forms of both. The kernels of a CPU
+(`jspec._xla.native.recurrence`) take one step after the other, each node from its parent's state,
+so that a node has the bits of its token in plain decoding. Elsewhere the steps of a tree are three
+products under the mask of tree attention, and no node's state is made; a long text is cut into
+chunks.
 """
 
 from typing import Any, ClassVar, Protocol
@@ -25,6 +26,7 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int
 
+from jspec._xla import native
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
 from jspec.models.attention import of_layer
 
@@ -114,20 +116,43 @@ def commit(
     memory: RecurrentState, nodes: Updates, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> RecurrentState:
     """The state behind the first `counts` nodes of the path; see `jspec.protocols.CausalLM`."""
-    picked = jax.tree.map(lambda x: jnp.take_along_axis(x, path[:, None, :, None], 2), nodes)
-    live = jnp.arange(path.shape[1]) < counts[:, None]
-    states = jax.lax.platform_dependent(
-        *(memory.states, picked, live),
-        cpu=lambda states, to, live: _replayed(
-            states, to.keys, to.values, to.factors[..., 0], live
-        ),
-        default=lambda states, to, live: _summed(
-            states, to.keys, to.values, to.decays[..., 0], live
-        ),
-    )
-    inputs = jnp.concatenate([memory.window, picked.inputs.astype(memory.window.dtype)], 2)
+    states, updates = memory.states, (nodes.keys, nodes.values, nodes.decays, nodes.factors)
+    given = states, updates, path, counts
+    if native.takes_recurrence(states, *updates):
+        states = native.natively(_replayed, _summed, *given)
+    else:
+        states = _summed(*given)
+    inputs = _along(nodes.inputs, path).astype(memory.window.dtype)
+    inputs = jnp.concatenate([memory.window, inputs], 2)
     last = counts[:, None] + jnp.arange(memory.window.shape[2])
     return RecurrentState(states, jnp.take_along_axis(inputs, last[:, None, :, None], 2))
+
+
+def _along(x: Float[Array, "B H N *S"], path: Int[Array, "B P"]) -> Float[Array, "B H P *S"]:
+    return jnp.take_along_axis(x, path[:, None, :, None], 2)
+
+
+def _replayed(
+    states: Float[Array, "B H K D"],
+    updates: tuple[Array, ...],
+    path: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> Float[Array, "B H K D"]:
+    """The state behind the first `counts` nodes of a path, one after the other."""
+    keys, values, _, factors = updates
+    return native.replay(states, keys, values, factors, path, counts)
+
+
+def _summed(
+    states: Float[Array, "B H K D"],
+    updates: tuple[Array, ...],
+    path: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> Float[Array, "B H K D"]:
+    """The same as one product."""
+    keys, values, decays, _ = (_along(x, path) for x in updates)
+    live = jnp.arange(path.shape[1]) < counts[:, None]
+    return summed(states, keys, values, decays[..., 0], live)
 
 
 def convolved(
@@ -137,6 +162,18 @@ def convolved(
     seen: Bool[Array, "B N N"],
 ) -> Float[Array, "B J N C"]:
     """Each lane's sum over a node and the W tokens before it on its path."""
+    given = inputs, kernel, window, seen
+    if native.takes_recurrence(*given[:3]):
+        return native.natively(native.convolve, _convolved, *given)
+    return _convolved(*given)
+
+
+def _convolved(
+    inputs: Float[Array, "B J N C"],
+    kernel: Float[Array, "J C _"],
+    window: Float[Array, "B J W C"],
+    seen: Bool[Array, "B N N"],
+) -> Float[Array, "B J N C"]:
     before = window.shape[2]
     depth = seen.sum(-1)
     joined = jnp.concatenate([window.astype(inputs.dtype), inputs], 2)
@@ -151,8 +188,8 @@ def convolved(
 
 
 def recur(
-    q: Float[Array, "B H N K"],
-    k: Float[Array, "B H N K"],
+    q: Float[Array, "B J N K"],
+    k: Float[Array, "B J N K"],
     v: Float[Array, "B H N D"],
     decays: Float[Array, "B H N"],
     beta: Float[Array, "B H N"] | None,
@@ -163,7 +200,8 @@ def recur(
     """What the heads read at each node, and the updates that are to be committed.
 
     Args:
-        q, k, v: of the nodes.
+        q, k: of the key heads, at the nodes.
+        v: of the nodes.
         decays: g.
         beta: of the delta rule; None: the values are added as they are.
         states: behind the committed tokens.
@@ -176,12 +214,11 @@ def recur(
     given = jax.tree.map(lambda x: x.astype(jnp.float32), (q, k, v, decays, beta))
     # What is kept is what was used, and not computed again, which would be another rounding.
     given, factors = jax.lax.optimization_barrier((given, jnp.exp(given[3])))
-    mixed, values = jax.lax.platform_dependent(
-        *(given, factors, states, seen),
-        cpu=lambda given, factors, *rest: by_steps((*given[:3], factors, given[4]), *rest),
-        default=lambda given, _, *rest: by_chunks(given, *rest),
-    )
-    kept = given[1], values, given[3][..., None], factors[..., None]
+    if native.takes_recurrence(*given[:3], states):
+        mixed, values = native.natively(_by_steps, _by_products, given, factors, states, seen)
+    else:
+        mixed, values = _by_products(given, factors, states, seen)
+    kept = _of_heads(given[1], v), values, given[3][..., None], factors[..., None]
     return mixed, Updates(*kept, inputs)
 
 
@@ -189,20 +226,20 @@ Given = tuple[Any, ...]
 """q, k, v, decays and beta."""
 
 
-def _step(
-    q: Float[Array, "B H K"] | None,
-    k: Float[Array, "B H K"],
-    v: Float[Array, "B H D"],
-    factor: Float[Array, "B H"],
-    beta: Float[Array, "B H"] | None,
-    states: Float[Array, "B H K D"],
-) -> tuple[Any, Float[Array, "B H D"], Float[Array, "B H K D"]]:
-    """One token: o, or None where q is, u and the state."""
-    states = rounded(states * factor[..., None, None])
-    if beta is not None:
-        v = (v - _sum_of_keys(states * k[..., None])) * beta[..., None]
-    states = states + rounded(k[..., None] * v[..., None, :])
-    return None if q is None else _sum_of_keys(states * q[..., None]), v, states
+def _by_steps(given: Given, factors: Array, states: Array, seen: Array) -> tuple[Array, Array]:
+    q, k, v, _, beta = given
+    return native.recur(q, k, v, factors, beta, states, seen)
+
+
+def _by_products(given: Given, factors: Array, states: Array, seen: Array) -> tuple[Array, Array]:
+    del factors
+    q, k, v, decays, beta = given
+    return by_chunks((_of_heads(q, v), _of_heads(k, v), v, decays, beta), states, seen)
+
+
+def _of_heads(x: Float[Array, "B J N K"], v: Float[Array, "B H N D"]) -> Float[Array, "B H N K"]:
+    """Keys of the value heads, which share those of their key head."""
+    return jnp.repeat(x, v.shape[1] // x.shape[1], axis=1)
 
 
 def rounded(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
@@ -212,71 +249,6 @@ def rounded(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
     no number reaches keeps it from that.
     """
     return jnp.maximum(x, jnp.finfo(x.dtype).min)
-
-
-def _sum_of_keys(x: Float[Array, "B H K D"]) -> Float[Array, "B H D"]:
-    """The sum over K in an order that is always the same: halves are added, and halves of these."""
-    size = x.shape[2]
-    x = jnp.pad(rounded(x), ((0, 0), (0, 0), (0, (1 << (size - 1).bit_length()) - size), (0, 0)))
-    while x.shape[2] > 1:
-        x = x[:, :, : x.shape[2] // 2] + x[:, :, x.shape[2] // 2 :]
-    return x[:, :, 0]
-
-
-def by_steps(
-    given: Given, states: Float[Array, "B H K D"], seen: Bool[Array, "B N N"]
-) -> tuple[Float[Array, "B H N D"], Float[Array, "B H N D"]]:
-    """o and u of each node, from its parent's state, the parents first; exp(g) is given for g."""
-    count = seen.shape[1]
-
-    def along(given: Given, held: Array, before: Any, after: Any) -> tuple[Array, Array]:
-        """Through the nodes; `before` is a node's parent's state, `after` keeps its own."""
-
-        def one(number, carry):
-            held, found = carry
-            q, k, v, factor, beta = jax.tree.map(lambda x: _at(x, number, 2), given)
-            mixed, values, own = _step(q, k, v, factor, beta, before(held, number))
-            found = jax.tree.map(lambda x, new: _put(x, new, number, 2), found, (mixed, values))
-            # XLA writes in place only what is surely not read any more. Never true, which it does
-            # not know.
-            last = mixed.reshape(-1)[-1]
-            there = number + (jnp.isnan(last) & jnp.isinf(last)).astype(number.dtype)
-            return after(held, own, there), found
-
-        # As many as there are nodes, which XLA does not know: one step is then compiled by itself,
-        # and has the same bits in a tree of one node as in one of many.
-        steps = jnp.where(seen[0, 0, 0], count, 0)
-        room = (jnp.zeros_like(given[2]),) * 2
-        return jax.lax.fori_loop(0, steps, one, (held, room))[1]
-
-    def text(given, states, seen):
-        del seen
-        return along(given, states, lambda held, _: held, lambda _, own, __: own)
-
-    def tree(given, states, seen):
-        depth = seen.sum(-1)
-        order = jnp.argsort(depth, axis=-1, stable=True)
-        place = jnp.argsort(order, axis=-1)  # of each node; the committed state has the last
-        ends = jnp.concatenate([place, jnp.full_like(place[:, :1], count)], 1)
-        parents = jnp.take_along_axis(_parents(seen, depth), order, 1)
-        parents = jnp.take_along_axis(ends, parents, 1)
-        held = jnp.zeros((count + 1, *states.shape), states.dtype).at[count].set(states)
-
-        def before(held, number):
-            own = _at(parents, number, 1)
-            if len(own) == 1:
-                return _at(held, own[0], 0)
-            return jnp.take_along_axis(held, own[None, :, None, None, None], 0)[0]
-
-        def after(held, own, number):
-            return _put(held, own, number, 0)
-
-        found = along(jax.tree.map(lambda x: _picked(x, order), given), held, before, after)
-        return jax.tree.map(lambda x: _picked(x, place), found)
-
-    if count <= CHUNK:
-        return tree(given, states, seen)
-    return jax.lax.cond(_is_text(seen), text, tree, given, states, seen)
 
 
 def by_chunks(
@@ -298,7 +270,7 @@ def by_chunks(
 
         def one(states, given):
             mixed, values = at_once(given, states, causal)
-            return _summed(states, given[1], values, given[3], live), (mixed, values)
+            return summed(states, given[1], values, given[3], live), (mixed, values)
 
         _, found = jax.lax.scan(one, states, jax.tree.map(cut, given))
 
@@ -370,32 +342,15 @@ def _solved(
     return _picked(found, jnp.argsort(order, axis=-1))
 
 
-def _replayed(
-    states: Float[Array, "B H K D"],
-    k: Float[Array, "B H P K"],
-    values: Float[Array, "B H P D"],
-    factors: Float[Array, "B H P"],
-    live: Bool[Array, "B P"],
-) -> Float[Array, "B H K D"]:
-    """The state behind the live steps, one after the other."""
-
-    def one(number, states):
-        key, value, factor = (_at(x, number, 2) for x in (k, values, factors))
-        _, _, after = _step(None, key, value, factor, None, states)
-        return jnp.where(live[:, number, None, None, None], after, states)
-
-    return jax.lax.fori_loop(0, live.sum(-1).max(), one, states)
-
-
 @jax.default_matmul_precision("highest")
-def _summed(
+def summed(
     states: Float[Array, "B H K D"],
     k: Float[Array, "B H P K"],
     values: Float[Array, "B H P D"],
     decays: Float[Array, "B H P"],
     live: Bool[Array, "B P"],
 ) -> Float[Array, "B H K D"]:
-    """The same as one product."""
+    """The state behind the live steps, as one product."""
     live = live[:, None]
     decays = jnp.where(live, decays, 0)
     later = jnp.cumsum(decays[..., ::-1], -1)[..., ::-1]  # from each step on
@@ -410,20 +365,5 @@ def _is_text(seen: Bool[Array, "B N N"]) -> Bool[Array, ""]:
     return (seen == jnp.tri(seen.shape[1], dtype=bool)).all()
 
 
-def _parents(seen: Bool[Array, "B N N"], depth: Int[Array, "B N"]) -> Int[Array, "B N"]:
-    """The parent of each node, its deepest ancestor; a root's is N."""
-    count = seen.shape[1]
-    above = jnp.where(seen & ~jnp.eye(count, dtype=bool), depth[:, None], 0)
-    return jnp.where(depth > 1, above.argmax(-1), count)
-
-
 def _picked(x: Float[Array, "B H N *S"], nodes: Int[Array, "B N"]) -> Float[Array, "B H N *S"]:
     return jnp.take_along_axis(x, nodes.reshape(len(nodes), 1, -1, *[1] * (x.ndim - 3)), 2)
-
-
-def _at(x: Array, place: Int[Array, ""], axis: int) -> Array:
-    return jax.lax.dynamic_index_in_dim(x, place, axis, keepdims=False)
-
-
-def _put(x: Array, new: Array, place: Int[Array, ""], axis: int) -> Array:
-    return jax.lax.dynamic_update_index_in_dim(x, new, place, axis)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jspec._xla import native
 from jspec.models import recurrence
 from jspec.models.recurrence import CHUNK, RecurrentState, Updates
 from jspec.testing.model_subject import PARENTS, above
@@ -43,19 +44,27 @@ def walked(nodes, states, row, path):
     return np.einsum("hkd,hk->hd", state, q[:, path[-1]]), state
 
 
-def rates_of(way, decays):
-    """What a form takes: steps have the decays themselves, and products their logarithms."""
-    return np.exp(decays) if way in (recurrence.by_steps, recurrence._replayed) else decays
+def by_kernel(nodes, states, seen):
+    q, k, v, decays, beta = nodes
+    return native.recur(q, k, v, jnp.exp(decays), beta, states, seen)
+
+
+def replayed(states, k, values, decays, live):
+    """Steps of which the last ones are not live."""
+    path = jnp.broadcast_to(jnp.arange(live.shape[1]), live.shape)
+    factors = jnp.exp(decays)[..., None]
+    return native.replay(states, k, values, factors, path, live.sum(-1))
 
 
 def run(form, nodes, states, seen):
-    nodes = (*nodes[:3], rates_of(form, nodes[3]), nodes[4])
     narrow = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (nodes, states))
     seen = jnp.broadcast_to(jnp.asarray(seen), (len(states), *seen.shape))
     return jax.jit(form)(*narrow, seen)
 
 
-FORMS = [recurrence.by_steps, recurrence.by_chunks]
+there = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
+FORMS = [recurrence.by_chunks, pytest.param(by_kernel, marks=there)]
+WAYS = [recurrence.summed, pytest.param(replayed, marks=there)]
 
 
 @pytest.mark.parametrize("delta", [True, False])
@@ -84,19 +93,18 @@ def test_siblings_are_told_apart():
 
 @pytest.mark.parametrize("delta", [True, False])
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("count", [CHUNK, 2 * CHUNK + 7])
-def test_a_long_text_is_read_as_token_by_token(form, delta, count):
+def test_a_long_text_is_read_as_token_by_token(form, way, delta, count):
     nodes, states = given(count, delta)
     found, values = run(form, nodes, states, np.tri(count, dtype=bool))
     for node in (0, CHUNK - 1, count // 2, count - 1):
         wanted, state = walked(nodes, states, 1, range(node + 1))
         np.testing.assert_allclose(found[1, :, node], wanted, atol=2e-5)
-    for way in (recurrence._replayed, recurrence._summed):
-        live = np.ones((2, count), bool)
-        kept = [jnp.asarray(x, jnp.float32) for x in (states, nodes[1])]
-        rates = jnp.asarray(rates_of(way, nodes[3]), jnp.float32)
-        after = jax.jit(way)(*kept, values, rates, jnp.asarray(live))
-        np.testing.assert_allclose(after[1], state, atol=2e-5)
+    live = np.ones((2, count), bool)
+    start, k, decays = (jnp.asarray(x, jnp.float32) for x in (states, nodes[1], nodes[3]))
+    after = jax.jit(way)(start, k, values, decays, live)
+    np.testing.assert_allclose(after[1], state, atol=2e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -111,27 +119,27 @@ def test_a_tree_of_many_nodes_is_no_text(form):
         np.testing.assert_allclose(found[0, :, node], wanted, atol=1e-5)
 
 
-def test_values_of_strong_decays_stay_numbers():
+@pytest.mark.parametrize("form", FORMS)
+def test_values_of_strong_decays_stay_numbers(form):
     """exp of what decays may be 0, and its inverse is never made."""
     nodes, states = given(CHUNK, True)
     strong = (*nodes[:3], np.full_like(nodes[3], -300.0), nodes[4])
-    for form in FORMS:
-        found, _ = run(form, strong, states, np.tri(CHUNK, dtype=bool))
-        wanted, _ = walked(strong, states, 0, range(CHUNK))
-        np.testing.assert_allclose(found[0, :, -1], wanted, atol=1e-5)
+    found, _ = run(form, strong, states, np.tri(CHUNK, dtype=bool))
+    wanted, _ = walked(strong, states, 0, range(CHUNK))
+    np.testing.assert_allclose(found[0, :, -1], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("way", [recurrence._replayed, recurrence._summed])
+@pytest.mark.parametrize("way", WAYS)
 def test_the_accepted_path_is_committed(way):
     """Each row its own path and length; what is behind it is not read."""
     nodes, states = given(10, True)
     seen = above(PARENTS)
-    _, values = run(recurrence.by_steps, nodes, states, seen)
+    _, values = run(recurrence.by_chunks, nodes, states, seen)
     paths = np.array([[0, 1, 3, 7], [0, 2, 5, 8]])
     counts = np.array([3, 0])
     picked = [
         np.take_along_axis(np.asarray(x, np.float32), paths[:, None, :, None], 2)
-        for x in (nodes[1], values, rates_of(way, nodes[3])[..., None])
+        for x in (nodes[1], values, nodes[3][..., None])
     ]
     for part in picked[:2]:
         part[1] = np.nan  # of a row that keeps nothing

@@ -1,4 +1,4 @@
-"""Products and attention of a round on a CPU, in C++ behind XLA's foreign function interface.
+"""Products, attention and recurrences of a round on a CPU, in C++ behind XLA's FFI.
 
 A row of a product, and a token's attention, have the same bits whatever else is computed with them:
 every sum has one order. So a token in a tree has the logits that it has in plain decoding.
@@ -19,20 +19,25 @@ from jspec._xla.native.product import (
     takes_product,
     takes_rounded_product,
 )
+from jspec._xla.native.recurrence import convolve, recur, replay, takes_recurrence
 
 __all__ = [
     "attention",
     "block_product",
+    "convolve",
     "described",
     "disabled",
     "instruction_set",
     "missing",
     "natively",
     "product",
+    "recur",
+    "replay",
     "rounded_product",
     "row_sums",
     "takes_attention",
     "takes_block_product",
     "takes_product",
+    "takes_recurrence",
     "takes_rounded_product",
 ]

@@ -13,7 +13,10 @@ import jax
 SWITCH = "JSPEC_NATIVE"
 """The variable of the environment that switches the kernels off, 0, or names an instruction set."""
 
-TARGETS = ("jspec_product", "jspec_block_product", "jspec_rounded_product", "jspec_attend")
+TARGETS = (
+    *("jspec_product", "jspec_block_product", "jspec_rounded_product", "jspec_attend"),
+    *("jspec_recur", "jspec_replay", "jspec_convolve"),
+)
 """The names under which XLA knows them."""
 
 FILE = Path(__file__).parent / "src" / "libjspec.so"
@@ -22,6 +25,7 @@ SETS = {"avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON"}
 """Instruction sets that there are kernels for, the fastest of a processor first."""
 
 _disabled = False
+_registered: set[str] = set()
 
 
 def instruction_set() -> str | None:
@@ -53,6 +57,16 @@ def described() -> str:
     """
     found = instruction_set()
     return f"{found} kernels" if found else f"no kernels: {missing()}"
+
+
+def has(target: str) -> bool:
+    """Whether there is this kernel here: a library of older sources may lack it.
+
+    Example:
+        >>> has("jspec_product") == (instruction_set() is not None), has("jspec_other")
+        (True, False)
+    """
+    return instruction_set() is not None and target in _registered
 
 
 @contextmanager
@@ -94,7 +108,10 @@ def _loaded() -> tuple[str | None, str | None]:
             asked = SETS.get(wanted, "AVX-512, AVX2 with FMA, NEON")
             return None, f"the processor has none of these instructions: {asked}"
         for name in TARGETS:
-            handler: Any = getattr(library, name)
+            handler: Any = getattr(library, name, None)
+            if handler is None:
+                continue
+            _registered.add(name)
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except Exception as error:  # a loader fails in ways of its own; XLA computes then
         said = (str(error).splitlines() or [""])[0]

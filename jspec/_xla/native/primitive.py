@@ -14,27 +14,33 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 _CHOICE = core.Primitive("jspec_native")
+_CHOICE.multiple_results = True
 
 
-def natively(kernel: Callable[..., Array], plainly: Callable[..., Array], *arguments: Any) -> Array:
+def natively(kernel: Callable[..., Any], plainly: Callable[..., Any], *arguments: Any) -> Any:
     """What the kernel computes on a CPU, and `plainly` elsewhere.
 
     Args:
         kernel: of the arguments; has no derivatives.
         plainly: the same by JAX's operations.
         arguments: trees of arrays.
+
+    Returns:
+        A tree of arrays, as both functions give it.
     """
     leaves, structure = jax.tree.flatten(arguments)
 
-    def of_leaves(function: Callable[..., Array]) -> Callable[..., Array]:
+    def of_leaves(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *leaves: function(*jax.tree.unflatten(structure, leaves))
 
-    jaxpr = jax.make_jaxpr(of_leaves(plainly))(*leaves)
-    return _CHOICE.bind(*leaves, kernel=of_leaves(kernel), jaxpr=jaxpr)
+    jaxpr, shapes = jax.make_jaxpr(of_leaves(plainly), return_shape=True)(*leaves)
+    run = of_leaves(kernel)
+    found = _CHOICE.bind(*leaves, kernel=lambda *leaves: jax.tree.leaves(run(*leaves)), jaxpr=jaxpr)
+    return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
 
-def _run(jaxpr: core.ClosedJaxpr) -> Callable[..., Array]:
-    return lambda *leaves: core.jaxpr_as_fun(jaxpr)(*leaves)[0]
+def _run(jaxpr: core.ClosedJaxpr) -> Callable[..., list[Array]]:
+    return core.jaxpr_as_fun(jaxpr)
 
 
 @_CHOICE.def_impl
@@ -49,17 +55,17 @@ def _devices(leaf: Any) -> Any:
 
 @_CHOICE.def_abstract_eval
 def _shape(*leaves, kernel, jaxpr):
-    return jaxpr.out_avals[0]
+    return jaxpr.out_avals
 
 
 def _lowered(context, *leaves, kernel, jaxpr):
-    return mlir.lower_fun(_run(jaxpr), multiple_results=False)(context, *leaves)
+    return mlir.lower_fun(_run(jaxpr))(context, *leaves)
 
 
 def _lowered_on_cpu(context, *leaves, kernel, jaxpr):
     if context.module_context.lowering_parameters.for_export:
         kernel = _run(jaxpr)
-    return mlir.lower_fun(kernel, multiple_results=False)(context, *leaves)
+    return mlir.lower_fun(kernel)(context, *leaves)
 
 
 mlir.register_lowering(_CHOICE, _lowered)
@@ -85,7 +91,8 @@ ad.primitive_jvps[_CHOICE] = _jvp
 
 def _batched(leaves, axes, *, kernel, jaxpr):
     both = (jax.vmap(function, in_axes=axes) for function in (kernel, _run(jaxpr)))
-    return natively(*both, *leaves), 0
+    found = natively(*both, *leaves)
+    return found, [0] * len(found)
 
 
 batching.primitive_batchers[_CHOICE] = _batched

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -332,10 +333,11 @@ def test_no_library_and_one_that_does_not_load_are_a_sentence_each(afresh, tmp_p
 @there
 @pytest.mark.skipif(native.instruction_set() != "AVX-512", reason="it is what is tested already")
 def test_avx2_where_there_is_avx512_too():
-    """All of this file, with the other instructions of the processor."""
+    """All of these files, with the other instructions of the processor."""
+    files = [__file__, str(Path(__file__).with_name("test_recurrence_kernels.py"))]
     options = ["-m", "not slow", "-n", "0", "-k", "not variable"]
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", __file__, *options],
+        [sys.executable, "-m", "pytest", *files, *options],
         env=os.environ | {"JSPEC_NATIVE": "avx2"}, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-3000:]

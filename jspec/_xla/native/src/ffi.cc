@@ -13,6 +13,7 @@
 #endif
 
 #include "kernels.h"
+#include "order.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -24,10 +25,13 @@ namespace {
 constexpr int64_t kOutputs = 72;
 
 using jspec::Attention;
+using jspec::Convolution;
 using jspec::Kernels;
 using jspec::Integers;
 using jspec::Kind;
 using jspec::Product;
+using jspec::Recurrence;
+using jspec::Replay;
 using jspec::RoundedProduct;
 using jspec::Stage;
 using jspec::Tile;
@@ -248,6 +252,94 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyB
   return ffi::Error::Success();
 }
 
+// The orders of all rows of a mask [B, N, N].
+std::vector<jspec::Order> orders_of(ffi::Buffer<ffi::PRED> seen) {
+  auto shape = seen.dimensions();
+  std::vector<jspec::Order> found;
+  for (int64_t row = 0; row < shape[0]; row++)
+    found.emplace_back(seen.typed_data() + row * shape[1] * shape[1], shape[1]);
+  return found;
+}
+
+ffi::Error recur(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::Buffer<ffi::F32> keys,
+                 ffi::Buffer<ffi::F32> values, ffi::Buffer<ffi::F32> factors,
+                 ffi::Buffer<ffi::F32> rates, ffi::Buffer<ffi::F32> states,
+                 ffi::Buffer<ffi::PRED> seen, int32_t delta, ffi::ResultBuffer<ffi::F32> mixed,
+                 ffi::ResultBuffer<ffi::F32> updates) {
+  auto q = queries.dimensions(), v = values.dimensions();
+  Recurrence call{queries.typed_data(), keys.typed_data(), values.typed_data(),
+                  factors.typed_data(), rates.typed_data(), states.typed_data(),
+                  mixed->typed_data(), updates->typed_data(), v[1], q[1], q[2], q[3], v[3],
+                  delta != 0};
+  std::vector<jspec::Order> orders = orders_of(seen);
+  int64_t slots = 0, blocks = (call.value_dim + jspec::kColumns - 1) / jspec::kColumns;
+  for (const jspec::Order& order : orders) {
+    slots = order.slots > slots ? order.slots : slots;
+    if (int64_t(order.steps.size()) == call.nodes) continue;
+    // Tokens that are not there, in rows of a batch that have fewer.
+    int64_t floats = call.heads * call.nodes * call.value_dim, row = &order - orders.data();
+    memset(call.mixed + row * floats, 0, floats * sizeof(float));
+    memset(call.updates + row * floats, 0, floats * sizeof(float));
+  }
+  int64_t heads = int64_t(orders.size()) * call.heads, parts = heads * blocks;
+  int64_t work = heads * call.nodes * call.key_dim * call.value_dim;
+  in_parts(pool, parts, work < (1 << 16) ? 1 : threads_of(pool, parts), [&](int64_t part) {
+    int64_t head = part / blocks, row = head / call.heads;
+    const std::vector<jspec::Step>& steps = orders[row].steps;
+    chosen->recur(call, row, head % call.heads, part % blocks, steps.data(), int64_t(steps.size()),
+                  scratch(recurrence_floats(call, slots)));
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error replay(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> states, ffi::Buffer<ffi::F32> keys,
+                  ffi::Buffer<ffi::F32> updates, ffi::Buffer<ffi::F32> factors,
+                  ffi::Buffer<ffi::S32> path, ffi::Buffer<ffi::S32> counts,
+                  ffi::ResultBuffer<ffi::F32> after) {
+  auto shape = states.dimensions();
+  Replay call{states.typed_data(), keys.typed_data(), updates.typed_data(), factors.typed_data(),
+              after->typed_data(), shape[1], keys.dimensions()[2], shape[2], shape[3]};
+  if (call.after != call.states) memcpy(call.after, call.states, states.size_bytes());
+  int64_t most = path.dimensions()[1], parts = shape[0] * call.heads, kept = 0;
+  std::vector<int32_t> nodes(path.typed_data(), path.typed_data() + path.element_count());
+  for (int32_t& node : nodes) node = node < 0 ? 0 : node < call.nodes ? node : call.nodes - 1;
+  for (int64_t row = 0; row < shape[0]; row++) kept += counts.typed_data()[row];
+  int64_t work = kept * call.heads * call.key_dim * call.value_dim;
+  in_parts(pool, parts, work < (1 << 16) ? 1 : threads_of(pool, parts), [&](int64_t part) {
+    int64_t row = part / call.heads, count = counts.typed_data()[row];
+    chosen->replay(call, row, part % call.heads, nodes.data() + row * most,
+                   count < most ? count : most);
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error convolve(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> inputs, ffi::Buffer<ffi::F32> kernel,
+                    ffi::Buffer<ffi::F32> window, ffi::Buffer<ffi::PRED> seen,
+                    ffi::ResultBuffer<ffi::F32> sums) {
+  auto shape = inputs.dimensions();
+  int64_t heads = shape[1], nodes = shape[2], lanes = shape[3];
+  Convolution call{kernel.typed_data(), heads, lanes, window.dimensions()[2]};
+  std::vector<jspec::Order> orders = orders_of(seen);
+  int64_t parts = shape[0] * heads * nodes;
+  int64_t threads = parts * lanes < (1 << 16) ? 1 : threads_of(pool, parts);
+  in_parts(pool, parts, threads, [&](int64_t part) {
+    int64_t of_head = part / nodes, node = part % nodes;
+    const std::vector<int32_t>& parents = orders[of_head / heads].parents;
+    std::vector<const float*> tokens;
+    int64_t committed = call.before;
+    for (int64_t back = 0; back <= call.before; back++) {
+      if (node >= 0) {
+        tokens.push_back(inputs.typed_data() + (of_head * nodes + node) * lanes);
+        node = parents[node];
+      } else {
+        tokens.push_back(window.typed_data() + (of_head * call.before + --committed) * lanes);
+      }
+    }
+    chosen->convolve(call, tokens.data(), of_head % heads, sums->typed_data() + part * lanes);
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 
 // Takes the kernels of an instruction set, by its name; 0 where the processor has it not.
@@ -329,4 +421,38 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_attend, attend,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Attr<float>("soft_cap")
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_recur, recur,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::PRED>>()
+                                  .Attr<int32_t>("delta")
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_replay, replay,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_convolve, convolve,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::PRED>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());

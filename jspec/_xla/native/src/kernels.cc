@@ -2,8 +2,9 @@
 #include "attention.h"
 #include "kernels.h"
 #include "product.h"
+#include "recurrence.h"
 
 namespace jspec {
 extern const Kernels JSPEC_SET;
-const Kernels JSPEC_SET = {&product, &attend};
+const Kernels JSPEC_SET = {&product, &attend, &recur, &replay, &convolve};
 }  // namespace jspec

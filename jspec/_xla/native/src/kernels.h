@@ -76,11 +76,62 @@ struct Integers {
   void (*product)(const RoundedProduct&, int64_t first, int64_t last);
 };
 
+// A node of a tree, and which states it is made from and kept in: -1 for the committed one, and for
+// none.
+struct Step {
+  int32_t node, from, to;
+};
+
+// Columns of a head that one thread goes through at once: its states stay in the first cache.
+constexpr int64_t kColumns = 64;
+
+// S' = f S + k u and o = S' q of each node, from its parent's state S.
+struct Recurrence {
+  const float* queries;  // [B, J, N, K]
+  const float* keys;
+  const float* values;   // [B, H, N, D]
+  const float* factors;  // [B, H, N]
+  const float* rates;    // of the delta rule
+  const float* states;   // [B, H, K, D], behind the committed tokens
+  float* mixed;          // [B, H, N, D], o
+  float* updates;        // u
+  int64_t heads, key_heads, nodes, key_dim, value_dim;
+  bool delta;  // u = rate (v - f S k), else v
+};
+
+// For vectors of 16 lanes or fewer: so many states, and the columns of a committed one.
+inline int64_t recurrence_floats(const Recurrence& call, int64_t slots) {
+  return (slots + 1) * call.key_dim * kColumns;
+}
+
+// The states behind some nodes, one behind the other.
+struct Replay {
+  const float* states;   // [B, H, K, D]
+  const float* keys;     // [B, H, N, K]
+  const float* updates;  // [B, H, N, D]
+  const float* factors;  // [B, H, N]
+  float* after;          // [B, H, K, D], which may be `states`
+  int64_t heads, nodes, key_dim, value_dim;
+};
+
+// Each lane's sum over a token and those before it.
+struct Convolution {
+  const float* kernel;  // [W + 1, J, C], that of the token itself last
+  int64_t heads, lanes, before;
+};
+
 struct Kernels {
   // Outputs first .. last of all rows.
   void (*product)(const Product&, int64_t first, int64_t last);
   // A part of a stage.
   void (*attend)(const Attention&, Tile&, Stage, int64_t part, int64_t parts, float* keys);
+  // A block of a head's columns, for all steps of a row.
+  void (*recur)(const Recurrence&, int64_t row, int64_t head, int64_t block, const Step*,
+                int64_t steps, float* space);
+  // One head, behind the nodes of a path.
+  void (*replay)(const Replay&, int64_t row, int64_t head, const int32_t* path, int64_t count);
+  // One node of a head; `tokens` are its inputs and those of the tokens before it.
+  void (*convolve)(const Convolution&, const float* const* tokens, int64_t head, float* into);
 };
 
 #if defined(__x86_64__)

@@ -1,0 +1,91 @@
+"""Recurrent layers of a round, whose bits do not depend on what else is in the tree."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float32, Int
+
+from jspec._xla.native.library import has, on_one_device
+
+
+def takes_recurrence(x: Float[Array, "..."], *others: Float[Array, "..."]) -> bool:
+    """Whether the kernels below compute with these arrays on a CPU."""
+    return has("jspec_recur") and all(
+        y.dtype == jnp.float32 and y.size > 0 and on_one_device(y) for y in (x, *others)
+    )
+
+
+def recur(
+    q: Float32[Array, "B J N K"],
+    k: Float32[Array, "B J N K"],
+    v: Float32[Array, "B H N D"],
+    factors: Float32[Array, "B H N"],
+    beta: Float32[Array, "B H N"] | None,
+    states: Float32[Array, "B H K D"],
+    seen: Bool[Array, "B N N"],
+) -> tuple[Float32[Array, "B H N D"], Float32[Array, "B H N D"]]:
+    """What each node reads of its state, and its update of it, each from its parent's state.
+
+    No more states are held than a count of nodes has bits, and they stay in a cache of the
+    processor.
+
+    Args:
+        q, k: of the nodes; a key head serves H / J adjacent value heads.
+        v: of the nodes.
+        factors: exp of the decays.
+        beta: of the delta rule; None: the values are added as they are.
+        states: behind the committed tokens.
+        seen: node i sees itself and its ancestors. One that sees none, not even itself, gets 0.
+
+    Returns:
+        o and u, see `jspec.models.recurrence`.
+    """
+    shapes = (jax.ShapeDtypeStruct(v.shape, jnp.float32),) * 2
+    call = jax.ffi.ffi_call("jspec_recur", shapes, vmap_method="sequential")
+    rates = factors if beta is None else beta
+    mixed, updates = call(
+        q, k, v, factors, rates, states, seen, delta=np.int32(beta is not None)
+    )  # fmt: skip
+    return mixed, updates
+
+
+def replay(
+    states: Float32[Array, "B H K D"],
+    keys: Float32[Array, "B H N K"],
+    updates: Float32[Array, "B H N D"],
+    factors: Float32[Array, "B H N 1"],
+    path: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> Float32[Array, "B H K D"]:
+    """The states behind the first `counts` nodes of a path, with the bits that `recur` gave them.
+
+    Args:
+        states: before them; written in place where nothing else reads them.
+        keys, updates, factors: of the nodes.
+        path: nodes, one behind the other.
+        counts: how many of them are kept.
+    """
+    shape = jax.ShapeDtypeStruct(states.shape, jnp.float32)
+    call = jax.ffi.ffi_call(
+        "jspec_replay", shape, vmap_method="sequential", input_output_aliases={0: 0}
+    )
+    return call(states, keys, updates, factors, path.astype(jnp.int32), counts.astype(jnp.int32))
+
+
+def convolve(
+    inputs: Float32[Array, "B J N C"],
+    kernel: Float32[Array, "J C _"],
+    window: Float32[Array, "B J W C"],
+    seen: Bool[Array, "B N N"],
+) -> Float32[Array, "B J N C"]:
+    """Each lane's sum over a node and the W tokens before it on its path.
+
+    Args:
+        inputs: of the nodes.
+        kernel: weights of the W tokens before it and of the node itself, the last.
+        window: of the last W committed tokens.
+        seen: node i sees itself and its ancestors.
+    """
+    shape = jax.ShapeDtypeStruct(inputs.shape, jnp.float32)
+    call = jax.ffi.ffi_call("jspec_convolve", shape, vmap_method="sequential")
+    return call(inputs, jnp.moveaxis(kernel, -1, 0), window, seen)
