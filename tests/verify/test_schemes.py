@@ -77,6 +77,14 @@ PUBLISHED = {
 }
 
 
+# The masks of a parallel draft model stand where the texts have that token, too.
+PARALLEL = {
+    "chain": jspec.PARD.published(MODEL, mask_token_id=3, template=trees.chain(2)),
+    "tree": jspec.PARD(MODEL, 3, trees.branching([2, 2]), **RECURSIVE),
+    "traversal": jspec.PARD(MODEL, 0, trees.branching([3, 1]), scheme=schemes.TRAVERSAL),
+}
+
+
 def emitted(drafter, seed=0, draft=DRAFT, **sampling):
     """(result, statistic over its bound). The last row is greedy, as if it were alone."""
     warm = np.append(np.full(ROWS, sampling.pop("temperature", 1.0)), 0)
@@ -135,6 +143,28 @@ def test_published_pairings_emit_the_targets_distribution(drafter):
     tokens, lengths = np.asarray(result.tokens), np.asarray(result.lengths)
     assert tokens[-1].tolist() == greedy([2])
     check_cache(result.drafter_state, tokens, lengths)
+
+
+@pytest.mark.parametrize(
+    "name", ["chain", *(pytest.param(n, marks=pytest.mark.slow) for n in ("tree", "traversal"))]
+)
+def test_so_they_do_where_no_prediction_knows_the_drafted_tokens_before_it(name):
+    result, distance = emitted(PARALLEL[name])
+    print(f"{distance:.2f}")
+    assert distance < 1
+    assert result.stats.num_accepted_tokens.sum() > ROWS / 4
+    tokens, lengths = np.asarray(result.tokens), np.asarray(result.lengths)
+    assert tokens[-1].tolist() == greedy([2])
+    # Of the text, and of no mask, the memory holds all but the root and what is unread.
+    state = result.drafter_state
+    assert (state.lengths + state.counts).tolist() == (LENGTHS + lengths - 1).tolist()
+    for row in (0, 1, 2, 3, ROWS):
+        text = [*PROMPTS[row, : LENGTHS[row]], *tokens[row, : lengths[row]]]
+        known, unread = int(state.lengths[row]), int(state.counts[row])
+        assert state.cache.lengths[row] == known
+        assert state.cache.values[0][row, 0, :known, 0].tolist() == text[:known]
+        assert state.cache.keys[0][row, 0, :known, 0].tolist() == list(range(known))
+        assert state.unread[row].tolist()[2 - unread :] == text[known:-1]
 
 
 @pytest.mark.parametrize(
