@@ -75,11 +75,16 @@ class Decoder(nn.Module):
     def num_layers(self) -> int:
         return self.config.num_layers
 
+    @property
+    def kept_lanes(self) -> tuple[int, int]:
+        """Lanes of a head's keys in the memory, and of its values."""
+        return self.config.head_dim, self.config.head_dim
+
     def init_memory(self, batch: int, capacity: int) -> KVCache:
         """Empty keys and values of `capacity` tokens a row."""
-        config = self.config
-        sizes = self.num_layers, config.num_kv_heads, config.head_dim
-        return caches.init(batch, capacity, *sizes, self.memory_dtype)
+        lanes, value_lanes = self.kept_lanes
+        sizes = self.num_layers, self.config.num_kv_heads, lanes
+        return caches.init(batch, capacity, *sizes, self.memory_dtype, value_lanes)
 
     commit = staticmethod(caches.commit)
 

@@ -261,6 +261,13 @@ class Block(nn.Module):
         return down(activation(gate) * up)
 
 
+def kept_lanes(config: LlamaConfig) -> tuple[int, int]:
+    """Lanes of a head's keys in the memory, and of its values."""
+    if config.latent is None:
+        return config.head_dim, config.head_dim
+    return config.latent.rotary_dim, config.latent.rank
+
+
 def _scaled(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
     return x if factor == 1 else x * factor
 
@@ -297,8 +304,7 @@ class RotaryDecoder(LayeredDecoder):
 
     @property
     def kept_lanes(self) -> tuple[int, int]:
-        latent = self.config.latent
-        return super().kept_lanes if latent is None else (latent.rotary_dim, latent.rank)
+        return kept_lanes(self.config)
 
     @property
     def fused(self) -> Mapping[str, FusedProjection]:

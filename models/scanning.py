@@ -73,11 +73,6 @@ class LayeredDecoder(Decoder):
             return stacking.alike(self.kinds)
         return stacking.apart(self.num_layers)
 
-    @property
-    def kept_lanes(self) -> tuple[int, int]:
-        """Lanes of a head's keys in the memory, and of its values."""
-        return self.config.head_dim, self.config.head_dim
-
     def init_memory(self, batch: int, capacity: int) -> PyTree:
         """Empty keys and values of `capacity` tokens a row."""
         return self.empty_cache(batch, capacity, list(chain.from_iterable(self.groups)))

@@ -19,10 +19,14 @@ from benchmarks import model_pairs, options
 from benchmarks.block.latency import draft
 from benchmarks.harness import command, console, headline, paired
 from benchmarks.ledger import Ledger
+from benchmarks.model_pairs import Subject
 from benchmarks.whole_rounds import Decoding
 from jspec.drafters.draft_head.block import BlockDrafter
 from jspec.models import heads
 from jspec.types import PyTree
+
+_LONGEST = 128
+"""Tokens of a text whose states are taken."""
 
 
 def main(
@@ -31,8 +35,8 @@ def main(
     questions: options.Questions = None,
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
-    ranks: Annotated[str, typer.Option(help="Of the product, comma-separated.")] = "32,64,128",
-    candidates: Annotated[str, typer.Option(help="Tokens, comma-separated.")] = "64,256",
+    ranks: Annotated[str, typer.Option(help="Of the product, comma-separated.")] = "64,128",
+    candidates: Annotated[str, typer.Option(help="Tokens, comma-separated.")] = "256",
     nodes: Annotated[int, typer.Option(min=1, help="Drafted nodes.")] = 15,
     temperatures: Annotated[str, typer.Option(help="Comma-separated.")] = "0,1",
     count: options.Count = 1,
@@ -59,8 +63,9 @@ def main(
     )
     drafts, scores, rows = {}, {}, []
     states = (1, loaded.head.num_slots, loaded.head.hidden_size)
+    seen = final_states(subject, count, prompt_tokens)
     hidden = np.random.default_rng(0).normal(size=states)
-    for name, module, params in contenders(loaded.head, loaded.params, sizes):
+    for name, module, params in contenders(loaded.head, loaded.params, sizes, seen):
         drafter = BlockDrafter(module, nodes)
         for temperature in warm:
             one = dict(about, scored=name, temperature=temperature)
@@ -82,18 +87,36 @@ def main(
         ledger.add(**about, ms=times[0], score_ms=times[1])
 
 
+def final_states(subject: Subject, count: int, tokens: int) -> np.ndarray:
+    """The target's states of prompts that are not asked, which say what directions count."""
+    others = subject.of_all_classes(2 * count, tokens)
+    rows = [row for row in range(others.count) if row % (2 * count) >= count]
+    texts = jnp.asarray(others.tokens[rows, :_LONGEST])
+    places = jnp.broadcast_to(jnp.arange(texts.shape[1]), texts.shape)
+    mask = jnp.broadcast_to(jnp.tri(texts.shape[1], dtype=bool), (*texts.shape, texts.shape[1]))
+    model: Any = subject.target.model
+    output = jax.jit(model.apply)(subject.target.params, texts, places, mask, None)
+    there = places < jnp.asarray(others.lengths)[jnp.asarray(rows)][:, None]
+    return np.asarray(output.hidden)[np.asarray(there)]
+
+
 def contenders(
-    head: Any, params: PyTree, sizes: list[tuple[int, int]]
+    head: Any, params: PyTree, sizes: list[tuple[int, int]], states: np.ndarray
 ) -> Iterator[tuple[str, Any, PyTree]]:
-    """Name, module and variables of each way to score; the first scores all."""
+    """Name, module and variables of each way to score; the first scores all, the last is a plain
+    SVD.
+    """
     every = head.clone(config=replace(head.config, hot_tokens=0))
     kept = {part: params[part] for part in ("params", heads.TARGET)}
     yield "all tokens", every, kept
     if hot := head.config.hot_tokens:
         yield f"{hot:,} hot tokens", head, params
     for rank, count in sizes:
-        made = heads.with_candidates(head, params, rank, count)
+        made = heads.with_candidates(head, params, rank, count, states)
         yield f"{count} candidates of rank {rank}", *made
+    rank, count = sizes[-1]
+    made = heads.with_candidates(head, params, rank, count)
+    yield f"{count} candidates of rank {rank}, plain SVD", *made
 
 
 def scored(head: Any, params: PyTree, hidden: jax.Array) -> Any:

@@ -21,6 +21,8 @@ from jspec.types import PyTree
 
 DOWN, UP = "down", "up"
 """The two factors, in the collection `candidates`: [r, E], and [V, r]."""
+_RIDGE = 0.01
+"""Added to the states' second moments, as a share of their mean, for directions that few have."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +46,35 @@ class CandidateConfig(LlamaConfig):
         check_integer("num_candidates", self.num_candidates, least, most, "the vocabulary")
 
 
-def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray, "..."]]:
-    """The two factors of the product of a rank that is nearest to a head: its truncated SVD.
+def factors(
+    table: Float[Array, "V E"], rank: int, states: Float[Array, "N E"] | None = None
+) -> dict[str, Float[np.ndarray, "..."]]:
+    """The two factors of the product of a rank that is nearest to a head.
+
+    Without states it is the truncated SVD, which EAGLE-4 begins its training with. With states it
+    is nearest in the mean square of their scores: the truncated SVD of the head times a root of
+    their second moments. No training is needed to find the likeliest tokens then.
 
     Args:
         table: one row for each token.
         rank: r.
+        states: some that will be scored; a few hundred do. None: all directions count alike.
 
     Returns:
-        `down` [r, E], whose rows are orthonormal, and `up` [V, r]; up @ down is near the table.
+        `down` [r, E] and `up` [V, r]; up @ down is near the table.
     """
     whole = np.asarray(blocks.table(table), np.float32)
+    root = np.eye(whole.shape[1])
+    if states is not None:
+        seen = np.asarray(states, np.float64).reshape(-1, len(root))
+        moments = seen.T @ seen / len(seen)
+        root = np.linalg.cholesky(moments + _RIDGE * np.trace(moments) / len(root) * root)
     # The right singular vectors are those of E x E numbers, which take seconds where V x E would
     # take minutes.
-    _, vectors = np.linalg.eigh((whole.T @ whole).astype(np.float64))
-    down = vectors[:, ::-1][:, :rank].T.astype(np.float32)
-    return {DOWN: down, UP: whole @ down.T}
+    _, vectors = np.linalg.eigh(root.T @ (whole.T @ whole) @ root)
+    best = vectors[:, ::-1][:, :rank]
+    down, back = np.linalg.solve(root.T, best).T, root @ best
+    return {DOWN: down.astype(np.float32), UP: whole @ back.astype(np.float32)}
 
 
 def declare(head: nn.Module, config: CandidateConfig) -> None:
@@ -88,11 +103,17 @@ def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) 
     return jnp.put_along_axis(wide, ids, exact, axis=-1, inplace=False)
 
 
-def with_candidates(head: Any, params: PyTree, rank: int, count: int) -> tuple[Any, PyTree]:
+def with_candidates(
+    head: Any,
+    params: PyTree,
+    rank: int,
+    count: int,
+    states: Float[Array, "N E"] | None = None,
+) -> tuple[Any, PyTree]:
     """A head that scores candidates alone, which a product of low rank finds, in place of all.
 
-    The factors are the truncated SVD of the table that it scores by, and are not trained. A head of
-    hot tokens has candidates among all tokens instead.
+    The factors are made of the table that it scores by, and are not trained; see `factors`. A head
+    of hot tokens has candidates among all tokens instead.
 
     Args:
         head: an EAGLE, block or MTP head, which scores by the target's table or by one of as many
@@ -100,6 +121,8 @@ def with_candidates(head: Any, params: PyTree, rank: int, count: int) -> tuple[A
         params: its variables.
         rank: of the product.
         count: candidates of each state.
+        states: some that the target's head scores, `Output.hidden` of any text; a plain SVD misses
+            most of the likeliest tokens.
 
     Returns:
         The module and its variables.
@@ -120,7 +143,7 @@ def with_candidates(head: Any, params: PyTree, rank: int, count: int) -> tuple[A
     made = head.clone(config=replace(head.config, **changes))
     own = params["params"].get("head")
     table = params["target"]["head"] if own is None else own
-    found = factors(table, rank)
+    found = factors(table, rank, states)
     kept = {name: part for name, part in params.items() if name not in ("scored", "hot")}
     held = {name: jnp.asarray(array, head.param_dtype) for name, array in found.items()}
     return made, kept | {"candidates": held}

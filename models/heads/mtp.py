@@ -12,7 +12,7 @@ from jspec.models.heads import candidates
 from jspec.models.heads.base import TransformerHead
 from jspec.models.heads.candidates import CandidateConfig
 from jspec.models.linear import Linear
-from jspec.models.llama import Block
+from jspec.models.llama import Block, kept_lanes
 from jspec.models.norms import RMSNorm
 from jspec.types import Output
 
@@ -46,6 +46,10 @@ class MTPHead(TransformerHead):
     """
 
     config: MTPConfig
+
+    @property
+    def kept_lanes(self) -> tuple[int, int]:
+        return kept_lanes(self.config)
 
     def setup(self):
         config, dtypes = self.config, (self.dtype, self.param_dtype)

@@ -28,18 +28,21 @@ from jspec.models.huggingface import (
     families,
     mtp,
     pickles,
+    quantised,
     settings,
     shards,
     weights,
 )
 from jspec.models.huggingface.draft_heads import EMBED, FACTORS, HEAD, MASK, OFFSETS, Names
 from jspec.models.huggingface.pickles import Pickled
+from jspec.models.huggingface.quantised import Dequantised
 from jspec.models.huggingface.shards import Shards
 from jspec.models.huggingface.weights import Weight
 from jspec.models.llama import Layer, LlamaConfig
 from jspec.models.load import Loaded
 from jspec.types import PyTree
 
+Files = Shards | Dequantised | Pickled
 _SAMPLES = 4096
 _ROUNDING = 0.02
 """Relative distance of two copies of one table in dtypes of 8 bits and more: 2^-9 at most, and room
@@ -127,10 +130,12 @@ def own(target: Loaded) -> Path | None:
     return None if family.mtp is None else folder
 
 
-def _open(folder: Path) -> Shards | Pickled:
+def _open(folder: Path) -> Files:
     """The weights' files; safetensors go before pickles."""
     if any((folder / name).is_file() for name in (shards.INDEX, shards.SINGLE)):
-        return shards.open_folder(folder)
+        config = folder / "config.json"  # a target's head is quantised as the target is
+        fields = settings.read(config) if config.is_file() else settings.Settings({}, str(config))
+        return quantised.reader(fields)(shards.open_folder(folder))
     readers = {
         "*.safetensors": shards.open_file,
         "*.bin": pickles.open_file,
@@ -150,7 +155,7 @@ def _open(folder: Path) -> Shards | Pickled:
     )
 
 
-def _eagle(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+def _eagle(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     bias = "layers.0.self_attn.q_proj.bias" in names.held
     shape = eagle_layouts.shape(folder, target.model)
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
@@ -159,7 +164,7 @@ def _eagle(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) 
     return HeadLayout(config, list(table), (EMBED,), biased=("fuse",))
 
 
-def _eagle3(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     config = eagle_layouts.read(
         folder,
         target.model,
@@ -171,7 +176,7 @@ def _eagle3(folder: Path, files: Shards | Pickled, names: Names, target: Loaded)
     return HeadLayout(config, table, tuple(beside))
 
 
-def _medusa(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+def _medusa(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     # From the tensors: config.json has no sizes, and is known to name another number of heads.
     indexed = [re.match(r"(\d+)\.(\d+)\.", name) for name in names.held]
     heads, layers = (max(int(found[part]) for found in indexed if found) for part in (1, 2))
@@ -186,7 +191,7 @@ def _medusa(folder: Path, files: Shards | Pickled, names: Names, target: Loaded)
     return HeadLayout(config, list(draft_heads.medusa(config)), ())
 
 
-def _block(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+def _block(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     config, copies = block_layouts.read(folder, names.held, target.model)
     if HEAD in names.held and HEAD not in copies:
         config = replace(config, draft_tokens=files.shape(names.held[HEAD])[0])
@@ -194,7 +199,7 @@ def _block(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) 
     return HeadLayout(config, list(draft_heads.block_head(config)), beside, copies)
 
 
-def _mtp(folder: Path, files: Shards | Pickled, names: Names, target: Loaded) -> HeadLayout:
+def _mtp(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     model: Any = target.model
     family = families.find(settings.read(folder / "config.json"))
     if (layout := family.mtp) is None or layout.mark not in names.held:
@@ -232,7 +237,7 @@ _LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Loaded], HeadLayout]] = {
 
 
 def _factors(
-    folder: Path, files: Shards | Pickled, names: Names, head: Any, table: jax.Array
+    folder: Path, files: Files, names: Names, head: Any, table: jax.Array
 ) -> dict[str, np.ndarray]:
     """The two factors that find candidates: those of the files, or where there are none the SVD."""
     config = head.config
@@ -257,7 +262,7 @@ def _factors(
     return {part: files.read(names.held[name]) for part, name in held.items()}
 
 
-def _check(folder: Path, files: Shards | Pickled, names: Names, layout: HeadLayout) -> None:
+def _check(folder: Path, files: Files, names: Names, layout: HeadLayout) -> None:
     """Raises InputError unless the tensors are those of the table, in shape too."""
     wanted = {
         name: shape
@@ -282,9 +287,7 @@ def _check(folder: Path, files: Shards | Pickled, names: Names, layout: HeadLayo
             )
 
 
-def _check_copy(
-    folder: Path, files: Shards | Pickled, target: PyTree, name: str, array: str
-) -> None:
+def _check_copy(folder: Path, files: Files, target: PyTree, name: str, array: str) -> None:
     """Raises InputError if the head's copy of an array of the target is of another model."""
     shape, wanted = files.shape(name), _table(target, array).shape
     words = {"embed": "embeddings", "head": "scores"}[array]
@@ -301,7 +304,7 @@ def _check_copy(
         )
 
 
-def _distance(files: Shards | Pickled, target: PyTree, name: str, array: str) -> float:
+def _distance(files: Files, target: PyTree, name: str, array: str) -> float:
     """The relative distance of some numbers of a tensor and those of an array of the target."""
     shape, ours = files.shape(name), _table(target, array)
     if shape != ours.shape:
@@ -318,7 +321,7 @@ def _table(target: PyTree, array: str) -> Any:
     return blocks.table(held.get(array, held["embed"]))  # the head may be the embedding
 
 
-def _scored(folder: Path, files: Shards | Pickled, vocab_size: int) -> jax.Array:
+def _scored(folder: Path, files: Files, vocab_size: int) -> jax.Array:
     """The target's ids of the tokens that an EAGLE-3 head scores."""
     offsets = files.indices(OFFSETS)
     ids = offsets + np.arange(len(offsets))

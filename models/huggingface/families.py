@@ -47,8 +47,7 @@ class Family:
     buffers: str = r".*\.rotary_emb\.inv_freq"
     """Tensors that some checkpoints hold and that are no weights, as a regular expression."""
     extra_layers: bool = False
-    """True where layers may follow the last one in a checkpoint, which are heads for several tokens
-    and are not read."""
+    """True where layers may follow the last one in a checkpoint: draft heads, see `mtp`."""
     mtp: MTPLayout | None = None
     """The names of the draft head that comes with the weights; None: there is none."""
 
@@ -73,6 +72,7 @@ FAMILIES = (
         Llama,
         deepseek.weights,
         extra_layers=True,
+        mtp=mtp.NEXTN,
     ),
     Family(
         "Glm4MoeForCausalLM",
@@ -81,6 +81,7 @@ FAMILIES = (
         Llama,
         deepseek.weights,
         extra_layers=True,
+        mtp=mtp.NEXTN,
     ),
     Family(
         "Glm4MoeLiteForCausalLM",
@@ -89,6 +90,7 @@ FAMILIES = (
         Llama,
         deepseek.weights,
         extra_layers=True,
+        mtp=mtp.NEXTN,
     ),
     Family("GptOssForCausalLM", "gpt_oss", gpt_oss.gpt_oss, Llama, gpt_oss.weights),
     Family(

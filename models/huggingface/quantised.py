@@ -51,6 +51,10 @@ class Dequantised:
         """One tensor, as `rows`."""
         return self.rows(name, slice(None))
 
+    def indices(self, name: str) -> np.ndarray:
+        """A tensor of whole numbers, which is no parameter."""
+        return self.shards.indices(name)
+
     def rows(self, name: str, rows: slice) -> np.ndarray:
         """Rows of one tensor.
 

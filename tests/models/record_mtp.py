@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
+from transformers.models.glm4_moe import modeling_glm4_moe as glm
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 HERE = Path(__file__).parent
@@ -50,7 +52,22 @@ QWEN = Kind(
     norm="norm",
     offset=1.0,
 )
-KINDS = {"qwen3_next": QWEN}
+NEXTN = {
+    "prefix": "model.layers.3.",
+    "block": "",
+    "fuse": "eh_proj",
+    "token_norm": "enorm",
+    "state_norm": "hnorm",
+    "norm": "shared_head.norm",
+    "number": 1,
+}
+KINDS = {
+    "qwen3_next": QWEN,
+    "deepseek_v3": Kind(
+        deepseek.DeepseekV3DecoderLayer, deepseek.DeepseekV3RotaryEmbedding, **NEXTN
+    ),
+    "glm4_moe": Kind(glm.Glm4MoeDecoderLayer, glm.Glm4MoeRotaryEmbedding, **NEXTN),
+}
 
 
 def norm(x, weight, eps, offset):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -17,7 +18,7 @@ from jspec import methods
 from jspec.models import heads
 
 FIXTURES = Path(__file__).parent / "fixtures"
-NAMES = ("qwen3_next",)
+NAMES = ("qwen3_next", "deepseek_v3", "glm4_moe")
 CHAIN, TREE = jspec.tree.branching([1, 1, 1]), jspec.tree.branching([3, 2, 1])
 
 
@@ -107,6 +108,7 @@ def test_it_drafts_for_its_own_target(target, checkpoint, reference, template):
         assert (found.stats.num_draft_tokens > 0).all()
 
 
+@pytest.mark.parametrize("name", NAMES[:1], indirect=True)
 def test_rejection_keeps_the_distribution(target, checkpoint, reference):
     """The second token, which the head drafted first, against the target's in closed form."""
     head, params, _ = heads.load(checkpoint, target)
@@ -148,6 +150,46 @@ def test_methods_find_it(target, checkpoint, fixtures, name):
         methods.build("eagle2", bare)
 
 
+@pytest.mark.parametrize("name", NAMES[1:], indirect=True)
+def test_a_table_of_its_own_is_kept(tmp_path, target, fixtures, name):
+    """Files hold a copy of the target's head, which is not held twice, or another table."""
+    place = "model.layers.3.shared_head.head.weight"
+    table = np.random.default_rng(0).normal(size=(64, 16)).astype(np.float32)
+    folder = whole(tmp_path / "it", fixtures, name, **{place: table})
+    head, params, _ = heads.load(folder, target)
+    assert head.config.own_head and params["target"].keys() == {"embed"}
+    state = np.ones((1, 1, 16), np.float32)
+    np.testing.assert_allclose(head.score(params, state)[0, 0], table.sum(1), rtol=1e-4, atol=1e-4)
+    other = {"model.layers.3.embed_tokens.weight": table}
+    with pytest.raises(ValueError, match="was trained on other embeddings than this target's"):
+        heads.load(whole(tmp_path / "other", fixtures, name, **other), target)
+    second = {"model.layers.4.eh_proj.weight": table}
+    with pytest.raises(ValueError, match=r"holds 1 tensor \(model.layers.4.eh_proj.weight\)"):
+        heads.load(whole(tmp_path / "second", fixtures, name, **second), target)
+
+
+@pytest.mark.parametrize("name", NAMES[1:2], indirect=True)
+def test_a_head_beside_float8_weights_is_dequantised(tmp_path, target, fixtures, name):
+    folder = whole(tmp_path / "it", fixtures, name)
+    whole_head = heads.load(folder, target).params["params"]["fuse"]["weight"]
+    file = folder / "mtp.safetensors"
+    held = load_file(file)
+    low = held["model.layers.3.eh_proj.weight"].astype(ml_dtypes.float8_e4m3fn)
+    held["model.layers.3.eh_proj.weight"] = low
+    held["model.layers.3.eh_proj.weight_scale_inv"] = np.full((4, 8), 2, np.float32)
+    save_file(held, file)
+    index = folder / "model.safetensors.index.json"
+    names = json.loads(index.read_text())
+    names["weight_map"]["model.layers.3.eh_proj.weight_scale_inv"] = "mtp.safetensors"
+    index.write_text(json.dumps(names))
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [4, 4]}
+    (folder / "config.json").write_text(json.dumps(config))
+    found = heads.load(folder, target).params["params"]["fuse"]["weight"]
+    np.testing.assert_array_equal(found, 2 * low.astype(np.float32))
+    np.testing.assert_allclose(found, 2 * whole_head, rtol=0.07, atol=0.01)
+
+
 def test_it_is_saved_in_our_format(target, checkpoint, tmp_path):
     head, variables = heads.read_variables(checkpoint, target, only="mtp")
     heads.save(tmp_path / "saved", head, variables, target)
@@ -156,6 +198,7 @@ def test_it_is_saved_in_our_format(target, checkpoint, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, held, variables)
 
 
+@pytest.mark.parametrize("name", NAMES[:1], indirect=True)
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -166,14 +209,14 @@ def test_it_is_saved_in_our_format(target, checkpoint, tmp_path):
     ],
     ids=["missing", "left_over", "width", "none"],
 )
-def test_tensors_that_do_not_fit_are_refused(tmp_path, fixtures, target, changes, why):
-    folder = whole(tmp_path / "it", fixtures, "qwen3_next", **changes)
+def test_tensors_that_do_not_fit_are_refused(tmp_path, fixtures, target, name, changes, why):
+    folder = whole(tmp_path / "it", fixtures, name, **changes)
     with pytest.raises(ValueError, match=why):
         heads.load(folder, target)
 
 
-def test_a_family_without_such_heads_is_refused(tmp_path, fixtures, target):
-    folder = whole(tmp_path / "it", fixtures, "qwen3_next")
+def test_a_family_without_such_heads_is_refused(tmp_path, fixtures, target, name):
+    folder = whole(tmp_path / "it", fixtures, name)
     shutil.copy(fixtures / "qwen3" / "config.json", folder / "config.json")
     with pytest.raises(ValueError, match="an MTP head of Qwen3ForCausalLM, which jspec does not"):
         heads.load(folder, target)
