@@ -27,6 +27,8 @@ from jspec.types import PyTree
 
 _LONGEST = 128
 """Tokens of a text whose states are taken."""
+_PARTS = 8
+"""Of the states: scores of all tokens are large."""
 
 
 def main(
@@ -61,12 +63,13 @@ def main(
         f"{named}: {asked.count} prompts, {new_tokens} tokens each, {nodes} nodes a round, of "
         f"{subject.target.model.vocab_size:,} tokens"
     )
-    drafts, scores, rows = {}, {}, []
+    drafts, scores, rows, tops = {}, {}, [], {}
     states = (1, loaded.head.num_slots, loaded.head.hidden_size)
-    seen = final_states(subject, count, prompt_tokens)
+    asked_states, seen = final_states(subject, count, prompt_tokens)
     hidden = np.random.default_rng(0).normal(size=states)
     for name, module, params in contenders(loaded.head, loaded.params, sizes, seen):
         drafter = BlockDrafter(module, nodes)
+        tops[name] = likeliest(module, params, asked_states)
         for temperature in warm:
             one = dict(about, scored=name, temperature=temperature)
             if not ledger.find(**one):
@@ -81,23 +84,34 @@ def main(
         drafts[name] = draft(drafter, params, module.features, module.vocab_size, 128)
         scores[name] = scored(module, params, jnp.asarray(hidden, jnp.float32))
     times = [{}, {}] if not repeats else [medians(runs, repeats) for runs in (drafts, scores)]
-    ways = list(drafts)
-    console.print(table(ways, rows, warm, *times))
-    if times[0]:
-        ledger.add(**about, ms=times[0], score_ms=times[1])
+    every = next(iter(tops.values()))
+    found = {name: float(np.mean(top == every)) for name, top in tops.items()}
+    console.print(table(found, rows, warm, *times))
+    console.print(
+        f"found: of {len(every)} states of the target in the prompts, the share whose likeliest "
+        f"token is scored; the factors are of {len(seen)} states in other prompts."
+    )
+    ledger.add(**about, found=found, ms=times[0], score_ms=times[1])
 
 
-def final_states(subject: Subject, count: int, tokens: int) -> np.ndarray:
-    """The target's states of prompts that are not asked, which say what directions count."""
-    others = subject.of_all_classes(2 * count, tokens)
-    rows = [row for row in range(others.count) if row % (2 * count) >= count]
-    texts = jnp.asarray(others.tokens[rows, :_LONGEST])
+def final_states(subject: Subject, count: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """The target's states in the prompts that are asked, and in as many others of each class."""
+    both = subject.of_all_classes(2 * count, tokens)
+    texts = jnp.asarray(both.tokens[:, :_LONGEST])
     places = jnp.broadcast_to(jnp.arange(texts.shape[1]), texts.shape)
     mask = jnp.broadcast_to(jnp.tri(texts.shape[1], dtype=bool), (*texts.shape, texts.shape[1]))
     model: Any = subject.target.model
     output = jax.jit(model.apply)(subject.target.params, texts, places, mask, None)
-    there = places < jnp.asarray(others.lengths)[jnp.asarray(rows)][:, None]
-    return np.asarray(output.hidden)[np.asarray(there)]
+    hidden, there = np.asarray(output.hidden), np.asarray(places) < both.lengths[:, None]
+    is_asked = np.arange(both.count) % (2 * count) < count
+    return hidden[is_asked][there[is_asked]], hidden[~is_asked][there[~is_asked]]
+
+
+def likeliest(head: Any, params: PyTree, states: np.ndarray) -> np.ndarray:
+    """The token that each state's scores put first."""
+    run = jax.jit(lambda params, one: head.scored(params)[head.score(params, one).argmax(-1)])
+    parts = [run(params, jnp.asarray(one)[None])[0] for one in np.array_split(states, _PARTS)]
+    return np.concatenate(parts)
 
 
 def contenders(
@@ -131,18 +145,17 @@ def medians(runs: dict[str, Any], repeats: int) -> dict[str, float]:
 
 
 def table(
-    ways: list[str],
+    found: dict[str, float],
     rows: list[dict[str, Any]],
     warm: list[float],
     drafts: dict[str, float],
     scores: dict[str, float],
 ) -> Table:
-    """Tokens per round by temperature, and times."""
-    shown = Table(
-        "scored", *(f"T {one:g}" for one in warm), "draft ms", "scores ms", box=box.MARKDOWN
-    )
-    for name in ways:
-        cells = [name]
+    """Share of the likeliest tokens, tokens per round by temperature, and times."""
+    titles = (*(f"T {one:g}" for one in warm), "draft ms", "scores ms")
+    shown = Table("scored", "found", *titles, box=box.MARKDOWN)
+    for name, share in found.items():
+        cells = [name, f"{share:.0%}"]
         for temperature in warm:
             of = [r for r in rows if (r["scored"], r["temperature"]) == (name, temperature)]
             cells.append(f"{sum(of[0]['tokens']) / sum(of[0]['rounds']):.2f}")

@@ -19,6 +19,7 @@ from jspec.models.linear import unembed
 from jspec.models.llama import LlamaConfig
 from jspec.types import PyTree
 
+States = Float[Array, "N E"] | Float[np.ndarray, "N E"]
 DOWN, UP = "down", "up"
 """The two factors, in the collection `candidates`: [r, E], and [V, r]."""
 _RIDGE = 0.01
@@ -47,7 +48,7 @@ class CandidateConfig(LlamaConfig):
 
 
 def factors(
-    table: Float[Array, "V E"], rank: int, states: Float[Array, "N E"] | None = None
+    table: Float[Array, "V E"], rank: int, states: States | None = None
 ) -> dict[str, Float[np.ndarray, "..."]]:
     """The two factors of the product of a rank that is nearest to a head.
 
@@ -108,7 +109,7 @@ def with_candidates(
     params: PyTree,
     rank: int,
     count: int,
-    states: Float[Array, "N E"] | None = None,
+    states: States | None = None,
 ) -> tuple[Any, PyTree]:
     """A head that scores candidates alone, which a product of low rank finds, in place of all.
 
