@@ -115,8 +115,10 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    # A folder within holds the weights again, as authors trained them: gpt-oss has two.
+    patterns = dict(allow_patterns=[*wanted], ignore_patterns=["*/*"])
     try:
-        return Path(snapshot_download(bare, revision=revision or None, allow_patterns=[*wanted]))
+        return Path(snapshot_download(bare, revision=revision or None, **patterns))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise InputError(

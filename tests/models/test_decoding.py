@@ -8,7 +8,11 @@ from safetensors.numpy import load_file
 import jspec
 import jspec.models
 
-NAMES = ("qwen3_next", "granite4", "glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+SLOW = ("deepseek_v2", "glm4_moe", "glm4_moe_lite", "gpt_oss")
+NAMES = (
+    *("qwen3_next", "granite4", "deepseek_v3"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+)
 TREE = jspec.tree.branching([3, 2, 1])
 
 

@@ -249,7 +249,7 @@ def test_without_the_package_it_asks_the_hub_and_says_both_ways(monkeypatch, fix
 
     asked = []
 
-    def give(name, revision, allow_patterns):
+    def give(name, revision, allow_patterns, ignore_patterns):
         asked.append((name, revision))
         if revision != "v1":
             raise OSError("no network")

@@ -129,6 +129,7 @@ def test_the_memory_is_latents_and_one_rotary_key(fixtures):
     assert {part.shape for part in cache.values} == {(2, 1, 32, sizes.rank)}
 
 
+@pytest.mark.slow
 def test_a_latent_model_drafts_for_itself(recorded):
     """As a draft model it scores a tree level by level, with the levels above beside it."""
     found = recorded("deepseek_v3")
@@ -143,6 +144,7 @@ def test_a_latent_model_drafts_for_itself(recorded):
     assert drafted.stats.num_accepted_tokens.sum() > 0
 
 
+@pytest.mark.slow
 def test_latents_in_int8_are_those_of_plain_decoding(recorded):
     found = recorded("deepseek_v3")
     model = found.model.clone(kv_dtype=jnp.int8)

@@ -306,10 +306,16 @@ def test_a_file_is_no_folder(folder):
 
 
 def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
+    """And it is asked for what lies in the folder alone."""
     import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
 
     def absent(*_, **asked):
         assert not any("bin" in pattern or pattern == "*" for pattern in asked["allow_patterns"])
+        patterns = {name: asked[name] for name in ("allow_patterns", "ignore_patterns")}
+        names = ["model.safetensors", "original/model.safetensors", "tokenizer.json", "a.bin"]
+        taken = list(filter_repo_objects(names, **patterns))
+        assert taken == ["model.safetensors", "tokenizer.json"]
         raise OSError("no network\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
