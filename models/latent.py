@@ -7,6 +7,7 @@ what it reads, a mean of latents, goes through that of the values. Nodes of a tr
 committed tokens are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,22 @@ class LatentAttention:
             )
 
 
+def check(num_kv_heads: int, ropes: Sequence[Rope | None]) -> None:
+    """Refuses what a decoder of latents has no place for.
+
+    Raises:
+        InputError: if it keeps more than one head, or a layer has no rotary positions.
+    """
+    if num_kv_heads != 1:
+        raise InputError(
+            f"num_kv_heads is {num_kv_heads}, and latents are kept once for all heads; pass 1"
+        )
+    if None in ropes:
+        raise InputError(
+            f"layer {ropes.index(None)} has no rope, and latents have a rotary key; give it one"
+        )
+
+
 def attend(
     block: Any,
     read: Float[Array, "B N E"],
@@ -59,6 +76,7 @@ def attend(
     mask: Mask,
     past: attention.Past,
     rope: Rope,
+    window: int | None,
 ) -> tuple[Float[Array, "B N E"], Held, Held]:
     """What attention adds, and what is kept of the tokens: rotary keys and latents, of one head.
 
@@ -69,6 +87,7 @@ def attend(
         mask: who sees whom, as in `jspec.models.attention.attend`.
         past: what the layer holds of tokens and nodes before.
         rope: turns the rotary lanes.
+        window: tokens that a token sees; None: all before it.
     """
     config, sizes = block.config, block.config.latent
     heads, dim = config.num_heads, sizes.plain_dim + sizes.rotary_dim
@@ -97,6 +116,7 @@ def attend(
         jnp.concatenate([absorbed, turned], axis=-1),
         *(keys, values, mask, past, positions),
         scale=dim**-0.5 if config.attention_scale is None else config.attention_scale,
+        window=window,
         latent=True,
     )
     mixed = jnp.einsum("bnhr,hvr->bnhv", mixed.reshape(*q.shape[:3], -1), value_up)

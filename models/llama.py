@@ -197,8 +197,8 @@ class Block(nn.Module):
         """What attention adds, and the keys and values of the tokens."""
         config = self.config
         if config.latent is not None:
-            assert layer.rope is not None, "the latents' key is a rotary one"
-            return latent.attend(self, read, positions, mask, past, layer.rope)
+            assert layer.rope is not None, "refused when the decoder is made"
+            return latent.attend(self, read, positions, mask, past, layer.rope, layer.window)
         q, k, v, gate = self.heads(read)
         if layer.rope is not None:
             turn = turns(layer.rope, config.head_dim, config.context, positions)
@@ -295,6 +295,8 @@ class RotaryDecoder(LayeredDecoder):
                 f"layers describes {len(config.layers)} of {config.num_layers} layers; give one "
                 "each, or none"
             )
+        if config.latent is not None:
+            latent.check(config.num_kv_heads, [layer.rope for layer in self.kinds])
         super().__post_init__()
 
     @property

@@ -27,7 +27,7 @@ class Attention(Block):
 
     @nn.compact
     def __call__(self, read, positions, mask, past):
-        return self.attend(read, positions, mask, past, Layer(ROPE))
+        return self.attend(read, positions, mask, past, self.layer)
 
 
 def config(sizes: LatentAttention, **fields) -> LlamaConfig:
@@ -50,7 +50,7 @@ def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return x / np.sqrt((x * x).mean() + 1e-6) * scale
 
 
-def by_paper(held: dict, sizes: LatentAttention, path: list[np.ndarray], scale: float):
+def by_paper(held: dict, sizes: LatentAttention, path: list[np.ndarray], window: int | None):
     """What attention adds to the last of a path's states: appendix C, equations 37 to 47.
 
     Keys and values of all heads are made of the latents, as the paper writes it.
@@ -69,9 +69,10 @@ def by_paper(held: dict, sizes: LatentAttention, path: list[np.ndarray], scale: 
     asked = normed(made[:split], held["q_norm"]) if split else path[-1]
     q = (held["q"] @ asked).reshape(HEADS, -1)
     q[:, sizes.plain_dim :] = turned(q[:, sizes.plain_dim :], len(path) - 1)
-    scores = np.einsum("hd,shd->hs", q, np.stack(keys)) * scale
+    seen = slice(-window if window else None, None)
+    scores = np.einsum("hd,shd->hs", q, np.stack(keys[seen])) / np.sqrt(q.shape[1])
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    mixed = np.einsum("hs,shv->hv", weights, np.stack(values))
+    mixed = np.einsum("hs,shv->hv", weights, np.stack(values[seen]))
     return held["output"] @ mixed.reshape(-1)
 
 
@@ -83,11 +84,11 @@ def arrays(params: dict) -> dict:
     }
 
 
-@pytest.mark.parametrize("query_rank", [7, None])
-def test_a_tree_of_latents_is_attended_as_the_paper_says(query_rank):
+@pytest.mark.parametrize(("query_rank", "window"), [(7, None), (None, 3)])
+def test_a_tree_of_latents_is_attended_as_the_paper_says(query_rank, window):
     sizes = LatentAttention(6, query_rank, 5, 4, 3)
     shape = config(sizes)
-    block = Attention(shape, jnp.float32, jnp.float32)
+    block = Attention(shape, jnp.float32, jnp.float32, layer=Layer(ROPE, window))
     draw = np.random.default_rng(0)
     states = draw.normal(size=(1, COMMITTED + len(PARENTS), WIDTH)).astype(np.float32)
     seen = np.eye(len(PARENTS), dtype=bool)
@@ -113,11 +114,11 @@ def test_a_tree_of_latents_is_attended_as_the_paper_says(query_rank):
     found, *_ = block.apply(params, rest, *given)
     for node in range(len(PARENTS)):
         path = [*read[0].astype(np.float64), *rest[0, seen[node]].astype(np.float64)]
-        wanted = by_paper(arrays(params), sizes, path, 9**-0.5)
+        wanted = by_paper(arrays(params), sizes, path, window)
         np.testing.assert_allclose(found[0, node], wanted, atol=1e-5)
         if node == 2:  # its sibling counts: it would show
             path.insert(-1, rest[0, 1].astype(np.float64))
-            other = by_paper(arrays(params), sizes, path, 9**-0.5)
+            other = by_paper(arrays(params), sizes, path, window)
             assert np.abs(found[0, node] - other).max() > 1e-3
 
 
@@ -206,6 +207,18 @@ def test_an_adapter_of_the_absorbed_matrices_is_refused(fixtures, tmp_path):
         jspec.models.load(
             fixtures / "deepseek_v3", with_tokenizer=False, adapters={"one": tmp_path / "one"}
         )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (dict(num_kv_heads=3), "num_kv_heads is 3, and latents are kept once"),
+        (dict(layers=(Layer(None),)), "layer 0 has no rope"),
+    ],
+)
+def test_decoders_without_a_place_for_latents_are_refused(fields, message):
+    with pytest.raises(jspec.InputError, match=message):
+        jspec.models.Llama(config(SIZES, **fields))
 
 
 def test_odd_rotary_lanes_are_refused():

@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import jspec
-from jspec.models import ExpertGroups, Experts, experts
+import jspec.models
+from jspec.models import ExpertGroups, Experts, checkpoint, experts
 
 SCORES = np.random.default_rng(0).normal(size=(2, 40, 8))
 CORRECTION = np.random.default_rng(1).normal(size=8) / 4
@@ -95,3 +97,18 @@ def test_each_part_of_the_rule_shows():
 def test_groups_that_do_not_fit_are_refused(groups, chosen, message):
     with pytest.raises(jspec.InputError, match=message):
         Experts(8, chosen, 4, groups=groups)
+
+
+def test_the_bias_of_the_choice_stays_float32(fixtures):
+    """Rounded to bfloat16, whose steps are 2^-8 of it, it would order other experts first."""
+    folder = fixtures / "deepseek_v3"
+    for how in (dict(), dict(param_dtype="int8")):
+        dtype = dict(param_dtype="bfloat16") | how
+        loaded = jspec.models.load(folder, "bfloat16", **dtype, with_tokenizer=False)
+        held = loaded.params["params"]["layers_1"]["experts"]
+        assert held["correction"].dtype == jnp.float32
+        assert held["router"]["weight"].dtype == jnp.bfloat16
+        created = checkpoint.shapes(loaded.model)["params"]["layers_1"]["experts"]
+        assert created["correction"].dtype == jnp.float32
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    np.testing.assert_array_equal(held["correction"], load_file(folder / "model.safetensors")[name])
