@@ -116,9 +116,16 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     # A folder within holds the weights again, as authors trained them: gpt-oss has two.
-    patterns = dict(allow_patterns=[*wanted], ignore_patterns=["*/*"])
+    within = ["*/*"]
     try:
-        return Path(snapshot_download(bare, revision=revision or None, **patterns))
+        return Path(
+            snapshot_download(
+                bare,
+                revision=revision or None,
+                allow_patterns=[*wanted],
+                ignore_patterns=within,
+            )
+        )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise InputError(
