@@ -43,7 +43,7 @@ class Counts:
 
     Args:
         found: the rows.
-        methods: of these; None: all that have at least half of the most questions.
+        methods: of these; None: all that have at least three quarters of the most questions.
     """
 
     def __init__(self, found: Iterable[dict], methods: Sequence[str] | None = None):
@@ -54,7 +54,7 @@ class Counts:
             if methods is None or name in methods
         }
         most = max(map(len, answered.values()))
-        least = 1 if methods is not None else max(1, most / 2)
+        least = 1 if methods is not None else max(1, 0.75 * most)
         self.methods = [name for name, those in answered.items() if len(those) >= least]
         common = [answered[name] for name in self.methods]
         self.questions = set.intersection(*common) if common else set()
@@ -102,7 +102,21 @@ def table_1(one: Counts) -> str:
     for name in one.methods:
         by_kind = [one.mat(name, kind) for kind in kinds]
         lines.append([LINES[name], *by_kind, one.mat(name), *PAPER.get(name, (None, None))])
-    return f"{table(header, lines)}\n\n{measured(one.rows)}"
+    return f"{table(header, lines)}\n\n{measured(one.rows)}{fewer(one)}"
+
+
+def fewer(one: Counts) -> str:
+    """The methods that answered fewer questions, beside Token Recycling on the same ones."""
+    there = {row["method"] for row in one.rows}
+    told = ""
+    for name in LINES:
+        if name in there and name not in one.methods:
+            both = Counts(one.rows, (TR, name))
+            told += (
+                f" {LINES[name]}, on {len(both.questions)} of them: {both.mat(name)}, and Token "
+                f"Recycling there {both.mat(TR)}."
+            )
+    return told
 
 
 def measured(found: Sequence[dict]) -> str:
