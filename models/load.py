@@ -357,7 +357,9 @@ def _names(files: Tensors, family: families.Family, num_layers: int) -> dict[str
         numbers = {name: re.match(r"(?:model\.)?layers\.(\d+)\.", name) for name in names}
         names = [name for name in names if not (at := numbers[name]) or int(at[1]) < num_layers]
     whole = any(name.startswith(family.base) for name in names)
-    return {name if whole or name == HEAD else family.base + name: name for name in names}
+    begin = family.base + family.inner
+    found = {name if whole or name == HEAD else family.base + name: name for name in names}
+    return {re.sub(f"^{re.escape(begin)}", family.base, ours): name for ours, name in found.items()}
 
 
 def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]) -> None:

@@ -1,4 +1,4 @@
-"""Recurrent layers: gated delta nets (Qwen3-Next) and Mamba-2 (Granite 4)."""
+"""Recurrent layers: gated delta nets (Qwen3-Next, Qwen3.5) and Mamba-2 (Granite 4)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -37,6 +37,9 @@ class DeltaNet:
     value_dim: int
     kernel_size: int = 4
     """Tokens that the convolution sees."""
+    grouped: bool = True
+    """Whether the projections of a key head stand side by side in the weights, as in Qwen3-Next;
+    else those of all heads part by part, as in Qwen3.5."""
 
     def __post_init__(self):
         _check_divides("num_key_heads", self.num_key_heads, self.num_heads)
@@ -175,6 +178,10 @@ class _Network(nn.Module):
         parts = jnp.split(x, [heads * end for end in self.ends()])
         return jnp.concatenate([part.reshape(heads, -1, *x.shape[1:]) for part in parts], axis=1)
 
+    def grouped(self, inputs: Float[Array, "B N L"]) -> Float[Array, "B N J C"]:
+        """What the convolution reads, as each key head has it."""
+        return self.by_group(jnp.moveaxis(inputs, -1, 0)).transpose(2, 3, 0, 1)
+
     def kernel(self) -> Float[Array, "J C W"]:
         """Weights of the convolution."""
         kind = eight_bits.high_precision(self.param_dtype, self.dtype)
@@ -204,23 +211,27 @@ class GatedDeltaNet(_Network):
 
     def project(self, read: Float[Array, "B N E"]) -> tuple[Array, Array, Array]:
         sizes = self.sizes
-        # Each key head has its query, key, values and gates side by side, as in the files.
         both = sizes.num_key_heads * sizes.key_dim + sizes.num_heads * sizes.value_dim
         fused = self.dense(2 * both, "qkvz")(read)
+        rates = self.dense(2 * sizes.num_heads, "ba")(read)
+        if not sizes.grouped:
+            inputs, gate = jnp.split(fused, [self.lanes], axis=-1)
+            return self.grouped(inputs), gate, rates
         fused = fused.reshape(*read.shape[:2], sizes.num_key_heads, -1)
         inputs, gate = jnp.split(fused, [recurrence.lanes(sizes)], axis=-1)
-        return inputs, gate, self.dense(2 * sizes.num_heads, "ba")(read)
+        return inputs, gate, rates
 
     def steps(self, given: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
         sizes = self.sizes
         batch, count, _ = rates.shape
-        rates = rates.reshape(batch, count, sizes.num_key_heads, -1).transpose(0, 2, 3, 1)
+        groups = sizes.num_key_heads if sizes.grouped else 1
+        rates = rates.reshape(batch, count, groups, -1).transpose(0, 2, 3, 1)
         beta, step = (x.reshape(batch, -1, count) for x in jnp.split(rates, 2, axis=2))
         _, decays = self.rates(step)
         q = _unit(given["q"]) * sizes.key_dim**-0.5
         return q, _unit(given["k"]), given["v"], decays, jax.nn.sigmoid(beta)
 
-    def gated(self, mixed: Float[Array, "B N H D"], gate: Float[Array, "B N J _"]) -> Array:
+    def gated(self, mixed: Float[Array, "B N H D"], gate: Float[Array, "B N *_"]) -> Array:
         mixed = RMSNorm(self.config.norm_eps, jnp.float32, self.param_dtype, name="norm")(mixed)
         opened = ACTIVATIONS[self.config.activation](gate.astype(jnp.float32))
         return mixed * opened.reshape(mixed.shape)
@@ -237,7 +248,7 @@ class StateSpace(_Network):
         features = values + self.lanes + sizes.num_heads
         fused = self.dense(features, "projection", sizes.projection_bias)(read)
         gate, inputs, step = jnp.split(fused, [values, values + self.lanes], axis=-1)
-        return self.by_group(jnp.moveaxis(inputs, -1, 0)).transpose(2, 3, 0, 1), gate, step
+        return self.grouped(inputs), gate, step
 
     def steps(self, given: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
         step, decays = self.rates(rates.swapaxes(1, 2))

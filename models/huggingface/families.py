@@ -1,7 +1,7 @@
 """The architectures that can be loaded: one row each."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jspec._validate.errors import InputError
@@ -48,8 +48,22 @@ class Family:
     """Tensors that some checkpoints hold and that are no weights, as a regular expression."""
     extra_layers: bool = False
     """True where layers may follow the last one in a checkpoint: draft heads, see `mtp`."""
+    inner: str = ""
+    """What stands behind `base` where the decoder is a part of the model."""
     mtp: MTPLayout | None = None
     """The names of the draft head that comes with the weights; None: there is none."""
+
+
+def _with_pictures(family: Family, architecture: str, model_type: str) -> Iterator[Family]:
+    """A family, and that of the models that read pictures too, of which the text part is read."""
+    yield family
+    yield replace(
+        family,
+        architecture=architecture,
+        model_type=model_type,
+        parse=lambda settings: family.parse(hybrids.text_part(settings)),
+        inner="language_model.",
+    )
 
 
 FAMILIES = (
@@ -98,9 +112,28 @@ FAMILIES = (
         "qwen3_next",
         hybrids.qwen3_next,
         Hybrid,
-        hybrids.qwen3_next_weights,
+        hybrids.qwen_weights,
         buffers=hybrids.QWEN3_NEXT_OTHERS,
         mtp=mtp.QWEN,
+    ),
+    *(
+        family
+        for name, kind, parse in (
+            ("Qwen3_5", "qwen3_5", hybrids.qwen3_5),
+            ("Qwen3_5Moe", "qwen3_5_moe", hybrids.qwen3_5_moe),
+        )
+        for family in _with_pictures(
+            Family(
+                f"{name}ForCausalLM",
+                f"{kind}_text",
+                parse,
+                Hybrid,
+                hybrids.qwen_weights,
+                buffers=hybrids.QWEN3_5_OTHERS,
+            ),
+            f"{name}ForConditionalGeneration",
+            kind,
+        )
     ),
     Family(
         "GraniteMoeHybridForCausalLM",

@@ -1,4 +1,4 @@
-"""config.json and tensor names of decoders with recurrent layers: Qwen3-Next and Granite 4."""
+"""config.json and tensor names of decoders with recurrent layers: Qwen3-Next to Granite 4."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,11 +18,64 @@ from jspec.models.mixers import DeltaNet, Mamba2
 _MIXER, _ATTENTION = "linear_attention", "full_attention"
 _OLD_NAMES = {"mamba": _MIXER, "attention": _ATTENTION}
 QWEN3_NEXT_OTHERS = r"(.*\.rotary_emb\.inv_freq|mtp\..*)"
-"""Tensors that are not read: those of its draft head are no part of the target, see `mtp`."""
+QWEN3_5_OTHERS = r"(.*\.rotary_emb\.inv_freq|mtp\..*|(model\.)?visual\..*)"
+"""Tensors that are not read: those of the heads for several tokens, and of pictures."""
 
 
 def qwen3_next(settings: Settings) -> LlamaConfig:
     """Three of four layers are gated delta nets, and attention has a gate behind it."""
+    experts = _experts(settings, 512, 10, settings.flag("norm_topk_prob", True))
+    return _delta_nets(settings, 2, True, each_or_common(settings, experts))
+
+
+def qwen3_5(settings: Settings) -> LlamaConfig:
+    """As Qwen3-Next, with an MLP in every layer and projections that stand part by part."""
+    return _delta_nets(settings, 4, False, (None,))
+
+
+def qwen3_5_moe(settings: Settings) -> LlamaConfig:
+    """As Qwen3.5, with experts in every layer, so that no layer has an MLP of its own size."""
+    experts = _experts(settings, 256, 8, True)
+    sized = {"intermediate_size": experts.intermediate_size, **settings.values}
+    return _delta_nets(replace(settings, values=sized), 2, False, (experts,))
+
+
+def text_part(settings: Settings) -> Settings:
+    """The text model of one that reads pictures too: all but whether head and table are tied."""
+    own = settings.part("text_config")
+    tied = settings.get("tie_word_embeddings", own.get("tie_word_embeddings"))
+    return replace(own, values={**own.values, "tie_word_embeddings": tied})
+
+
+def _experts(settings: Settings, count: int, chosen: int, normalised: bool) -> Experts:
+    """Routed experts beside one for all tokens.
+
+    Args:
+        settings: config.json.
+        count, chosen: what absent fields mean.
+        normalised: whether the weights of those chosen sum to 1.
+    """
+    return Experts(
+        num_experts=settings.count("num_experts", count),
+        num_chosen=settings.size("num_experts_per_tok", chosen),
+        intermediate_size=settings.size("moe_intermediate_size", 512),
+        normalised=normalised,
+        shared_size=settings.size("shared_expert_intermediate_size", 512),
+        shared_gate=True,
+    )
+
+
+def _delta_nets(
+    settings: Settings, kv_heads: int, grouped: bool, experts: Sequence[Experts | None]
+) -> LlamaConfig:
+    """A decoder of gated delta nets and attention.
+
+    Args:
+        settings: config.json.
+        kv_heads: what an absent field means.
+        grouped: as in `DeltaNet`.
+        experts: of each layer, or of all.
+    """
     each = settings.size("full_attention_interval", 4)
     count = settings.count("num_hidden_layers")
     kinds = _kinds(
@@ -34,25 +87,18 @@ def qwen3_next(settings: Settings) -> LlamaConfig:
         key_dim=settings.size("linear_key_head_dim", 128),
         value_dim=settings.size("linear_value_head_dim", 128),
         kernel_size=settings.size("linear_conv_kernel_dim", 4),
-    )
-    experts = Experts(
-        num_experts=settings.count("num_experts", 512),
-        num_chosen=settings.size("num_experts_per_tok", 10),
-        intermediate_size=settings.size("moe_intermediate_size", 512),
-        normalised=settings.flag("norm_topk_prob", True),
-        shared_size=settings.size("shared_expert_intermediate_size", 512),
-        shared_gate=True,
+        grouped=grouped,
     )
     bias = settings.flag("attention_bias", False)
     rope = ropes.read(settings, settings.size("head_dim", 256), partial=0.25)
     return shape(
         settings,
         context=settings.size("max_position_embeddings", 32768),
-        kv_heads=2,
+        kv_heads=kv_heads,
         head_dim=256,
         rotary=[rope if kind == _ATTENTION else None for kind in kinds],
         mixers=[net if kind == _MIXER else None for kind in kinds],
-        experts=each_or_common(settings, experts),
+        experts=experts,
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
@@ -139,7 +185,7 @@ def _kinds(settings: Settings, usual: Sequence[str]) -> list[str]:
     return kinds
 
 
-def qwen3_next_weights(config: LlamaConfig) -> Iterator[Weight]:
+def qwen_weights(config: LlamaConfig) -> Iterator[Weight]:
     """Every parameter and the tensors that it is made of."""
     yield from qwen3_moe_weights(config)
     width = config.hidden_size
@@ -149,8 +195,12 @@ def qwen3_next_weights(config: LlamaConfig) -> Iterator[Weight]:
         path, name = (f"layers_{index}", "mixer"), f"model.layers.{index}.linear_attn"
         keys, values = net.num_key_heads * net.key_dim, net.num_heads * net.value_dim
         joint = 2 * keys + values
-        yield from linear((*path, "qkvz"), [f"{name}.in_proj_qkvz"], width, [joint + values], False)
-        yield from linear((*path, "ba"), [f"{name}.in_proj_ba"], width, [2 * net.num_heads], False)
+        fused, rates = {"qkvz": joint + values}, {"ba": 2 * net.num_heads}
+        if not net.grouped:
+            fused, rates = {"qkv": joint, "z": values}, {"b": net.num_heads, "a": net.num_heads}
+        for part, rows in (("qkvz", fused), ("ba", rates)):
+            names = [f"{name}.in_proj_{each}" for each in rows]
+            yield from linear((*path, part), names, width, [*rows.values()], False)
         yield from _recurrent(path, name, net, joint)
         yield norm((*path, "norm"), f"{name}.norm", net.value_dim)
         yield from linear((*path, "output"), [f"{name}.out_proj"], values, [width], False)

@@ -93,7 +93,7 @@ def test_a_model_of_everything_keeps_the_contract():
 @pytest.mark.parametrize(
     "name",
     [
-        *("gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "granite4", "pythia"),
+        *("gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "qwen3_5", "granite4", "pythia"),
         *("glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"),
     ],
 )

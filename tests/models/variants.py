@@ -39,6 +39,17 @@ GEMMA = SHAPE | {
     "hidden_activation": "gelu_pytorch_tanh",
 }
 
+QWEN3_5 = SHAPE | {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
+
 VARIANTS = {
     "llama2": ("llama", SHAPE),
     "llama_biases_grouped_tied": (
@@ -270,6 +281,18 @@ VARIANTS = {
             "moe_intermediate_size": 8,
             "shared_expert_intermediate_size": 16,
             "mlp_only_layers": [2],
+        },
+    ),
+    # Most layers are gated delta nets, whose projections stand part by part.
+    "qwen3_5": ("qwen3_5_text", QWEN3_5),
+    "qwen3_5_moe": (
+        "qwen3_5_moe_text",
+        {key: value for key, value in QWEN3_5.items() if key != "intermediate_size"}
+        | {
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "shared_expert_intermediate_size": 16,
         },
     ),
     "granite4": (
