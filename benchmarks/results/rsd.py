@@ -187,7 +187,7 @@ def words(ahead: int, behind: int, total: int, most: bool) -> str:
 NOT_SHOWN = (
     Verdict(
         "token rate: RSD-S strictly ahead (5.1, 5.2)", "1.2 to 1.4 times SD's", "",
-        "*not shown here*: a rate of an A100; on two cores no tree of these models pays",
+        "*not shown here*: a rate of an A100 ([two cores](#token-rates-on-two-cores))",
     ),
     Verdict(
         "accuracy is that of plain decoding", "within 0.01", "equal distributions",
