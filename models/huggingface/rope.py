@@ -29,11 +29,12 @@ def read(
     theta = rope.number(
         "rope_theta", new.number("rope_theta", settings.number("rope_theta", theta))
     )
-    parts = (one.get("partial_rotary_factor") for one in (rope, new, settings))
-    part = next((one for one in parts if one is not None), partial or 1.0)
+    part = partial or 1.0
+    for one in (settings, new, rope):
+        part = one.number("partial_rotary_factor", part)
     if partial is None:
         rope.choice("partial_rotary_factor", [1.0], part)
-    lanes = int(head_dim * part)
+    lanes = int(head_dim * min(part, 2.0))
     if lanes % 2 or not 0 < lanes <= head_dim:
         raise InputError(
             f"{settings.source} gives a head_dim of {head_dim}, of which {lanes} are turned; "

@@ -49,10 +49,13 @@ FOUND: dict[str, tuple[int, ...]] = {
     "gguf": (0, 1, 2694, 501489), "folder": (0, 1, 47), "tokenizer": (0, 45), "head": (0, 1),
     "orbax": (1, 7, 10, 12, 22, 26), "run": (9, 20), "published": (0, 1), "memory": (0, 1),
     "pickle": (0, 5, 144, 147, 275), "datastore": (0, 1), "ngrams": (0, 2082), "costs": (0, 1),
-    "artefact": (0, 1),
+    "artefact": (0, 1), "qwen3_next": (7, 93, 98, 225), "qwen3_5_moe": (0,), "granite4": (0,),
+    "deepseek_v2": (0,), "deepseek_v3": (0,), "gpt_oss": (0,),
 }  # fmt: skip
 """The corpus: damages by their numbers that a reader once had no sentence for, and a few others."""
 
+FAMILIES = ("qwen3_next", "qwen3_5_moe", "granite4", "deepseek_v2", "deepseek_v3", "gpt_oss")
+"""Folders of families whose config.json says more than Llama's."""
 NUMBERS = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
 VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1, 10**6, 4 * 10**9, 10**12, 10**30, 1.5, float("nan"), 1e-30, "", "x",
@@ -151,9 +154,13 @@ class Readers:
             archive.writestr("a/data.pkl", _PICKLE)
             archive.writestr("a/data/0", b"\0" * 64)
 
+        for family in FAMILIES:
+            shutil.copytree(FIXTURES / family, folder / f"whole.{family}")
+            (folder / f"whole.{family}/reference.safetensors").unlink()
+
     def whole(self, kind: str) -> Callable[[], Any]:
         """What reads the file of a kind that nothing has happened to."""
-        return lambda: getattr(self, f"read_{kind}")(self.folder / f"whole.{kind}")
+        return lambda: self._reader(kind)(self.folder / f"whole.{kind}")
 
     def damage(self, kind: str, number: int) -> Callable[[], Any]:
         """What reads a file of a kind with the damage of a number; the file is written.
@@ -177,7 +184,13 @@ class Readers:
         else:
             change = damaged_json if kind == "costs" else damaged
             place.write_bytes(change(whole.read_bytes(), draw))
-        return lambda: getattr(self, f"read_{kind}")(place)
+        return lambda: self._reader(kind)(place)
+
+    def _reader(self, kind: str) -> Callable[[Path], Any]:
+        return self._read_family if kind in FAMILIES else getattr(self, f"read_{kind}")
+
+    def _read_family(self, place: Path) -> Any:
+        return jspec.models.load(place, with_tokenizer=False)
 
     def _damage_one(self, folder: Path, draw: random.Random) -> None:
         """Damages a file of a folder."""
