@@ -27,8 +27,9 @@ class ClampedGate:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> ClampedGate(alpha=1.0, limit=2.0)(jnp.array([0.0, 1.0, 9.0, 9.0])).round(2).tolist()
-        [0.0, 5.28]
+        >>> made = ClampedGate(alpha=1.0, limit=2.0)(jnp.array([0.0, 1.0, 9.0, 9.0]))
+        >>> [f"{number:.2f}" for number in made]
+        ['0.00', '5.28']
     """
 
     alpha: float

@@ -25,7 +25,10 @@ def texts(model, count=3, seed=0):
 def test_every_family_in_float32(variant):
     model = variant.model
     found = testing.check_bits(model, variant.params, texts(model), sizes=[6], batch_size=3)
-    assert found.equal, found
+    config = model.config
+    # XLA scores latents and sinks: docs/exactness.md names what has no kernel.
+    by_xla = getattr(config, "latent", None) is not None or getattr(config, "sinks", False)
+    assert found.equal is not by_xla, found
     assert found.num_nodes == 34 and found.num_numbers > 34 * 64
 
 
