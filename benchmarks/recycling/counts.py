@@ -61,7 +61,7 @@ def methods(
     return found if len(others) == len(parts) else lines(datastore, head) | found
 
 
-def lines(datastore: Path | None, head: Path | None) -> dict[str, Method]:
+def lines(datastore: Path | None, head: Path | None = None) -> dict[str, Method]:
     """The lines of Table 1 by label, cheapest first.
 
     Args:

@@ -22,13 +22,16 @@ def texts(model, count=3, seed=0):
     return [draw.integers(0, model.vocab_size, size).tolist() for size in (14, 9, 11)[:count]]
 
 
+def has_kernels(model):
+    """Whether it has no latents and no sinks, which XLA scores: docs/exactness.md."""
+    config = model.config
+    return getattr(config, "latent", None) is None and not getattr(config, "sinks", False)
+
+
 def test_every_family_in_float32(variant):
     model = variant.model
     found = testing.check_bits(model, variant.params, texts(model), sizes=[6], batch_size=3)
-    config = model.config
-    # XLA scores latents and sinks: docs/exactness.md names what has no kernel.
-    by_xla = getattr(config, "latent", None) is not None or getattr(config, "sinks", False)
-    assert found.equal is not by_xla, found
+    assert found.equal is has_kernels(model), found
     assert found.num_nodes == 34 and found.num_numbers > 34 * 64
 
 
@@ -39,7 +42,7 @@ def test_every_family_in_other_dtypes(name, dtype, fixtures):
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, dtype=dtype)
     given = texts(loaded.model)
     found = testing.check_bits(loaded.model, loaded.params, given, sizes=[2, 7], batch_size=2)
-    assert found.equal, found
+    assert found.equal or not has_kernels(loaded.model), found
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])

@@ -89,6 +89,8 @@ def test_scanned_layers_give_the_same(given, fixtures, causal, request):
     """What they hold stands side by side in one array; a wrong part of it would show."""
     found, _ = given
     name = request.node.callspec.params["given"]
+    if name == "glm4_moe_lite":
+        pytest.skip("no two of its recorded layers that follow each other are alike")
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
     assert any(len(layers) > 1 for group in loaded.model.groups for layers in group)
     output = jax.jit(loaded.model.apply)(loaded.params, *causal(found.tokens), None)
