@@ -278,7 +278,7 @@ def test_a_mixed_load_loses_nothing_and_is_never_wrong():
     target, asked = jspec.models.load("jspec-800k"), []
     # Little room for texts that are kept, so that some have to go.
     with Process("--prefix-megabytes", "2", rows=4, room=256) as server:
-        for part in range(2):
+        for part in range(3):
             asks = mixed(40, target, "jspec-800k", part, 256)
             asked += asks
             counted, _ = soak.run(server, asks, together=16)
@@ -286,14 +286,14 @@ def test_a_mixed_load_loses_nothing_and_is_never_wrong():
             assert counted["lost"] == counted["wrong"] == 0
             assert counted["answered"] + counted["left"] == 40
             assert counted["valid"] == counted["forms"]
-            if part == 0:
+            if part == 1:  # Until then the allocator takes more, the busier the machine the more.
                 before = server.megabytes
         figures = server.figures()
         assert figures["jspec:compiled_programs_total"] == 0
         assert figures["vllm:num_requests_running"] == figures["vllm:num_requests_waiting"] == 0
         assert server.megabytes < before + 30
         assert server.end() == 0
-        assert len(server.lines()) == 80
+        assert len(server.lines()) == 120
     kinds = {(ask.form is None, ask.stop is None, ask.leaves_after is None) for ask in asked}
     assert len(kinds) >= 4, "the mixture has all of them"
 
