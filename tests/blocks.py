@@ -21,10 +21,8 @@ def variables(head):
     return {"params": own, "target": {name: target[name] for name in ("embed", "head")}}
 
 
-def plain_arrays(head, held):
-    """The head as the oracle reads it: float64, torch's order."""
-    config, own = head.config, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), held)
-    table, own = own["target"], own["params"]
+def plain_layers(config, own):
+    """The decoder layers of a module's weights as the oracles read them."""
     size, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     layers = []
     for number in range(config.num_layers):
@@ -34,11 +32,18 @@ def plain_arrays(head, held):
         norms = {name: layer[name]["scale"] for name in layer if name.endswith("norm")}
         rest = dict(o=layer["output"]["weight"], down=layer["down"]["weight"])
         layers.append(dict(q=q, k=k, v=v, gate=gate, up=up, **rest, **norms))
+    return layers
+
+
+def plain_arrays(head, held):
+    """The head as the oracle reads it: float64, torch's order."""
+    config, own = head.config, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), held)
+    table, own = own["target"], own["params"]
     known = dict(
         fc=own["fuse"]["weight"],
         state_norm=own["state_norm"]["scale"],
         norm=own["norm"]["scale"],
-        layers=layers,
+        layers=plain_layers(config, own),
         mask=own["mask"] if config.mask_token < 0 else table["embed"][config.mask_token],
         heads=config.num_heads,
         kv_heads=config.num_kv_heads,

@@ -31,6 +31,8 @@ class Shards:
     """What says which tensors there have to be, for messages."""
     paths: Mapping[str, Path] = field(default_factory=dict)
     """Where the file of each tensor is."""
+    places: dict[Path, dict[str, int]] = field(default_factory=dict, init=False, compare=False)
+    """Where each tensor begins, of the files that `mapped` has read."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.files[name].get_slice(name).get_shape())
@@ -68,11 +70,21 @@ class Shards:
             raise InputError(
                 f"tensor {name} in {self.folder} holds {kind}; supported: {', '.join(known)}"
             )
-        with self.paths[name].open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            begin, _ = json.loads(file.read(size))[name]["data_offsets"]
-        place = 8 + size + begin
+        place = self._places(self.paths[name])[name]
         return np.memmap(self.paths[name], known[kind], "r", place, self.shape(name))
+
+    def _places(self, path: Path) -> dict[str, int]:
+        """Where the tensors of a file begin; its header is read once, of hundreds of tensors."""
+        if path not in self.places:
+            with path.open("rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(size))
+            self.places[path] = {
+                name: 8 + size + one["data_offsets"][0]
+                for name, one in header.items()
+                if name != "__metadata__"
+            }
+        return self.places[path]
 
     def indices(self, name: str) -> np.ndarray:
         """A tensor of whole numbers, which is no parameter."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from blocks import plain_layers
 from oracle import pard as oracle
 
 import jspec
@@ -24,17 +25,9 @@ CAPACITY = 96
 def plain(model, params):
     """A tiny model as the oracle reads it."""
     config, own = model.config, jax.tree.map(lambda x: np.asarray(x, np.float64), params["params"])
-    size, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    layers = []
-    for number in range(config.num_layers):
-        layer = own[f"layers_{number}"]
-        q, k, v = np.split(layer["qkv"]["weight"], [size, size + kv])
-        gate, up = np.split(layer["gate_up"]["weight"], 2)
-        norms = {name: layer[name]["scale"] for name in layer if name.endswith("norm")}
-        rest = dict(o=layer["output"]["weight"], down=layer["down"]["weight"])
-        layers.append(dict(q=q, k=k, v=v, gate=gate, up=up, **rest, **norms))
     return dict(
-        embed=own["embed"], head=own["head"], norm=own["norm"]["scale"], layers=layers,
+        embed=own["embed"], head=own["head"], norm=own["norm"]["scale"],
+        layers=plain_layers(config, own),
         heads=config.num_heads, kv_heads=config.num_kv_heads, theta=config.rope_theta,
         eps=config.norm_eps,
     )  # fmt: skip
