@@ -115,7 +115,9 @@ def mixed(kinds: Sequence[str], count: int) -> list[str]:
 
 
 def _short(name: str) -> str:
-    return Path(name).name
+    """The last part of a name; of a run's folder `model` (`jspec train`), the run's."""
+    path = Path(name)
+    return (path.parent if path.name == "model" else path).name or name
 
 
 def _parameters(loaded: Loaded) -> int:

@@ -46,7 +46,8 @@ def rendered() -> dict[Path, str]:
         module = importlib.import_module(f"benchmarks.results.{name}")
         page, made = FOLDER / f"{name}.md", module.tables()
         found[page] = filled(page.read_text("utf-8"), made, page.name)
-        claims[name] = found[page].partition("\n")[0].removeprefix("# "), made["claims"]
+        if "claims" in made:
+            claims[name] = found[page].partition("\n")[0].removeprefix("# "), made["claims"]
         for picture, svg in module.pictures().items():
             found[PICTURES / f"{name}_{picture}.svg"] = svg
     found[INDEX] = filled(INDEX.read_text("utf-8"), {"papers": papers(claims)}, INDEX.name)

@@ -197,15 +197,25 @@ NOT_SHOWN = (
 
 
 def tables() -> dict[str, str]:
-    found = {"claims": verdicts([*map(judged, CLAIMS), *NOT_SHOWN]), "texts": _texts()}
-    for key, number in (("lengths", 1), ("budgets", 2)):
-        found[key] = "\n\n".join(
-            f"**{pair}** (r = {_of(pair)['ratio']:.4g})\n\n{_experiment(pair, number)}"
-            for pair in pairs()
-        )
-        others = {"toy": _toy(), "random": _random(), "verifiers": _verifiers(), "rates": _rates()}
-    others["scores"] = _scores()
-    return found | others
+    return {
+        "claims": verdicts([*map(judged, CLAIMS), *NOT_SHOWN]),
+        "texts": _texts(),
+        "lengths": _best_trees(1),
+        "budgets": _best_trees(2),
+        "toy": _toy(),
+        "random": _random(),
+        "verifiers": _verifiers(),
+        "rates": _rates(),
+        "scores": _scores(),
+    }
+
+
+def every_tree(number: int) -> str:
+    """An experiment in the layout of the paper's tables, pair by pair."""
+    return "\n\n".join(
+        f"**{pair}** (r = {_of(pair)['ratio']:.4g})\n\n{_experiment(pair, number)}"
+        for pair in pairs()
+    )
 
 
 def short(pair: str) -> str:
@@ -231,6 +241,23 @@ def _texts() -> str:
 
     head = ("pair", "seeds x texts", "prompt", "new tokens", "device", "date", "command")
     return table(head, map(line, pairs()))
+
+
+def _best_trees(number: int) -> str:
+    """Block efficiency of each method's best tree, as the paper's figures compare them."""
+    lines = []
+    for pair in pairs():
+        sides = [dict(Counted(pair, sampling).groups(number)) for sampling in TEMPERATURES]
+        for size in sorted(set().union(*sides)):
+            line = [short(pair), size]
+            for side in sides:
+                values = [best(side[size][name], None) if size in side else None for name in PAPER]
+                top = max((one.value for one in values if one), default=0.0)
+                line += [one and _bold(str(one), one.value == top) for one in values]
+            lines.append(line)
+    titles = [METHODS[name].title for name in PAPER]
+    head = [f"{title}, T {temperature:g}" for temperature, _ in TEMPERATURES for title in titles]
+    return table(("pair", "length" if number == 1 else "budget", *head), lines)
 
 
 def _experiment(pair: str, number: int) -> str:
