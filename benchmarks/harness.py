@@ -1,5 +1,7 @@
 """Helpers that all benches share: paired timing, memory speed, and the provenance of a number."""
 
+import ctypes
+import gc
 import json
 import os
 import platform
@@ -19,6 +21,8 @@ from jspec.cli.bench.timing import in_turn
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
 """The folder of the checkpoints and texts that the project does not ship."""
+
+_MANY_MAPS = 20_000
 
 console = Console(width=None if sys.stdout.isatty() else 140)
 
@@ -66,6 +70,20 @@ def paired(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, np.
     in_turn(ready, 1)
     timed = in_turn(ready, repeats)
     return {name: np.array(one.seconds) for name, one in timed.items()}
+
+
+def few_programs() -> None:
+    """Drops all compiled programs once there are many: they come back from the cache on disk.
+
+    Each holds some memory maps, and Linux ends a process that wants more than 65,530 with a
+    segmentation fault; a third of that takes 3 GB. To count them takes up to 40 ms.
+    """
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MANY_MAPS:
+        jax.clear_caches()
+        gc.collect()
+        # What was freed is given back to the system only when glibc is asked to: gigabytes.
+        getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
 
 
 def read_bandwidth(params) -> float:

@@ -15,6 +15,7 @@ from flax import struct
 from jaxtyping import Array, Int
 
 import jspec
+from benchmarks.harness import few_programs
 from benchmarks.texts import Prompts
 from jspec import tree as trees
 from jspec.protocols import Drafter
@@ -161,6 +162,7 @@ class Decoding:
         **request: Any,
     ) -> Counted:
         """The rounds of each row, up to the one that reaches `wanted` tokens; None: new_tokens."""
+        few_programs()
         wanted = self.new_tokens if wanted is None else wanted
         asked = np.broadcast_to(wanted, prompts.count)
         # A round that starts before the limit emits at most the tree's levels and one token.

@@ -1,6 +1,7 @@
 """Table 1 of Token Recycling (Luo et al. 2024) in tokens per round, question by question.
 
 python -m benchmarks.recycling.counts --questions question.jsonl --model smollm2-135m --out FILE
+python -m benchmarks.recycling.counts --head jspec-7m/eagle --head jspec-7m/medusa --out FILE
 python -m benchmarks.recycling.counts --parts breadth,depth,update --count 20 --out FILE   # Fig. 3
 python -m benchmarks.recycling.counts --order shuffled --only "TR, published" --out FILE
 
@@ -20,10 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
+from jaxtyping import Array, Float, Int
 
 from benchmarks import model_pairs, options
 from benchmarks.block.replay import Replay
-from benchmarks.harness import command, console, headline
+from benchmarks.harness import command, console, few_programs, headline
 from benchmarks.ledger import Ledger
 from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
@@ -36,6 +38,7 @@ from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec._validate.errors import InputError
 from jspec.cli.bench.questions import Question
 from jspec.training.distill import unlooped
+from jspec.training.distributions import observe
 
 LENGTHS = (128, 512, 1024)
 """Prompts are padded to one of these, and else to a multiple of the last: programs are few."""
@@ -47,26 +50,27 @@ class Method:
 
     row: Row
     replayed: bool = False
-    """True where drafts are made of text alone: the answer is known, and no forward is needed."""
+    """True where drafts are made of text and the states along it alone: the answer is known, and no
+    round needs a forward."""
 
 
 def methods(
-    parts: Sequence[str], datastore: Path | None, head: Path | None = None
+    parts: Sequence[str], datastore: Path | None, heads: settings.Rows
 ) -> dict[str, Method]:
     """The lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
     found = {
         label: Method(row) for part in others for label, row in settings.rows(part, {}).items()
     }
-    return found if len(others) == len(parts) else lines(datastore, head) | found
+    return found if len(others) == len(parts) else lines(datastore, heads) | found
 
 
-def lines(datastore: Path | None, head: Path | None = None) -> dict[str, Method]:
+def lines(datastore: Path | None, heads: settings.Rows) -> dict[str, Method]:
     """The lines of Table 1 by label, cheapest first.
 
     Args:
         datastore: for REST, if there is one.
-        head: folder of Medusa's heads; None: the bundled ones.
+        heads: the rows of trained heads.
     """
     warm = method("lookahead", **PUBLISHED_LOOKAHEAD)
     pool_alone = settings.drafting(PoolAlone, **PUBLISHED_LOOKAHEAD)
@@ -78,7 +82,7 @@ def lines(datastore: Path | None, head: Path | None = None) -> dict[str, Method]
         "lookahead, cold": Method(replace(warm, cold=True)),
         "lookahead, pool alone": Method(pool_alone),
         "lookahead, pool alone, cold": Method(replace(pool_alone, cold=True)),
-        "Medusa": Method(settings.medusa_row(head)),
+        **{label: Method(row, replayed=True) for label, row in heads.items()},
         "auto": Method(method("auto")),
         "LogitSpec": Method(settings.drafting(LogitSpec)),
         "TR + suffix": Method(method("token_recycling+suffix", num_speculative_tokens=80)),
@@ -108,7 +112,7 @@ def main(
         Path | None, typer.Option(help="file of jspec datastore, for REST")
     ] = None,
     head: Annotated[
-        Path | None, typer.Option(help="folder of Medusa's heads, if not the bundled ones")
+        list[str] | None, typer.Option(metavar="DIR|NAME", help="each trained head")
     ] = None,
     prompt_tokens: options.PromptTokens = 48,
     new_tokens: options.NewTokens = 128,
@@ -118,7 +122,10 @@ def main(
     subject = model_pairs.subject(model, questions, prompts, classes, scan)
     words = wording(subject.target, subject.texts)
     bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed=False, loops=False)
-    known = methods(parts.split(","), datastore, head)
+    heads: settings.Rows = {}
+    for named in head or ():
+        heads |= settings.trained(named, subject.target)
+    known = methods(parts.split(","), datastore, heads)
     wanted = {
         label: one for label, one in known.items() if only is None or label in only.split(";")
     }
@@ -185,10 +192,13 @@ class Trial:
         self.bench, self.methods = bench, methods
         self._built: dict[str, Decoding] = {}
         self._memory: dict[str, Any] = {}
+        self._states: dict[tuple[Any, bytes], Array] = {}
 
     def ask(self, question: Question, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Tokens and rounds of each turn, by each wanted method."""
         conversation = list(self.answered(question)) if wanted else []
+        self._states.clear()
+        few_programs()
         for label in wanted:
             if (one := self.decoding(label)) is None:
                 continue
@@ -221,10 +231,7 @@ class Trial:
                 console.print(f"{label}: left out, {reason}")
                 del self.methods[label]
                 return None
-            made = self.bench.decoding(built)
-            if one.replayed:
-                made = replace(made, model=Replay(self.bench.target.model.vocab_size))
-            self._built[label] = made
+            self._built[label] = self.bench.decoding(built)
         return self._built[label]
 
     def count(
@@ -234,8 +241,9 @@ class Trial:
         if self.methods[label].replayed:
             whole = np.zeros((1, prompts.tokens.shape[1] + self.bench.new_tokens + DEEPEST), int)
             whole[0, : len(text)] = text
-            hidden = jnp.zeros((1, 1, 1))
-            one = replace(one, params={"tokens": jnp.asarray(whole, jnp.int32), "hidden": hidden})
+            tokens = jnp.asarray(whole, jnp.int32)
+            known = {"tokens": tokens, "hidden": self.states(one, tokens)}
+            one = replace(one, model=Replay(one.model.vocab_size), params=known)
         memory = None if self.methods[label].row.cold else self._memory.get(label)
         # The round that reaches the limit emits at most the tree's levels and one token.
         beyond = min(getattr(one.drafter, "depth", DEEPEST), DEEPEST)
@@ -244,6 +252,18 @@ class Trial:
         self._memory[label] = result.drafter_state.inner
         histogram = jax.device_get(result.drafter_state.histogram)[0]
         return int(histogram @ np.arange(1, DEEPEST + 1)), int(histogram.sum())
+
+    def states(self, one: Decoding, tokens: Int[Array, "1 T"]) -> Float[Array, "1 _ F"]:
+        """The target's states along a text, as a method's head reads them; without a head a 0."""
+        if one.drafter_params is None:
+            return jnp.zeros((1, 1, 1))
+        key = one.model, np.asarray(tokens).tobytes()
+        if key not in self._states:
+            self._states[key] = _observed(one.model, one.params, tokens, 0).hidden
+        return self._states[key]
+
+
+_observed = jax.jit(observe, static_argnums=(0, 3))
 
 
 def padded(ids: list[int]) -> Prompts:

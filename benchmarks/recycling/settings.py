@@ -9,10 +9,13 @@ from typing import Any
 from benchmarks.recycling.updates import CellsMerge, FirstWins
 from benchmarks.texts import digest
 from jspec import methods
-from jspec.drafters.draft_head import medusa
+from jspec import tree as trees
+from jspec._validate.errors import InputError
+from jspec.drafters.draft_head import eagle, medusa
 from jspec.methods import Built
 from jspec.methods.device_defaults import lookahead
 from jspec.models import Loaded, heads
+from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
 
 PARTS = ("table", "shuffled", "breadth", "depth", "update", "ranks", "memory", "time")
@@ -48,26 +51,57 @@ def drafting(kind: Callable[..., Any], **options: Any) -> Row:
     )
 
 
-def medusa_row(head: Path | None) -> Row:
-    """Medusa with its published tree, of as many levels as there are heads.
+def trained(named: str, target: Loaded) -> Rows:
+    """The rows of a trained head by label, each with its published tree; a block head has none.
 
     Args:
-        head: folder of the heads; None: the bundled ones, which are three.
+        named: the head: a folder, or a bundled one.
+        target: that it was trained for.
+
+    Raises:
+        InputError: if there is no such head, or its kind has no row.
     """
-    if head is None:
-        return method("medusa", template=_medusa_tree(3))
-
-    def make(target: Loaded) -> Built:
-        module, _ = heads.read_variables(head, target, "medusa")
-        tree = _medusa_tree(module.config.num_heads)
-        return methods.build("medusa", target, head=str(head), template=tree)
-
-    return Row(make, json.dumps({"method": "medusa", "head": digest(head / "head.json")}))
+    module, variables = heads.read_variables(named, target)
+    kind = heads.kind_of(module)
+    if kind not in TREES:
+        raise InputError(f"{named} is of kind {kind}; give one of kind {', '.join(TREES)}")
+    which = fingerprint(variables["params"])[:16]
+    return {
+        label: Row(
+            lambda target, name=name, options=options: methods.build(
+                name, target, head=named, **options
+            ),
+            json.dumps({"method": name, "head": which, **options}, sort_keys=True),
+        )
+        for label, (name, options) in TREES[kind](module).items()
+    }
 
 
 def _medusa_tree(levels: int) -> tuple[tuple[int, ...], ...]:
     return tuple(path for path in medusa.PUBLISHED.paths if len(path) <= levels)
 
+
+TREES: dict[str, Callable[[Any], dict[str, tuple[str, dict[str, Any]]]]] = {
+    "medusa": lambda head: {"Medusa": ("medusa", {"template": _medusa_tree(head.num_heads)})},
+    "eagle": lambda head: {
+        "EAGLE": ("eagle", {"template": eagle.PUBLISHED.paths}),
+        "EAGLE, chain": ("eagle", {"template": trees.chain(eagle.PUBLISHED.depth).paths}),
+        "EAGLE-2": (
+            "eagle2", {"num_speculative_tokens": 59, "max_depth": 8, "beam": 10, "sharpness": 1.0},
+        ),
+    },
+    "lyanna": lambda head: {
+        "Lyanna": (
+            "lyanna",
+            {
+                "num_speculative_tokens": 11, "max_depth": 3, "beam": 4, "sharpness": 1.0,
+                "resampling": "merged", "resampled_tokens": 6,
+            },
+        ),
+    },
+    "block": lambda head: {"block": ("block", {"num_speculative_tokens": 63})},
+}  # fmt: skip
+"""Method and options of each row that a kind of head has, by label."""
 
 RATES = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 """How often the child of each rank is right, from which the trees of Fig. 3 are grown: the paper

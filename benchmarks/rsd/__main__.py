@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import jax
 import numpy as np
 import typer
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -202,8 +201,6 @@ def main(
                 name = f"{METHODS[method].title} {METHODS[method].text(shape)}"
                 progress.update(task, description=f"{name}, seed {seed}")
                 bench.efficiency(method, shape, seed)
-                # Every tree is a program of its own, and a process can map so many of them alone.
-                jax.clear_caches()
                 progress.advance(task)
         for method, shape in wanted if rates else ():
             progress.update(task, description=f"{method} {shape}, token rate")

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.recycling import counts
+import jspec
+from benchmarks.recycling import counts, settings
 from benchmarks.recycling.bench import Bench
 from jspec._validate.errors import InputError
 from jspec.cli.bench.chat import Bare
@@ -18,11 +19,20 @@ ASKED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", ["prompt lookup", "suffix"])
-def test_replayed_rounds_are_those_of_decoding(label):
-    target = load("jspec-800k")
+@pytest.mark.parametrize(
+    ("label", "name", "head"),
+    [
+        ("prompt lookup", "jspec-800k", None),
+        ("suffix", "jspec-800k", None),
+        ("EAGLE", "jspec-7m", "jspec-7m/eagle"),
+        ("block", "jspec-7m", "jspec-7m/block"),
+    ],
+)
+def test_replayed_rounds_are_those_of_decoding(label, name, head):
+    target, found = load(name), []
     bench = Bench(target, Bare(target.tokenizer), 32, 24, timed=False, loops=False)
-    line, found = counts.lines(None)[label], []
+    line = counts.lines(None, settings.trained(head, target) if head else {})[label]
+    assert line.replayed
     for replayed in (True, False):
         trial = counts.Trial(bench, {label: replace(line, replayed=replayed)})
         found.append([row for question in ASKED for row in trial.ask(question, [label])])
@@ -30,6 +40,20 @@ def test_replayed_rounds_are_those_of_decoding(label):
     rows = [row for _, row in found[0]]
     assert [len(row["tokens"]) for row in rows] == [1, 2]
     assert all(sum(row["rounds"]) < sum(row["tokens"]) for row in rows), "something was accepted"
+
+
+def test_heads_have_their_published_trees():
+    target = load("jspec-7m")
+    made = {
+        label: row.make(target).drafter
+        for name in ("eagle", "lyanna", "medusa")
+        for label, row in settings.trained(f"jspec-7m/{name}", target).items()
+    }
+    assert made["EAGLE"] == jspec.EAGLE(made["EAGLE"].head)
+    assert made["EAGLE, chain"].template == jspec.tree.chain(5)
+    assert made["EAGLE-2"] == jspec.EAGLE2(made["EAGLE"].head)
+    assert made["Lyanna"] == jspec.Lyanna.published(made["Lyanna"].head)
+    assert made["Medusa"].template.depth == 3, "as many as there are heads"
 
 
 def test_questions_go_from_task_to_task():

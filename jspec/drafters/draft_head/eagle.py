@@ -135,8 +135,7 @@ class EAGLE(HeadDrafter):
     def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, None]:
         scored = templates.num_scored(self.template)
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, scored)
-        draw = top_k_draw if self.scheme == COUPLED else self.scheme.draw
-        return templates.fill(self.template, scorer, draw, None).tree, None
+        return templates.fill(self.template, scorer, self.scheme.draw, None).tree, None
 
 
 @dataclass(frozen=True)
