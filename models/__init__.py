@@ -17,6 +17,7 @@ from jspec.models.neox import GPTNeoX, GPTNeoXConfig
 from jspec.models.rope import (
     LinearScaling,
     LongScaling,
+    ProportionalScaling,
     Rope,
     RopeFactors,
     RopeScaling,
@@ -45,6 +46,7 @@ __all__ = [
     "Loaded",
     "LongScaling",
     "Mamba2",
+    "ProportionalScaling",
     "Rope",
     "RopeFactors",
     "RopeScaling",

@@ -63,23 +63,24 @@ class Cached(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The keys and values that a layer may attend to besides those of the new tokens."""
+    """The keys and values that a layer may attend to besides those that it makes."""
 
     cached: Cached | None
     nodes: tuple[Held, Held] | None
     """Keys and values of tree nodes that were scored before."""
+    own: tuple[Held, Held] | None = None
+    """Those of the new tokens, which another layer has made; None: the layer makes them."""
 
     def of_layer(self, layer: Int[Array, ""], count: int) -> "Past":
         """The part of one of `count` layers that share their arrays, its heads beside theirs.
 
         Nothing is copied of the cache, of which the layer reads what it needs.
         """
-        cached, nodes = self
-        if nodes is not None:
-            nodes = jax.tree.map(
-                lambda x: of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]), nodes
-            )
-        return Past(None if cached is None else cached._replace(layer=layer), nodes)
+        nodes, own = jax.tree.map(
+            lambda x: of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]), self[1:]
+        )
+        cached = None if self.cached is None else self.cached._replace(layer=layer)
+        return Past(cached, nodes, own)
 
 
 def past(cache: KVCache | None, nodes: TreeKV | None, array: int) -> Past:

@@ -19,6 +19,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Shaped
 
+from jspec.models.stacking import layers_of
+from jspec.models.stacking import name as layer_name
 from jspec.types import PyTree
 
 Path = tuple[str, ...]
@@ -138,8 +140,16 @@ def part(
 
 
 def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> FusedProjection | None:
-    """The products that a parameter is of; None: one product."""
-    return fused.get(path[-2]) if len(path) > 1 else None
+    """The products that a parameter is of; None: one product.
+
+    Args:
+        path: of the parameter.
+        fused: by the name of the product, or "layers_3/qkv" where a layer has sizes of its own.
+    """
+    *_, above, name, _ = ("", "", *path)
+    layers = layers_of(above)
+    first = above if layers is None else layer_name(layers[:1])
+    return fused.get(f"{first}/{name}", fused.get(name))
 
 
 def relaid(params: PyTree, fused: Mapping[str, FusedProjection], held: int, wanted: int) -> PyTree:

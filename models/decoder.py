@@ -75,15 +75,15 @@ class Decoder(nn.Module):
     def num_layers(self) -> int:
         return self.config.num_layers
 
-    @property
-    def kept_lanes(self) -> tuple[int, int]:
-        """Lanes of a head's keys in the memory, and of its values."""
-        return self.config.head_dim, self.config.head_dim
+    def kept_sizes(self, layer: int) -> tuple[int, int, int]:
+        """Heads of a layer in the memory, lanes of their keys, and of their values."""
+        del layer
+        return self.config.num_kv_heads, self.config.head_dim, self.config.head_dim
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
         """Empty keys and values of `capacity` tokens a row."""
-        lanes, value_lanes = self.kept_lanes
-        sizes = self.num_layers, self.config.num_kv_heads, lanes
+        heads, lanes, value_lanes = self.kept_sizes(0)
+        sizes = self.num_layers, heads, lanes
         return caches.init(batch, capacity, *sizes, self.memory_dtype, value_lanes)
 
     commit = staticmethod(caches.commit)

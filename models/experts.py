@@ -72,6 +72,11 @@ class Experts:
     """What stands in the place of the gates' activation, in gpt-oss; None: nothing."""
     float32_router: bool = False
     """True where the router's product is float32, whatever the dtype of activations."""
+    beside: bool = False
+    """True where they stand beside the MLP, router, experts and what both add behind norms of their
+    own, as in Gemma 4."""
+    each_scaled: bool = False
+    """True where what each expert adds has a factor of its own."""
 
     def __post_init__(self):
         check_integer("num_chosen", self.num_chosen, 1, self.num_experts, "the experts of a layer")
@@ -109,11 +114,21 @@ class RoutedExperts(nn.Module):
     param_dtype: Any
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
+    def __call__(
+        self, x: Float[Array, "B N E"], asked: Float[Array, "B N E"] | None = None
+    ) -> Float[Array, "B N E"]:
+        """What the experts add.
+
+        Args:
+            x: what they read.
+            asked: what the router reads; None: x.
+        """
         experts, width = self.experts, x.shape[-1]
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
         exact = jnp.promote_types(self.dtype, jnp.float32) if experts.float32_router else self.dtype
-        scores = Linear(experts.num_experts, experts.bias, exact, high, name="router")(x)
+        scores = Linear(experts.num_experts, experts.bias, exact, high, name="router")(
+            x if asked is None else asked
+        )
         correction = None
         if experts.correction:
             # Always float32: in 16 bits it would be too coarse to order the scores.
@@ -122,6 +137,9 @@ class RoutedExperts(nn.Module):
             )
         shares, chosen = routed(experts, scores.astype(jnp.float32), correction)
         inner, count = experts.intermediate_size, experts.num_experts
+        if experts.each_scaled:
+            factors = self.param("factors", nn.initializers.ones, (count,), high)
+            shares = shares * factors.astype(jnp.float32)[chosen]
         dtypes = self.param_dtype, self.dtype
         gate_up, layer = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
         down, _ = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)

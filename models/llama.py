@@ -1,6 +1,6 @@
 """The decoder of most families since Llama: rotary positions, RMS norms and gated MLPs.
 
-What the families differ in is data: Llama 1 to 3, Mistral, Qwen2 and 3, Gemma 2 and 3, Phi-3,
+What the families differ in is data: Llama 1 to 3, Mistral, Qwen2 and 3, Gemma 2 to 4, Phi-3,
 OLMo 2, SmolLM3, Mixtral, Qwen3-MoE, GLM-4-MoE, gpt-oss, and DeepSeek-V2 and 3, whose attention is
 in `jspec.models.latent`, are each a `LlamaConfig`. So are Qwen3-Next and Granite 4, whose layers
 are recurrent in part: their decoder is `jspec.models.hybrid`.
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.memory import Held, TreeKV, kept
+from jspec.memory import TreeKV, kept
 from jspec.models import attention, eight_bits, latent
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -49,6 +49,15 @@ class Layer:
     """Routed experts in place of the MLP; None: the MLP."""
     mixer: Mixer | None = None
     """What is in place of attention, such as `jspec.models.DeltaNet`; None: attention."""
+    num_kv_heads: int | None = None
+    """None: the config's, as of the next two."""
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+    """Of the MLP."""
+    keys_of: int | None = None
+    """The layer before whose keys and values are read; None: it has its own."""
+    value_is_key: bool = False
+    """True where a value is its key before norm and turn, as in Gemma 4's larger models."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,8 @@ class LlamaConfig:
     """True where each head's queries and keys have a norm, as in Qwen3."""
     qk_norm_joint: bool = False
     """True where that norm spans all heads at once, as in OLMo 2."""
+    value_norm: bool = False
+    """True where each head's values have a norm, which has no scale, as in Gemma 4."""
     pre_norm: bool = True
     """True where attention and MLP read the states behind a norm."""
     post_norm: bool = False
@@ -107,6 +118,11 @@ class LlamaConfig:
     """Soft cap of the scores; None: none. See `jspec.models.attention.attend`."""
     logit_cap: float | None = None
     """Soft cap of the logits; None: none."""
+    layer_factor: bool = False
+    """True where a layer's states are multiplied with a number of its own, as in Gemma 4."""
+    per_layer_size: int | None = None
+    """P, lanes that each layer has of every token beside its states (per-layer embeddings, Gemma 3n
+    and 4); None: none."""
     residual_scale: float = 1.0
     """Factor of what attention and MLP add, as in Granite."""
     logit_scale: float = 1.0
@@ -122,10 +138,17 @@ class LlamaConfig:
         return Rope(self.rope_theta, self.rope_scaling)
 
 
-def qkv(config: LlamaConfig) -> FusedProjection:
-    """Queries, keys and values; where there is a gate, each query and its gate."""
+def heads_of(config: LlamaConfig, layer: Layer) -> tuple[int, int]:
+    """Key-value heads of a layer, and their lanes."""
+    return layer.num_kv_heads or config.num_kv_heads, layer.head_dim or config.head_dim
+
+
+def qkv(config: LlamaConfig, layer: Layer) -> FusedProjection:
+    """Queries, and the keys and values that the layer makes; a gate stands with its query."""
     queries = config.num_heads * (1 + config.output_gate)
-    return FusedProjection((queries, config.num_kv_heads, config.num_kv_heads), config.head_dim)
+    heads, dim = heads_of(config, layer)
+    made = 0 if layer.keys_of is not None else 1 if layer.value_is_key else 2
+    return FusedProjection((queries, *[heads] * made), dim)
 
 
 def gate_up(size: int) -> FusedProjection:
@@ -160,15 +183,17 @@ class Block(nn.Module):
         positions: Int[Array, "B N"],
         mask: Mask,
         past: Any,
+        own: Float[Array, "B N P"] | None = None,
         read: Float[Array, "B N R"] | None = None,
     ) -> tuple[Any, ...]:
-        """The block's output, and the keys and values of its tokens; or a mixer's updates.
+        """The block's output, and the keys and values that it made; or a mixer's updates.
 
         Args:
             x: the states.
             positions: the tokens' positions.
             mask: who sees whom, as in `attention.attend`.
             past: what the layer holds of tokens and nodes before.
+            own: what this layer has of the tokens beside x.
             read: what q, k and v are made of, if it is not x behind its norm.
         """
         config, layer = self.config, self.layer or Layer(self.config.rope)
@@ -182,9 +207,18 @@ class Block(nn.Module):
             mixed, *added = network(read, mask, past)
         mixed = self.norm("attention_post_norm")(mixed) if config.post_norm else mixed
         x = x + _scaled(mixed, config.residual_scale)
-        fed = self.feed(self.norm("mlp_norm")(x) if config.pre_norm else x, layer.experts)
+        fed = self.feed(self.norm("mlp_norm")(x) if config.pre_norm else x, x, layer)
         fed = self.norm("mlp_post_norm")(fed) if config.post_norm else fed
-        return x + _scaled(fed, config.residual_scale), *added
+        x = x + _scaled(fed, config.residual_scale)
+        if own is not None:
+            gate = self.dense(own.shape[-1], "per_layer_gate", False)(x)
+            wide = self.dense(config.hidden_size, "per_layer_up", False)
+            gated = wide(ACTIVATIONS[config.activation](gate) * own)
+            x = x + self.norm("per_layer_post_norm")(gated)
+        if config.layer_factor:
+            high = eight_bits.high_precision(self.param_dtype, self.dtype)
+            x = x * self.param("layer_factor", nn.initializers.ones, (1,), high).astype(self.dtype)
+        return x, *added
 
     def attend(
         self,
@@ -193,17 +227,20 @@ class Block(nn.Module):
         mask: Mask,
         past: attention.Past,
         layer: Layer,
-    ) -> tuple[Float[Array, "B N E"], Held, Held]:
-        """What attention adds, and the keys and values of the tokens."""
+    ) -> tuple[Any, ...]:
+        """What attention adds, and the keys and values of the tokens if the layer has its own."""
         config = self.config
         if config.latent is not None:
             assert layer.rope is not None, "refused when the decoder is made"
             return latent.attend(self, read, positions, mask, past, layer.rope, layer.window)
-        q, k, v, gate = self.heads(read)
+        q, made, gate = self.heads(read, layer)
         if layer.rope is not None:
-            turn = turns(layer.rope, config.head_dim, config.context, positions)
-            q, k = (rotate(x, turn, layer.rope.interleaved) for x in (q, k))
-        k, v = (kept(part.swapaxes(1, 2), self.kv_dtype) for part in (k, v))
+            turn = turns(layer.rope, q.shape[-1], config.context, positions)
+            q, *made[:1] = (rotate(x, turn, layer.rope.interleaved) for x in (q, *made[:1]))
+        made = [kept(part.swapaxes(1, 2), self.kv_dtype) for part in made]
+        keys = tuple(made) or past.own
+        assert keys is not None, "another layer has made them, see `keys_of`"
+        k, v = keys
         sinks = None
         if config.sinks:
             high = eight_bits.high_precision(self.param_dtype, self.dtype)
@@ -218,42 +255,58 @@ class Block(nn.Module):
         )
         if gate is not None:
             mixed = mixed * nn.sigmoid(gate.reshape(mixed.shape))
-        return self.dense(config.hidden_size, "output", config.output_bias)(mixed), k, v
+        return self.dense(config.hidden_size, "output", config.output_bias)(mixed), *made
 
-    def heads(self, read: Float[Array, "B N R"]) -> tuple[Array, Array, Array, Array | None]:
-        """Queries, keys, values and gates, which are one product: fewer, larger weights."""
+    def heads(
+        self, read: Float[Array, "B N R"], layer: Layer
+    ) -> tuple[Array, list[Array], Array | None]:
+        """Queries, keys and values if any, and gates: one product has fewer, larger weights."""
         config = self.config
         batch, new, _ = read.shape
-        fused, dim = qkv(config), config.head_dim
+        fused = qkv(config, layer)
+        dim = fused.size
         both = as_laid_out(self.dense(sum(fused.counts) * dim, "qkv", config.qkv_bias)(read))
-        q, k, v = fused.apart(both.reshape(batch, new, -1, dim), self.tp_size, axis=2)
+        q, *made = fused.apart(both.reshape(batch, new, -1, dim), self.tp_size, axis=2)
         gate = None
         if config.output_gate:
             q, gate = jnp.split(q.reshape(batch, new, config.num_heads, 2 * dim), 2, axis=-1)
+        if made and layer.value_is_key:
+            made *= 2
         if config.qk_norm:
             joint = (batch, new, -1)
-            q, k = (
+            q, *made[:1] = (
                 self.norm(name)(y.reshape(joint) if config.qk_norm_joint else y).reshape(y.shape)
-                for name, y in (("q_norm", q), ("k_norm", k))
+                for name, y in zip(("q_norm", "k_norm"), (q, *made[:1]), strict=False)
             )
-        return q, k, v, gate
-
-    def feed(self, read: Float[Array, "B N E"], experts: Experts | None) -> Float[Array, "B N E"]:
-        """The MLP, whose gate and up are one product."""
-        config, activation = self.config, ACTIVATIONS[self.config.activation]
-        if experts is not None:
+        if config.value_norm:
             dtypes = self.dtype, self.param_dtype
-            routed = RoutedExperts(experts, activation, *dtypes, name="experts")(read)
-            if experts.shared_size is None:
-                return routed
-            shared = self.mlp(read, experts.shared_size, "shared_")
-            if experts.shared_gate:
-                shared = nn.sigmoid(self.dense(1, "shared_gate", False)(read)) * shared
-            return routed + shared
-        return self.mlp(read, config.intermediate_size)
+            made[1:] = [RMSNorm(config.norm_eps, *dtypes, scaled=False)(v) for v in made[1:]]
+        return q, made, gate
+
+    def feed(
+        self, read: Float[Array, "B N E"], x: Float[Array, "B N E"], layer: Layer
+    ) -> Float[Array, "B N E"]:
+        """What MLP and experts make of the states x, and of these behind their norm."""
+        config, experts = self.config, layer.experts
+        activation, dtypes = ACTIVATIONS[config.activation], (self.dtype, self.param_dtype)
+        size = layer.intermediate_size or config.intermediate_size
+        if experts is None:
+            return self.mlp(read, size)
+        routed = RoutedExperts(experts, activation, *dtypes, name="experts")
+        if experts.beside:
+            asked = self.norm("router_norm")(x) * config.hidden_size**-0.5
+            added = self.norm("experts_post_norm")(routed(self.norm("experts_norm")(x), asked))
+            return self.norm("mlp_own_norm")(self.mlp(read, size)) + added
+        added = routed(read)
+        if experts.shared_size is None:
+            return added
+        shared = self.mlp(read, experts.shared_size, "shared_")
+        if experts.shared_gate:
+            shared = nn.sigmoid(self.dense(1, "shared_gate", False)(read)) * shared
+        return added + shared
 
     def mlp(self, read: Float[Array, "B N E"], size: int, prefix: str = "") -> Array:
-        """A gated MLP, by the prefix of its products' names."""
+        """A gated MLP, whose gate and up are one product, by the prefix of its products' names."""
         config, activation = self.config, ACTIVATIONS[self.config.activation]
         both = self.dense(2 * size, f"{prefix}gate_up", config.mlp_bias)(read)
         gate, up = gate_up(size).apart(both, self.tp_size)
@@ -261,11 +314,12 @@ class Block(nn.Module):
         return down(activation(gate) * up)
 
 
-def kept_lanes(config: LlamaConfig) -> tuple[int, int]:
-    """Lanes of a head's keys in the memory, and of its values."""
+def kept_sizes(config: LlamaConfig, layer: Layer) -> tuple[int, int, int]:
+    """Heads of a layer in the memory, lanes of their keys, and of their values."""
+    heads, dim = heads_of(config, layer)
     if config.latent is None:
-        return config.head_dim, config.head_dim
-    return config.latent.rotary_dim, config.latent.rank
+        return heads, dim, dim
+    return heads, config.latent.rotary_dim, config.latent.rank
 
 
 def _scaled(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
@@ -297,6 +351,7 @@ class RotaryDecoder(LayeredDecoder):
             )
         if config.latent is not None:
             latent.check(config.num_kv_heads, [layer.rope for layer in self.kinds])
+        _check_sources(config)
         super().__post_init__()
 
     @property
@@ -304,17 +359,26 @@ class RotaryDecoder(LayeredDecoder):
         """F, width of `Output.hidden`."""
         return self.hidden_size * (len(self.taps) or 1)
 
-    @property
-    def kept_lanes(self) -> tuple[int, int]:
-        return kept_lanes(self.config)
+    def kept_sizes(self, layer: int) -> tuple[int, int, int]:
+        return kept_sizes(self.config, self.kinds[layer])
+
+    def keys_of(self, layer: int) -> int | None:
+        return self.kinds[layer].keys_of
 
     @property
     def fused(self) -> Mapping[str, FusedProjection]:
         config = self.config
-        found = {"qkv": qkv(config), "gate_up": gate_up(config.intermediate_size)}
-        for layer in self.kinds:
+        found = {"qkv": qkv(config, Layer(None)), "gate_up": gate_up(config.intermediate_size)}
+        for number, layer in enumerate(self.kinds):
             if layer.experts and layer.experts.shared_size:
                 found["shared_gate_up"] = gate_up(layer.experts.shared_size)
+            size = layer.intermediate_size or config.intermediate_size
+            own = {"qkv": qkv(config, layer), "gate_up": gate_up(size)}
+            found |= {
+                f"layers_{number}/{name}": products
+                for name, products in own.items()
+                if products != found[name]
+            }
         return found
 
     @property
@@ -346,7 +410,8 @@ class RotaryDecoder(LayeredDecoder):
             )
             for layer in self.kinds
         ]
-        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes, self.taps)
+        own = None if config.per_layer_size is None else self.per_layer(x, tokens)
+        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes, self.taps, own)
         norm = RMSNorm(
             config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
         )
@@ -356,6 +421,45 @@ class RotaryDecoder(LayeredDecoder):
         if self.taps:
             x = jnp.concatenate(ran.tapped, axis=-1)
         return Output(logits=logits, hidden=x, tentative=ran.tentative)
+
+    def per_layer(
+        self, x: Float[Array, "B N E"], tokens: Int[Array, "B N"]
+    ) -> Float[Array, "L B N P"]:
+        """What each layer gets of the tokens: of a table of its own, and of their embeddings x."""
+        config, dtypes = self.config, (self.dtype, self.param_dtype)
+        size, count = config.per_layer_size, config.num_layers
+        assert size is not None, "asked for where there is some"
+        high = eight_bits.high_precision(self.param_dtype, self.dtype)
+        shape = config.vocab_size, count * size
+        table = self.param("per_layer_embed", nn.initializers.normal(0.02), shape, high)
+        told = looked_up(table, tokens).astype(self.dtype) * size**0.5
+        made = Linear(count * size, False, *dtypes, name="per_layer_projection")(x)
+        made = (made * config.hidden_size**-0.5).reshape(*tokens.shape, count, size)
+        made = RMSNorm(config.norm_eps, *dtypes, config.norm_offset, name="per_layer_norm")(made)
+        return jnp.moveaxis((made + told.reshape(made.shape)) * 2**-0.5, 2, 0)
+
+
+def _check_sources(config: LlamaConfig) -> None:
+    """Refuses layers that read keys and values which are not there.
+
+    Raises:
+        InputError: for the first of them.
+    """
+    owners = [number for number, layer in enumerate(config.layers) if layer.keys_of is None]
+    for number, layer in enumerate(config.layers):
+        if (source := layer.keys_of) is None:
+            continue
+        if source not in owners or owners[-1] > number or config.layers[source].mixer is not None:
+            raise InputError(
+                f"layer {number} reads the keys of layer {source}; let it read one of attention "
+                "that has its own, and stand behind all that have"
+            )
+        sizes = [heads_of(config, config.layers[place]) for place in (number, source)]
+        if sizes[0] != sizes[1]:
+            raise InputError(
+                f"layer {number} has {sizes[0][0]} key-value heads of {sizes[0][1]} lanes and "
+                f"reads those of layer {source}, {sizes[1][0]} of {sizes[1][1]}; make them equal"
+            )
 
 
 class Llama(RotaryDecoder):

@@ -238,7 +238,7 @@ def read_weights(
     Raises:
         InputError: if weights are missing, unknown, or of another shape.
     """
-    known = _names(files, family, model.num_layers)
+    known = _names(files, family, model)
     wanted = {
         name: shape
         for weight in table
@@ -350,16 +350,20 @@ def read_weights(
         return weights.tree(stacking.collected(held, model.groups, place))
 
 
-def _names(files: Tensors, family: families.Family, num_layers: int) -> dict[str, str]:
+def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> dict[str, str]:
     """Each weight's name in a whole model, and its name in these files."""
     names = [name for name in files.files if not re.fullmatch(family.buffers, name)]
     if family.extra_layers:
         numbers = {name: re.match(r"(?:model\.)?layers\.(\d+)\.", name) for name in names}
-        names = [name for name in names if not (at := numbers[name]) or int(at[1]) < num_layers]
+        names = [
+            name for name in names if not (at := numbers[name]) or int(at[1]) < model.num_layers
+        ]
     whole = any(name.startswith(family.base) for name in names)
     begin = family.base + family.inner
     found = {name if whole or name == HEAD else family.base + name: name for name in names}
-    return {re.sub(f"^{re.escape(begin)}", family.base, ours): name for ours, name in found.items()}
+    found = {re.sub(f"^{re.escape(begin)}", family.base, ours): own for ours, own in found.items()}
+    unread = "(?!)" if family.unread is None else family.unread(model.config)
+    return {ours: own for ours, own in found.items() if not re.fullmatch(unread, ours)}
 
 
 def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]) -> None:

@@ -19,21 +19,25 @@ class RMSNorm(nn.Module):
         dtype: dtype of the result.
         param_dtype: dtype that the scale is created in.
         offset: added to the scale: 1 where the weights are what differs from 1, as in Gemma.
+        scaled: whether there is a scale.
     """
 
     eps: float
     dtype: Any
     param_dtype: Any
     offset: float = 0.0
+    scaled: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
+        high = x.astype(jnp.float32)
+        unit = high * jax.lax.rsqrt(native.row_sums(jnp.square(high)) / x.shape[-1] + self.eps)
+        if not self.scaled:
+            return unit.astype(self.dtype)
         begin = nn.initializers.constant(1.0 - self.offset)
         scale = self.param(
             "scale", begin, (x.shape[-1],), eight_bits.high_precision(self.param_dtype, self.dtype)
         )
-        high = x.astype(jnp.float32)
-        unit = high * jax.lax.rsqrt(native.row_sums(jnp.square(high)) / x.shape[-1] + self.eps)
         return (unit * (scale.astype(jnp.float32) + self.offset)).astype(self.dtype)
 
 

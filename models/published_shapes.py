@@ -87,6 +87,21 @@ SHAPES = MappingProxyType(
                 "original_max_position_embeddings": 4096,
             },
         },
+        # Gemma 4 E2B: 2.3 billion weights beside its per-layer embeddings.
+        "gemma4-e2b": {
+            "architectures": ["Gemma4ForCausalLM"],
+            "model_type": "gemma4_text",
+            "vocab_size": 262144,
+            "hidden_size": 1536,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 35,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 1,
+            "layer_types": [*4 * ["sliding_attention"], "full_attention"] * 7,
+            "num_kv_shared_layers": 20,
+            "use_double_wide_mlp": True,
+            "final_logit_softcapping": 30.0,
+        },
         # OpenAI 2025, arXiv 2508.10925, table 1.
         "gpt-oss-20b": _gpt_oss(24, 32),
         "gpt-oss-120b": _gpt_oss(36, 128),

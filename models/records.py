@@ -12,6 +12,7 @@ from jspec.models.mixers import DeltaNet, Mamba2
 from jspec.models.rope import (
     LinearScaling,
     LongScaling,
+    ProportionalScaling,
     Rope,
     RopeFactors,
     RopeScaling,
@@ -21,6 +22,7 @@ from jspec.models.rope import (
 PARTS = (
     *(Layer, Rope, Experts, ExpertGroups, ClampedGate, DeltaNet, Mamba2, LatentAttention),
     *(RopeScaling, RopeFactors, LinearScaling, YarnScaling, LongScaling),
+    ProportionalScaling,
 )
 """What configs are made of; no two can have the same fields."""
 

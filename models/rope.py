@@ -114,7 +114,26 @@ class LongScaling:
         return np.array(self.long if context > self.original_context else self.short)
 
 
-Scaling = RopeScaling | RopeFactors | LinearScaling | YarnScaling | LongScaling
+@dataclass(frozen=True)
+class ProportionalScaling:
+    """Gemma 4's: the high frequencies of all lanes, and no turn of the lanes behind them."""
+
+    part: float
+    """Of the frequencies that are kept."""
+    factor: float = 1.0
+    """What these are divided by."""
+
+    attention_factor = 1.0
+
+    def divisors(self, base: Base, theta: float, context: int) -> Base:
+        """What each frequency is divided by."""
+        turned = int(self.part * 2 * len(base) // 2)
+        return np.where(np.arange(len(base)) < turned, self.factor, np.inf)
+
+
+Scaling = (
+    RopeScaling | RopeFactors | LinearScaling | YarnScaling | LongScaling | ProportionalScaling
+)
 
 
 @dataclass(frozen=True)

@@ -73,19 +73,27 @@ class LayeredDecoder(Decoder):
             return stacking.alike(self.kinds)
         return stacking.apart(self.num_layers)
 
+    def keys_of(self, layer: int) -> int | None:
+        """The layer before whose keys and values a layer reads; None: it has its own.
+
+        Those that read others' stand behind all that have their own.
+        """
+        del layer
+        return None
+
     def init_memory(self, batch: int, capacity: int) -> PyTree:
         """Empty keys and values of `capacity` tokens a row."""
         return self.empty_cache(batch, capacity, list(chain.from_iterable(self.groups)))
 
     def empty_cache(self, batch: int, capacity: int, ranges: Sequence[range]) -> KVCache:
-        """Empty keys and values of ranges of layers, which share an array each."""
-        lanes, value_lanes = self.kept_lanes
+        """Empty keys and values of ranges of layers; those that have their own share an array."""
+        owners = [layers for layers in ranges if self.keys_of(layers.start) is None]
+        sizes = [self.kept_sizes(layers.start) for layers in owners]
         parts = [
             caches.init(
-                *(batch, capacity, 1, self.config.num_kv_heads * len(layers), lanes),
-                *(self.memory_dtype, value_lanes),
+                *(batch, capacity, 1, heads * len(layers), lanes, self.memory_dtype, value_lanes)
             )
-            for layers in ranges
+            for layers, (heads, lanes, value_lanes) in zip(owners, sizes, strict=True)
         ]
         return KVCache(
             keys=tuple(part.keys[0] for part in parts),
@@ -101,6 +109,7 @@ class LayeredDecoder(Decoder):
         memory: PyTree,
         nodes: TreeKV | None,
         taps: Sequence[int] = (),
+        inputs: Float[Array, "L B N P"] | None = None,
     ) -> Ran:
         """What the layers make of the states.
 
@@ -112,20 +121,25 @@ class LayeredDecoder(Decoder):
             memory: of the committed tokens.
             nodes: the keys and values of nodes that were scored before.
             taps: layers whose inputs are handed out.
+            inputs: what each layer gets of its own, last; None: nothing.
         """
         tapped, kept = dict[int, Array](), list[tuple[Any, ...]]()
         for group in self.groups:
-            pasts = [self.past_of(memory, nodes, len(kept) + phase) for phase in range(len(group))]
+            pasts = [
+                self._past(layers, memory, nodes, len(kept) + phase, kept)
+                for phase, layers in enumerate(group)
+            ]
             if len(group[0]) == 1:
                 layer = group[0].start
                 if layer in taps:
                     tapped[layer] = x
+                own = () if inputs is None else (inputs[layer],)
                 new = self.apply_block(
-                    blocks[layer], stacking.name(group[0]), x, *arguments, pasts[0]
+                    blocks[layer], stacking.name(group[0]), x, *arguments, pasts[0], *own
                 )
                 x, added = new[0], (new[1:],)
             else:
-                x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps)
+                x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps, inputs)
                 tapped |= entered
             kept += added
         tentative = self.tentative(kept, arguments[-1])
@@ -135,9 +149,28 @@ class LayeredDecoder(Decoder):
         """What a range of layers, the `place`-th, holds of tokens and nodes before."""
         return attention.past(memory, nodes, place)
 
+    def _past(
+        self,
+        layers: range,
+        memory: PyTree,
+        nodes: TreeKV | None,
+        place: int,
+        kept: Sequence[tuple[Any, ...]],
+    ) -> Any:
+        """What a range of layers, the `place`-th, holds; or the layer whose keys they read."""
+        source = self.keys_of(layers.start)
+        if source is None:
+            return self.past_of(memory, nodes, place)
+        ranges = list(chain.from_iterable(self.groups))
+        place = next(number for number, own in enumerate(ranges) if source in own)
+        past = self.past_of(memory, nodes, place)._replace(own=kept[place])
+        of = ranges[place]
+        return past if len(of) == 1 else past.of_layer(jnp.int32(of.index(source)), len(of))
+
     def tentative(self, added: Sequence[tuple[Any, ...]], mask: Mask) -> PyTree:
         """What `commit` gets, from what each range of layers gave."""
-        kept = TreeKV(tuple(k for k, _ in added), tuple(v for _, v in added))
+        pairs = [own for own in added if own]
+        kept = TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
         if isinstance(mask, PackedMask):  # a layer gives them as one row of tokens
             return jax.tree.map(partial(attention.unpack_heads, mask), kept)
         return kept
@@ -150,13 +183,18 @@ class LayeredDecoder(Decoder):
         arguments: Sequence[PyTree],
         pasts: Sequence[Any],
         taps: Sequence[int],
+        inputs: Float[Array, "L B N P"] | None,
     ) -> tuple[Array, list[tuple[Any, ...]], dict[int, Array]]:
         """The states behind a group, what each of its ranges gives, and taps."""
         count = len(group[0])
         period = [blocks[layers.start] for layers in group]
+
+        def own_of(layer: Array | int) -> tuple[Array, ...]:
+            return () if inputs is None else (inputs[layer],)
+
         weights = [
-            self._stacked(block, layers, x, *arguments, attention.Past(None, None))
-            for block, layers in zip(period, group, strict=True)
+            self._stacked(block, layers, x, *arguments, past, *own_of(layers.start))
+            for block, layers, past in zip(period, group, pasts, strict=True)
         ]
         inside = [tap for tap in taps if any(tap in layers for layers in group)]
 
@@ -170,9 +208,10 @@ class LayeredDecoder(Decoder):
                 ones = {path: eight_bits.OneOf(stack, number) for path, stack in whole[n].items()}
                 params = traverse_util.unflatten_dict(parts[n] | ones)
                 layer = layers.start + number * layers.step
-                entered = {tap: jnp.where(tap == layer, x, held) for tap, held in entered.items()}
-                own = past.of_layer(number, count)
-                x, *kept = traced_once(block, params, x, *arguments, own)
+                entered = {tap: jnp.where(tap == layer, x, old) for tap, old in entered.items()}
+                reads = self.keys_of(layers.start) is not None  # the same layer's, in every step
+                held = past if reads else past.of_layer(number, count)
+                x, *kept = traced_once(block, params, x, *arguments, held, *own_of(layer))
                 added.append(tuple(kept))
             return (x, entered), added
 

@@ -31,7 +31,7 @@ def shapes(
     Args:
         name: as in `load`, where a folder needs no more than config.json; such a file itself; or
             a published shape: "llama-1b", "llama-3b", "llama-8b", "llama-70b", "llama-405b",
-            "qwen3-next-80b", "deepseek-v3", "gpt-oss-20b", "gpt-oss-120b".
+            "qwen3-next-80b", "deepseek-v3", "gemma4-e2b", "gpt-oss-20b", "gpt-oss-120b".
         dtype: as in `load`.
         param_dtype: as in `load`.
         mesh: a `Mesh`, or an `AbstractMesh` of devices that need not exist, over which `load` would

@@ -52,6 +52,7 @@ HEAD = Rules(heads=None, mlp=None, experts=None)
 """A head's layers are whole; what it has for every token is split as the target's vocabulary."""
 
 _ENDS: dict[str, Axes] = {"embed": ("vocabulary", None), "head": ("vocabulary", None)}
+_PER_LAYER: dict[str, Axes] = {"per_layer_embed": ("vocabulary", None)}
 # The first product of a pair is split by outputs and the second by inputs, so that a block needs
 # one sum over devices behind attention and one behind the MLP (Shoeybi et al. 2019, section 3).
 _ATTENTION: dict[str, Axes] = {
@@ -86,7 +87,7 @@ _DELTA_NET: dict[str, Axes] = {"qkvz/weight": ("heads", None), "ba/weight": ("he
 _MAMBA: dict[str, Axes] = {"projection/weight": ("mlp", None)}
 
 TABLES: dict[str, dict[str, Axes]] = {
-    "Llama": _ENDS | _ATTENTION | _LATENT | _GATED_MLP | _EXPERTS | _SHARED,
+    "Llama": _ENDS | _PER_LAYER | _ATTENTION | _LATENT | _GATED_MLP | _EXPERTS | _SHARED,
     "Hybrid": _ENDS | _ATTENTION | _GATED_MLP | _EXPERTS | _SHARED | _DELTA_NET | _MAMBA,
     "LearnedPositionDecoder": _ENDS | _ATTENTION | _MLP,
     "GPTNeoX": _ENDS | _ATTENTION | _MLP,

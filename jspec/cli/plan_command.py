@@ -24,8 +24,8 @@ def plan(
         typer.Argument(
             metavar="MODEL",
             help="Folder or config.json, GGUF file, hub id, or a shape: llama-1b, llama-3b, "
-            "llama-8b, llama-70b, llama-405b, qwen3-next-80b, deepseek-v3, gpt-oss-20b, "
-            "gpt-oss-120b.",
+            "llama-8b, llama-70b, llama-405b, qwen3-next-80b, deepseek-v3, gemma4-e2b, "
+            "gpt-oss-20b, gpt-oss-120b.",
             show_default="the bundled model",
         ),
     ] = None,

@@ -252,7 +252,7 @@ class BlockHead(Decoder):
         alone, nothing = jnp.ones((batch, count, count), bool), attention.past(None, None, 0)
         # A layer as it is, of which only keys and values are kept: what else it would compute is
         # never computed.
-        kept = [layer(c, positions, alone, nothing, c)[1:] for layer in self.layers]
+        kept = [layer(c, positions, alone, nothing, read=c)[1:] for layer in self.layers]
         keys, values = zip(*kept, strict=True)
         return TreeKV(keys, values)
 

@@ -97,7 +97,7 @@ class EAGLE3Head(TransformerHead):
         read = jnp.concatenate([self.token_norm(self.embed(tokens)), state], axis=-1)
         past = attention.past(memory, nodes, 0)
         x = state if config.norm_before_residual else x
-        x, k, v = self.layer(x, positions, mask, past, read)
+        x, k, v = self.layer(x, positions, mask, past, read=read)
         x = self.norm(x) if config.norm_output else x
         return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
 

@@ -12,7 +12,7 @@ from jspec.models.heads import candidates
 from jspec.models.heads.base import TransformerHead
 from jspec.models.heads.candidates import CandidateConfig
 from jspec.models.linear import Linear
-from jspec.models.llama import Block, kept_lanes
+from jspec.models.llama import Block, kept_sizes
 from jspec.models.norms import RMSNorm
 from jspec.types import Output
 
@@ -47,9 +47,8 @@ class MTPHead(TransformerHead):
 
     config: MTPConfig
 
-    @property
-    def kept_lanes(self) -> tuple[int, int]:
-        return kept_lanes(self.config)
+    def kept_sizes(self, layer: int) -> tuple[int, int, int]:
+        return kept_sizes(self.config, self.config.layers[layer])
 
     def setup(self):
         config, dtypes = self.config, (self.dtype, self.param_dtype)

@@ -8,6 +8,7 @@ from jspec._validate.errors import InputError
 from jspec.models.huggingface import (
     deepseek,
     gemma,
+    gemma4,
     gpt2,
     gpt_oss,
     hybrids,
@@ -50,6 +51,9 @@ class Family:
     """True where layers may follow the last one in a checkpoint: draft heads, see `mtp`."""
     inner: str = ""
     """What stands behind `base` where the decoder is a part of the model."""
+    unread: Callable[[Any], str] | None = None
+    """Makes of our config a regular expression of weights that files hold and the model has not;
+    None: there are none."""
     mtp: MTPLayout | None = None
     """The names of the draft head that comes with the weights; None: there is none."""
 
@@ -73,6 +77,26 @@ FAMILIES = (
     Family("Qwen3ForCausalLM", "qwen3", llama.qwen3, Llama, llama.weights),
     Family("Gemma2ForCausalLM", "gemma2", gemma.gemma2, Llama, llama.weights),
     Family("Gemma3ForCausalLM", "gemma3_text", gemma.gemma3, Llama, llama.weights),
+    *(
+        family
+        for name, kind, parse in (
+            ("Gemma4", "gemma4", gemma4.gemma4),
+            ("Gemma4Unified", "gemma4_unified", gemma4.gemma4_unified),
+        )
+        for family in _with_pictures(
+            Family(
+                f"{name}ForCausalLM",
+                f"{kind}_text",
+                parse,
+                Llama,
+                gemma4.weights,
+                buffers=gemma4.OTHERS,
+                unread=gemma4.unread,
+            ),
+            f"{name}ForConditionalGeneration",
+            kind,
+        )
+    ),
     Family("Phi3ForCausalLM", "phi3", phi3.phi3, Llama, phi3.weights),
     Family("Olmo2ForCausalLM", "olmo2", others.olmo2, Llama, llama.weights),
     Family("SmolLM3ForCausalLM", "smollm3", others.smollm3, Llama, llama.weights),

@@ -16,8 +16,8 @@ def gemma2(settings: Settings) -> LlamaConfig:
         settings,
         context=settings.size("max_position_embeddings", 8192),
         windows=[size if slide else None for slide in slides],
-        attention_cap=_cap(settings, "attn_logit_softcapping", 50.0),
-        logit_cap=_cap(settings, "final_logit_softcapping", 30.0),
+        attention_cap=cap(settings, "attn_logit_softcapping", 50.0),
+        logit_cap=cap(settings, "final_logit_softcapping", 30.0),
     )
 
 
@@ -33,8 +33,8 @@ def gemma3(settings: Settings) -> LlamaConfig:
         context=settings.size("max_position_embeddings", 131072),
         windows=[size if slide else None for slide in slides],
         rotary=[near if slide else far for slide in slides],
-        attention_cap=_cap(settings, "attn_logit_softcapping", None),
-        logit_cap=_cap(settings, "final_logit_softcapping", None),
+        attention_cap=cap(settings, "attn_logit_softcapping", None),
+        logit_cap=cap(settings, "final_logit_softcapping", None),
         qk_norm=True,
     )
 
@@ -76,7 +76,7 @@ def _rotary(settings: Settings) -> tuple[Rope, Rope]:
     return Rope(settings.number("rope_local_base_freq", 10000.0)), far
 
 
-def _cap(settings: Settings, name: str, absent: float | None) -> float | None:
+def cap(settings: Settings, name: str, absent: float | None) -> float | None:
     """A soft cap; a null one is none."""
     if settings.get(name) is not None:
         return settings.number(name)

@@ -9,7 +9,7 @@ from jspec.models.experts import Experts
 from jspec.models.huggingface import rope as ropes
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
-from jspec.models.llama import Layer, LlamaConfig
+from jspec.models.llama import Layer, LlamaConfig, qkv
 from jspec.models.recurrence import Mixer
 from jspec.models.rope import LongScaling, Rope
 
@@ -90,10 +90,11 @@ def block(
         inputs: width of what queries, keys and values are made of.
         layer: what it has; None: attention and an MLP.
     """
-    width = config.hidden_size
-    if layer is None or layer.mixer is None:
-        attention = _attention if config.latent is None else _latent_attention
-        yield from attention(config, path, f"{name}.self_attn", inputs)
+    width, layer = config.hidden_size, layer or Layer(None)
+    if layer.mixer is None and config.latent is None:
+        yield from _attention(config, path, f"{name}.self_attn", inputs, layer)
+    elif layer.mixer is None:
+        yield from _latent_attention(config, path, f"{name}.self_attn", inputs)
     # `post_attention_layernorm` stands before the MLP in Llama, and behind attention in those that
     # have a norm there.
     after, before = "post_attention_layernorm", "pre_feedforward_layernorm"
@@ -102,8 +103,9 @@ def block(
     if config.post_norm:
         yield norm((*path, "attention_post_norm"), f"{name}.{after}", width)
         yield norm((*path, "mlp_post_norm"), f"{name}.post_feedforward_layernorm", width)
-    if layer is None or layer.experts is None:
-        yield from mlp(path, f"{name}.mlp", width, config.intermediate_size, config.mlp_bias)
+    if layer.experts is None or layer.experts.beside:
+        size = layer.intermediate_size or config.intermediate_size
+        yield from mlp(path, f"{name}.mlp", width, size, config.mlp_bias)
 
 
 def mlp(
@@ -120,18 +122,18 @@ def mlp(
     yield from linear((*path, f"{prefix}down"), [f"{name}.down_proj"], inner, [width], bias)
 
 
-def _attention(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[Weight]:
-    query, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    yield from linear(
-        (*path, "qkv"),
-        [f"{name}.{part}_proj" for part in "qkv"],
-        inputs,
-        [query * (1 + config.output_gate), keys, keys],
-        config.qkv_bias,
-    )
+def _attention(
+    config: LlamaConfig, path: Path, name: str, inputs: int, layer: Layer
+) -> Iterator[Weight]:
+    fused = qkv(config, layer)
+    rows = [count * fused.size for count in fused.counts]
+    made = "qkv"[: len(rows)]
+    names = [f"{name}.{part}_proj" for part in made]
+    yield from linear((*path, "qkv"), names, inputs, rows, config.qkv_bias)
+    query = config.num_heads * fused.size
     if config.qk_norm:
-        for part, joint in (("q", query), ("k", keys)):
-            size = joint if config.qk_norm_joint else config.head_dim
+        for part, joint in zip(made[:2], (query, *rows[1:2]), strict=True):
+            size = joint if config.qk_norm_joint else fused.size
             yield norm((*path, f"{part}_norm"), f"{name}.{part}_norm", size)
     yield from linear(
         (*path, "output"),

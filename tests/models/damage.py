@@ -50,11 +50,15 @@ FOUND: dict[str, tuple[int, ...]] = {
     "orbax": (1, 7, 10, 12, 22, 26), "run": (9, 20), "published": (0, 1), "memory": (0, 1),
     "pickle": (0, 5, 144, 147, 275), "datastore": (0, 1), "ngrams": (0, 2082), "costs": (0, 1),
     "artefact": (0, 1), "qwen3_next": (7, 93, 98, 225), "qwen3_5_moe": (0,), "granite4": (0,),
-    "deepseek_v2": (0,), "deepseek_v3": (0,), "gpt_oss": (0,),
+    "deepseek_v2": (0,), "deepseek_v3": (0,), "gpt_oss": (0,), "gemma4": (0,),
+    "gemma4_moe": (0,),
 }  # fmt: skip
 """The corpus: damages by their numbers that a reader once had no sentence for, and a few others."""
 
-FAMILIES = ("qwen3_next", "qwen3_5_moe", "granite4", "deepseek_v2", "deepseek_v3", "gpt_oss")
+FAMILIES = (
+    *("qwen3_next", "qwen3_5_moe", "granite4", "deepseek_v2", "deepseek_v3", "gpt_oss"),
+    *("gemma4", "gemma4_moe"),
+)
 """Folders of families whose config.json says more than Llama's."""
 NUMBERS = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
 VALUES: tuple[Any, ...] = (

@@ -23,12 +23,12 @@ def build(name: str):
     generator = torch.Generator().manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
-        for key, weight in model.named_parameters():
+        for key, weight in [*model.named_parameters(), *model.named_buffers()]:
+            if key not in model.state_dict():
+                continue
             noise = 0.3 * torch.randn(weight.shape, generator=generator)
-            weight.copy_(1 + noise if weight.ndim == 1 and key.endswith("weight") else noise)
-        for key, held in model.named_buffers():
-            if key in model.state_dict():
-                held.copy_(0.3 * torch.randn(held.shape, generator=generator))
+            factors = weight.ndim == 1 and key.endswith(("weight", "scale", "scalar"))
+            weight.copy_(1 + noise if factors else noise)
     return model
 
 

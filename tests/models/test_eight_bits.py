@@ -55,7 +55,7 @@ def rounded(params):
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
                 *("opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe"),
-                *("deepseek_v3", "gpt_oss"),
+                *("deepseek_v3", "gpt_oss", "gemma4", "gemma4_moe"),
             )
         ),
     ],

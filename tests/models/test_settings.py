@@ -25,6 +25,8 @@ STRETCH = {
     "original_max_position_embeddings": 32,
 }
 
+GEMMA4 = {"hidden_size_per_layer_input": 0, "head_dim": 8}
+
 
 ABSENT = object()
 
@@ -201,6 +203,21 @@ def test_layers_have_the_windows_that_slide_within_the_context(kind, fields, win
             "layer of type 'chunked_attention'",
         ),
         ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit = 0; it has to be above 0"),
+        ("gemma4_text", {"vocab_size_per_layer_input": 9}, "vocab_size_per_layer_input = 9, which"),
+        ("gemma4_text", GEMMA4 | {"num_kv_shared_layers": 2}, "no layer before these is of the"),
+        ("gemma4_text", GEMMA4 | {"num_kv_shared_layers": 1}, "is of the kind of layer 1, whose"),
+        ("gemma4_text", GEMMA4 | {"use_bidirectional_attention": "all"}, "'all', which jspec does"),
+        ("gemma4_text", GEMMA4 | {"per_layer_config": {"x": {}}}, "have to be numbers below 2"),
+        (
+            "gemma4_text",
+            GEMMA4 | {"per_layer_config": {"1": {"head_dim": 7}}},
+            "head_dim = 7; rotary embeddings need an even one",
+        ),
+        (
+            "gemma4_text",
+            GEMMA4 | {"per_layer_config": {"1": {"window": 7}}},
+            "'window', which jspec does not implement for a layer of its own",
+        ),
     ],
 )
 def test_what_is_not_implemented_is_refused(kind, fields, message):

@@ -24,6 +24,7 @@ NAMES = (
     "qwen3_next",
     "deepseek_v3",
     pytest.param("gpt_oss", marks=pytest.mark.slow),
+    pytest.param("gemma4", marks=pytest.mark.slow),
     pytest.param("granite4", marks=pytest.mark.slow),
 )
 

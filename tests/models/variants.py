@@ -39,6 +39,13 @@ GEMMA = SHAPE | {
     "hidden_activation": "gelu_pytorch_tanh",
 }
 
+GEMMA4 = GEMMA | {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "global_head_dim": 16,
+    "final_logit_softcapping": 30.0,
+}
+
 QWEN3_5 = SHAPE | {
     "num_hidden_layers": 3,
     "num_key_value_heads": 2,
@@ -122,6 +129,38 @@ VARIANTS = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
             },
         },
+    ),
+    # As E2B: of two kinds of heads, and later layers that read the keys of others.
+    "gemma4": (
+        "gemma4_text",
+        GEMMA4
+        | {
+            "num_hidden_layers": 6,
+            "layer_types": 2 * GEMMA4["layer_types"],
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 4,
+            "vocab_size_per_layer_input": 64,
+        },
+    ),
+    # As 26B-A4B: experts beside the MLP, and values that are keys.
+    "gemma4_moe": (
+        "gemma4_text",
+        GEMMA4
+        | {
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 8,
+        },
+    ),
+    # As 12B.
+    "gemma4_unified": (
+        "gemma4_unified_text",
+        GEMMA4 | {"num_global_key_value_heads": 1, "attention_k_eq_v": True},
     ),
     "phi3": (
         "phi3",
