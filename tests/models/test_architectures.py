@@ -166,16 +166,16 @@ def test_a_library_that_keeps_a_cache_of_layers_keeps_the_contract():
     assert not check_model(model, params).skipped
     ask = dict(prompt=[[1, 2, 3, 1, 2, 3]], max_new_tokens=20)
     result = jspec.decode(model, params, drafter=jspec.PromptLookup(4), **ask)
-    text = list(ask["prompt"][0])
+    text, whole, count = list(ask["prompt"][0]), nnx.jit(call), 26
+    empty = jnp.zeros((1, count, 1, 8))
+    cache = dict(k=empty, v=empty, end_index=jnp.zeros(1, jnp.int32))
+    cache["positions"] = jnp.zeros((1, count), jnp.int32)
+    places = jnp.arange(count, dtype=jnp.int32)[None]
+    causal = jnp.tril(jnp.ones((1, count, count), bool))
     for _ in range(20):  # by the module alone, over the whole text
-        count = len(text)
-        empty = jnp.zeros((1, count, 1, 8))
-        cache = dict(k=empty, v=empty, end_index=jnp.zeros(1, jnp.int32))
-        cache["positions"] = jnp.zeros((1, count), jnp.int32)
-        places = jnp.arange(count, dtype=jnp.int32)[None]
-        causal = jnp.tril(jnp.ones((1, count, count), bool))
-        logits, _ = module(jnp.array([text]), places, {"layer_0": cache}, causal)
-        text.append(int(logits[0, -1].argmax()))
+        tokens = jnp.array([text + [0] * (count - len(text))])
+        logits, _ = whole(module, tokens, places, {"layer_0": cache}, causal)
+        text.append(int(logits[0, len(text) - 1].argmax()))
     assert result.tokens[0].tolist() == text[6:]
 
 
