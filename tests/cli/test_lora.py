@@ -33,7 +33,10 @@ def adapter(folder, tmp_path_factory):
 
 
 def test_a_text_is_that_of_the_merged_model(command, folder, adapter):
-    asked = ("Once upon a time", "--max-new-tokens", 16, "--ignore-eos", "--json", "--no-compare")
+    asked = (
+        *("Once upon a time", "--max-new-tokens", 16, "--ignore-eos", "--json", "--no-compare"),
+        *("--method", "token_recycling"),
+    )
 
     def written(*options):
         ran = command("generate", *asked, *options)
