@@ -96,7 +96,16 @@ def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
         assert abs(found[row] - apart[row]).max() > 0.1, "another adapter says something else"
 
 
-@pytest.mark.parametrize("sampling", [None, jspec.Sampling(0.8)])
+@pytest.mark.parametrize(
+    ("adapted", "sampling"),
+    [
+        pytest.param(False, None, id="layers"),
+        pytest.param(True, jspec.Sampling(0.8), id="scanned-drawn"),
+        pytest.param(False, jspec.Sampling(0.8), id="layers-drawn", marks=pytest.mark.slow),
+        pytest.param(True, None, id="scanned", marks=pytest.mark.slow),
+    ],
+    indirect=["adapted"],
+)
 def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(adapted, alone, sampling):
     drafter = jspec.adaptive(
         jspec.merge(

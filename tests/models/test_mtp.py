@@ -20,6 +20,7 @@ from jspec.models import heads
 FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = ("qwen3_next", "deepseek_v3", "glm4_moe")
 CHAIN, TREE = jspec.tree.branching([1, 1, 1]), jspec.tree.branching([3, 2, 1])
+DRAWN = {"key": 5, "sampling": jspec.Sampling(temperature=0.8)}
 
 
 def whole(folder, fixtures, name, **changes):
@@ -95,17 +96,24 @@ def test_what_is_computed_otherwise_is_told_apart(target, checkpoint, reference)
         assert np.abs(np.asarray(output.logits) - reference["logits_1"]).max() > 0.1
 
 
-@pytest.mark.parametrize("template", [CHAIN, TREE], ids=["chain", "tree"])
-def test_it_drafts_for_its_own_target(target, checkpoint, reference, template):
+@pytest.mark.parametrize(
+    ("template", "settings"),
+    [
+        pytest.param(CHAIN, {}, id="chain"),
+        pytest.param(TREE, DRAWN, id="tree-drawn"),
+        pytest.param(CHAIN, DRAWN, id="chain-drawn", marks=pytest.mark.slow),
+        pytest.param(TREE, {}, id="tree", marks=pytest.mark.slow),
+    ],
+)
+def test_it_drafts_for_its_own_target(target, checkpoint, reference, template, settings):
     head, params, _ = heads.load(checkpoint, target)
     prompt = reference["tokens"][:, :8]
     ask = dict(prompt=prompt, lengths=[8, 3], max_new_tokens=12)
     drafted = dict(drafter_params=params, drafter=jspec.EAGLE(head, template))
-    for settings in ({}, {"key": 5, "sampling": jspec.Sampling(temperature=0.8)}):
-        plain = jspec.decode(target.model, target.params, **ask, **settings)
-        found = jspec.decode(target.model, target.params, **ask, **settings, **drafted)
-        np.testing.assert_array_equal(found.tokens, plain.tokens)
-        assert (found.stats.num_draft_tokens > 0).all()
+    plain = jspec.decode(target.model, target.params, **ask, **settings)
+    found = jspec.decode(target.model, target.params, **ask, **settings, **drafted)
+    np.testing.assert_array_equal(found.tokens, plain.tokens)
+    assert (found.stats.num_draft_tokens > 0).all()
 
 
 @pytest.mark.parametrize("name", NAMES[:1], indirect=True)
