@@ -199,6 +199,11 @@ SLOW = (
     "speculative_decoding",
     "mixture",
     "medusa",
+    "speculative_decoding_published",
+    "token_recycling_small",
+    "token_recycling_per_row",
+    "suffix_of_rollouts",
+    "merge",
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 

@@ -113,7 +113,7 @@ def _run(drafter, params, sampled, model=MODEL):
     )
 
 
-@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("sampled", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_drafted_tokens_are_those_of_plain_decoding(name, sampled, plain):
     found = _run(*DRAFTERS[name], sampled)

@@ -62,7 +62,11 @@ def test_it_keeps_the_contract_of_models():
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS, ids=lambda drafter: type(drafter).__name__)
-@pytest.mark.parametrize("sampling", [None, jspec.Sampling(0.8)])
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(None, marks=pytest.mark.slow), jspec.Sampling(0.8)],
+    ids=["greedy", "drawn"],
+)
 def test_drafted_tokens_are_those_of_plain_decoding(drafter, sampling):
     ask = ASK | dict(sampling=sampling, key=None if sampling is None else 3)
     plain = jspec.decode(MODEL, PARAMS, **ask)
