@@ -3,7 +3,6 @@
 python -m benchmarks.block.candidates --model smollm2-135m --questions question.jsonl --out FILE
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -34,6 +33,9 @@ _PARTS = 8
 def main(
     model: options.Model = None,
     head: options.Head = None,
+    trained: Annotated[
+        str | None, typer.Option(help="The same head after `jspec train candidates`.")
+    ] = None,
     questions: options.Questions = None,
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
@@ -64,10 +66,16 @@ def main(
         f"{subject.target.model.vocab_size:,} tokens"
     )
     drafts, scores, rows, tops = {}, {}, [], {}
+    ways = contenders(loaded.head, loaded.params, sizes, seen)
+    if trained is not None:
+        found = heads.load(trained, subject.target, only="block")
+        config = found.head.config
+        name = f"{config.num_candidates} candidates of rank {config.candidate_rank}, trained"
+        ways.append((name, found.head, found.params))
     states = (1, loaded.head.num_slots, loaded.head.hidden_size)
     asked_states, seen = final_states(subject, count, prompt_tokens)
     hidden = np.random.default_rng(0).normal(size=states)
-    for name, module, params in contenders(loaded.head, loaded.params, sizes, seen):
+    for name, module, params in ways:
         drafter = BlockDrafter(module, nodes)
         tops[name] = likeliest(module, params, asked_states)
         for temperature in warm:
@@ -116,21 +124,22 @@ def likeliest(head: Any, params: PyTree, states: np.ndarray) -> np.ndarray:
 
 def contenders(
     head: Any, params: PyTree, sizes: list[tuple[int, int]], states: np.ndarray
-) -> Iterator[tuple[str, Any, PyTree]]:
+) -> list[tuple[str, Any, PyTree]]:
     """Name, module and variables of each way to score; the first scores all, the last is a plain
     SVD.
     """
     every = head.clone(config=replace(head.config, hot_tokens=0))
     kept = {part: params[part] for part in ("params", heads.TARGET)}
-    yield "all tokens", every, kept
+    made = [("all tokens", every, kept)]
     if hot := head.config.hot_tokens:
-        yield f"{hot:,} hot tokens", head, params
+        made.append((f"{hot:,} hot tokens", head, params))
     for rank, count in sizes:
-        made = heads.with_candidates(head, params, rank, count, states)
-        yield f"{count} candidates of rank {rank}", *made
+        narrow = heads.with_candidates(head, params, rank, count, states)
+        made.append((f"{count} candidates of rank {rank}", *narrow))
     rank, count = sizes[-1]
-    made = heads.with_candidates(head, params, rank, count)
-    yield f"{count} candidates of rank {rank}, plain SVD", *made
+    narrow = heads.with_candidates(head, params, rank, count)
+    made.append((f"{count} candidates of rank {rank}, plain SVD", *narrow))
+    return made
 
 
 def scored(head: Any, params: PyTree, hidden: jax.Array) -> Any:

@@ -8,13 +8,16 @@ import jax.numpy as jnp
 import optax
 
 from jspec._validate.errors import InputError
+from jspec.models.heads import with_candidates
 from jspec.models.heads.block import BlockConfig, BlockHead, block_taps
+from jspec.models.heads.candidates import COLLECTION
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
-from jspec.models.heads.registry import with_taps
+from jspec.models.heads.registry import kind_of, with_taps
 from jspec.models.load import Loaded
 from jspec.training.block import TrainingBlocks
+from jspec.training.candidates import Retrieval
 from jspec.training.head_jobs import HeadJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
@@ -34,10 +37,13 @@ class HeadKind:
 
     Args:
         job: its settings, where neither recipe nor options say otherwise.
-        build: the module, from the target and the shape's settings.
+        build: the module, from the target and the shape's settings. A further stage gets a trained
+            head, its variables and states of the target instead, and gives variables too.
         objective: from the target, the module and the loss's settings.
         begin: the weights to begin with, from the module and the target; None: random ones.
         memory: what to say of the memory that the trained head will take.
+        trained: the collection of the head's variables that is trained.
+        after: the kinds of trained head that this is a further stage of; (): it begins anew.
     """
 
     job: HeadJob
@@ -45,6 +51,8 @@ class HeadKind:
     objective: Callable[..., Objective]
     begin: Callable[[Any, PyTree], PyTree] | None = None
     memory: Callable[[Any], list[str]] = lambda head: []
+    trained: str = "params"
+    after: tuple[str, ...] = ()
 
 
 _SIZES = (
@@ -121,6 +129,13 @@ def _block(
     own |= {"markov_rank": markov_rank, "markov_tables": markov_tables, "confidence_width": read}
     hot = _hot(target, hot_tokens, _FEW_HOT)
     return BlockHead(BlockConfig(**layer | own, hot_tokens=hot))
+
+
+def _retrieval(target: Loaded, head: Any, anchors: int) -> Objective:
+    own = KINDS[kind_of(head)]
+    given = {name: anchors for name in ("places", "anchors") if name in own.job.loss}
+    drafting: Any = own.objective(target, head, **own.job.loss | given)
+    return Retrieval(head, drafting)
 
 
 def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
@@ -219,5 +234,16 @@ KINDS: Mapping[str, HeadKind] = {
         ),
         _block,
         _blocks,
+    ),
+    "candidates": HeadKind(
+        HeadJob(
+            replace(_RECIPE, steps=300, learning_rate=1e-3, weight_decay=0.0),
+            {"rank": 64, "count": 256},
+            {"anchors": 32},
+        ),
+        with_candidates,
+        _retrieval,
+        trained=COLLECTION,
+        after=("block", "eagle"),
     ),
 }

@@ -196,8 +196,7 @@ def head_command(kind: str, summary: str, settings: tuple[JobOption, ...]) -> No
         begin_with: Annotated[
             str | None,
             typer.Option(
-                help="Begin with the weights of a trained head of the same shape: bundled, or a "
-                "folder.",
+                help="Begin with the weights of a trained head: bundled, or a folder.",
                 show_default="weights drawn anew",
             ),
         ] = None,
@@ -248,6 +247,11 @@ head_command(
     "block",
     "Train a one-pass block head: several tokens from one forward (DFlash, DSpark).",
     train_settings.BLOCK,
+)
+head_command(
+    "candidates",
+    "Train EAGLE-4's low-rank candidates for a trained head, which --begin-with names.",
+    train_settings.CANDIDATES,
 )
 
 

@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.table import Table
 from jspec import models
 from jspec._validate.errors import InputError
 from jspec.cli import curves
-from jspec.cli.head_recipes import KINDS
+from jspec.cli.head_recipes import KINDS, HeadKind
 from jspec.cli.train_lm import source
 from jspec.cli.train_progress import shown
 from jspec.cli.train_resume import remember
@@ -28,7 +29,7 @@ from jspec.models.heads.registry import with_taps
 from jspec.models.load import Loaded
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
-from jspec.training import head_jobs, heldout, jobs, loop, packing, parallel, sequences
+from jspec.training import head_jobs, heldout, jobs, lm, loop, packing, parallel, sequences
 from jspec.training.distributions import Observed
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
@@ -37,6 +38,10 @@ from jspec.types import PyTree
 
 USEFUL = 0.3
 """The share of right first tokens below which a head is called untrained."""
+MEASURES = ("acceptance", "recall")
+"""Metrics with an entry for each draft step, of which an objective has one."""
+_ROWS = 16
+"""Sequences of text whose states low-rank factors begin with."""
 HELDOUT_CURVE = "heldout_curve.jsonl"
 """The file of a run's scores on held-out text, a line for each time that it was scored."""
 
@@ -159,7 +164,8 @@ class TrainingRun:
     @property
     def frozen(self) -> PyTree:
         """The arrays that the objective reads and does not train."""
-        borrowed = {name: value for name, value in self.variables.items() if name != "params"}
+        trained = KINDS[self.kind].trained
+        borrowed = {name: value for name, value in self.variables.items() if name != trained}
         return self.devices.copy({"target": self.target.params, "borrowed": borrowed})
 
     def batch(
@@ -209,12 +215,15 @@ def prepare(
     parts = text(**texts, target=target, length=job.sequence, share=job.heldout)
     whole = sequences.join(list(parts.train.values()))
     job = job.stepped(len(whole))
-    head = KINDS[kind].build(target, **job.shape)
-    trained, began_with = None, None
+    known, began_with = KINDS[kind], None
+    if known.after:
+        head, variables = further(begin_with, target, whole, known, **job.shape)
+    else:
+        head = known.build(target, **job.shape)
+        trained = begin_with and trained_before(begin_with, head, target, kind)
+        variables = trained or start(kind, head, target, whole, job.seed)
     if begin_with is not None:
-        trained = trained_before(begin_with, head, target, kind)
-        began_with = fingerprint(trained["params"])[:16]
-    variables = trained or start(kind, head, target, whole, job.seed)
+        began_with = fingerprint(variables["params"])[:16]
     ours = fingerprint(target.params)
     return TrainingRun(kind, job, target, ours, parts, whole, head, variables, began_with, devices)
 
@@ -254,6 +263,26 @@ def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
                 "give the settings that it was trained with"
             )
     return variables
+
+
+def further(
+    name: str | None, target: Loaded, text: Sequences, kind: HeadKind, **shape: Any
+) -> tuple[Any, PyTree]:
+    """The module and the variables of a further stage of a trained head's training.
+
+    Raises:
+        InputError: if there is no such head, or the shape does not fit it.
+    """
+    if name is None:
+        raise InputError(
+            f"this goes on from a trained head of kind {' or '.join(kind.after)}, and none was "
+            "named; give it with --begin-with"
+        )
+    head, variables = heads.read_variables(name, target, kind.after)
+    rows = np.unique(np.linspace(0, len(text) - 1, _ROWS).astype(int))
+    output = jax.jit(partial(lm.forward, target.model))(target.params, text.tokens[rows])
+    states = np.asarray(output.hidden)[text.live[rows]]
+    return kind.build(head, variables, states=states, **shape)
 
 
 def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
@@ -298,14 +327,14 @@ def train(
     """
     # Orbax logs the traceback of an error that it also raises.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    console, job = Console(), run.job
-    objective = KINDS[run.kind].objective(run.target, run.head, **job.loss)
+    console, job, kind = Console(), run.job, KINDS[run.kind]
+    objective = kind.objective(run.target, run.head, **job.loss)
     checkpoints = folders.Checkpoints(out, run.settings, resume)
     if command is not None:
         remember(out, command)
-    size = sum(leaf.size for leaf in jax.tree.leaves(run.variables["params"]))
+    size = sum(leaf.size for leaf in jax.tree.leaves(run.variables[kind.trained]))
     console.print(f"{size:,} parameters, {len(run.whole):,} sequences of text")
-    for line in KINDS[run.kind].memory(run.head):
+    for line in kind.memory(run.head):
         console.print(line)
     held = None if states is None else store(run, states, states_dtype, console)
     sizes = {label: len(part) for label, part in run.text.train.items()}
@@ -317,7 +346,7 @@ def train(
         return run.batch(run.whole, chosen, None if held is None else held[chosen], step)
 
     frozen, copy = run.frozen, run.devices.copy
-    params = copy(run.variables["params"])
+    params = copy(run.variables[kind.trained])
 
     forget_scores(out / HELDOUT_CURVE, checkpoints.latest())
 
@@ -347,7 +376,7 @@ def train(
     record = {**run.settings, "steps": job.recipe.steps, "heldout_scores": scores}
     # As models are: half the size, and nothing that acceptance would show.
     stored = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    heads.save(out / "head", run.head, {**run.variables, "params": stored}, run.target, record)
+    heads.save(out / "head", run.head, {**run.variables, kind.trained: stored}, run.target, record)
     console.print(f"head in {out / 'head'}", soft_wrap=True)
 
 
@@ -365,10 +394,16 @@ def store(run: TrainingRun, folder: Path, dtype: str, console: Console) -> State
 
 
 def told(report: loop.UpdateMetrics) -> str:
-    """Loss, and the acceptance of each draft step given those before it."""
-    steps = report.metrics.get("acceptance", [])
-    shares = " ".join(f"{share:.2f}" for share in steps) if isinstance(steps, list) else ""
-    return f"loss {report.loss:.3f}" + (f", acceptance {shares}" if shares else "")
+    """Loss, and how good each draft step is."""
+    name = measure(report.metrics)
+    steps: Any = report.metrics.get(name, ())
+    shares = " ".join(f"{share:.2f}" for share in steps)
+    return f"loss {report.loss:.3f}" + (f", {name} {shares}" if shares else "")
+
+
+def measure(metrics: Mapping[str, Any]) -> str:
+    """The metric that says how good the draft steps are: acceptance, or candidates' recall."""
+    return next((name for name in MEASURES if name in metrics), MEASURES[0])
 
 
 def evaluate(
@@ -393,9 +428,10 @@ def evaluate(
 
 def untrained(scores: Mapping[str, Mapping[str, Any]]) -> str:
     """A sentence where the head is no help yet; "" if it is, or if nobody can tell."""
-    first = [(score["acceptance"][0], score["tokens"]) for score in scores.values()]
+    told = [score for score in scores.values() if "acceptance" in score]
+    first = [(score["acceptance"][0], score["tokens"]) for score in told]
     share = sum(right * count for right, count in first) / max(sum(n for _, n in first), 1)
-    if share >= USEFUL:
+    if not first or share >= USEFUL:
         return ""
     return (
         f"this head is hardly trained yet: its first token is right {share:.0%} of the time on "
@@ -405,9 +441,10 @@ def untrained(scores: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Acceptance by draft step, where the objective tells it."""
-    grid = Table("class", "loss", "acceptance by step", title="held out")
+    """Acceptance or recall by draft step, where the objective tells it."""
+    name = measure(next(iter(scores.values())))
+    grid = Table("class", "loss", f"{name} by step", title="held out")
     for label, score in scores.items():
-        shares = " ".join(f"{share:.3f}" for share in score.get("acceptance", ()))
+        shares = " ".join(f"{share:.3f}" for share in score.get(name, ()))
         grid.add_row(label, f"{score['loss']:.3f}", shares)
     return grid

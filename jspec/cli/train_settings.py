@@ -177,6 +177,12 @@ BLOCK = (
         "num_target_tokens", 16, "Tokens of the target's probabilities that the head is held to."
     ),
 )
+CANDIDATES = (
+    *_with(_HEAD, {"steps": 300, "learning_rate": 1e-3, "weight_decay": 0.0}),
+    JobOption("rank", 64, "Rank of the product that finds them."),
+    JobOption("count", 256, "Candidates of each state.", flag="candidates"),
+    JobOption("anchors", 32, "Places of a sequence that are drafted from at each update."),
+)
 MEDUSA = (
     *_with(_HEAD, {"learning_rate": 1e-3}),
     JobOption("decay", 0.8, "Weight of a head relative to the one before."),

@@ -79,11 +79,7 @@ class TrainingBlocks:
         seen = observed(self.target, frozen, batch, self.num_target_tokens)
         assert seen.distributions is not None, "they were kept with the states"
         distributions: Distributions = seen.distributions
-        at, chosen = draw_anchors(batch, self.anchors)
-        tokens = jnp.take_along_axis(batch.tokens, at, axis=1)
-        before = jnp.arange(batch.tokens.shape[1]) < at[..., None]
-        blocks = self.head.apply(variables, seen.hidden, tokens, at, before)
-        live = self._live(batch.live, at) & chosen[..., None]
+        at, blocks, live = self._blocks(variables, seen.hidden, batch)
         ids = self.head.scored(variables)
         # Of each token its place among those that the head scores; one behind the last for others.
         places = jnp.full(self.head.vocab_size, len(ids)).at[ids].set(jnp.arange(len(ids)))
@@ -118,6 +114,25 @@ class TrainingBlocks:
             "overlap": _mean(1 - distance / 2, live),
             "token_loss": _mean(crossed, live),
         }
+
+    def drafted(
+        self, variables: PyTree, frozen: PyTree, batch: Batch
+    ) -> tuple[Float[Array, "D B A E"], Bool[Array, "D B A"]]:
+        """The states of the anchors' blocks, by depth, and which are there; see `loss`."""
+        hidden = observed(self.target, frozen, batch).hidden
+        _, *both = self._blocks(variables, hidden, batch)
+        states, live = (jnp.moveaxis(values, 2, 0) for values in both)
+        return states, live
+
+    def _blocks(
+        self, variables: PyTree, hidden: Float[Array, "B T+1 F"], batch: Batch
+    ) -> tuple[Int[Array, "B A"], Float[Array, "B A D E"], Bool[Array, "B A D"]]:
+        """The anchors drawn, the states of their blocks, and which of these are there."""
+        at, chosen = draw_anchors(batch, self.anchors)
+        tokens = jnp.take_along_axis(batch.tokens, at, axis=1)
+        before = jnp.arange(batch.tokens.shape[1]) < at[..., None]
+        blocks = self.head.apply(variables, hidden, tokens, at, before)
+        return at, blocks, self._live(batch.live, at) & chosen[..., None]
 
     def _live(self, live: Bool[Array, "B T+1"], at: Int[Array, "B A"]) -> Bool[Array, "B A D"]:
         """The tokens after each anchor that are to be foretold, up to the first that is not."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -85,15 +86,8 @@ class Unrolled:
         """
         variables = {**frozen["borrowed"], "params": params}
         states = observed(self.target, frozen, batch).hidden
-        pairs = jnp.arange(states.shape[1] - 1)
-        at = jnp.broadcast_to(pairs, (len(states), len(pairs)))
-        chosen = jnp.ones(at.shape, bool)
-        if self.places:
-            at, chosen = draw_anchors(batch, self.places)
-
-        def placed(values: Shaped[Array, "B T *S"]) -> Shaped[Array, "B A *S"]:
-            return jax.vmap(lambda row, at: row[at])(values, at)
-
+        at, chosen = self._scored_places(batch)
+        placed = partial(_placed, at=at)
         # Where the text goes on with a token that is not hot, the hot ones have no distribution to
         # learn.
         known, hot = jnp.ones(batch.tokens.shape, bool), self.head.hot(variables)
@@ -103,7 +97,7 @@ class Unrolled:
         weight, total, told = 1.0, jnp.float32(0), []
         for step, output in enumerate(self.predictions(variables, states, batch.tokens, at)):
             assert output.hidden is not None, "a head predicts states"
-            every = ahead(states, step), ahead(batch.live, step) & (pairs < len(pairs) - step)
+            every = ahead(states, step), _there(batch, step)
             true, live = placed(every[0]), placed(every[1]) & chosen
             # The first step's states are made of all pairs, and compared at all of them.
             compared = every if step == 0 else (true, live)
@@ -120,6 +114,31 @@ class Unrolled:
             told.append((_mean(right, live & before), *losses))
         names = "acceptance", "state_loss", "token_loss"
         return total, dict(zip(names, map(jnp.stack, zip(*told, strict=True)), strict=True))
+
+    def drafted(
+        self, variables: PyTree, frozen: PyTree, batch: Batch
+    ) -> tuple[Float[Array, "D B A E"], Bool[Array, "D B A"]]:
+        """The states that the head predicts at the scored places, by step, and which are there.
+
+        Args:
+            variables: the head's.
+            frozen: see `loss`.
+            batch: text.
+        """
+        states = observed(self.target, frozen, batch).hidden
+        at, chosen = self._scored_places(batch)
+        steps = self.predictions(variables, states, batch.tokens, at)
+        hidden = [output.hidden for output in steps]
+        hidden[0] = _placed(hidden[0], at)
+        live = [_placed(_there(batch, step), at) & chosen for step in range(self.steps)]
+        return jnp.stack(hidden), jnp.stack(live)
+
+    def _scored_places(self, batch: Batch) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
+        """The pairs whose tokens are scored, and which of them are there."""
+        if self.places:
+            return draw_anchors(batch, self.places)
+        rows, pairs = batch.tokens.shape[0], batch.tokens.shape[1] - 1
+        return jnp.broadcast_to(jnp.arange(pairs), (rows, pairs)), jnp.ones((rows, pairs), bool)
 
     def _scored(
         self,
@@ -195,6 +214,16 @@ def draw_anchors(batch: Batch, count: int) -> tuple[Int[Array, "B A"], Bool[Arra
         return jnp.where(there, place, 0), there
 
     return jax.vmap(draw)(batch.draws, follows)
+
+
+def _placed(values: Shaped[Array, "B T *S"], at: Int[Array, "B A"]) -> Shaped[Array, "B A *S"]:
+    return jax.vmap(lambda row, at: row[at])(values, at)
+
+
+def _there(batch: Batch, step: int) -> Bool[Array, "B T"]:
+    """Which pairs have a token to foretell so many steps further on."""
+    pairs = batch.tokens.shape[1] - 1
+    return ahead(batch.live, step) & (jnp.arange(pairs) < pairs - step)
 
 
 def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"]:

@@ -20,8 +20,9 @@ from jspec.models.llama import LlamaConfig
 from jspec.types import PyTree
 
 States = Float[Array, "N E"] | Float[np.ndarray, "N E"]
+COLLECTION = "candidates"
 DOWN, UP = "down", "up"
-"""The two factors, in the collection `candidates`: [r, E], and [V, r]."""
+"""The two factors, in this collection of a head's variables: [r, E], and [V, r]."""
 _RIDGE = 0.01
 """Added to the states' second moments, as a share of their mean, for directions that few have."""
 
@@ -82,7 +83,17 @@ def declare(head: nn.Module, config: CandidateConfig) -> None:
     """Declares the factors, as variables of a module."""
     rank, dtype = config.candidate_rank, head.param_dtype
     for name, shape in ((DOWN, (rank, config.hidden_size)), (UP, (config.vocab_size, rank))):
-        head.variable("candidates", name, jnp.zeros, shape, dtype)
+        head.variable(COLLECTION, name, jnp.zeros, shape, dtype)
+
+
+def found(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]:
+    """The scores by which candidates are found: those of the two factors.
+
+    Args:
+        hidden: the states.
+        held: the factors.
+    """
+    return unembed(unembed(hidden, held[DOWN]), held[UP])
 
 
 def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) -> Array:
@@ -96,8 +107,8 @@ def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) 
     hidden = hidden.astype(head.dtype)
     if not head.config.candidate_rank:
         return unembed(hidden, table)
-    down, up = (head.get_variable("candidates", name) for name in (DOWN, UP))
-    _, ids = top_k(unembed(unembed(hidden, down), up), head.config.num_candidates)
+    held = {name: head.get_variable(COLLECTION, name) for name in (DOWN, UP)}
+    _, ids = top_k(found(hidden, held), head.config.num_candidates)
     rows = table[ids].astype(head.dtype)
     exact = jnp.einsum("...e,...ke->...k", hidden, rows, preferred_element_type=jnp.float32)
     wide = jnp.full((*exact.shape[:-1], len(table)), -jnp.inf, exact.dtype)
@@ -113,8 +124,8 @@ def with_candidates(
 ) -> tuple[Any, PyTree]:
     """A head that scores candidates alone, which a product of low rank finds, in place of all.
 
-    The factors are made of the table that it scores by, and are not trained; see `factors`. A head
-    of hot tokens has candidates among all tokens instead.
+    The factors are made of the table that it scores by, see `factors`; `jspec train candidates`
+    trains them further. A head of hot tokens has candidates among all tokens instead.
 
     Args:
         head: an EAGLE, block or MTP head, which scores by the target's table or by one of as many
@@ -138,13 +149,14 @@ def with_candidates(
         >>> params["candidates"]["up"].shape
         (4096, 32)
     """
+    check_integer("rank", rank, 1, head.config.hidden_size, "the width")
     changes = {"candidate_rank": rank, "num_candidates": count}
     if getattr(head.config, "hot_tokens", 0):
         changes["hot_tokens"] = 0
     made = head.clone(config=replace(head.config, **changes))
     own = params["params"].get("head")
     table = params["target"]["head"] if own is None else own
-    found = factors(table, rank, states)
+    best = factors(table, rank, states)
     kept = {name: part for name, part in params.items() if name not in ("scored", "hot")}
-    held = {name: jnp.asarray(array, head.param_dtype) for name, array in found.items()}
-    return made, kept | {"candidates": held}
+    held = {name: jnp.asarray(array, head.param_dtype) for name, array in best.items()}
+    return made, kept | {COLLECTION: held}

@@ -115,7 +115,7 @@ def read(
         variables["scored"] = {"ids": jnp.arange(head.vocab_size)}
     if getattr(layout.config, "candidate_rank", 0):
         parts = _factors(folder, files, found, head, variables["params"]["head"])
-        variables["candidates"] = {
+        variables[candidates.COLLECTION] = {
             part: jax.device_put(array.astype(held)) for part, array in parts.items()
         }
     return head, variables

@@ -97,6 +97,7 @@ KINDS = {
     "lyanna": train_settings.LYANNA,
     "medusa": train_settings.MEDUSA,
     "block": train_settings.BLOCK,
+    "candidates": train_settings.CANDIDATES,
 }
 
 
