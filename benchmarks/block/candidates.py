@@ -66,14 +66,14 @@ def main(
         f"{subject.target.model.vocab_size:,} tokens"
     )
     drafts, scores, rows, tops = {}, {}, [], {}
-    ways = contenders(loaded.head, loaded.params, sizes, seen)
-    if trained is not None:
-        found = heads.load(trained, subject.target, only="block")
-        config = found.head.config
-        name = f"{config.num_candidates} candidates of rank {config.candidate_rank}, trained"
-        ways.append((name, found.head, found.params))
     states = (1, loaded.head.num_slots, loaded.head.hidden_size)
     asked_states, seen = final_states(subject, count, prompt_tokens)
+    ways = contenders(loaded.head, loaded.params, sizes, seen)
+    if trained is not None:
+        later = heads.load(trained, subject.target, only="block")
+        config = later.head.config
+        name = f"{config.num_candidates} candidates of rank {config.candidate_rank}, trained"
+        ways.append((name, later.head, later.params))
     hidden = np.random.default_rng(0).normal(size=states)
     for name, module, params in ways:
         drafter = BlockDrafter(module, nodes)

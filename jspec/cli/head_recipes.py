@@ -17,7 +17,7 @@ from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.heads.registry import kind_of, with_taps
 from jspec.models.load import Loaded
 from jspec.training.block import TrainingBlocks
-from jspec.training.candidates import Retrieval
+from jspec.training.candidates import CandidateDistillation
 from jspec.training.head_jobs import HeadJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
@@ -131,11 +131,11 @@ def _block(
     return BlockHead(BlockConfig(**layer | own, hot_tokens=hot))
 
 
-def _retrieval(target: Loaded, head: Any, anchors: int) -> Objective:
+def _distilled(target: Loaded, head: Any, anchors: int) -> Objective:
     own = KINDS[kind_of(head)]
     given = {name: anchors for name in ("places", "anchors") if name in own.job.loss}
-    drafting: Any = own.objective(target, head, **own.job.loss | given)
-    return Retrieval(head, drafting)
+    drafting: Any = own.objective(target, head, **{**own.job.loss, **given})
+    return CandidateDistillation(head, drafting)
 
 
 def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
@@ -237,12 +237,12 @@ KINDS: Mapping[str, HeadKind] = {
     ),
     "candidates": HeadKind(
         HeadJob(
-            replace(_RECIPE, steps=300, learning_rate=1e-3, weight_decay=0.0),
+            replace(_RECIPE, steps=300, warmup=20, learning_rate=1e-3, weight_decay=0.0),
             {"rank": 64, "count": 256},
             {"anchors": 32},
         ),
         with_candidates,
-        _retrieval,
+        _distilled,
         trained=COLLECTION,
         after=("block", "eagle"),
     ),

@@ -178,7 +178,7 @@ BLOCK = (
     ),
 )
 CANDIDATES = (
-    *_with(_HEAD, {"steps": 300, "learning_rate": 1e-3, "weight_decay": 0.0}),
+    *_with(_HEAD, {"steps": 300, "warmup": 20, "learning_rate": 1e-3, "weight_decay": 0.0}),
     JobOption("rank", 64, "Rank of the product that finds them."),
     JobOption("count", 256, "Candidates of each state.", flag="candidates"),
     JobOption("anchors", 32, "Places of a sequence that are drafted from at each update."),

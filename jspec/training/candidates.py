@@ -26,7 +26,7 @@ class Drafting(Protocol):
 
 
 @dataclass(frozen=True)
-class Retrieval:
+class CandidateDistillation:
     """The second stage of EAGLE-4's training: the head stays as it is, its two factors learn.
 
     At every draft step the softmax of the factors' scores is held to that of the head's own scores

@@ -128,7 +128,7 @@ class Unrolled:
         states = observed(self.target, frozen, batch).hidden
         at, chosen = self._scored_places(batch)
         steps = self.predictions(variables, states, batch.tokens, at)
-        hidden = [output.hidden for output in steps]
+        hidden: list[Any] = [output.hidden for output in steps]
         hidden[0] = _placed(hidden[0], at)
         live = [_placed(_there(batch, step), at) & chosen for step in range(self.steps)]
         return jnp.stack(hidden), jnp.stack(live)

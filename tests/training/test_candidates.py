@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from jspec.models import heads
-from jspec.training.candidates import Retrieval
+from jspec.training.candidates import CandidateDistillation
 from jspec.training.lm import sequence
 from jspec.training.unroll import Batch, Unrolled
 
@@ -27,7 +27,7 @@ def parts(rank, steps):
     """A head with candidates, its variables, and their objective with what it does not train."""
     head, held = heads.with_candidates(tiny.eagle(), tiny.variables(tiny.eagle()), rank, COUNT)
     frozen = {"target": tiny.params(TARGET), "borrowed": held}
-    return head, held, Retrieval(head, Unrolled(TARGET, head, steps=steps)), frozen
+    return head, held, CandidateDistillation(head, Unrolled(TARGET, head, steps=steps)), frozen
 
 
 @pytest.fixture(scope="module")
