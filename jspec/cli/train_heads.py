@@ -5,7 +5,6 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ from jspec.models.heads.registry import with_taps
 from jspec.models.load import Loaded
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
-from jspec.training import head_jobs, heldout, jobs, lm, loop, packing, parallel, sequences
+from jspec.training import head_jobs, heldout, jobs, loop, packing, parallel, sequences
+from jspec.training.candidates import some_states
 from jspec.training.distributions import Observed
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
@@ -40,8 +40,6 @@ USEFUL = 0.3
 """The share of right first tokens below which a head is called untrained."""
 MEASURES = ("acceptance", "recall")
 """Metrics with an entry for each draft step, of which an objective has one."""
-_ROWS = 16
-"""Sequences of text whose states low-rank factors begin with."""
 HELDOUT_CURVE = "heldout_curve.jsonl"
 """The file of a run's scores on held-out text, a line for each time that it was scored."""
 
@@ -279,9 +277,7 @@ def further(
             "named; give it with --begin-with"
         )
     head, variables = heads.read_variables(name, target, kind.after)
-    rows = np.unique(np.linspace(0, len(text) - 1, _ROWS).astype(int))
-    output = jax.jit(partial(lm.forward, target.model))(target.params, text.tokens[rows])
-    states = np.asarray(output.hidden)[text.live[rows]]
+    states = some_states(target.model, target.params, text)
     return kind.build(head, variables, states=states, **shape)
 
 

@@ -1,18 +1,26 @@
 """The objective of low-rank candidates: to find what a trained head scores highest."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
 from jspec._xla.top_k import top_k
-from jspec.models.heads import candidates
+from jspec.protocols import CausalLM
+from jspec.training import lm
 from jspec.training.loop import Metrics
+from jspec.training.sequences import Sequences
 from jspec.training.unroll import Batch
 from jspec.types import PyTree
+
+_ROWS = 16
+"""Sequences whose states are taken: the factors have a beginning of a few thousand."""
 
 
 class Drafting(Protocol):
@@ -36,11 +44,15 @@ class CandidateDistillation:
     Source: EAGLE-4 (2026), by the documentation of its training in NVIDIA's NeMo AutoModel.
 
     Args:
-        head: with candidates, see `jspec.models.heads.with_candidates`.
+        head: what scores all tokens, with the method `score` of draft heads.
+        retrieve: the scores [*S, V] that states [*S, E] have by the factors.
+        count: candidates of each state.
         drafting: the head's own objective, whose places are scored.
     """
 
     head: Any
+    retrieve: Callable[[Array, PyTree], Array]
+    count: int
     drafting: Drafting
 
     def loss(
@@ -57,23 +69,28 @@ class CandidateDistillation:
             The mean divergence of the draft steps, and the metrics `recall` and `divergence`, one
             entry a step.
         """
-        variables = {**frozen["borrowed"], candidates.COLLECTION: params}
-        config = replace(self.head.config, candidate_rank=0, num_candidates=0)
-        whole = self.head.clone(config=config)
+        variables = frozen["borrowed"]
 
         def at_step(step: tuple[Array, Array]) -> tuple[Array, Array]:
             """Divergence and recall of one step: the scores of all would take much memory."""
             hidden, live = step
-            exact, scores = whole.score(variables, hidden), candidates.found(hidden, params)
+            exact, scores = self.head.score(variables, hidden), self.retrieve(hidden, params)
             log_probs = jax.nn.log_softmax(scores)
             divergence = optax.losses.kl_divergence(log_probs, jax.nn.softmax(exact))
-            _, ids = top_k(scores, self.head.config.num_candidates)
+            _, ids = top_k(scores, self.count)
             has = (ids == exact.argmax(-1, keepdims=True)).any(-1)
             return _mean(divergence, live), _mean(has, live)
 
         drafted = jax.lax.stop_gradient(self.drafting.drafted(variables, frozen, batch))
         divergence, recall = jax.lax.map(at_step, drafted)
         return divergence.mean(), {"recall": recall, "divergence": divergence}
+
+
+def some_states(target: CausalLM, params: PyTree, text: Sequences) -> Float[np.ndarray, "N E"]:
+    """The target's states where some sequences of a text, spread over it, are to be foretold."""
+    rows = np.unique(np.linspace(0, len(text) - 1, _ROWS).astype(int))
+    output = jax.jit(partial(lm.forward, target))(params, text.tokens[rows])
+    return np.asarray(output.hidden)[text.live[rows]]
 
 
 def _mean(values: Array, live: Bool[Array, "B A"]) -> Float[Array, ""]:

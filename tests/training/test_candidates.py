@@ -7,6 +7,7 @@ import pytest
 import tiny
 
 from jspec.models import heads
+from jspec.models.heads import candidates
 from jspec.training.candidates import CandidateDistillation
 from jspec.training.lm import sequence
 from jspec.training.unroll import Batch, Unrolled
@@ -24,16 +25,18 @@ def log_softmax(scores):
 
 
 def parts(rank, steps):
-    """A head with candidates, its variables, and their objective with what it does not train."""
-    head, held = heads.with_candidates(tiny.eagle(), tiny.variables(tiny.eagle()), rank, COUNT)
+    """A head's variables with candidates, and their objective with what it does not train."""
+    head = tiny.eagle()
+    _, held = heads.with_candidates(head, tiny.variables(head), rank, COUNT)
     frozen = {"target": tiny.params(TARGET), "borrowed": held}
-    return head, held, CandidateDistillation(head, Unrolled(TARGET, head, steps=steps)), frozen
+    drafting = Unrolled(TARGET, head, steps=steps)
+    return held, CandidateDistillation(head, candidates.found, COUNT, drafting), frozen
 
 
 @pytest.fixture(scope="module")
 def told():
     """The variables, and what the objective says of two draft steps at all places."""
-    _, held, objective, frozen = parts(3, 2)
+    held, objective, frozen = parts(3, 2)
     run = jax.jit(jax.value_and_grad(objective.loss, has_aux=True))
     return held, run(held["candidates"], frozen, BATCH)
 
@@ -63,7 +66,7 @@ def test_it_is_the_divergence_from_the_heads_own_scores(told):
 
 def test_the_factors_alone_learn(told):
     held, ((before, _), gradients) = told
-    _, _, objective, frozen = parts(3, 2)
+    _, objective, frozen = parts(3, 2)
     assert gradients.keys() == held["candidates"].keys()
     lower = jax.tree.map(lambda part, slope: part - slope, held["candidates"], gradients)
     assert float(jax.jit(objective.loss)(lower, frozen, BATCH)[0]) < float(before)
@@ -71,7 +74,7 @@ def test_the_factors_alone_learn(told):
 
 def test_factors_of_full_rank_have_nothing_to_learn():
     """The truncated SVD of as many directions as there are is the head itself."""
-    _, held, objective, frozen = parts(tiny.eagle().hidden_size, 1)
+    held, objective, frozen = parts(tiny.eagle().hidden_size, 1)
     loss, metrics = jax.jit(objective.loss)(held["candidates"], frozen, BATCH)
     assert abs(float(loss)) < 1e-5
     np.testing.assert_array_equal(metrics["recall"], 1)
