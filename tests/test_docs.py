@@ -129,6 +129,7 @@ def test_links_lead_to_files(name):
             assert (PAGES[name].parent / link).exists(), f"{link} is no file"
 
 
+@pytest.mark.slow  # `.ci/run` has what builds the site where it runs these
 def test_the_site_builds_and_holds_every_public_name(tmp_path):
     pytest.importorskip("mkdocs", reason="the documentation needs pip install '.[docs]'")
     pytest.importorskip("mkdocstrings")
