@@ -89,6 +89,7 @@ def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["suffix", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lookahead", "eagle"))]
 )

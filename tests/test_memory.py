@@ -39,6 +39,7 @@ def run(name, state=None):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_start_from_disk_is_a_hot_start(tmp_path, name):
     drafter, _ = DRAFTERS[name]

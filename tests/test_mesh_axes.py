@@ -116,6 +116,7 @@ def test_top_k_as_jax_has_it_gathers_all_rows(monkeypatch):
     assert any(kind == "all-gather" for kind, _, _ in found)
 
 
+@pytest.mark.slow
 def test_no_gather_is_larger_than_a_row_of_the_vocabulary_for_each_node(both):
     rows = BATCH // 2
     for kind, size, name in in_the_loop(both):

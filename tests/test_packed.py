@@ -159,6 +159,7 @@ INNER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "token_budget"),
     [
@@ -204,6 +205,7 @@ def test_a_token_budget_is_rounded_up_to_whole_rows(token_budget, batch, rows):
     assert drafter.sizes(jnp.zeros(batch))[0] == (0, rows)
 
 
+@pytest.mark.slow
 def test_decoding_gives_the_model_one_row():
     """The sizes of all rounds that there may be; that of all roots is the batch as it is."""
     drafter, shapes = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.3), []
@@ -213,6 +215,7 @@ def test_decoding_gives_the_model_one_row():
     assert set(shapes[-len(sizes) :]) == {(1, 1), (3, 1), (1, 3), (1, 6)}
 
 
+@pytest.mark.slow
 def test_a_round_without_room_for_all_roots_would_be_found(monkeypatch):
     drafter = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.2)
     plain = shared(tiny.model(), jspec.adaptive(drafter.drafter, (0,)))
@@ -220,6 +223,7 @@ def test_a_round_without_room_for_all_roots_would_be_found(monkeypatch):
     assert (shared(Told(tiny.model(), []), drafter).tokens != plain.tokens).any()
 
 
+@pytest.mark.slow
 def test_rows_get_nodes_where_they_are_worth_most():
     """One row's draft is right and the others' are wrong: while it runs it alone is drafted for."""
     model = tiny.model()

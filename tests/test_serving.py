@@ -221,6 +221,7 @@ def test_what_a_drafter_knows_of_a_row_goes_with_it(engine):
     assert one.stats.num_accepted_tokens[0] > 0
 
 
+@pytest.mark.slow
 def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
     """What `take` copies is gone on from, also by several requests, and stays as it was."""
     read_by = partial(engine.prefill, PARAMS, drafter_params=COSTS)

@@ -125,6 +125,7 @@ def test_every_family(name, sampled):
     same(*both(mesh_of(), model, params, drafter, **(SAMPLED if sampled else {})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", marked(["as it is", "jit", "step"], {"as it is"}))
 def test_explicit_axes_give_the_same(how):
     """Which `jax.make_mesh` makes by default; shardings are then in the types of arrays."""

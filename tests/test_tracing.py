@@ -117,6 +117,7 @@ def test_the_probabilities_are_those_of_the_targets_own_forward():
             said += one.emitted.tolist()
 
 
+@pytest.mark.slow
 def test_under_sampling_the_noise_decides_every_token():
     trace = jspec.trace(**ask(DRAFTERS["budget"], HOT))
     seen = 0

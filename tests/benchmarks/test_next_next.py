@@ -61,6 +61,7 @@ def test_lanes_are_those_of_the_pools(seed):
     assert any(len(lane) == 4 for lane in lanes) or len(text) < 8
 
 
+@pytest.mark.slow
 def test_the_tree_holds_all_lanes_and_the_first_ones_where_there_is_little_room():
     text, guesses = [1, 2, 3, 1, 2, 4, 0, 1], [1, 2, 4, 3, 0, 5]
     padded = np.zeros((1, 20), np.int32)

@@ -113,6 +113,7 @@ def test_first_children_of_figure_2_fall_into_their_columns():
     assert found["means"]["acceptance"][1][1][1] == 1.0 and found["places"] == 3
 
 
+@pytest.mark.slow
 def test_a_row_that_ends_makes_room_for_the_next_prompt():
     model = PrefixLM(context=None)
     params, drafter = model.init(), jspec.PromptLookup(3)

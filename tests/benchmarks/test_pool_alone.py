@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jspec
 from benchmarks.recycling.pool_alone import PoolAlone
@@ -34,6 +35,7 @@ def test_nodes_are_the_pools_where_an_n_gram_passes():
     assert held - pool, "the window has nodes of its own"
 
 
+@pytest.mark.slow
 def test_tokens_are_plain_decodings_and_rounds_are_more():
     model = PrefixLM(8)
     ask = dict(max_new_tokens=40)

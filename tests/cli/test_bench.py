@@ -75,6 +75,7 @@ def whole(folder, questions, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_every_prompt_and_method_has_a_row(whole, folder):
     found = rows(whole)
     assert {(row["method"], row["question"]) for row in found} == {
@@ -132,6 +133,7 @@ def test_a_method_that_is_added_is_measured_alone(bench, whole, tmp_path):
     assert "suffix" not in ran.err and "prompt_lookup" in ran.err
 
 
+@pytest.mark.slow
 def test_other_settings_leave_old_rows_alone(bench, whole, tmp_path):
     out = tmp_path / "other"
     shutil.copytree(whole, out)

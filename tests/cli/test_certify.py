@@ -42,6 +42,7 @@ def test_the_report_and_the_json(certify, prompts, folder):
     assert found["metrics"]["num_rounds"] > 0 and found["rounding"]["dtype"] == "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
 def test_bit_by_bit(certify, prompts, folder):
     shape = ("--prompts", prompts, "--bitwise", "--limit", 2)

@@ -23,6 +23,7 @@ def records(command, folder):
     return run
 
 
+@pytest.mark.slow
 def test_all_of_it_reaches_decode(records, folder):
     loaded = jspec.models.load(folder)
     (record,) = records(

@@ -7,6 +7,7 @@ import jspec.models
 from jspec.decoding.artefact.run import load
 
 
+@pytest.mark.slow
 def test_the_folder_runs_and_has_the_tokens_of_decode(command, folder, tmp_path):
     place = tmp_path / "served"
     ran = command(

@@ -71,6 +71,7 @@ def test_a_line_says_everything(records, folder):
     assert 0 < metrics["num_draft_tokens"] <= 7 * metrics["num_rounds"]
 
 
+@pytest.mark.slow
 def test_lines_draw_the_same_however_they_are_grouped(records, batch):
     wanted = None
     for method, size in (

@@ -32,6 +32,7 @@ def adapter(folder, tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_a_text_is_that_of_the_merged_model(command, folder, adapter):
     asked = (
         *("Once upon a time", "--max-new-tokens", 16, "--ignore-eos", "--json", "--no-compare"),

@@ -85,6 +85,7 @@ def test_what_cannot_be_planned_is_one_sentence(command, monkeypatch, arguments,
     assert ran.code == 2 and said in " ".join(ran.err.split()) and not ran.out
 
 
+@pytest.mark.slow
 def test_a_topology_needs_libtpu_only_to_compile(command, monkeypatch):
     asked = ("llama-8b", "--topology", "v5e:2x4", "--method", "prompt_lookup")
     monkeypatch.setattr("jspec.planning.topology.find_spec", lambda name: None)
@@ -94,6 +95,7 @@ def test_a_topology_needs_libtpu_only_to_compile(command, monkeypatch):
     assert ran.code == 2 and "pip install 'jspec[tpu]' into an environment of its own" in ran.err
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_here_needs_jaxs_plugin_only_to_compile(command, monkeypatch):
     asked = ("llama-8b", "--topology", "h100:8", "--method", "prompt_lookup")
     monkeypatch.setattr("jspec.planning.gpu_chips.find_spec", lambda name: None)
@@ -103,6 +105,7 @@ def test_a_gpu_that_is_not_here_needs_jaxs_plugin_only_to_compile(command, monke
     assert ran.code == 2 and "pip install 'jspec[cuda-aot]' into an environment" in ran.err
 
 
+@pytest.mark.slow
 def test_compiled_figures_are_shown(command, folder):
     ran = command("plan", folder, *QUICK, "--compile")
     words = " ".join(ran.out.split())

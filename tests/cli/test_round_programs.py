@@ -55,6 +55,7 @@ def compiling(monkeypatch, whole):
     monkeypatch.setattr(programs, "compile_rounds", held)
 
 
+@pytest.mark.slow
 def test_rounds_go_over_to_the_whole_program_as_soon_as_it_is_there(
     session, widths, monkeypatch, capsys
 ):

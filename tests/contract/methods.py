@@ -204,6 +204,11 @@ SLOW = (
     "token_recycling_per_row",
     "suffix_of_rollouts",
     "merge",
+    "lookahead",
+    "dynamic_token_recycling",
+    "rest",
+    "lyanna",
+    "pard",
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 

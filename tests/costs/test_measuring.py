@@ -15,6 +15,7 @@ WIDTHS = (0, 2, 5)
 DRAFTER = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=5), WIDTHS)
 
 
+@pytest.mark.slow
 def test_every_width_is_timed_and_nothing_more_is_compiled():
     model = tiny.Counted(tiny.model(), [])
     params, told = tiny.params(model.inner), []

@@ -79,6 +79,7 @@ FORCED = {
 QUICK = ("budgeted_merge",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
@@ -244,6 +245,7 @@ def grown(num_nodes):
     return jspec.CoupledTree(MODEL, num_nodes, max_depth=4, beam=3)
 
 
+@pytest.mark.slow
 def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
     check_the_draft_has_read_what_the_target_has(jspec.adaptive(grown(9), (0, 3, 9)))
 
@@ -251,6 +253,7 @@ def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
 # Drafters of their own: a program that was compiled is not compiled again.
 
 
+@pytest.mark.slow
 def test_a_wrong_cut_is_caught(monkeypatch):
     """The deepest nodes, without their parents."""
     monkeypatch.setattr(
@@ -265,6 +268,7 @@ def test_a_wrong_cut_is_caught(monkeypatch):
         check_every_round_accepts_its_width(drafter, [2])
 
 
+@pytest.mark.slow
 def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
     """What is verified are the best nodes; the drafter is told of the first ones."""
 
@@ -478,6 +482,7 @@ def scripted(num_tokens, accepts, batch=1):
     return endless, prompt, jspec.Script(text, jnp.array(accepts))
 
 
+@pytest.mark.slow
 def test_a_drafter_that_is_wrong_is_left_out_and_taken_up_again():
     """Nothing is verified meanwhile: what would have been right is seen all the same."""
     model, prompt, wrong = scripted(260, [0])

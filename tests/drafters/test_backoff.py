@@ -130,6 +130,7 @@ def widened(name):
     }[name]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seconds", "left"),
     [
@@ -157,6 +158,7 @@ def test_a_draft_model_reads_the_text_of_its_back_offs(name, seconds, left):
         assert max(longest) > 1 and narrow > 9, "there were back-offs"
 
 
+@pytest.mark.slow
 def test_a_member_reads_the_text_of_its_back_offs():
     drafter = widened("merged")
     params = jspec.AdaptiveParams((None, PARAMS), jspec.CostCurve.of(CHEAP, undrafted=0.1))
@@ -185,6 +187,7 @@ class Forgetful(jspec.SpeculativeDecoding):
         return replace(after, cache=replace(after.cache, keys=keys))
 
 
+@pytest.mark.slow
 def test_a_memory_with_a_hole_is_caught():
     """The negative control, of these tests and of the contract."""
     drafter = jspec.adaptive(Forgetful(MODEL, 2), (0, 2))
@@ -251,6 +254,7 @@ class Hopeful:
         return state
 
 
+@pytest.mark.slow
 def test_one_refused_draft_is_luck_and_many_are_none():
     """The same round: alone a row goes by what was expected, beside others by what came of it."""
     costs = jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.0, 24: 1.2}, undrafted=0.9)

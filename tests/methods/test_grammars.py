@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 import tables
 
 import jspec
@@ -10,6 +11,7 @@ from jspec.methods.grammars import with_jump_forward
 LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
 
 
+@pytest.mark.slow
 def test_it_joins_every_drafter_that_can_be_merged():
     model = tables.Table(23, context=64)
     weights = np.zeros((1, 23, 23), np.float32)

@@ -42,6 +42,7 @@ def test_routes_are_those_of_a_loop_over_tokens():
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_experts_in_eight_bits_have_the_same_weights_for_few_routes_and_for_many():
     """Sums of small integers are exact in bfloat16, and a factor comes behind: bit by bit equal."""
     draw = np.random.default_rng(0)
@@ -158,6 +159,7 @@ def call(module, *given):
     return module(*given)
 
 
+@pytest.mark.slow
 def test_a_library_that_keeps_a_cache_of_layers_keeps_the_contract():
     module = WithCache(Sizes(), nnx.Rngs(0))
     sizes = dict(vocab_size=16, num_layers=1, num_kv_heads=1, head_dim=8)

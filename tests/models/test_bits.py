@@ -52,6 +52,7 @@ def test_the_bundled_model(scan_layers):
     assert found.equal, found
 
 
+@pytest.mark.slow
 def test_xlas_products_differ():
     """The negative control: the check finds what it is for."""
     loaded = jspec.models.load("jspec-7m")

@@ -8,13 +8,13 @@ from safetensors.numpy import load_file
 import jspec
 import jspec.models
 
-# Delta nets with experts, Mamba and latents are here without the mark: each once.
+# Mamba and latents are here without the mark: each once.
 SLOW = (
     *("qwen3_next", "qwen3_5", "deepseek_v2"),
-    *("glm4_moe", "glm4_moe_lite", "gpt_oss", "gemma4_moe"),
+    *("glm4_moe", "glm4_moe_lite", "gpt_oss", "gemma4", "gemma4_moe", "qwen3_5_moe"),
 )
 NAMES = (
-    *("qwen3_5_moe", "granite4", "deepseek_v3", "gemma4"),
+    *("granite4", "deepseek_v3"),
     *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
 )
 TREE = jspec.tree.branching([3, 2, 1])
@@ -42,6 +42,7 @@ def test_40_greedy_tokens_are_those_of_transformers(given):
     np.testing.assert_array_equal(result.tokens, wanted)
 
 
+@pytest.mark.slow
 def test_one_key_is_one_text(given):
     """Rows of unequal prompts, sampled."""
     found, _ = given
@@ -89,6 +90,7 @@ def test_rows_that_come_and_go_are_as_alone(given):
         np.testing.assert_array_equal(output[number], alone.tokens[0])
 
 
+@pytest.mark.slow
 def test_scanned_layers_give_the_same(given, fixtures, causal, request):
     """What they hold stands side by side in one array; a wrong part of it would show."""
     found, _ = given

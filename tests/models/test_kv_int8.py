@@ -42,7 +42,7 @@ def test_the_memory_is_a_quarter_and_a_scale():
     assert size == 2 * layers * vectors * (4 + 4) + 2 * 4
 
 
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_it_keeps_the_promises_of_a_model(scan):
     model = MODEL.clone(scan_layers=scan)
     assert not check_model(model, checkpoint.relaid(model, PARAMS)).skipped
@@ -124,6 +124,7 @@ def test_it_is_a_model_of_its_own(plain):
     assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain[True].tokens).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "pythia"])
 def test_other_families(name, fixtures):
     model, params, _ = jspec.models.load(

@@ -131,6 +131,7 @@ def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(adapted, alone,
     assert (plain[0] != plain[1]).any() and (plain[1] != plain[2]).any()
 
 
+@pytest.mark.slow
 def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
     engine = jspec.Engine(
         adapted.model, num_slots=2, capacity=40, drafter=jspec.PromptLookup(whole=False)

@@ -99,7 +99,7 @@ def test_what_is_computed_otherwise_is_told_apart(target, checkpoint, reference)
 @pytest.mark.parametrize(
     ("template", "settings"),
     [
-        pytest.param(CHAIN, {}, id="chain"),
+        pytest.param(CHAIN, {}, id="chain", marks=pytest.mark.slow),
         pytest.param(TREE, DRAWN, id="tree-drawn"),
         pytest.param(CHAIN, DRAWN, id="chain-drawn", marks=pytest.mark.slow),
         pytest.param(TREE, {}, id="tree", marks=pytest.mark.slow),
@@ -116,6 +116,7 @@ def test_it_drafts_for_its_own_target(target, checkpoint, reference, template, s
     assert (found.stats.num_draft_tokens > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES[:1], indirect=True)
 def test_rejection_keeps_the_distribution(target, checkpoint, reference):
     """The second token, which the head drafted first, against the target's in closed form."""

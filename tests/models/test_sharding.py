@@ -36,6 +36,7 @@ def mesh() -> Mesh:
     return jax.make_mesh((2, 4), ("data", "model"), (AxisType.Auto, AxisType.Auto))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sharded_forward_is_the_forward(name, mesh, fixtures, causal):
     model, params, _ = jspec.models.load(fixtures / name, with_tokenizer=False)

@@ -241,6 +241,7 @@ def test_what_a_bucket_of_decode_holds_is_noted():
     assert not wider.notes and f"a cache of {wider.held.cache / 1e9:.3g} GB" in note
 
 
+@pytest.mark.slow
 def test_what_a_gpu_copies_of_scanned_layers_is_noted():
     def notes(device, **more):
         target = models.shapes("llama-8b", "bfloat16", **more)
@@ -270,6 +271,7 @@ def test_what_does_not_divide_is_noted():
         tiny_plan(data=4)
 
 
+@pytest.mark.slow
 def test_compiled_figures_are_those_of_xla():
     planned = tiny_plan(device="cpu")
     with native.disabled():  # XLA does not see what its kernels compute
@@ -303,6 +305,7 @@ def test_what_a_compiler_refuses_is_said_with_the_program(monkeypatch, reason, s
         compile_plan(tiny_plan(device="cpu"), mesh_here(1, 1))
 
 
+@pytest.mark.slow
 def test_launches_count_in_the_rounds_of_a_gpu():
     target = models.shapes("llama-8b", "bfloat16", num_layers=4)
     found = plan(target, device="H100", capacity=1024)

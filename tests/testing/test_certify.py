@@ -112,6 +112,7 @@ def test_a_rule_that_draws_is_tested_by_its_distribution():
     json.dumps(found.as_dict(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_a_verifier_that_accepts_too_much_is_a_bug_in_both_parities():
     found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)))
     assert found.verdict == "bug" and found.exit_code == 1 and len(found.reasons) == 2
@@ -123,6 +124,7 @@ def test_a_verifier_that_accepts_too_much_is_a_bug_in_both_parities():
     assert (written["plain"], written["drafted"]) == (one.plain, one.drafted)
 
 
+@pytest.mark.slow
 def test_a_tie_is_called_a_tie_and_a_bug_beside_it_a_bug():
     found = certified(**jittery())
     assert found.greedy.divergences and not found.greedy.bugs

@@ -116,6 +116,7 @@ def test_each_fault_of_a_tree_has_its_sentence(change, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_equal_siblings_are_a_remark():
     def twins(tree, frame):
         tokens = tree.tokens.at[:, 2].set(tree.tokens[:, 1])
@@ -205,6 +206,7 @@ def test_a_verifier_that_takes_every_draft_is_caught():
     assert "greedy rows are those of plain decoding" in sentence(drafter)
 
 
+@pytest.mark.slow
 def test_a_biased_verifier_is_caught():
     def eager(p, q, children, valid, noise):
         """Takes likely children too often."""

@@ -10,6 +10,7 @@ from jspec.testing.fuzz_drafter import FuzzShape
 from jspec.testing.fuzz_oracle import accepted as longest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_random_trees_change_no_token(seed):
     report = fuzz(rounds=7000, seed=seed)

@@ -37,6 +37,7 @@ def run(*arguments):
     return code, " ".join(output.getvalue().split())
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_and_gives_a_model_that_loads(text, tmp_path):
     out = tmp_path / "run"
     code, output = run(f"cats={text}", "--out", out, *SMALL, "--steps", 2, "--cooldown", 0)

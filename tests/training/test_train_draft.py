@@ -113,6 +113,7 @@ def run(*arguments):
     return code, " ".join(output.getvalue().split())
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_path):
     given = (folder / "rows.jsonl", folder / "text.txt", "--target", folder / "model", *SMALL)
     out, states = tmp_path / "run", tmp_path / "states"

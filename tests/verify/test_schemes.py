@@ -126,8 +126,11 @@ def check_cache(state, tokens, lengths):
         assert state.previous[row] == text[-2]
 
 
-# Rule and draws of these are those of RSD-S and of the other two of DySpec: more trees.
-SLOW = ("sequoia", "rsd_c", "dyspec", "rsd_c_traversal", "rsd_s_traversal", "calibrated_dyspec")
+# Rule and draws of these are those of others here, or have enumerations of their own: more trees.
+SLOW = (
+    *("sequoia", "rsd_c", "dyspec", "rsd_c_traversal", "rsd_s_traversal", "calibrated_dyspec"),
+    *("spectr_multi_path_block", "dyspec_traversal", "dyspec_filtered", "sd_block"),
+)
 PAIRINGS = [
     pytest.param(drafter, id=name, marks=pytest.mark.slow if name in SLOW else ())
     for name, drafter in PUBLISHED.items()
@@ -220,6 +223,7 @@ def test_a_greedy_target_is_greedy_whatever_was_drawn(name):
     assert 0 < result.stats.num_accepted_tokens.sum() < result.stats.num_draft_tokens.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [None, 2])
 def test_united_with_another_drafter_it_reads_what_was_emitted(nodes):
     """The path may hold nodes that the draft model never scored, as many as its own or more."""

@@ -124,6 +124,7 @@ def begun():
     return module, variables, state.drafter_state, at
 
 
+@pytest.mark.slow
 def test_fusion_is_the_best_of_both_trees(begun):
     module, variables, state, at = begun
     levels = np.random.default_rng(1).normal(size=(3, LEVELS, tiny.VOCAB)) * 2
@@ -160,6 +161,7 @@ def test_a_chain_is_spent_after_its_second_tree():
     np.testing.assert_array_equal(left.decide(counts).num_reusable, [0, 2, 0])
 
 
+@pytest.mark.slow
 def test_a_chain_is_spent_where_other_text_is_read(target):
     """Row 0 goes on with a new turn, row 1 with nothing: its chain still holds."""
     model, params = target

@@ -120,6 +120,7 @@ def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forwa
     assert (above >= tree.value).all()
 
 
+@pytest.mark.slow
 def test_in_sampling_the_known_noise_moves_the_tree(target):
     """The same seed, the same tokens; and more of them are guessed than by the likeliest alone."""
     model, params = target

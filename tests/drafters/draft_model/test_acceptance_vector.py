@@ -132,6 +132,7 @@ class Counting(jspec.RSDC):
         return memory + (went[:, None] & (feedback.verdict.path[:, 1:2] == ranks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     [

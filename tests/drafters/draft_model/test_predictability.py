@@ -62,6 +62,7 @@ def test_a_node_without_a_distribution_has_no_independent_draws():
     assert (drawn.scores > -jnp.inf).tolist() == [[[False] * 3], [[True] * 3]]
 
 
+@pytest.mark.slow
 def test_tokens_that_the_draft_holds_impossible_leave_sharpness_a_number():
     """They stand among a node's best where fewer than a beam's width are possible."""
     rng = np.random.default_rng(0)

@@ -99,6 +99,7 @@ def feedback(tree, emitted, counts):
     )
 
 
+@pytest.mark.slow
 def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
     """Round by round against loops over paths; drafters with estimates and without."""
     rng = np.random.default_rng(0)

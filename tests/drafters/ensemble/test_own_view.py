@@ -71,6 +71,7 @@ def test_alone_all_that_is_accepted_is_its_own(target):
     assert (own >= 9).all() and not wrong.any() and not others.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [None, 5])
 def test_in_a_merge_each_learns_of_its_own_nodes(target, budget):
     """One member is told the truth, the other half of it; both must read their own ids."""

@@ -88,6 +88,7 @@ def test_a_batch_shares_one_pool_or_has_its_own():
     assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
 
 
+@pytest.mark.slow
 def test_the_window_learns_in_a_mixture_too(target):
     """The mixture's nodes have other numbers, and equal paths of two drafters are one node."""
     look = jspec.Lookahead(tiny.VOCAB, 3, 3, 2)

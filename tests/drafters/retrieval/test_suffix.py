@@ -154,6 +154,7 @@ def test_a_rollout_is_drafted_on_behind_a_token_that_was_replaced():
     assert {path[:1] for path, _ in drafted(tree, 1)} == {(6,), (4,)}
 
 
+@pytest.mark.slow
 def test_the_same_weights_and_noise_write_the_rollout_again():
     """And other weights their own text, the same as without."""
     model = tiny.model()
@@ -175,6 +176,7 @@ def test_the_same_weights_and_noise_write_the_rollout_again():
     assert int(other.stats.num_rounds.min()) > 3, "other noise, another text"
 
 
+@pytest.mark.slow
 def test_rows_of_an_engine_have_their_rollouts():
     model = jspec.testing.PrefixLM()
     params, drafter = model.init(), jspec.Suffix(8, max_depth=8, capacity=0)
