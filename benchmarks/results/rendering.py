@@ -62,7 +62,35 @@ def papers(claims: dict[str, tuple[str, str]]) -> str:
     """
     lines = []
     for name, (title, told) in claims.items():
-        verdicts = re.findall(r"\| [^|*]*\*([a-z]+)[^|]*\|$", told, re.MULTILINE)
-        counts = [sum(word == kind for word in verdicts) for kind in ("holds", "does", "not")]
-        lines.append((f"[{title}](results/{name}.md)", *counts, len(verdicts) - sum(counts)))
-    return table(("paper", "claims that hold", "that do not", "not shown here", "open"), lines)
+        found = [kind(line.split(" | ")[-1]) for line in told.splitlines()[2:]]
+        lines.append((f"[{title}](results/{name}.md)", *(found.count(one) for one in KINDS)))
+    return table(("paper", *KINDS.values()), lines)
+
+
+KINDS = {
+    "holds": "claims that hold",
+    "does not hold": "that do not",
+    "mixed": "mixed",
+    "not shown": "not shown here",
+    "open": "open",
+}
+"""Columns of the index."""
+
+
+def kind(cell: str) -> str:
+    """What a verdict counts as: mixed if it is not the same by the pair or the control.
+
+    What is not shown beside something that is does not count.
+
+    Example:
+        >>> kind("by the pair: *holds*, *holds*"), kind("by the pair: *holds*, *open*")
+        ('holds', 'mixed')
+        >>> kind("MAT: *holds*; speed: *not shown*")
+        'holds'
+    """
+    found = set(re.findall(r"\*(holds|does not hold|open|not shown)\b", cell))
+    if len(found) > 1:
+        found -= {"not shown"}
+    if not found:
+        return "open"
+    return found.pop() if len(found) == 1 else "mixed"

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import ledger
 from benchmarks.ledger import Ledger
-from benchmarks.results import rendering, statistics, svg, tables
+from benchmarks.results import dyspec, rendering, statistics, svg, tables
 from benchmarks.results.rendering import FOLDER, INDEX, PICTURES, ROWS
 
 NO_PATH = re.compile(r"/(work|home|tmp|root|Users)/")
@@ -104,16 +104,31 @@ def test_a_table_loses_no_column_and_a_page_no_table():
         rendering.filled(page, {"one": "new", "two": "newer"}, "p")
 
 
-def test_the_index_counts_the_verdicts_of_a_page():
-    told = tables.verdicts(
-        [
-            tables.Verdict("a", "1", "2", "*holds*"),
-            tables.Verdict("b *c*", "1", "2", "MAT: *does not hold*; speed: *not shown*"),
-            tables.Verdict("d", "1", "", "*not shown here*: why"),
-            tables.Verdict("e", "1", "2", "*by the pair*"),
-        ]
-    )
-    assert rendering.papers({"x": ("X", told)}).endswith("| [X](results/x.md) | 1 | 1 | 1 | 1 |")
+@pytest.mark.parametrize(
+    ("verdict", "counts"),
+    [
+        ("*holds*: ahead in 24 of 24, behind in 0", "1 | 0 | 0 | 0 | 0"),
+        ("*holds* with 1 of 3 pairs", "1 | 0 | 0 | 0 | 0"),
+        ("MAT: *does not hold*; speed: *not shown*", "0 | 1 | 0 | 0 | 0"),
+        ("by the pair: *holds*, *does not hold*, *holds*", "0 | 0 | 1 | 0 | 0"),
+        ("by the pair: *holds*, *holds*, *open*", "0 | 0 | 1 | 0 | 0"),
+        ("by the pair: *does not hold*, *does not hold*", "0 | 1 | 0 | 0 | 0"),
+        ("*holds*; over as many fresh nodes *does not hold*", "0 | 0 | 1 | 0 | 0"),
+        ("*not shown here*: why", "0 | 0 | 0 | 1 | 0"),
+        ("*open*: within two standard errors", "0 | 0 | 0 | 0 | 1"),
+        ("*not counted yet*", "0 | 0 | 0 | 0 | 1"),
+    ],
+)
+def test_the_index_counts_the_verdicts_of_a_page(verdict, counts):
+    told = tables.verdicts([tables.Verdict("a *b*", "1 *c*", "2", verdict)])
+    assert rendering.papers({"x": ("X", told)}).endswith(f"| [X](results/x.md) | {counts} |")
+
+
+def test_a_verdict_that_differs_by_the_pair_counts_as_mixed():
+    ahead, behind = (statistics.mean([sign * n for n in (1.0, 1.1, 1.2)]) for sign in (1, -1))
+    kinds = {"holds": [ahead, ahead], "does not hold": [behind], "mixed": [ahead, behind]}
+    for kind, gaps in kinds.items():
+        assert rendering.kind(dyspec._over_pairs(gaps)) == kind
 
 
 def test_pictures_are_svg_for_light_and_dark_pages():
