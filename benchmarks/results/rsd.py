@@ -1,5 +1,6 @@
 """The page of RSD (Jeon et al. 2024): its tables, claims and pictures from `rows/rsd*.jsonl`."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import numpy as np
 from benchmarks.results import svg
 from benchmarks.results.rendering import rows
 from benchmarks.results.statistics import Estimate, mean, ratio
-from benchmarks.results.tables import Verdict, table, verdicts
+from benchmarks.results.tables import Verdict, measured, table, verdicts
 from benchmarks.rsd.settings import EXPERIMENTS, METHODS, PAPER, TEMPERATURES, Group, Shape
 
 Tree = tuple[str, Shape]
@@ -218,6 +219,12 @@ def every_tree(number: int) -> str:
     )
 
 
+def ratios(pair: str) -> tuple[float, ...]:
+    """r of the columns of a pair: those of all, and its own before them where it is another."""
+    own = _of(pair)["ratio"]
+    return RATIOS if any(math.isclose(own, r, rel_tol=0.01) for r in RATIOS) else (own, *RATIOS)
+
+
 def short(pair: str) -> str:
     return pair.split(", ")[0].removesuffix("-target")
 
@@ -264,9 +271,10 @@ def _experiment(pair: str, number: int) -> str:
     """The layout of the paper's tables; both temperatures side by side."""
     sides = [dict(Counted(pair, sampling).groups(number)) for sampling in TEMPERATURES]
     sizes = [size for size in sides[0] if size in sides[1]]
+    costs = ratios(pair)
     head = ["length" if number == 1 else "budget", "Dec.", "Spec.", "tokens"]
     for temperature, _ in TEMPERATURES:
-        head += [f"Eff., T {temperature:g}", *(f"MBSU {r:g}" for r in RATIOS)]
+        head += [f"Eff., T {temperature:g}", *(f"MBSU {r:.3g}" for r in costs)]
     lines = []
     for size in sizes:
         for name in [name for name in METHODS if name in sides[0][size] and name in sides[1][size]]:
@@ -276,10 +284,10 @@ def _experiment(pair: str, number: int) -> str:
                     every = [one for trees in side[size].values() for one in trees]
                     top = max(one.efficiency.value for one in every)
                     line.append(_bold(str(tree.efficiency), tree.efficiency.value == top))
-                    for r in RATIOS:
+                    for r in costs:
                         top = max(one.mbsu(r).value for one in every)
-                        value = tree.mbsu(r).value
-                        line.append(_bold(f"{value:.2f}", value == top))
+                        value = tree.mbsu(r)
+                        line.append(_bold(str(value), value.value == top))
                 if number == 1:
                     of = PUBLISHED.get(name, {}).get(cold.text)
                     line.append("" if of is None else "{:.2f}, {:.2f}".format(*of))
@@ -303,13 +311,11 @@ def _rates() -> str:
         method = METHODS[name]
         lines.append((method.title, method.text(shape), method.nodes(shape), *cells))
     plain = [row["plain_rate"] for row in found]
-    one = found[0]
     told = (
-        f"{one['pair']}; plain decoding {min(plain):.0f} to {max(plain):.0f} tokens a second; "
-        f"{one['device']}, JAX {one['jax']}, {one['date']}."
+        f"{found[0]['pair']}; plain decoding {min(plain):.0f} to {max(plain):.0f} tokens a second"
     )
     head = ("Dec.", "Spec.", "tokens", *(f"T {temperature:g}" for temperature, _ in TEMPERATURES))
-    return f"{table(head, lines)}\n\n{told}"
+    return f"{table(head, lines)}\n\n{measured(found, told)}"
 
 
 def _scores() -> str:
@@ -355,20 +361,29 @@ def _random() -> str:
 
 
 def _verifiers() -> str:
-    """Each tree's tokens a round by the verifiers that are lossless for it."""
-    cells: dict[tuple, dict[str, list[dict]]] = {}
-    for row in rows("rsd_verifiers"):
+    """Each tree's tokens a round by the verifiers that are lossless for it, on the same texts."""
+    cells: dict[tuple, dict[str, dict[int, dict]]] = {}
+    counted = rows("rsd_verifiers")
+    for row in counted:
         of = cells.setdefault((row["pair"], row["temperature"], row["tree"]), {})
-        of.setdefault(row["verifier"], []).append(row)
+        of.setdefault(row["verifier"], {})[row["seed"]] = row
     verifiers = list(dict.fromkeys(name for of in cells.values() for name in of))
     lines = []
     for (pair, temperature, tree), of in cells.items():
-        values = {name: pooled(those) for name, those in of.items()}
+        seeds = sorted(set.intersection(*(set(found) for found in of.values())))
+        if not seeds:
+            continue
+        values = {name: pooled([found[seed] for seed in seeds]) for name, found in of.items()}
         top = max(value.value for value in values.values())
         shown = {name: _bold(str(one), one.value == top) for name, one in values.items()}
-        line = (short(pair), f"{temperature:g}", tree)
+        texts = next(iter(values.values())).texts
+        line = (short(pair), f"{temperature:g}", tree, texts)
         lines.append((*line, *(shown.get(name) for name in verifiers)))
-    return table(("pair", "T", "tree", *verifiers), lines)
+    told = table(("pair", "T", "tree", "texts", *verifiers), lines)
+    if not counted:
+        return told
+    new = " or ".join(dict.fromkeys(f"{row['new']}" for row in counted))
+    return f"{told}\n\n{measured(counted, f'{new} new tokens a text')}"
 
 
 def pooled(found: Sequence[dict], r: float = 0) -> Estimate:

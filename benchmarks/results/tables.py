@@ -37,6 +37,21 @@ def verdicts(found: Iterable[Verdict]) -> str:
     return table(("claim of the paper", "the paper", "here", "verdict"), found)
 
 
+def measured(rows: Iterable[dict], what: str) -> str:
+    """A line below a table: what was counted, and on which device and day.
+
+    Args:
+        rows: of the table, with `device`, `jax` and `date`.
+        what: how many texts, and of which setting.
+
+    Example:
+        >>> measured([{"device": "cpu", "jax": "0.10", "date": "2026-11-25"}], "20 texts")
+        '20 texts; cpu, JAX 0.10, 2026-11-25.'
+    """
+    said = {f"{row['device']}, JAX {row['jax']}, {row['date']}" for row in rows}
+    return f"{what}; {'; '.join(sorted(said))}."
+
+
 def holds(ahead: bool, behind: bool) -> str:
     """The verdict of a difference that should be above 0: by two standard errors, or open.
 

@@ -8,7 +8,7 @@ from benchmarks.results import svg
 from benchmarks.results.questions import LINES, TR, Counts, counts, of_rows
 from benchmarks.results.rendering import rows
 from benchmarks.results.statistics import Estimate, mean
-from benchmarks.results.tables import Verdict, holds, table, verdicts
+from benchmarks.results.tables import Verdict, holds, measured, table, verdicts
 
 CHAT, TOY = "smollm2-135m", "jspec-7m"
 NAMES = {CHAT: "SmolLM2-135M-Instruct", TOY: TOY}
@@ -36,7 +36,7 @@ def table_1(one: Counts) -> str:
     for name in one.methods:
         by_kind = [one.mat(name, kind) for kind in kinds]
         lines.append([LINES[name], *by_kind, one.mat(name), *PAPER.get(name, (None, None))])
-    return f"{table(header, lines)}\n\n{measured(one.rows)}{fewer(one)}"
+    return f"{table(header, lines)}\n\n{greedy(one.rows)}{fewer(one)}"
 
 
 def fewer(one: Counts) -> str:
@@ -53,10 +53,9 @@ def fewer(one: Counts) -> str:
     return told
 
 
-def measured(found: Sequence[dict]) -> str:
-    """Where and when rows were counted."""
-    said = {f"{row['device']}, JAX {row['jax']}, {row['date']}" for row in found}
-    return f"Greedy, batch 1, {found[0]['new_tokens']} new tokens; {'; '.join(sorted(said))}."
+def greedy(found: Sequence[dict]) -> str:
+    """How, where and when rows were counted."""
+    return measured(found, f"Greedy, batch 1, {found[0]['new_tokens']} new tokens")
 
 
 def sizes() -> str:
@@ -133,7 +132,7 @@ def fig_4_table() -> str:
     lines = [(name, f"{value}", SHARES[name]) for name, value in fig_4().items()]
     told = table(("piece", "percent of a round", "the paper"), lines)
     found = rows("token_recycling", bench="recycling", part="time")
-    return f"{told}\n\n{len(found)} texts. {measured(found)}" if found else told
+    return f"{told}\n\n{len(found)} texts. {greedy(found)}" if found else told
 
 
 POOLS = {

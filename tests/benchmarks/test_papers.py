@@ -103,6 +103,22 @@ def test_verdicts_of_a_page_are_those_of_its_rows(rsd_s, verdict, monkeypatch):
     assert judged["SD over RSD-C at 6 and 10, Eff. (5.2)"].verdict.startswith("*does not hold*")
 
 
+def test_verifiers_of_a_row_are_compared_on_the_same_texts(monkeypatch):
+    same = dict(pair="a, b", temperature=0.3, tree="chain", new=64, device="cpu", jax="0", date="d")
+    counted = [
+        same | {"verifier": verifier, "seed": seed, "calls": [10, 10], "tokens": [each, each]}
+        for verifier, seed, each in [("x", 0, 20), ("y", 0, 21), ("y", 1, 90)]
+    ]
+    monkeypatch.setattr(rsd_page, "rows", lambda name: counted)
+    assert "| a | 0.3 | chain | 2 | 2.00 ± 0.00 | **2.10 ± 0.00** |" in rsd_page._verifiers()
+
+
+def test_a_pairs_own_ratio_has_a_column(monkeypatch):
+    for own, found in [(1.0, (1.0, *rsd_page.RATIOS)), (0.1196, rsd_page.RATIOS)]:
+        monkeypatch.setattr(rsd_page, "rows", lambda *_, own=own, **__: [{"ratio": own}])
+        assert rsd_page.ratios("a, b") == found
+
+
 def test_first_children_of_figure_2_fall_into_their_columns():
     half = np.array([[0.5, 0.1], [0.5, 0.2], [0.95, 0.0]])
     seen = rates.Tried(half, half, half * 0.5, np.array([[1, 1], [1, 1], [1, 0]]))
