@@ -10,7 +10,7 @@ from benchmarks.lyanna.training import PAPER as TABLE_2
 from benchmarks.results import svg
 from benchmarks.results.rendering import rows
 from benchmarks.results.statistics import Estimate, mean, ratio
-from benchmarks.results.tables import Verdict, holds, table, verdicts
+from benchmarks.results.tables import Verdict, holds, measured, table, verdicts
 
 SHORT, LONG = 96, 288
 """Updates of the runs of all variants, and of those that are asked why."""
@@ -40,8 +40,8 @@ WAYS = {
     "off, 13 nodes": "no re-sampling, 2 nodes more",
     "off, 17 nodes": "no re-sampling, 6 nodes more",
 }
-FUSION = ("merged +2", "apart +2", "off, 13 nodes")
-"""The ways that Fig. 12's claims are judged by."""
+FUSION = {2: "off, 13 nodes", 6: "off, 17 nodes"}
+"""Nodes of the second tree that Fig. 12's claims are judged by, and the fresh tree of as many."""
 NONE = "No rows yet."
 
 
@@ -124,7 +124,10 @@ def table_1(nodes: int) -> str:
             paper = PAPERS.get(variant)
             said = None if paper is None else " ".join(f"{share:.0%}" for share in paper)
             lines.append([name, len(seeds(SHORT, variant, nodes)), *cells, said])
-    return table(header, lines)
+    found = [row for row in runs(SHORT) if row.get("nodes") == nodes]
+    prompts = len(found[0]["histograms"])
+    told = f"{prompts} prompts, greedy, {found[0]['new_tokens']} new tokens, jspec-7m"
+    return f"{table(header, lines)}\n\n{measured(found, told)}"
 
 
 def table_2() -> str:
@@ -143,7 +146,15 @@ def table_2() -> str:
             cells.append(None if value is None else f"{value}{beside}")
         if cells[-1] is not None:
             lines.append([name, *cells])
-    return table(header, lines)
+    return f"{table(header, lines)}\n\n{_trained(SHORT)}"
+
+
+def _trained(*steps: int) -> str:
+    """The seeds of held-out text by head, and where and when they were trained."""
+    found = [row for each in steps for row in runs(each) if "heldout" in row]
+    by = [{r["seed"] for r in found if r["variant"] == variant} for variant in NAMES]
+    many = " or ".join(map(str, sorted({len(seeds) for seeds in by if seeds})))
+    return measured(found, f"{many} seeds of each head, jspec-7m")
 
 
 def why() -> str:
@@ -158,7 +169,7 @@ def why() -> str:
         if all(gaps):
             lines.append([steps, gaps[0].texts, *whole, *gaps])
     header = ["updates", "seeds", "Lyanna: step 1", "2", "3", "token info adds: step 1", "2", "3"]
-    return table(header, lines) if lines else NONE
+    return f"{table(header, lines)}\n\n{_trained(SHORT, LONG)}" if lines else NONE
 
 
 def resampled(depth: int, way: str) -> Estimate | None:
@@ -209,7 +220,10 @@ def resampling() -> str:
             over = None if one is None or none is None or way == "off" else _percent(one / none)
             cells += [one, over]
         lines.append(cells)
-    return table(header, lines)
+    used = [row for depth in depths() for mine in tried(depth).values() for row in mine]
+    prompts = len(used[0]["histograms"])
+    told = f"{prompts} prompts, greedy, {used[0]['new_tokens']} new tokens, {used[0]['pair']}"
+    return f"{table(header, lines)}\n\n{measured(used, told)}"
 
 
 def forms() -> str:
@@ -228,7 +242,9 @@ def forms() -> str:
         ]
         for row in found
     ]
-    return table(("hot tokens", "form", "MiB", "ms a round", "over the factors"), lines)
+    told = table(("hot tokens", "form", "MiB", "ms a round", "over the factors"), lines)
+    times = f"{len(found[0]['ms'])} timings of each"
+    return f"{told}\n\n{measured(found, times)}"
 
 
 def claims() -> str:
@@ -263,31 +279,45 @@ def claims() -> str:
                 )
             )
     for depth in depths():
-        none, *others = (resampled(depth, way) for way in ("off", *FUSION))
-        if none and all(others):
-            merged, apart, larger = others
-            more, even = merged - none, merged - larger
-            found.append(
-                Verdict(
-                    f"re-sampling with fused verification gains (Fig. 12), trees of {depth} levels",
-                    "+23%, +19% tokens/s",
-                    f"{_percent(merged / none)} tokens per round; over a fresh tree of as many "
-                    f"nodes {_percent(merged / larger)}",
-                    f"{holds(more.ahead, more.behind)}; over as many fresh nodes "
-                    f"{holds(even.ahead, even.behind)}",
-                )
-            )
-            less = none - apart
-            found.append(
-                Verdict(
-                    f"re-sampling alone costs, trees of {depth} levels",
-                    "-16%, -21% tokens/s",
-                    f"{_percent(apart / none)} tokens per round",
-                    holds(less.ahead, less.behind),
-                )
-            )
+        found += fusion(depth)
     found += FIXED
     return verdicts(found)
+
+
+def fusion(depth: int) -> list[Verdict]:
+    """Fig. 12's claims of trees of a depth, with second trees of 2 and of 6 nodes."""
+    found, costs = [], []
+    none = resampled(depth, "off")
+    for more, fresh in FUSION.items():
+        ways = (resampled(depth, way) for way in (f"merged +{more}", fresh, f"apart +{more}"))
+        merged, larger, apart = ways
+        if none is None or merged is None or larger is None or apart is None:
+            continue
+        gain, even = merged - none, merged - larger
+        costs.append((more, none - apart, apart / none))
+        found.append(
+            Verdict(
+                f"re-sampling with fused verification gains (Fig. 12), trees of {depth} levels, "
+                f"{more} nodes more",
+                "+23%, +19% tokens/s",
+                f"{_percent(merged / none)} tokens per round; over a fresh tree of as many "
+                f"nodes {_percent(merged / larger)}",
+                f"{holds(gain.ahead, gain.behind)}; over as many fresh nodes "
+                f"{holds(even.ahead, even.behind)}",
+            )
+        )
+    if costs:
+        least = min((less for _, less, _ in costs), key=lambda one: one.value / one.error)
+        found.append(
+            Verdict(
+                f"re-sampling alone costs, trees of {depth} levels",
+                "-16%, -21% tokens/s",
+                ", ".join(f"{_percent(share)} (+{more})" for more, _, share in costs)
+                + " tokens per round",
+                holds(least.ahead, least.behind),
+            )
+        )
+    return found
 
 
 FIXED = [
@@ -332,8 +362,9 @@ def _error(error: float) -> str:
 
 
 def _percent(found: Estimate) -> str:
-    """A ratio less 1 in percent, to a tenth: re-sampling moves little."""
-    return f"{100 * (found.value - 1):+.1f}{_error(100 * found.error)}%"
+    """A ratio less 1 in percent, to a hundredth: re-sampling moves little."""
+    error = f" ± {100 * found.error:.2f}" if np.isfinite(found.error) else ""
+    return f"{100 * (found.value - 1):+.2f}{error}%"
 
 
 def _worst(gaps: Sequence[Estimate]) -> str:
