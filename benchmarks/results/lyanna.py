@@ -375,20 +375,20 @@ def _worst(gaps: Sequence[Estimate]) -> str:
 
 def tables() -> dict[str, str]:
     """The marked regions of the page: the picture, where there is one, and the table."""
-    drawn = pictures()
-
-    def shown(said: str, name: str, alt: str) -> str:
-        return f"![{alt}](pictures/lyanna_{name}.svg)\n\n{said}" if name in drawn else said
-
     return {
         "claims": claims(),
-        "table_1": shown(table_1(15), "table_1", "Acceptance by draft step and variant"),
+        "table_1": table_1(15),
         "table_1_whole": table_1(36),
-        "table_2": shown(table_2(), "fig_5", "Held-out acceptance in training, by variant"),
+        "table_2": _pictured(table_2()),
         "why": why(),
         "resampling": resampling(),
         "forms": forms(),
     }
+
+
+def _pictured(said: str) -> str:
+    alt = "Held-out acceptance in training, by variant"
+    return f"![{alt}](pictures/lyanna_fig_5.svg)\n\n{said}" if marks(SHORT) else said
 
 
 def pictures() -> dict[str, str]:

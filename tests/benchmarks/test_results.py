@@ -12,6 +12,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.results import dyspec, rendering, statistics, svg, tables
 from benchmarks.results.rendering import FOLDER, INDEX, PICTURES, ROWS
 
+PICTURE = re.compile(r"\]\(pictures/([^)]*\.svg)\)")
 NO_PATH = re.compile(r"/(work|home|tmp|root|Users)/")
 
 
@@ -36,6 +37,13 @@ def test_a_page_is_short_and_its_links_lead_somewhere(page):
         file = page.parent / link if link else page
         assert file.exists(), f"{link} is no file"
         assert not anchor or anchor in anchors(file), f"{link}#{anchor} is no heading"
+
+
+def test_every_picture_is_on_a_page():
+    linked = {
+        link for page in FOLDER.glob("*.md") for link in PICTURE.findall(page.read_text("utf-8"))
+    }
+    assert linked == {path.name for path in PICTURES.glob("*.svg")}
 
 
 def test_rows_are_small_and_name_no_folder_of_a_machine():
