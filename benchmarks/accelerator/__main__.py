@@ -24,7 +24,7 @@ import typer
 
 from benchmarks.accelerator import ahead, devices, report, sections, shapes
 from benchmarks.accelerator.cells import note_stop
-from benchmarks.harness import ROOT, console
+from benchmarks.harness import ROOT, command, console
 from jspec._validate.errors import InputError
 from jspec.planning.topology import Topology
 
@@ -142,7 +142,7 @@ def _process(
     rows: Path, group: "sections.Group", seconds: float, remaining: float, options: list[str]
 ) -> bool:
     """Runs a group; True if it has something left."""
-    command = [
+    arguments = [
         sys.executable, "-m", "benchmarks.accelerator", "--section", ",".join(group.sections),
         "--budget-seconds", f"{seconds:.0f}", "--variant", group.variant, *options,
     ]  # fmt: skip
@@ -154,7 +154,7 @@ def _process(
     environment = os.environ | {"XLA_FLAGS": flags}
     limit = min(seconds + GRACE, max(remaining, seconds))
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=limit, check=False)
+        done = subprocess.run(arguments, cwd=ROOT, env=environment, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         note_stop(rows)
         console.print(f"{group.name}: ended, its time was up")
@@ -165,4 +165,4 @@ def _process(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

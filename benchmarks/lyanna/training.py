@@ -13,7 +13,7 @@ from jaxtyping import Float
 from rich import box
 from rich.table import Table
 
-from benchmarks.harness import console, headline
+from benchmarks.harness import command, console, headline
 from benchmarks.lyanna import figures, trained_heads
 from benchmarks.lyanna.trained_heads import Run
 
@@ -99,4 +99,4 @@ def heldout(group: Sequence[Run]) -> Table:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

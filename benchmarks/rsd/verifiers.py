@@ -17,7 +17,7 @@ import typer
 from jaxtyping import Array, Float, Int
 from rich.table import Table
 
-from benchmarks.harness import console, headline
+from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from jspec.protocols import NodeRule
 from jspec.verify import rules
@@ -35,7 +35,9 @@ DRAFTS = (0.1, 0.3, 0.5)
 
 
 def main(
-    out: Annotated[Path | None, typer.Option(help="write the rows of the figure here")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON lines; what is there is not written again")
+    ] = None,
     pairs: Annotated[int, typer.Option(min=2, help="random pairs of distributions")] = 200,
     vocabulary: Annotated[int, typer.Option(min=4, max=10)] = 8,
     concentration: Annotated[
@@ -52,13 +54,11 @@ def main(
     for row, pair in enumerate(PUBLISHED):
         table.add_row("Ber({}), Ber({})".format(*pair), *(f"{v[row]:.4f}" for v in kept.values()))
     console.print("K = 2 children of two tokens, as in the paper's figure 1:", table)
-    if out is not None:
-        out.unlink(missing_ok=True)
     setting = dict(bench="rsd_fig1", pairs=pairs, vocabulary=vocabulary)
     ledger = Ledger(out, setting | {"concentration": concentration})
     for row, pair in enumerate(asked):
         values = {name: round(float(each[row]), 5) for name, each in kept.items()}
-        ledger.add(toy=pair, in_table=row < len(PUBLISHED), kept=values)
+        keep(ledger, values, toy=list(pair), in_table=row < len(PUBLISHED))
 
     distributions = np.random.default_rng(0).dirichlet(
         np.full(vocabulary, concentration), (pairs, 2)
@@ -72,7 +72,7 @@ def main(
     for number, kept in zip(children, by_number, strict=True):
         table.add_row(str(number), *(f"{v.mean():.3f} ± {v.std():.3f}" for v in kept.values()))
         means = {name: round(float(each.mean()), 4) for name, each in kept.items()}
-        ledger.add(children=number, kept=means)
+        keep(ledger, means, children=number)
     console.print(
         f"{pairs} random pairs over {vocabulary} tokens, mean ± standard deviation:", table
     )
@@ -83,6 +83,12 @@ def main(
     above = [float((kept["RRS"] > kept["optimal"] + 1e-5).mean()) for kept in by_number]
     words = ", ".join(f"{a:.0%} (K = {k})" for a, k in zip(above, children, strict=True))
     console.print(f"It beats what is best for independent children on {words} of them.")
+
+
+def keep(ledger: Ledger, kept: dict[str, float], **row) -> None:
+    """Adds a row, unless it is there."""
+    if not ledger.find(**row):
+        ledger.add(**row, kept=kept)
 
 
 def verifiers(vocabulary: int, number: int) -> dict[str, Acceptance]:
@@ -184,4 +190,4 @@ def _over(rule: Acceptance, distributions: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

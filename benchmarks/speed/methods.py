@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 import jspec
-from benchmarks.harness import console, headline, paired, record
+from benchmarks.harness import command, console, headline, paired, record
 from benchmarks.prompts import CLASSES, texts
 from benchmarks.registry import build_those_there, standalone
 from jspec.models import load
@@ -88,4 +88,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 import jspec
-from benchmarks.harness import console, headline, paired, read_bandwidth, record
+from benchmarks.harness import command, console, headline, paired, read_bandwidth, record
 from jspec.models import Llama, LlamaConfig
 from jspec.models.export import save_hf
 
@@ -97,4 +97,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

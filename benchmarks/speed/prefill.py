@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 import jspec
-from benchmarks.harness import console, headline, record
+from benchmarks.harness import command, console, headline, record
 from jspec import models
 from jspec.decoding import decode_rounds
 from jspec.drafters.autoregressive import Autoregressive
@@ -115,4 +115,4 @@ def _peak() -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

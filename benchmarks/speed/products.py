@@ -22,7 +22,7 @@ import typer
 from jaxtyping import Array, Float
 from rich.table import Table
 
-from benchmarks.harness import console, headline, record
+from benchmarks.harness import command, console, headline, record
 from jspec.models.linear import halves, product, states_first, weights_first
 
 SMOLLM2 = "960x576,576x576,3072x576,576x1536,49152x576"
@@ -101,4 +101,4 @@ def _chain(way: Callable, x: Float[Array, "N I"], weights: list[Array]) -> Float
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 import jspec
-from benchmarks.harness import console, headline, record
+from benchmarks.harness import command, console, headline, record
 from benchmarks.prompts import texts
 from jspec.models import load
 
@@ -71,4 +71,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -6,7 +6,9 @@ import oracle
 import pytest
 
 import jspec
+from benchmarks import ledger
 from benchmarks.dyspec import blocks, rates
+from benchmarks.ledger import Ledger
 from benchmarks.lyanna import full_batch
 from benchmarks.recycling import settings, updates
 from benchmarks.results import rsd as rsd_page
@@ -145,6 +147,16 @@ def test_a_row_that_ends_makes_room_for_the_next_prompt():
     np.testing.assert_array_equal(state.out[0, :6], alone.tokens[0])
     np.testing.assert_array_equal(state.out[1, :6], alone.tokens[2])
     assert full_batch.rate(model, params, drafter, None, queue, 2, new_tokens=6) > 0
+
+
+def test_rows_of_figure_1_are_added_to_a_file_and_take_nothing_from_it(tmp_path):
+    out = tmp_path / "rows.jsonl"
+    Ledger(out, {"bench": "other"}).add(text="a")
+    for _ in range(2):
+        verifiers.keep(
+            Ledger(out, {"bench": "rsd_fig1"}), {"RRS": 1.0}, toy=[0.5, 0.9], in_table=True
+        )
+    assert [row["bench"] for row in ledger.read(out)] == ["other", "rsd_fig1"]
 
 
 def test_the_best_of_independent_children_is_that_of_all_sets_of_tokens():
