@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int, Int8, Num
+from jaxtyping import Array, Float, Float32, Int, Num
 
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
 
@@ -31,7 +31,8 @@ class Rounded:
         ([[[[64, -127]]]], [[[[2.0]]]])
     """
 
-    values: Int8[Array, "*S D"] | Any
+    values: Num[Array, "*S D"] | Any
+    """int8 or float8_e4m3fn."""
     scales: Float32[Array, "*S 1"] | Any
     """`S` are the axes in front, B, H, S of a layer. (`Any`: trees have other leaves too.)"""
 
@@ -44,16 +45,23 @@ Held = Num[Array, "B H S D"] | Rounded
 """Keys or values of one layer, as a memory keeps them."""
 
 
-def rounded(x: Float[Array, "B H S D"]) -> Rounded:
-    """Keys or values in 8 bits; one is off by half its vector's scale at most.
+def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
+    """Keys or values in 8 bits.
 
     What is not finite makes its whole vector NaN.
+
+    Args:
+        x: of one layer.
+        dtype: int8, in which one is off by half its vector's scale at most, or float8_e4m3fn, in
+            which it is off by a sixteenth of itself (or half the least step of the scale).
     """
-    x = x.astype(jnp.float32)
-    scales = jnp.abs(x).max(-1, keepdims=True) / 127
-    whole = jnp.round(x / jnp.where(scales == 0, 1, scales)).clip(-127, 127)
+    x, whole = x.astype(jnp.float32), jnp.issubdtype(dtype, jnp.integer)
+    largest = float(jnp.iinfo(dtype).max if whole else jnp.finfo(dtype).max)
+    scales = jnp.abs(x).max(-1, keepdims=True) / largest
+    steps = (x / jnp.where(scales == 0, 1, scales)).clip(-largest, largest)
+    steps = jnp.round(steps) if whole else steps
     return Rounded(
-        jnp.where(jnp.isfinite(whole), whole, 0).astype(jnp.int8),
+        jnp.where(jnp.isfinite(steps), steps, 0).astype(dtype),
         jnp.where(jnp.isfinite(scales), scales, jnp.nan),
     )
 
@@ -65,9 +73,9 @@ def kept(x: Float[Array, "B H S D"], dtype: DTypeLike | None) -> Held:
 
     Args:
         x: of one layer.
-        dtype: int8; None: they stay as they are.
+        dtype: int8 or float8_e4m3fn; None: they stay as they are.
     """
-    return x if dtype is None else rounded(x)
+    return x if dtype is None else rounded(x, dtype)
 
 
 @struct.dataclass
@@ -126,7 +134,7 @@ def init(
     batch: int, capacity: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike,
     value_dim: int | None = None,
 ) -> KVCache:  # fmt: skip
-    """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in int8.
+    """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in 8 bits.
 
     Args:
         batch: rows, B.
@@ -140,8 +148,8 @@ def init(
 
     def empty(lanes: int) -> Held:
         shape = (batch, heads, capacity, lanes)
-        if jnp.dtype(dtype) == jnp.int8:
-            return Rounded(jnp.zeros(shape, jnp.int8), jnp.zeros((*shape[:-1], 1), jnp.float32))
+        if jnp.dtype(dtype).itemsize == 1:
+            return Rounded(jnp.zeros(shape, dtype), jnp.zeros((*shape[:-1], 1), jnp.float32))
         return jnp.zeros(shape, dtype)
 
     return KVCache(

@@ -24,7 +24,7 @@ class Decoder(nn.Module):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
+        kv_dtype: int8 or float8_e4m3fn, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         tp_size: devices that the columns of products are laid out for which are one; see
             `jspec.models.columns`. Loading onto a mesh says it.

@@ -107,7 +107,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
+        kv_dtype: int8 or float8_e4m3fn, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         tp_size: devices that the columns of queries, keys and values are laid out for; see
             `jspec.models.columns`.

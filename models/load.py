@@ -140,8 +140,9 @@ def load(
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
         strict: True refuses a mesh that does not divide what the rules would split; otherwise that
             stays whole on every device.
-        kv_dtype: "int8" keeps keys and values in 8 bits, each vector of a head with a scale of its
-            own; by default they are kept in `dtype`. That too is a model of its own.
+        kv_dtype: "int8" or "float8_e4m3fn" keeps keys and values in 8 bits, each vector of a head
+            with a scale of its own; by default they are kept in `dtype`. That too is a model of its
+            own.
         adapters: LoRA adapters by name, each a folder that PEFT saved or a hub id. The model is
             then a `jspec.models.lora.LoRAModel`, whose `choose` gives each row its own, or none.
 

@@ -12,6 +12,8 @@ from jspec._xla import backend
 from jspec.models import eight_bits
 
 NAMES = ("float32", "bfloat16", "float16", "float64")
+KV_NAMES = ("int8", "float8_e4m3fn")
+"""Those of 8 bits that keys and values may be kept in."""
 
 
 def default() -> str:
@@ -34,7 +36,7 @@ def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, A
         ['float32', 'int8']
     """
     if dtype is None or not _is(dtype, eight_bits.FORMATS):
-        compute = find(default() if dtype is None else dtype)
+        compute = find(default() if dtype is None else dtype, held=True)
         return compute, find(compute if param_dtype is None else param_dtype, held=True)
     if param_dtype is not None:
         raise InputError(
@@ -85,9 +87,9 @@ def find_kv(dtype: DTypeLike | None) -> Any:
     """
     if dtype is None:
         return None
-    if not _is(dtype, ("int8",)):
+    if not _is(dtype, KV_NAMES):
         raise InputError(
-            f"kv_dtype {dtype!r} is unknown; use int8, or leave it out to keep keys and values in "
-            "the dtype of the activations"
+            f"kv_dtype {dtype!r} is unknown; use {' or '.join(KV_NAMES)}, or leave it out to keep "
+            "keys and values in the dtype of the activations"
         )
-    return jnp.int8
+    return getattr(jnp, eight_bits.called(dtype))

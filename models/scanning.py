@@ -53,7 +53,7 @@ class LayeredDecoder(Decoder):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
+        kv_dtype: int8 or float8_e4m3fn, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         tp_size: see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike.

@@ -106,7 +106,8 @@ KvDtype = Annotated[
     str | None,
     typer.Option(
         metavar="D",
-        help="The dtype of keys and values; int8: a quarter of the memory of float32.",
+        help="The dtype of keys and values; int8 or float8_e4m3fn: a quarter of the memory of "
+        "float32.",
         show_default="the dtype of computation",
     ),
 ]

@@ -1,9 +1,11 @@
-"""Keys and values in int8: a tree's node and the same token in the memory are the same numbers."""
+"""Keys and values in 8 bits: a tree's node and the same token in the memory are the same
+numbers."""
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import tiny
@@ -34,6 +36,22 @@ def test_rounding_is_that_of_an_oracle_and_off_by_half_a_scale():
     assert not np.isfinite(rounded(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]])).scales).any()
 
 
+def test_rounding_to_float8_is_that_of_an_oracle():
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(2, 3, 5, 8)) * 10.0 ** rng.integers(-6, 7, (2, 3, 5, 1))).astype("f4")
+    x[0, 0, 0] = 0
+    small = rounded(jnp.asarray(x), jnp.float8_e4m3fn)
+    scales = np.asarray(small.scales)
+    np.testing.assert_allclose(scales, np.abs(x).max(-1, keepdims=True) / 448, rtol=1e-6)
+    steps = (x / np.where(scales == 0, 1, scales)).clip(-448, 448)
+    np.testing.assert_array_equal(small.values, steps.astype(ml_dtypes.float8_e4m3fn))
+    off = np.abs(np.asarray(small.astype(jnp.float32)) - x)
+    assert (off <= np.maximum(np.abs(x) / 16, scales * 2.0**-10) * 1.001).all()
+    assert (off > np.abs(x) / 20).any()
+    bad = rounded(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]]), jnp.float8_e4m3fn)
+    assert not np.isfinite(bad.scales).any()
+
+
 def test_the_memory_is_a_quarter_and_a_scale():
     kept = jax.eval_shape(partial(MODEL.init_memory, 2, 100))
     assert all(isinstance(part, Rounded) for part in (*kept.keys, *kept.values))
@@ -42,9 +60,16 @@ def test_the_memory_is_a_quarter_and_a_scale():
     assert size == 2 * layers * vectors * (4 + 4) + 2 * 4
 
 
-@pytest.mark.parametrize("scan", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_it_keeps_the_promises_of_a_model(scan):
-    model = MODEL.clone(scan_layers=scan)
+@pytest.mark.parametrize(
+    ("dtype", "scan"),
+    [
+        (jnp.int8, True),
+        pytest.param(jnp.int8, False, marks=pytest.mark.slow),
+        pytest.param(jnp.float8_e4m3fn, True, marks=pytest.mark.slow),
+    ],
+)
+def test_it_keeps_the_promises_of_a_model(dtype, scan):
+    model = MODEL.clone(kv_dtype=dtype, scan_layers=scan)
     assert not check_model(model, checkpoint.relaid(model, PARAMS)).skipped
 
 
@@ -120,6 +145,15 @@ def test_drafted_tokens_are_those_of_plain_decoding(name, sampled, plain):
     np.testing.assert_array_equal(found.tokens, plain[sampled].tokens)
 
 
+@pytest.mark.parametrize("sampled", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_and_in_float8_too(sampled, plain):
+    model = WIDE.clone(kv_dtype="float8_e4m3fn")
+    wanted = _run(jspec.Autoregressive(), None, sampled, model).tokens
+    found = _run(*DRAFTERS["recycling"], sampled, model)
+    np.testing.assert_array_equal(found.tokens, wanted)
+    assert (wanted != plain[sampled].tokens).any(), "a model of its own"
+
+
 def test_it_is_a_model_of_its_own(plain):
     assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain[True].tokens).any()
 
@@ -134,7 +168,7 @@ def test_other_families(name, fixtures):
 
 
 def test_what_is_not_supported_is_one_sentence(fixtures):
-    with pytest.raises(ValueError, match="kv_dtype 'int4' is unknown; use int8, or leave it out"):
+    with pytest.raises(ValueError, match="kv_dtype 'int4' is unknown; use int8 or float8_e4m3fn"):
         jspec.models.load(fixtures / "llama2", with_tokenizer=False, kv_dtype="int4")
     with pytest.raises(ValueError, match="kv_dtype 'bfloat16' is unknown"):
         WIDE.clone(kv_dtype="bfloat16")
