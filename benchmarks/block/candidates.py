@@ -58,7 +58,7 @@ def main(
     sizes = [(int(r), int(k)) for r in ranks.split(",") for k in candidates.split(",")]
     ledger = Ledger(out)
     about: dict[str, Any] = dict(
-        bench="candidates", **subject.about, head=named, nodes=nodes, count=count,
+        bench="candidates", **subject.about, head=named, trained=trained, nodes=nodes, count=count,
         prompt_tokens=prompt_tokens, new_tokens=new_tokens,
     )  # fmt: skip
     headline(

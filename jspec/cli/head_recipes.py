@@ -131,6 +131,15 @@ def _block(
     return BlockHead(BlockConfig(**layer | own, hot_tokens=hot))
 
 
+def _narrowed(
+    head: Any, variables: PyTree, states: Any, rank: int, count: int
+) -> tuple[Any, PyTree]:
+    """A head with candidates: its own factors, if it has some of this rank, are trained on."""
+    if rank and head.config.candidate_rank == rank:
+        return head.clone(config=replace(head.config, num_candidates=count)), variables
+    return with_candidates(head, variables, rank, count, states)
+
+
 def _distilled(target: Loaded, head: Any, anchors: int) -> Objective:
     own = KINDS[kind_of(head)]
     given = {name: anchors for name in ("places", "anchors") if name in own.job.loss}
@@ -243,7 +252,7 @@ KINDS: Mapping[str, HeadKind] = {
             {"rank": 64, "count": 256},
             {"anchors": 32},
         ),
-        with_candidates,
+        _narrowed,
         _distilled,
         trained=COLLECTION,
         after=("block", "eagle"),

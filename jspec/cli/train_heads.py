@@ -1,4 +1,4 @@
-"""The work of `jspec train eagle|lyanna|medusa|block`: from a target and text to a draft head."""
+"""The work of `jspec train eagle` and of other heads: from a target and text to a draft head."""
 
 import json
 import logging
@@ -370,10 +370,15 @@ def train(
     # A run that was lengthened replaces what it saved when it was shorter.
     shutil.rmtree(out / "head", ignore_errors=True)
     record = {**run.settings, "steps": job.recipe.steps, "heldout_scores": scores}
-    # As models are: half the size, and nothing that acceptance would show.
-    stored = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    heads.save(out / "head", run.head, {**run.variables, kind.trained: stored}, run.target, record)
+    own = {**run.variables, kind.trained: params}
+    own.pop(heads.TARGET, None)
+    heads.save(out / "head", run.head, jax.tree.map(narrow, own), run.target, record)
     console.print(f"head in {out / 'head'}", soft_wrap=True)
+
+
+def narrow(leaf: Any) -> Any:
+    """Weights in bfloat16, as models are: half the size, and nothing that acceptance would show."""
+    return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def store(run: TrainingRun, folder: Path, dtype: str, console: Console) -> States:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -82,15 +81,21 @@ class CandidateDistillation:
             return _mean(divergence, live), _mean(has, live)
 
         drafted = jax.lax.stop_gradient(self.drafting.drafted(variables, frozen, batch))
-        divergence, recall = jax.lax.map(at_step, drafted)
+        divergence, recall = jax.lax.map(jax.checkpoint(at_step), drafted)
         return divergence.mean(), {"recall": recall, "divergence": divergence}
 
 
 def some_states(target: CausalLM, params: PyTree, text: Sequences) -> Float[np.ndarray, "N E"]:
-    """The target's states where some sequences of a text, spread over it, are to be foretold."""
+    """The target's states from which some sequences of a text, spread over it, are foretold."""
     rows = np.unique(np.linspace(0, len(text) - 1, _ROWS).astype(int))
-    output = jax.jit(partial(lm.forward, target))(params, text.tokens[rows])
-    return np.asarray(output.hidden)[text.live[rows]]
+
+    @jax.jit
+    def run(params: PyTree, tokens: Array) -> Array:
+        hidden = lm.forward(target, params, tokens).hidden
+        assert hidden is not None, "a target of draft heads gives its states"
+        return hidden[:, :-1]
+
+    return np.asarray(run(params, text.tokens[rows]))[text.live[rows, 1:]]
 
 
 def _mean(values: Array, live: Bool[Array, "B A"]) -> Float[Array, ""]:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec._xla.top_k import top_k
 from jspec.models import blocks
 from jspec.models.linear import unembed
@@ -140,7 +141,8 @@ def with_candidates(
         The module and its variables.
 
     Raises:
-        InputError: if rank or count is out of range.
+        InputError: if rank or count is out of range, there are no states, or the head scores by
+            tables that have rows for some tokens alone.
 
     Example:
         >>> from jspec import models
@@ -156,6 +158,14 @@ def with_candidates(
     made = head.clone(config=replace(head.config, **changes))
     own = params["params"].get("head")
     table = params["target"]["head"] if own is None else own
+    narrow = getattr(head.config, "markov_tables", False) and getattr(head.config, "hot_tokens", 0)
+    if len(table) != head.vocab_size or narrow:
+        raise InputError(
+            f"this head has tables of some of the {head.vocab_size} tokens alone, and its "
+            "candidates may be any; use a head that scores all tokens, or the target's hot ones"
+        )
+    if states is not None and not len(states):
+        raise InputError("there are no states to find the factors by; give some, or None")
     best = factors(table, rank, states)
     kept = {name: part for name, part in params.items() if name not in ("scored", "hot")}
     held = {name: jnp.asarray(array, head.param_dtype) for name, array in best.items()}

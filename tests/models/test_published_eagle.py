@@ -276,6 +276,8 @@ def test_candidates_of_a_head_of_our_own():
         hot, params | {"scored": {"ids": jnp.arange(7)}}, rank=12, count=6
     )
     assert freed == few
+    with pytest.raises(ValueError, match="there are no states to find the factors by"):
+        heads.with_candidates(head, params, rank=3, count=5, states=np.zeros((0, E)))
     with pytest.raises(ValueError, match=r"num_candidates is 0; pass an integer in 1 \.\. 23"):
         heads.with_candidates(head, params, rank=3, count=0)
 

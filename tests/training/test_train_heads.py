@@ -213,6 +213,16 @@ def test_candidates_are_a_second_stage(folder, whole, tmp_path):
     assert heads.with_candidates(first, before, 4, 40)[0] == head
     steps = {"eagle": 3, "block": 2}[kind]
     assert all(len(line["divergence"]) == steps for line in curve(tmp_path))
+    sizes = [(at / "head/head.safetensors").stat().st_size for at in (out, tmp_path)]
+    assert sizes[1] < sizes[0] + 3 * 2 * 4 * (270 + 16), "everything is in bfloat16"
+    # A run that begins with its own candidates goes on with these.
+    small = [*SMALL, "--steps", 1, "--rank", 4, "--candidates", 30, "--lr", "1e-9"]
+    small += ["--begin-with", tmp_path]
+    code, output = run("candidates", folder, tmp_path / "on", folder / "rows.jsonl", small=small)
+    assert code == 0, output
+    later, held = heads.read_variables(tmp_path / "on/head", target)
+    assert later.config.num_candidates == 30
+    jax.tree.map(np.testing.assert_array_equal, held["candidates"], variables["candidates"])
     (score,) = json.loads((tmp_path / "heldout.json").read_text()).values()
     assert all(0 < share <= 1 for share in score["recall"])
 
