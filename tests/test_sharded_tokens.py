@@ -103,9 +103,10 @@ def test_every_kind_of_drafter(name):
 
 
 FAMILIES = (
-    "deepseek_v2 deepseek_v3 gemma2 gemma3 gemma4 gemma4_moe glm4_moe glm4_moe_lite gpt2 gpt_oss "
-    "granite4 llama2 llama31 llama_biases_grouped_tied mistral mixtral olmo2 opt "
-    "opt_norms_behind_projected phi3 pythia qwen2 qwen3 qwen3_moe qwen3_next smollm3"
+    "deepseek_v2 deepseek_v3 gemma2 gemma3 gemma4 gemma4_moe gemma4_unified glm4_moe glm4_moe_lite "
+    "gpt2 gpt_oss granite4 granite4_dense llama2 llama31 llama_biases_grouped_tied mistral mixtral "
+    "olmo2 opt opt_norms_behind_projected phi3 pythia qwen2 qwen3 qwen3_5 qwen3_5_moe qwen3_moe "
+    "qwen3_next smollm3"
 ).split()
 
 

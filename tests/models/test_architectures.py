@@ -95,7 +95,8 @@ def test_a_model_of_everything_keeps_the_contract():
     "name",
     [
         *("gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "qwen3_5", "granite4", "pythia"),
-        *("glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"),
+        *("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "gpt_oss"),
+        *("gemma4", "gemma4_moe", "gemma4_unified", "smollm3"),
     ],
 )
 def test_families_keep_the_contract(name, fixtures):

@@ -11,7 +11,8 @@ import jspec.models
 # Mamba and latents are here without the mark: each once.
 SLOW = (
     *("qwen3_next", "qwen3_5", "deepseek_v2"),
-    *("glm4_moe", "glm4_moe_lite", "gpt_oss", "gemma4", "gemma4_moe", "qwen3_5_moe"),
+    *("glm4_moe", "glm4_moe_lite", "gpt_oss", "gemma4", "gemma4_moe", "gemma4_unified"),
+    *("qwen3_5_moe", "granite4_dense"),
 )
 NAMES = (
     *("granite4", "deepseek_v3"),
@@ -95,7 +96,7 @@ def test_scanned_layers_give_the_same(given, fixtures, causal, request):
     """What they hold stands side by side in one array; a wrong part of it would show."""
     found, _ = given
     name = request.node.callspec.params["given"]
-    if name == "glm4_moe_lite":
+    if name in ("glm4_moe_lite", "granite4_dense"):
         pytest.skip("no two of its recorded layers that follow each other are alike")
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
     assert any(len(layers) > 1 for group in loaded.model.groups for layers in group)

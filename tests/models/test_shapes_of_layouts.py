@@ -24,12 +24,13 @@ def test_shapes_are_those_of_the_loaded_weights(how, fixtures):
         ("gemma4-e2b", 2.3, 1),
         ("gpt-oss-20b", 20.91, 2),
         ("gpt-oss-120b", 116.83, 2),
+        pytest.param("qwen3-next-80b", 80.0, 0, marks=pytest.mark.slow),
     ],
 )
 def test_published_shapes_have_the_published_numbers_of_parameters(name, billions, digits):
     """arXiv 2412.19437, section 4.2, without the head for several tokens; 2508.10925, table 1.
 
-    Gemma's cards count without per-layer embeddings.
+    Gemma's cards count without per-layer embeddings, and Qwen3-Next's name is all there is.
     """
     params = dict(jspec.models.shapes(name, scan_layers=True).params["params"])
     params.pop("per_layer_embed", None)

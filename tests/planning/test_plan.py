@@ -1,6 +1,7 @@
 """Plans against what is really allocated, counted by hand, and compiled."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,11 @@ from jspec.planning.products import products
 from jspec.planning.topology import mesh_here
 
 V5E = devices.find("v5e")
+FIXTURES = Path(__file__).parents[1] / "models/fixtures"
+FAMILIES = (
+    *("qwen3_next", "qwen3_5", "granite4", "deepseek_v2", "deepseek_v3"),
+    *("gpt_oss", "gemma4", "smollm3"),
+)
 MODEL = tiny.model(context=8192)
 SHAPES = jax.eval_shape(lambda: tiny.params(MODEL))
 RECYCLING = jspec.TokenRecycling(tiny.VOCAB, template=jspec.Template(((0,), (1,), (0, 0))), k=2)
@@ -72,6 +78,22 @@ def test_bytes_are_those_that_are_allocated():
     assert found.drafter_state == bytes_of(state.drafter_state)
     rest = bytes_of(replace(state, memory=None, drafter_state=None))
     assert found.rest == rest + 2 * 129 * 4  # and the prompt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_hold_what_is_planned(name):
+    """Latents, states of recurrent layers, and layers without keys of their own among them."""
+    target = models.load(FIXTURES / name, with_tokenizer=False)
+    shaped = models.shapes(FIXTURES / name)
+    drafter = jspec.TokenRecycling(shaped.model.vocab_size, RECYCLING.template, k=2)
+    built = jspec.methods.Built(shaped.model, drafter, None)
+    found = plan(shaped, built, device=V5E, rows=2, capacity=48, max_new_tokens=20)
+    assert found.held.weights == bytes_of(target.params)
+    assert found.held.cache == bytes_of(target.model.init_memory(2, 48))
+    plain, drafted = found.rounds
+    assert (plain.width, drafted.width) == (0, 3)
+    assert 1 < drafted.work.flops / plain.work.flops <= 4.5 and plain.relative == 1
 
 
 def test_bytes_of_a_device_are_those_of_really_sharded_arrays(mesh):
