@@ -11,8 +11,11 @@ import numpy as np
 from jspec import memory as caches
 from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
+from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
-from jspec.models.llama import Llama, LlamaConfig
+from jspec.models.heads.mtp import MTPConfig, MTPHead
+from jspec.models.llama import Layer, Llama, LlamaConfig
+from jspec.models.rope import Rope
 
 VOCAB = 23
 PROMPTS = np.array([[5, 3, 9, 1, 7, 2, 5, 3], [4, 4, 0, 0, 0, 0, 0, 0], [8, 1, 6, 1, 6, 0, 0, 0]])
@@ -73,6 +76,16 @@ def eagle(hot_tokens: int = 0) -> EAGLEHead:
     return EAGLEHead(EAGLEConfig(**asdict(draft().config), hot_tokens=hot_tokens))
 
 
+def eagle3(**changes) -> EAGLE3Head:
+    """Half as wide as the target, two of whose states it reads as one of 16."""
+    shape = dict(taps=(0, 1), fc_norm=True, norm_output=True)
+    return EAGLE3Head(Eagle3Config(**(asdict(draft(hidden_size=8).config) | shape | changes)))
+
+
+def mtp() -> MTPHead:
+    return MTPHead(MTPConfig(**(asdict(draft().config) | dict(layers=(Layer(Rope()),)))))
+
+
 def block(**changes) -> BlockHead:
     shape = dict(taps=(1,), block_size=4, markov_rank=3, confidence_width=19)
     return BlockHead(BlockConfig(**(asdict(draft().config) | shape | changes)))
@@ -83,8 +96,8 @@ def lyanna(**changes) -> LyannaHead:
 
 
 def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
-    """Random weights of a head for `model`, beside what it borrows of that."""
-    target = params(model())["params"]
+    """Random weights of a head for `model` of its width, beside what it borrows of that."""
+    target = params(model(hidden_size=head.hidden_size))["params"]
     made = _drawn(head, seed, scale, head.features)
     own = {name: part for name, part in made.items() if name != "target"}
     return {**own, "target": {"embed": target["embed"], "head": target["head"]}}

@@ -1,13 +1,18 @@
 """Whatever is drafted, the tokens are those of plain decoding."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tiny
 
 import jspec
+import jspec.models
 from jspec.testing import fuzz, fuzz_oracle
 from jspec.testing.fuzz_drafter import FuzzShape
 from jspec.testing.fuzz_oracle import accepted as longest
+
+FIXTURES = Path(__file__).parents[1] / "models/fixtures"
 
 
 @pytest.mark.slow
@@ -22,6 +27,14 @@ def test_random_trees_change_no_token(seed):
 def test_the_fuzzer_takes_another_model():
     model = tiny.model()
     fuzz(model, tiny.params(model), rounds=700, in_merge=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3_next", "deepseek_v3", "gemma4"])
+def test_random_trees_change_no_token_of_a_family(name):
+    """Recurrent states, latents, and layers that read the keys of others."""
+    loaded = jspec.models.load(FIXTURES / name, with_tokenizer=False)
+    fuzz(loaded.model, loaded.params, rounds=700, in_merge=False)
 
 
 def test_wrong_use_is_an_input_error():
