@@ -154,6 +154,7 @@ FAMILIES = (
                 Hybrid,
                 hybrids.qwen_weights,
                 buffers=hybrids.QWEN3_5_OTHERS,
+                mtp=mtp.QWEN,
             ),
             f"{name}ForConditionalGeneration",
             kind,

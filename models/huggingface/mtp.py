@@ -44,7 +44,7 @@ QWEN = MTPLayout(
     norm="norm",
     block="layers.0.",
 )
-"""Qwen3-Next."""
+"""Qwen3-Next and Qwen3.5."""
 NEXTN = MTPLayout(
     prefix=r"model\.layers\.\d+\.",
     fuse="eh_proj",

@@ -17,6 +17,9 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
 from transformers.models.glm4_moe import modeling_glm4_moe as glm
+from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite as lite
+from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 HERE = Path(__file__).parent
@@ -41,17 +44,15 @@ class Kind:
     """Of the layer, which says whether it has experts."""
 
 
-QWEN = Kind(
-    qwen.Qwen3NextDecoderLayer,
-    qwen.Qwen3NextRotaryEmbedding,
-    prefix="mtp.",
-    block="layers.0.",
-    fuse="fc",
-    token_norm="pre_fc_norm_embedding",
-    state_norm="pre_fc_norm_hidden",
-    norm="norm",
-    offset=1.0,
-)
+QWEN = {
+    "prefix": "mtp.",
+    "block": "layers.0.",
+    "fuse": "fc",
+    "token_norm": "pre_fc_norm_embedding",
+    "state_norm": "pre_fc_norm_hidden",
+    "norm": "norm",
+    "offset": 1.0,
+}
 NEXTN = {
     "prefix": "model.layers.3.",
     "block": "",
@@ -62,11 +63,16 @@ NEXTN = {
     "number": 1,
 }
 KINDS = {
-    "qwen3_next": QWEN,
+    "qwen3_next": Kind(qwen.Qwen3NextDecoderLayer, qwen.Qwen3NextRotaryEmbedding, **QWEN),
+    "qwen3_5": Kind(qwen3_5.Qwen3_5DecoderLayer, qwen3_5.Qwen3_5TextRotaryEmbedding, **QWEN),
+    "qwen3_5_moe": Kind(
+        qwen3_5_moe.Qwen3_5MoeDecoderLayer, qwen3_5_moe.Qwen3_5MoeTextRotaryEmbedding, **QWEN
+    ),
     "deepseek_v3": Kind(
         deepseek.DeepseekV3DecoderLayer, deepseek.DeepseekV3RotaryEmbedding, **NEXTN
     ),
     "glm4_moe": Kind(glm.Glm4MoeDecoderLayer, glm.Glm4MoeRotaryEmbedding, **NEXTN),
+    "glm4_moe_lite": Kind(lite.Glm4MoeLiteDecoderLayer, lite.Glm4MoeLiteRotaryEmbedding, **NEXTN),
 }
 
 

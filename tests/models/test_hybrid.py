@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 import jspec
 import jspec.models
 from jspec._xla import native
+from jspec.models import heads
 from jspec.models.hybrid import HybridMemory
 from jspec.testing import check_model
 
@@ -86,5 +87,5 @@ def test_the_text_part_of_a_model_for_pictures_is_loaded(name, recorded, fixture
     others = {"model.visual.blocks.0.norm1.bias": np.ones(2), "mtp.fc.weight": np.ones(2)}
     save_file(moved | others, tmp_path / "model.safetensors")
     loaded = jspec.models.load(tmp_path, with_tokenizer=False)
-    assert loaded.model == found.model
+    assert loaded.model == found.model and heads.own(loaded) == str(tmp_path)
     jax.tree.map(np.testing.assert_array_equal, loaded.params, found.params)

@@ -19,6 +19,7 @@ from jspec.models import heads
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = ("qwen3_next", "deepseek_v3", "glm4_moe")
+SLOW = ("qwen3_5", "qwen3_5_moe", "glm4_moe_lite")
 CHAIN, TREE = jspec.tree.branching([1, 1, 1]), jspec.tree.branching([3, 2, 1])
 DRAWN = {"key": 5, "sampling": jspec.Sampling(temperature=0.8)}
 
@@ -35,7 +36,10 @@ def whole(folder, fixtures, name, **changes):
     return folder
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(
+    scope="module",
+    params=[*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
+)
 def name(request):
     return request.param
 
