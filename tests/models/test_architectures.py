@@ -205,6 +205,8 @@ def test_the_llama_of_another_code_base_runs_unchanged():
     ],
 )
 def test_a_model_of_another_library_has_its_own_tokens(example, library, capsys):
+    """In at most 60 lines, the model of a small module among them."""
+    assert len((EXAMPLES / f"{example}.py").read_text("utf-8").splitlines()) <= 60
     pytest.importorskip(library, reason=f"needs {library}")
     runpy.run_path(str(EXAMPLES / f"{example}.py"))["main"]()
     assert "own" in capsys.readouterr().out
