@@ -33,7 +33,7 @@ class HybridTentative:
 
 
 class Hybrid(RotaryDecoder):
-    """A decoder of recurrent layers and of attention: Qwen3-Next, Granite 4.
+    """A decoder of recurrent layers and of attention: Qwen3-Next, Qwen3.5, Granite 4.
 
     A layer whose `Layer.mixer` is given has it in place of attention. In a tree the state behind a
     node is that of its own path, and `commit` makes that of the accepted one; see

@@ -2,8 +2,8 @@
 
 What the families differ in is data: Llama 1 to 3, Mistral, Qwen2 and 3, Gemma 2 to 4, Phi-3,
 OLMo 2, SmolLM3, Mixtral, Qwen3-MoE, GLM-4-MoE, gpt-oss, and DeepSeek-V2 and 3, whose attention is
-in `jspec.models.latent`, are each a `LlamaConfig`. So are Qwen3-Next and Granite 4, whose layers
-are recurrent in part: their decoder is `jspec.models.hybrid`.
+in `jspec.models.latent`, are each a `LlamaConfig`. So are Qwen3-Next, Qwen3.5 and Granite 4, whose
+layers are recurrent in part: their decoder is `jspec.models.hybrid`.
 """
 
 from collections.abc import Mapping

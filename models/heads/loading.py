@@ -35,8 +35,8 @@ class LoadedHead(NamedTuple):
     params: PyTree
     """Its variables, ready to decode with: `drafter_params` of a call."""
     target: Loaded
-    """The model to decode with. It hands out the states that the head reads, which for EAGLE-3 are
-    those of several layers; for other heads it is the target that was given."""
+    """The model to decode with. It hands out the states that the head reads, which for EAGLE-3 to
+    EAGLE-4 are those of several layers; for other heads it is the target that was given."""
 
 
 def load(
@@ -49,9 +49,9 @@ def load(
 
     Args:
         name: a folder that `save` wrote or the --out of `jspec train`, a bundled head such as
-            "jspec-7m/medusa", or a published head of EAGLE, EAGLE-2, EAGLE-3, Medusa, DFlash,
-            DSpark or JetSpec: a folder in Hugging Face layout, or a hub id. Of a target whose
-            weights come with a head (MTP), its own folder or id.
+            "jspec-7m/medusa", or a published head of EAGLE, EAGLE-2, EAGLE-3, EAGLE-3.1, EAGLE-4,
+            Medusa, DFlash, DSpark or JetSpec: a folder in Hugging Face layout, or a hub id. Of a
+            target whose weights come with a head (MTP), its own folder or id.
         target: the model that it is to draft for.
         only: the kind that is wanted, or kinds: "block", "eagle", "eagle3", "lyanna", "medusa",
             "mtp"; any if not given.
