@@ -26,6 +26,7 @@ from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, check_kind, 
 from jspec.models.huggingface import (
     draft_heads,
     families,
+    fused_experts,
     mtp,
     pickles,
     quantised,
@@ -135,7 +136,7 @@ def _open(folder: Path) -> Files:
     if any((folder / name).is_file() for name in (shards.INDEX, shards.SINGLE)):
         config = folder / "config.json"  # a target's head is quantised as the target is
         fields = settings.read(config) if config.is_file() else settings.Settings({}, str(config))
-        return quantised.reader(fields)(shards.open_folder(folder))
+        return fused_experts.single(quantised.reader(fields)(shards.open_folder(folder)))
     readers = {
         "*.safetensors": shards.open_file,
         "*.bin": pickles.open_file,

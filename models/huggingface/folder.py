@@ -9,7 +9,7 @@ from typing import Any
 from jspec._validate.errors import InputError
 from jspec.models import chat_template, tokenizer
 from jspec.models.chat_template import ChatTemplate
-from jspec.models.huggingface import quantised, settings, shards
+from jspec.models.huggingface import fused_experts, quantised, settings, shards
 from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.weights import Weight
 
@@ -40,9 +40,11 @@ class Folder:
         return family.parse(self.fields)
 
     def tensors(self, table: Sequence[Weight]) -> shards.Shards | quantised.Dequantised:
-        """The weights by name, whatever the table asks for; quantised ones are dequantised."""
-        del table
-        return quantised.reader(self.fields)(shards.open_folder(self.path))
+        """The weights by name; quantised ones are dequantised, and experts one by one if the table
+        has them so.
+        """
+        files = quantised.reader(self.fields)(shards.open_folder(self.path))
+        return fused_experts.single(files, (name for weight in table for name in weight.names))
 
     def tokenizer(self) -> Any:
         """The tokenizer; see `jspec.models.tokenizer.read`."""

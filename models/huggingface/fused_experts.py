@@ -1,0 +1,77 @@
+"""Files that hold the experts of a layer in one tensor, read as if each had matrices of its own."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jspec.models.huggingface.quantised import Dequantised
+from jspec.models.huggingface.shards import Shards
+
+_GATE_UP, _DOWN = "gate_up_proj", "down_proj"
+_FUSED = re.compile(rf"(.*\.mlp\.experts\.)({_GATE_UP}|{_DOWN})")
+_SINGLE = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
+
+
+@dataclass(frozen=True)
+class SingleExperts(Dequantised):
+    """Matrices of single experts, as published files of Qwen3.5 hold all of a layer: [E, 2 F, H],
+    of which the first half is the gate's, and [E, H, F].
+    """
+
+    shards: Shards | Dequantised
+
+    def named(self) -> Iterator[tuple[str, Any]]:
+        for name, file in self.shards.files.items():
+            if (found := _FUSED.fullmatch(name)) is None:
+                yield name, file
+                continue
+            for expert in range(self.shards.shape(name)[0]):
+                for part in ("gate", "up") if found[2] == _GATE_UP else ("down",):
+                    yield f"{found[1]}{expert}.{part}_proj.weight", file
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        if (place := self._place(name)) is None:
+            return super().shape(name)
+        tensor, _, half = place
+        _, rows, *others = self.shards.shape(tensor)
+        return (rows if half is None else rows // 2, *others)
+
+    def rows(self, name: str, rows: slice) -> np.ndarray:
+        if (place := self._place(name)) is None:
+            return super().rows(name, rows)
+        tensor, expert, half = place
+        whole = self.shards.rows(tensor, slice(expert, expert + 1))[0]
+        return (whole if half is None else np.split(whole, 2)[half])[rows]
+
+    def _place(self, name: str) -> tuple[str, int, int | None] | None:
+        """The tensor that a matrix is of, its expert and its half; None: it is one of its own."""
+        if (found := _SINGLE.fullmatch(name)) is None or name in self.shards.files:
+            return None
+        half = {"gate": 0, "up": 1, "down": None}[found[3]]
+        return found[1] + (_DOWN if half is None else _GATE_UP), int(found[2]), half
+
+
+def single(
+    files: Shards | Dequantised, wanted: Iterable[str] | None = None
+) -> Shards | Dequantised:
+    """The files as they are, or with experts one by one where they are wanted so and held in one.
+
+    Args:
+        files: of the weights.
+        wanted: names of the tensors that a model is made of; None: single ones.
+
+    Raises:
+        InputError: if a layer's tensor has not three axes, of which the second is even.
+    """
+    held = [name for name in files.files if _FUSED.fullmatch(name)]
+    if not held or not (wanted is None or any(map(_SINGLE.fullmatch, wanted))):
+        return files
+    made = SingleExperts(files)
+    for name in held:
+        shape = files.shape(name)
+        if len(shape) != 3 or (name.endswith(_GATE_UP) and shape[1] % 2):
+            raise made.fail(name, f"has shape {list(shape)}, not [experts, outputs, inputs]")
+    return made
