@@ -42,15 +42,14 @@ def table_1(one: Counts) -> str:
 def fewer(one: Counts) -> str:
     """The methods that answered fewer questions, beside Token Recycling on the same ones."""
     there = {row["method"] for row in one.rows}
-    told = ""
+    lines = []
     for name in LINES:
         if name in there and name not in one.methods:
             both = Counts(one.rows, (TR, name))
-            told += (
-                f" {LINES[name]}, on {len(both.questions)} of them: {both.mat(name)}, and Token "
-                f"Recycling there {both.mat(TR)}."
-            )
-    return told
+            count = len(both.questions)
+            lines.append([LINES[name], count, both.mat(name), both.mat(TR)])
+    head = ("method", "questions", "tokens per round", "Token Recycling on the same")
+    return f"\n\n{table(head, lines)}" if lines else ""
 
 
 def greedy(found: Sequence[dict]) -> str:
