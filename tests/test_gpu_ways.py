@@ -44,10 +44,13 @@ def generated(name, **request):
 
 CASES = [
     ("token_recycling", True),
-    ("widths and back-offs", False),
     *(
         pytest.param(case, marks=pytest.mark.slow)
-        for case in (("token_recycling", False), ("widths and back-offs", True))
+        for case in (
+            ("token_recycling", False),
+            ("widths and back-offs", False),
+            ("widths and back-offs", True),
+        )
     ),
 ]
 

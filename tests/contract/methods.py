@@ -221,6 +221,9 @@ SLOW = (
     "rest",
     "lyanna",
     "pard",
+    "jump_forward",
+    "scripted",
+    "prompt_lookup_latest",
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 
