@@ -76,7 +76,9 @@ def by_gpu_ways(request):
 
 def test_a_generation_is_the_same(by_gpu_ways):
     (name, drawn), found, places = by_gpu_ways
-    assert places > (8 if name != "token_recycling" else 3), places
+    # Draws have ways of their own.
+    least = (4 if drawn else 2) if name == "token_recycling" else 9
+    assert places >= least, places
     wanted = generated(name, **(DRAWN if drawn else {}))
     for part in ("tokens", "lengths", "status", "stats"):
         leaves = (jax.tree.leaves(getattr(one, part)) for one in (found, wanted))
@@ -84,7 +86,8 @@ def test_a_generation_is_the_same(by_gpu_ways):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("by_gpu_ways", CASES[1:2], indirect=True, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("by_gpu_ways", [("widths and back-offs", False)], indirect=True, ids=str)
 def test_there_are_back_offs_and_drafts(by_gpu_ways):
     """Or else the loops that take turns would not have been compared."""
     stats = by_gpu_ways[1].stats
