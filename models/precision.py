@@ -36,6 +36,7 @@ def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, A
         ['float32', 'int8']
     """
     if dtype is None or not _is(dtype, eight_bits.FORMATS):
+        # Of an unknown name the sentence tells the formats of weights too.
         compute = find(default() if dtype is None else dtype, held=True)
         return compute, find(compute if param_dtype is None else param_dtype, held=True)
     if param_dtype is not None:

@@ -90,9 +90,7 @@ def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["suffix", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lookahead", "eagle"))]
-)
+@pytest.mark.parametrize("name", ["suffix", "lookahead", "eagle"])
 def test_copies_of_a_row_are_rows_of_a_batch_of_equal_prompts(name):
     how = of(name)
     ask = ASK | dict(sampling=jspec.Sampling(0.9))

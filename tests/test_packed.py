@@ -164,9 +164,9 @@ INNER = {
     ("name", "token_budget"),
     [
         ("matrix and lookup", 0.3),
-        pytest.param("matrix and lookup", 0.6, marks=pytest.mark.slow),
-        pytest.param("draft model", 0.3, marks=pytest.mark.slow),
-        pytest.param("head", 0.6, marks=pytest.mark.slow),
+        ("matrix and lookup", 0.6),
+        ("draft model", 0.3),
+        ("head", 0.6),
     ],
 )
 def test_token_budgets_change_no_token(name, token_budget):

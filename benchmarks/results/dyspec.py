@@ -44,7 +44,7 @@ PUBLISHED = {
 }  # fmt: skip
 """Tokens a step of Tables 1 and 4: C4, OpenWebText, CNN DailyMail."""
 LEVELS = 30
-"""The bound on levels of trees of 768 nodes (`benchmarks.dyspec.contenders`)."""
+"""The bound on levels of trees of 768 nodes, see `jspec.DySpec.published`."""
 HOST = 2000
 """T_t / T_d with the target's weights in host memory (section 5.3)."""
 REAL = {768: (366.12, 218.31)}

@@ -10,7 +10,7 @@ import optax
 from jspec._validate.errors import InputError
 from jspec.models.heads import with_candidates
 from jspec.models.heads.block import BlockConfig, BlockHead, block_taps
-from jspec.models.heads.candidates import COLLECTION, found
+from jspec.models.heads.candidates import COLLECTION, retrieve
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
@@ -143,10 +143,9 @@ def _narrowed(
 def _distilled(target: Loaded, head: Any, anchors: int) -> Objective:
     own = KINDS[kind_of(head)]
     given = {name: anchors for name in ("places", "anchors") if name in own.job.loss}
-    config = replace(head.config, candidate_rank=0, num_candidates=0)
-    whole = head.clone(config=config)
+    whole = head.clone(config=replace(head.config, candidate_rank=0, num_candidates=0))
     drafting: Any = own.objective(target, whole, **{**own.job.loss, **given})
-    return CandidateDistillation(whole, found, head.config.num_candidates, drafting)
+    return CandidateDistillation(whole, retrieve, head.config.num_candidates, drafting)
 
 
 def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:

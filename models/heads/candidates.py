@@ -87,7 +87,7 @@ def declare(head: nn.Module, config: CandidateConfig) -> None:
         head.variable(COLLECTION, name, jnp.zeros, shape, dtype)
 
 
-def found(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]:
+def retrieve(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]:
     """The scores by which candidates are found: those of the two factors.
 
     Args:
@@ -109,7 +109,7 @@ def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) 
     if not head.config.candidate_rank:
         return unembed(hidden, table)
     held = {name: head.get_variable(COLLECTION, name) for name in (DOWN, UP)}
-    _, ids = top_k(found(hidden, held), head.config.num_candidates)
+    _, ids = top_k(retrieve(hidden, held), head.config.num_candidates)
     rows = table[ids].astype(head.dtype)
     exact = jnp.einsum("...e,...ke->...k", hidden, rows, preferred_element_type=jnp.float32)
     wide = jnp.full((*exact.shape[:-1], len(table)), -jnp.inf, exact.dtype)

@@ -76,19 +76,13 @@ FORCED = {
     "head_that_resamples": DRAFTERS["lyanna"],
 }
 
-QUICK = ("budgeted_merge",)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
-        # The others are slow: more memories that a cut leaves whole.
-        *(
-            pytest.param(name, MIXED, marks=() if name in QUICK else pytest.mark.slow)
-            for name in FORCED
-        ),
-        pytest.param("tree_of_a_draft_model", None, marks=pytest.mark.slow),
+        *((name, MIXED) for name in FORCED),
+        ("tree_of_a_draft_model", None),
     ],
     ids=lambda value: value if isinstance(value, str) else "greedy" if value is None else "sampled",
 )

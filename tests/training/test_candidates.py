@@ -30,7 +30,7 @@ def parts(rank, steps):
     _, held = heads.with_candidates(head, tiny.variables(head), rank, COUNT)
     frozen = {"target": tiny.params(TARGET), "borrowed": held}
     drafting = Unrolled(TARGET, head, steps=steps)
-    return held, CandidateDistillation(head, candidates.found, COUNT, drafting), frozen
+    return held, CandidateDistillation(head, candidates.retrieve, COUNT, drafting), frozen
 
 
 @pytest.fixture(scope="module")

@@ -133,14 +133,7 @@ class Counting(jspec.RSDC):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        schemes.COUPLED,
-        schemes.MULTI_ROUND,
-        pytest.param(schemes.RECURSIVE, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("scheme", [schemes.COUPLED, schemes.MULTI_ROUND, schemes.RECURSIVE])
 def test_decode_accepts_by_rank_what_was_measured(scheme):
     """One round after every beginning of a text: same key, same rows, hence the very same draws."""
     model, draft = tiny.model(), tiny.draft()
