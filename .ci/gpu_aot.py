@@ -33,7 +33,7 @@ import jspec
 from jspec import methods, models
 from jspec._xla import backend, one_graph
 from jspec.costs import devices
-from jspec.decoding import engine as serving
+from jspec.decoding import engine
 from jspec.drafters.draft_head.lyanna_resampling import Fused
 from jspec.methods import Built, device_defaults
 from jspec.models.attention import Cached, Past, attend
@@ -140,7 +140,7 @@ def _compiled(program: Program, mesh: Mesh) -> Compiled:
             return compiled.rounds(*given, state, mesh)
         until_one_ends = layout.whole(jax.ShapeDtypeStruct((), bool), mesh)
         model, params, drafter, drafter_params = given
-        lowered = serving._step.lower(
+        lowered = engine._step.lower(
             model, params, state, drafter, drafter_params, 1, until_one_ends
         )
         return compiled._compile("rounds", lowered, model, mesh)

@@ -1,7 +1,7 @@
 """Plans of 8B, 70B and 405B shapes up to 256 chips, as the tables of docs/plans.md.
 
 python -m benchmarks.plans                    # predicted: seconds for a row
-python -m benchmarks.plans --compiled         # by libtpu, in an environment with jspec[tpu]
+python -m benchmarks.plans --compiled         # by libtpu, in an environment with jspec-jax[tpu]
 
 Nothing here is measured: there need be no such device. A round of width 1 is plain decoding, one
 of 64 verifies 63 drafted nodes and the root, by Token Recycling.

@@ -20,7 +20,7 @@ try:
     import ray
     from ray.data.checkpoint import CheckpointConfig
 except ImportError as error:
-    sys.exit(f"this example needs Ray ({error}); pip install 'jspec[ray]'")
+    sys.exit(f"this example needs Ray ({error}); pip install 'jspec-jax[ray]'")
 
 BATCH, TOKENS = 8, 48
 

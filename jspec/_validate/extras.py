@@ -17,12 +17,12 @@ def require(what: str, extra: str, *modules: str) -> None:
         InputError: for the first one that is not there.
 
     Example:
-        >>> require("it", "train", "json", "no_such_one")
+        >>> require("it", "train", "json", "absent")
         Traceback (most recent call last):
-        jspec.InputError: it needs no_such_one, which is not installed; pip install 'jspec[train]'
+        jspec.InputError: it needs absent, which is not installed; pip install 'jspec-jax[train]'
     """
     for name in modules:
         if find_spec(name) is None:
             raise InputError(
-                f"{what} needs {name}, which is not installed; pip install 'jspec[{extra}]'"
+                f"{what} needs {name}, which is not installed; pip install 'jspec-jax[{extra}]'"
             )

@@ -53,7 +53,7 @@ def chips(name: str, count: int, hosts: int = 1) -> list[Any]:
     if not any(find_spec(f"jax_plugins.xla_cuda{version}") for version in (13, 12)):
         raise InputError(
             f"compiling for {name} needs JAX's plugin for CUDA, which is not installed; pip "
-            "install 'jspec[cuda-aot]' into an environment of its own, and run this command there"
+            "install 'jspec-jax[cuda-aot]' into an environment of its own, and run this there"
         )
     from jax.experimental import topologies
 

@@ -80,7 +80,7 @@ class Topology(NamedTuple):
         if find_spec("libtpu") is None:
             raise InputError(
                 "compiling for a TPU needs libtpu, which is not installed; pip install "
-                "'jspec[tpu]' into an environment of its own, and run this command there"
+                "'jspec-jax[tpu]' into an environment of its own, and run this there"
             )
         from jax.experimental import topologies
 

@@ -278,7 +278,7 @@ def test_peers_that_cannot_take_part_say_why(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "PEERS", known)
     monkeypatch.setattr(Peer, "start", lambda self, setting: broken(setting))
     ran, found = bench(tmp_path, "--methods", "prompt_lookup", "--peers", "all", "--limit", 1)
-    assert "no_such_engine is not installed (pip install 'jspec[peers]')" in ran.out
+    assert "no_such_engine is not installed (pip install 'jspec-jax[peers]')" in ran.out
     assert "it needs a draft model (--draft-model)" in ran.out
     assert "it did not start: ValueError: cannot read that" in ran.out
     assert {row["method"] for row in found} == {PLAIN, "prompt_lookup"}

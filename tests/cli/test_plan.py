@@ -92,7 +92,7 @@ def test_a_topology_needs_libtpu_only_to_compile(command, monkeypatch):
     ran = command("plan", *asked)
     assert ran.code == 0 and "8 x TPU v5e (data=1, model=8)" in " ".join(ran.out.split())
     ran = command("plan", *asked, "--compile")
-    assert ran.code == 2 and "pip install 'jspec[tpu]' into an environment of its own" in ran.err
+    assert ran.code == 2 and "pip install 'jspec-jax[tpu]' into an environment" in ran.err
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_gpu_that_is_not_here_needs_jaxs_plugin_only_to_compile(command, monke
     ran = command("plan", *asked)
     assert ran.code == 0 and "8 x H100 (data=1, model=8)" in " ".join(ran.out.split())
     ran = command("plan", *asked, "--compile")
-    assert ran.code == 2 and "pip install 'jspec[cuda-aot]' into an environment" in ran.err
+    assert ran.code == 2 and "pip install 'jspec-jax[cuda-aot]' into an environment" in ran.err
 
 
 @pytest.mark.slow

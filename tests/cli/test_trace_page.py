@@ -12,7 +12,7 @@ import traces
 from jspec.cli.trace.page import page
 
 playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright is not installed; install jspec[browser]"
+    "playwright.sync_api", reason="playwright is not installed; install jspec-jax[browser]"
 )
 pytestmark = pytest.mark.slow
 

@@ -221,7 +221,7 @@ def test_a_quantisation_that_gguf_cannot_read_is_refused(file, number, said):
 
 def test_without_the_package_it_says_what_to_install(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(jspec.InputError, match=re.escape("pip install 'jspec[gguf]'")):
+    with pytest.raises(jspec.InputError, match=re.escape("pip install 'jspec-jax[gguf]'")):
         jspec.models.load(file)
 
 

@@ -60,7 +60,7 @@ def test_a_corpus_that_is_none_is_refused(tokens, said):
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pydivsufsort", None)
-    with pytest.raises(ValueError, match=r"pip install 'jspec\[datastore\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'jspec-jax\[datastore\]'"):
         datastore.build(CORPUS, 4)
 
 

@@ -36,7 +36,7 @@ class Peer:
         """Why it cannot take part, in words for its column; None if it can."""
         absent = [name for name in self.packages if find_spec(name) is None]
         if absent:
-            return f"{absent[0]} is not installed (pip install 'jspec[peers]')"
+            return f"{absent[0]} is not installed (pip install 'jspec-jax[peers]')"
         if self.needs_draft_model and draft_model is None:
             return "it needs a draft model (--draft-model)"
         if batch_size > 1 and not self.in_batches:
