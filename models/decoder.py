@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jspec import memory as caches
+from jspec import memory
 from jspec.memory import KVCache
 from jspec.models import precision, streaming
 from jspec.models.attention import XLA, Implementation
@@ -84,9 +84,9 @@ class Decoder(nn.Module):
         """Empty keys and values of `capacity` tokens a row."""
         heads, lanes, value_lanes = self.kept_sizes(0)
         sizes = self.num_layers, heads, lanes
-        return caches.init(batch, capacity, *sizes, self.memory_dtype, value_lanes)
+        return memory.init(batch, capacity, *sizes, self.memory_dtype, value_lanes)
 
-    commit = staticmethod(caches.commit)
+    commit = staticmethod(memory.commit)
 
     def apply_block(self, block: nn.Module, name: str, *arguments: Any) -> Any:
         """Applies a block to its arguments; blocks that are alike are traced once.

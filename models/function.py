@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import KVCache, TreeKV, commit, init, until
 from jspec.types import Output, PyTree
 
 if TYPE_CHECKING:  # half a second of every start otherwise
@@ -70,9 +69,9 @@ class FunctionModel:
     def init_memory(self, batch: int, capacity: int) -> KVCache:
         """Empty keys and values."""
         sizes = self.num_layers, self.num_kv_heads, self.head_dim
-        return caches.init(batch, capacity, *sizes, self.dtype)
+        return init(batch, capacity, *sizes, self.dtype)
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit, until = staticmethod(commit), staticmethod(until)
 
     def apply(
         self,

@@ -7,9 +7,8 @@ from typing import Any
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import KVCache, TreeKV, commit
 from jspec.models import attention, recurrence
 from jspec.models.llama import RotaryDecoder
 from jspec.models.recurrence import RecurrentState, Updates
@@ -98,7 +97,7 @@ class Hybrid(RotaryDecoder):
     ) -> HybridMemory:
         """The memory after the first `counts` nodes of a path."""
         return HybridMemory(
-            caches.commit(memory.attention, tentative.attention, path, counts),
+            commit(memory.attention, tentative.attention, path, counts),
             tuple(
                 recurrence.commit(state, updates, path, counts)
                 for state, updates in zip(memory.recurrent, tentative.recurrent, strict=True)

@@ -7,8 +7,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
-from jspec import memory as caches
-from jspec.memory import Held, KVCache, TreeKV, kept
+from jspec.memory import Held, KVCache, TreeKV, kept, until
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -114,7 +113,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 
-    until = staticmethod(caches.until)
+    until = staticmethod(until)
 
     config: LearnedPositionConfig
 

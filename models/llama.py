@@ -14,9 +14,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.memory import TreeKV, kept
+from jspec.memory import TreeKV, kept, until
 from jspec.models import attention, eight_bits, latent
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -493,4 +492,4 @@ class Llama(RotaryDecoder):
         (100, 16)
     """
 
-    until = staticmethod(caches.until)
+    until = staticmethod(until)

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jaxtyping import Array, Float, Num
 
-from jspec import memory as caches
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import KVCache, TreeKV, init
 from jspec.models import attention, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
 from jspec.round.packed import Mask, PackedMask
@@ -90,9 +89,7 @@ class LayeredDecoder(Decoder):
         owners = [layers for layers in ranges if self.keys_of(layers.start) is None]
         sizes = [self.kept_sizes(layers.start) for layers in owners]
         parts = [
-            caches.init(
-                *(batch, capacity, 1, heads * len(layers), lanes, self.memory_dtype, value_lanes)
-            )
+            init(*(batch, capacity, 1, heads * len(layers), lanes, self.memory_dtype, value_lanes))
             for layers, (heads, lanes, value_lanes) in zip(owners, sizes, strict=True)
         ]
         return KVCache(

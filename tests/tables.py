@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 
-from jspec import memory as caches
+from jspec import memory
 from jspec.memory import TreeKV
 from jspec.testing.certification.goodness import distance as distance
 from jspec.types import Output
@@ -30,9 +30,9 @@ class Table:
     context: int | None = None
 
     def init_memory(self, batch, capacity):
-        return caches.init(batch, capacity, 1, 1, 1, jnp.float32)
+        return memory.init(batch, capacity, 1, 1, 1, jnp.float32)
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit, until = staticmethod(memory.commit), staticmethod(memory.until)
 
     def apply(self, params, tokens, positions, mask, cache, nodes=None):
         batch, count = tokens.shape

@@ -9,8 +9,7 @@ from contract.methods import BY_ROW, DRAFTERS, OF_A_RULE_OF_THEIR_OWN
 
 import jspec
 from jspec._xla import rows
-from jspec.round import processing as controls
-from jspec.round import request
+from jspec.round import processing, request
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=tiny.VOCAB, context=64)
@@ -131,7 +130,7 @@ def test_copies_of_a_row_are_under_the_same_control():
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ask([0, 1, 2, 3]))
     state = run(jspec.fork(state, places, key=5), *of("autoregressive").values())
     same(state, wanted)
-    recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], controls.logprobs(state))
+    recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], processing.logprobs(state))
     for ours, theirs in zip(*map(jax.tree.leaves, (recorded, wanted.logprobs)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     without = jspec.prefill(MODEL, PARAMS, PROMPTS[:3], max_new_tokens=LIMIT)
@@ -163,8 +162,8 @@ def stopped(name):
     assert [jspec.Status(status).name for status in state.status.tolist()] == [
         "STOP", "STOP", "LIMIT", "STOP",
     ]  # fmt: skip
-    assert state.lengths[1] == 0 and controls.first(state, "stop_bytes")[3] > 0
-    assert (controls.first(state, "dropped")[jnp.array([0, 1, 3])] > 0).all()
+    assert state.lengths[1] == 0 and processing.first(state, "stop_bytes")[3] > 0
+    assert (processing.first(state, "dropped")[jnp.array([0, 1, 3])] > 0).all()
     return state
 
 

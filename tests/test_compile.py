@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec import decoding as engine
+from jspec import decoding
 from jspec.round.request import bucket, prepare
 
 
@@ -54,13 +54,13 @@ def _lowered(drafter, weights, new_tokens):
     arrays, empty = call.arrays, drafter.init(2, call.capacity, None)
     cache = model.init_memory(2, call.capacity)
     state = jax.eval_shape(
-        lambda params, arrays, cache, empty: engine._prefill(
+        lambda params, arrays, cache, empty: decoding._prefill(
             *(model, params, arrays, cache, arrays.lengths, drafter, weights, empty),
             *(call.size, call.capacity, call.chunk),
         ),
         *(params, arrays, cache, empty),
     )
-    loop = engine.decode_rounds.lower(model, params, state, drafter, weights, 100)
+    loop = decoding.decode_rounds.lower(model, params, state, drafter, weights, 100)
     whole = jax.jit(
         lambda params, prompt: (
             jspec.decode(
@@ -120,7 +120,7 @@ def test_an_adjacency_matrix_is_held_once():
     state = jspec.prefill(
         loaded.model, loaded.params, [[5, 6]], drafter=drafter, drafter_params=weights
     )
-    loop = engine.decode_rounds.lower(
+    loop = decoding.decode_rounds.lower(
         loaded.model, loaded.params, state, drafter, weights, 100
     ).compile()
     assert not re.search(rf"= \w+\[1,{size},\d+\]\S* copy\(", loop.as_text())

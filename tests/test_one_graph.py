@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import jspec
-from jspec import decoding as engine
+from jspec import decoding
 from jspec._xla import backend, one_graph
 from jspec.testing import PrefixLM
 
@@ -40,10 +40,10 @@ def test_options_change_no_token_and_are_left_out_of_a_program_around(monkeypatc
     """XLA for a CPU takes the options, which say nothing to it."""
     prompt = jnp.array([[1, 2, 3, 1, 2]])
     wanted = tokens(prompt)
-    programs = engine.decode_rounds._in_one_graph._cache_size()
+    programs = decoding.decode_rounds._in_one_graph._cache_size()
     monkeypatch.setenv(one_graph.SWITCH, "1")
     with backend.planned("gpu"):
         assert (tokens(prompt) == wanted).all()
-        assert engine.decode_rounds._in_one_graph._cache_size() == programs + 1
+        assert decoding.decode_rounds._in_one_graph._cache_size() == programs + 1
         assert (jax.jit(tokens)(prompt) == wanted).all()
-        assert engine.decode_rounds._in_one_graph._cache_size() == programs + 1
+        assert decoding.decode_rounds._in_one_graph._cache_size() == programs + 1

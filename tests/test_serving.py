@@ -10,8 +10,8 @@ import tiny
 import jspec
 from jspec import decoding as engines
 from jspec import processors
-from jspec.decoding import engine as serving
-from jspec.decoding import rows as row_moves
+from jspec.decoding import rows
+from jspec.decoding.engine import _step
 from jspec.processors import grammar
 from jspec.testing.prefix_lm import PrefixLM
 from jspec.types import Status
@@ -191,8 +191,8 @@ def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for
         rng = np.random.default_rng(seed)
         kinds = equal(serve(engine, asked, rng, given_up), wanted, given_up)
         assert {Status.EOS, Status.STOP, Status.LIMIT} <= kinds
-        programs = engines._prefill._cache_size(), serving._step._cache_size()
-        programs += row_moves.insert._cache_size(), row_moves.free._cache_size()
+        programs = engines._prefill._cache_size(), _step._cache_size()
+        programs += rows.insert._cache_size(), rows.free._cache_size()
         assert known in (None, programs), "another request compiled something"
         known = programs
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import memory as caches
+from jspec import memory
 from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
@@ -145,7 +145,7 @@ class Counted:
     def init_memory(self, batch, capacity):
         return self.inner.init_memory(batch, capacity)
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit, until = staticmethod(memory.commit), staticmethod(memory.until)
 
     def apply(self, *arguments):
         self.traces.append(arguments[1].shape)

@@ -18,9 +18,8 @@ from benchmarks.accelerator import forced
 from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.rounds import TOKENS_PER_ROUND, Loop, about, per_round
 from benchmarks.accelerator.shapes import Scale
-from jspec import memory as caches
 from jspec import methods
-from jspec.memory import TreeKV
+from jspec.memory import TreeKV, commit, init, until
 from jspec.models import LlamaConfig, Loaded
 from jspec.protocols import Drafter
 from jspec.types import PyTree
@@ -75,11 +74,11 @@ class HollowModel:
     def init_memory(self, batch: int, capacity: int) -> jspec.KVCache:
         """An empty cache of the model's shape."""
         config = self.config
-        return caches.init(
+        return init(
             batch, capacity, config.num_layers, config.num_kv_heads, config.head_dim, self.dtype
         )
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit, until = staticmethod(commit), staticmethod(until)
 
     def apply(
         self,

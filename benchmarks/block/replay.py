@@ -25,9 +25,8 @@ from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import Decoding
-from jspec import memory as caches
 from jspec.drafters.draft_head.block import BlockDrafter
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import KVCache, TreeKV, commit, init, until
 from jspec.methods import BUNDLED
 from jspec.models import Loaded, heads, load
 from jspec.sampling import gumbel, row_keys
@@ -54,9 +53,9 @@ class Replay:
     context: int | None = None
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
-        return caches.init(batch, capacity, 1, 1, 1, jnp.float32)
+        return init(batch, capacity, 1, 1, 1, jnp.float32)
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit, until = staticmethod(commit), staticmethod(until)
 
     def apply(
         self,

@@ -30,11 +30,11 @@ from jspec.round import (
     commit,
     frame,
     no_rounds,
+    processing,
     sanitize,
     score,
     turns,
 )
-from jspec.round import processing as controls
 from jspec.round.request import (
     Prepared,
     PreparedArrays,
@@ -147,8 +147,10 @@ def finish(
         status=state.status,
         stats=state.stats,
         drafter_state=state.drafter_state,
-        logprobs=jax.tree.map(lambda values: values[:, :max_new_tokens], controls.logprobs(state)),
-        stop_bytes=controls.first(state, "stop_bytes"),
+        logprobs=jax.tree.map(
+            lambda values: values[:, :max_new_tokens], processing.logprobs(state)
+        ),
+        stop_bytes=processing.first(state, "stop_bytes"),
     )
 
 
@@ -219,8 +221,8 @@ def prefill(
         model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
         ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
-    asked = controls.several(processors)
-    members = controls.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
+    asked = processing.several(processors)
+    members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
     return begin(model, params, call, members, drafter, drafter_params, drafter_state, earlier)
 
 
@@ -288,7 +290,7 @@ def _empty_on(
 
 def _text_of(earlier: State) -> PyTree:
     """What processors read of an earlier state's text."""
-    text = controls.first(earlier, "text")
+    text = processing.first(earlier, "text")
     if text is None:
         raise InputError(
             "processors came with an earlier state that had none, whose text they would not see; "
@@ -437,7 +439,7 @@ def _round(
     def verify(tree: Tree, state: State, aux: PyTree, tokens: int) -> State:
         now = frame(state)
         output = score(model, params, tree, now, state.memory, tokens)
-        processed = controls.processed(state, tree, output.logits)
+        processed = processing.processed(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         # Tokens, lengths and statistics; the model's own commit writes its memory.
         state, feedback = commit(state, tree, output, verdict, processed)

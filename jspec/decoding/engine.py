@@ -23,7 +23,7 @@ from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
@@ -31,10 +31,10 @@ from jspec._validate.row_arguments import to_array
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.one_graph import Jitted
-from jspec.decoding import rows as row_moves
+from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor
-from jspec.round import processing as controls
+from jspec.round import processing
 from jspec.round.continuation import text_as_returned
 from jspec.round.request import Prepared, check_drafter, check_model, prepare
 from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
@@ -117,7 +117,7 @@ class Engine:
         most = 2**31 - 2 if context is None else context
         check_integer("capacity", self.capacity, 2, most, "what the model's context holds")
         check_integer("num_end_tokens", self.num_end_tokens, 1, None)
-        asked = controls.several(self.processors)
+        asked = processing.several(self.processors)
         for one in asked:
             if one is None or isinstance(one, list | tuple):
                 raise InputError(
@@ -165,7 +165,7 @@ class Engine:
                 drafter_state=self.drafter.init(batch, self.capacity, known),
                 request=replace(state.request, keys=keys),
                 status=nobody,
-                processors=row_moves.repeated(
+                processors=rows.repeated(
                     members, call.arrays, call.size, self.model.vocab_size, batch
                 ),
             )
@@ -210,9 +210,9 @@ class Engine:
         check_model(self.model, params)
         call, members = self._prepared(
             prompt, limits, eos, sampling, key, id, self.processors if processors is None
-            else controls.several(processors), earlier,
+            else processing.several(processors), earlier,
         )  # fmt: skip
-        return engine.begin(
+        return decoding.begin(
             self.model, params, call, members, self.drafter, drafter_params, None, earlier
         )
 
@@ -228,8 +228,8 @@ class Engine:
             InputError: if there is no such row, or the request is not one of this engine.
         """
         self._check_slot(slot, len(state.root))
-        row_moves.check_arrival(state, arrival)
-        return row_moves.insert(state, jnp.asarray(slot, jnp.int32), arrival, self.drafter)
+        rows.check_arrival(state, arrival)
+        return rows.insert(state, jnp.asarray(slot, jnp.int32), arrival, self.drafter)
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
         """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
@@ -238,7 +238,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_slot(slot, len(state.root))
-        return row_moves.free(state, jnp.asarray(slot, jnp.int32), self.model)
+        return rows.free(state, jnp.asarray(slot, jnp.int32), self.model)
 
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
         """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
@@ -251,8 +251,8 @@ class Engine:
                 model's memory cannot be.
         """
         self._check_slot(slot, len(state.root))
-        state = controls.with_text(text_as_returned(self.model, state))
-        return row_moves.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
+        state = processing.with_text(text_as_returned(self.model, state))
+        return rows.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
 
     def generate(
         self,
@@ -351,9 +351,9 @@ class Engine:
                 f"the request has {len(asked)} processors and the engine {len(self.processors)}; "
                 "pass one for each of the engine's, or None where nothing is asked for"
             )
-        rows = zip(self.processors, asked or self.processors, strict=True)
-        fitted = [own.row(its) for own, its in rows]
-        return call, controls.prepare(fitted, 1, self.model.vocab_size, call.end_tokens)
+        pairs = zip(self.processors, asked or self.processors, strict=True)
+        fitted = [own.row(its) for own, its in pairs]
+        return call, processing.prepare(fitted, 1, self.model.vocab_size, call.end_tokens)
 
     def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
         """End tokens, as many for every request."""
@@ -385,16 +385,16 @@ def _step(
     rounds: int,
     until_one_ends: Bool[Array, ""],
 ) -> tuple[State, StepOutput]:
-    told = controls.certain(state)
-    after = engine.decode_rounds(
+    told = processing.certain(state)
+    after = decoding.decode_rounds(
         model, params, state, drafter, drafter_params, rounds, until_one_ends
     )
-    size, stop_bytes = after.out.shape[1], controls.first(after, "stop_bytes")
+    size, stop_bytes = after.out.shape[1], processing.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.
-    waited = controls.first(after, "pending") is not None
+    waited = processing.first(after, "pending") is not None
     most = size if waited else min(size, rounds * after.stats.histogram.shape[1])
     lanes = jnp.arange(most, dtype=jnp.int32)
-    counts = controls.certain(after) - told
+    counts = processing.certain(after) - told
     places = jnp.minimum(told[:, None] + lanes, size - 1)
     there = lanes < counts[:, None]
 
@@ -408,7 +408,7 @@ def _step(
         counts=counts,
         status=after.status,
         stats=after.stats,
-        logprobs=jax.tree.map(new, controls.logprobs(after)),
+        logprobs=jax.tree.map(new, processing.logprobs(after)),
         stop_bytes=None
         if stop_bytes is None
         else jnp.where(after.status == Status.FREE, 0, stop_bytes),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec.planning import launches, layout
 from jspec.planning.launches import Launches, Rounds
 from jspec.protocols import CausalLM, Drafter
@@ -70,7 +70,7 @@ def state_of(
     """
     cache, memory, arrays = _arguments(model, drafter, call, mesh)
     given, sizes = (params, arrays, cache, arrays.lengths), (call.size, call.capacity, call.chunk)
-    begin = partial(engine._prefill, model)
+    begin = partial(decoding._prefill, model)
     state = jax.eval_shape(
         lambda given, drafter_params, memory: begin(
             *given, drafter, drafter_params, memory, *sizes
@@ -95,7 +95,7 @@ def lowered_prefill(
 ) -> jax.stages.Lowered:  # fmt: skip
     """The program that reads prompts, before it is compiled."""
     cache, memory, arrays = _arguments(model, drafter, call, mesh)
-    return engine._prefill.lower(
+    return decoding._prefill.lower(
         model,
         params,
         arrays,
@@ -133,7 +133,7 @@ def lowered_rounds(
 ) -> jax.stages.Lowered:  # fmt: skip
     """The loop of rounds, before it is compiled."""
     count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), mesh)
-    return engine.decode_rounds.lower(model, params, state, drafter, drafter_params, count)
+    return decoding.decode_rounds.lower(model, params, state, drafter, drafter_params, count)
 
 
 def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:

@@ -21,7 +21,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec._xla.ragged import append
 from jspec.protocols import CausalLM, Drafter
-from jspec.round import processing as controls
+from jspec.round import processing
 from jspec.round.packed import packed
 from jspec.round.widths import cut, sizes_of, widths_of
 from jspec.tree.sanitize import check_state, check_tree, sanitize
@@ -59,7 +59,7 @@ def frame(state: State) -> Frame:
         sampling=state.request.sampling,
         done=state.done,
         max_draft_tokens=state.request.max_draft_tokens,
-        grammar=controls.grammar(state),
+        grammar=processing.grammar(state),
     )
 
 
@@ -155,7 +155,7 @@ def commit(
             widths=stats.widths,
         ),
     )
-    after = controls.advance(state, after, output.logits, decided, verdict.path, emitted, counts)
+    after = processing.advance(state, after, output.logits, decided, verdict.path, emitted, counts)
     return after, feedback
 
 
@@ -195,7 +195,7 @@ def check_drafter_shapes(drafter: Drafter, params: PyTree, state: State, output:
     def taught(tree: Tree, aux: PyTree, scored: Output) -> PyTree:
         tree, aux, scored = vary((tree, aux, scored), state)
         tree = cut(sanitize(tree, state.root, scored.logits.shape[-1]), widest, tokens, state.done)
-        processed = controls.processed(state, tree, scored.logits)
+        processed = processing.processed(state, tree, scored.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         _, feedback = commit(fresh, tree, scored, verdict, processed)
         return drafter.update(params, state.drafter_state, aux, feedback)
@@ -230,7 +230,7 @@ def _truncate(
     left = request.limits - state.lengths
     room = state.capacity - state.positions
     counts = jnp.minimum(jnp.minimum(offered, left), room)
-    at_eos, at_stop = controls.ends(state, tokens)
+    at_eos, at_stop = processing.ends(state, tokens)
     ends = (at_eos | at_stop) & (lanes < counts[:, None])
     first, ended = ends.argmax(-1), ends.any(-1)
     counts = jnp.where(ended, first + 1, counts)

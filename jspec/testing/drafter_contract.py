@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec._xla.ragged import sequence
 from jspec.drafters.ensemble.merge import merge
@@ -218,7 +218,7 @@ def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Repor
     def shape(**other: Any) -> Any:
         def call(arrays: dict[str, Any], weights: PyTree) -> Any:
             given = asked | arrays | other
-            return engine.decode(**given, drafter=drafter, drafter_params=weights).tokens
+            return decoding.decode(**given, drafter=drafter, drafter_params=weights).tokens
 
         return jax.eval_shape(call, arrays, params)
 
@@ -261,18 +261,20 @@ def _check_other_programs(
 ) -> None:
     one = subject.request(order=np.arange(1))
     runs: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
-    same_tokens(engine.decode(**one, **runs), engine.decode(**one), "tokens of a batch of one row")
+    same_tokens(
+        decoding.decode(**one, **runs), decoding.decode(**one), "tokens of a batch of one row"
+    )
     keyless = not any("without a key" in line for line in report.skipped)
     greedy = subject.request(**(dict(sampling=None, key=None) if keyless else {}))
-    plain = engine.decode(**greedy)
-    same_tokens(engine.decode(**greedy, **runs), plain, "tokens of a greedy call")
+    plain = decoding.decode(**greedy)
+    same_tokens(decoding.decode(**greedy, **runs), plain, "tokens of a greedy call")
     arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "limits")}
     jitted = jax.jit(
-        lambda arrays, weights: engine.decode(
+        lambda arrays, weights: decoding.decode(
             **greedy, **arrays, drafter=drafter, drafter_params=weights
         )
     )(arrays, params)
     # A bucket of other sizes than outside of jit: the capacity may be another.
-    traced_plain = jax.jit(lambda arrays: engine.decode(**greedy, **arrays))(arrays)
+    traced_plain = jax.jit(lambda arrays: decoding.decode(**greedy, **arrays))(arrays)
     same_tokens(jitted, traced_plain, "tokens under jit")
     report.checked.append("tokens of a batch of one, of a greedy call, and under jit")

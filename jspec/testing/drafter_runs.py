@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec._validate.errors import InputError
-from jspec.decoding import rows as row_moves
+from jspec.decoding import rows
 from jspec.protocols import Drafter
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
@@ -114,8 +114,8 @@ def check_goes_on(
     ).capacity
 
     def whole():
-        state = engine.prefill(prompt=prompt, lengths=first, capacity=capacity, **asked)
-        return engine.prefill(prompt=rest, lengths=lengths - first, earlier=state, **asked)
+        state = decoding.prefill(prompt=prompt, lengths=first, capacity=capacity, **asked)
+        return decoding.prefill(prompt=rest, lengths=lengths - first, earlier=state, **asked)
 
     state, programs = traced(subject.model, whole)
     promise(
@@ -124,7 +124,7 @@ def check_goes_on(
     )
     model, weights = asked["model"], asked["params"]
     while not state.done.all():
-        state = engine.step(model, weights, state, drafter=drafter, drafter_params=params)
+        state = decoding.step(model, weights, state, drafter=drafter, drafter_params=params)
     same_tokens(result_of(state, subject), subject.plain(), what)
     report.checked.append(what)
 
@@ -139,14 +139,14 @@ def check_backoff(
     other: dict[str, Any] = asked | dict(drafter=in_backoff)
     del other["params"], other["drafter_params"]
     jax.eval_shape(  # its memory keeps its structure, shapes and dtypes
-        lambda weights, own: engine.prefill(params=weights, drafter_params=own, **other),
+        lambda weights, own: decoding.prefill(params=weights, drafter_params=own, **other),
         *(weights, params),
     )
 
     def rounds(state: State, count: int, drafter: Drafter = drafter) -> State:
-        return engine.decode_rounds(model, weights, state, drafter, params, count)
+        return decoding.decode_rounds(model, weights, state, drafter, params, count)
 
-    state = rounds(engine.prefill(**asked), _BACKOFF, in_backoff)
+    state = rounds(decoding.prefill(**asked), _BACKOFF, in_backoff)
     emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
     state = rounds(state, 1)
     if getattr(drafter.inner, "follows_text", False):
@@ -154,8 +154,8 @@ def check_backoff(
         lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
         read[:, :_BACKOFF] = emitted[:, :_BACKOFF]
         capacity = state.capacity
-        first = engine.prefill(prompt=prompt, lengths=lengths, capacity=capacity, **asked)
-        read = engine.prefill(prompt=read, lengths=counts, earlier=first, **asked)
+        first = decoding.prefill(prompt=prompt, lengths=lengths, capacity=capacity, **asked)
+        read = decoding.prefill(prompt=read, lengths=counts, earlier=first, **asked)
         own, same = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))
         for row in np.flatnonzero(~own.done[-1]):
             for name in ("tokens", "parents", "valid"):
@@ -183,17 +183,17 @@ def check_comes_and_goes(
     what = "a request that comes later has its own tokens in any row"
     asked = subject.request(drafter=drafter, drafter_params=params)
     model, weights, last = asked["model"], asked["params"], subject.batch - 1
-    state, arriving = engine.prefill(**asked), engine.prefill(**asked)
+    state, arriving = decoding.prefill(**asked), decoding.prefill(**asked)
 
     def come(state: State, row: int, request: int) -> State:
-        arrival = row_moves.copies(arriving, np.array([request]), None, None, drafter)
-        return row_moves.insert(state, np.int32(row), arrival, drafter)
+        arrival = rows.copies(arriving, np.array([request]), None, None, drafter)
+        return rows.insert(state, np.int32(row), arrival, drafter)
 
     def rounds(state: State, count: int) -> State:
-        return engine.decode_rounds(model, weights, state, drafter, params, count)
+        return decoding.decode_rounds(model, weights, state, drafter, params, count)
 
     # The last row is given up, and stays free for a while.
-    state = row_moves.free(rounds(state, 2), np.int32(last), model)
+    state = rows.free(rounds(state, 2), np.int32(last), model)
     state = rounds(come(state, 0, last), 3)
     state = rounds(come(state, last, 0), 2**31 - 1)
     requests = np.arange(subject.batch)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.drafters.ensemble.merge import merge
 from jspec.protocols import CausalLM, Drafter
@@ -47,7 +47,7 @@ class _Subject:
 
     def decode(self, **drafter: Any) -> Result:
         sampled = jnp.arange(len(self.lengths)) % 2 == 1
-        return engine.decode(
+        return decoding.decode(
             self.model,
             self.params,
             self.prompt,

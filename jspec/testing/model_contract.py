@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.protocols import CausalLM
 from jspec.testing.model_subject import LEVELS, PARENTS, PAST, SLOTS, ModelSubject, above, text_of
@@ -336,7 +336,7 @@ def _check_decode(subject: ModelSubject, report: Report) -> None:
     """Checks plain decoding against whole forward passes; a near tie may fall either way."""
     steps, model = 8, subject.model
     prompt = subject.tokens[:, : PAST.max()]
-    result = engine.decode(model, subject.params, prompt, lengths=PAST, max_new_tokens=steps)
+    result = decoding.decode(model, subject.params, prompt, lengths=PAST, max_new_tokens=steps)
     emitted, lengths = np.asarray(result.tokens), np.asarray(result.lengths)
     text = np.zeros_like(subject.tokens)
     for row, past in enumerate(PAST.tolist()):

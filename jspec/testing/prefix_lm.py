@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import KVCache, TreeKV, commit, init, until
 from jspec.types import Output, PyTree
 
 _SUMS = 509
@@ -82,9 +81,9 @@ class PrefixLM:
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
         """Keys and values: the key of a token is its position, and its value the token."""
-        return caches.init(batch, capacity, layers=1, heads=1, head_dim=1, dtype=jnp.float32)
+        return init(batch, capacity, layers=1, heads=1, head_dim=1, dtype=jnp.float32)
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit, until = staticmethod(commit), staticmethod(until)
 
     def apply(
         self,

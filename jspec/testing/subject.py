@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
@@ -66,7 +66,7 @@ class Subject:
 
     def run(self, drafter: Drafter, params: PyTree, **changes: Any) -> Result:
         state = changes.pop("drafter_state", None)
-        return engine.decode(
+        return decoding.decode(
             **self.request(**changes), drafter=drafter, drafter_params=params, drafter_state=state
         )
 

@@ -6,8 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import memory as caches
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import KVCache, TreeKV, until
 from jspec.models.decoder import Decoder
 from jspec.models.linear import unembed
 from jspec.models.llama import LlamaConfig
@@ -28,7 +27,7 @@ class TransformerHead(Decoder):
 
     config: LlamaConfig
 
-    until = staticmethod(caches.until)
+    until = staticmethod(until)
 
     @property
     def num_layers(self) -> int:

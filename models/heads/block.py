@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import memory as caches
+from jspec import memory
 from jspec._validate.errors import InputError
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
@@ -119,7 +119,7 @@ class BlockHead(Decoder):
 
     config: BlockConfig
 
-    until = staticmethod(caches.until)
+    until = staticmethod(memory.until)
 
     @property
     def features(self) -> int:

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 import jspec
-from jspec import decoding as engine
-from jspec import models
+from jspec import decoding, models
 from jspec.cli import chat
 from jspec.cli.dropping import Drop
 from jspec.sessions import conversations, method_choice, terminal
@@ -147,12 +146,12 @@ def test_the_first_answer_is_compiled_while_its_question_is_written(session, cap
     conversation = chat.Conversation(session, SETTINGS)
     conversation.prepare()
     conversation.close()  # nobody is at a terminal: it waits
-    made = engine._prefill._cache_size(), engine.decode_rounds._cache_size()
+    made = decoding._prefill._cache_size(), decoding.decode_rounds._cache_size()
     conversation.answer("Once", terminal.Screen())
-    assert (engine._prefill._cache_size(), engine.decode_rounds._cache_size()) == made
+    assert (decoding._prefill._cache_size(), decoding.decode_rounds._cache_size()) == made
     unprepared = chat.Conversation(session, replace(SETTINGS, temperature=0.5))
     unprepared.answer("Once", terminal.Screen())
-    assert engine._prefill._cache_size() > made[0], "the first comparison could not fail"
+    assert decoding._prefill._cache_size() > made[0], "the first comparison could not fail"
 
 
 def test_what_is_wrong_ahead_is_said_to_the_first_answer(session, monkeypatch):

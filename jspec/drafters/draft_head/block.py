@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec import memory as caches
+from jspec import memory
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Integer
@@ -317,7 +317,7 @@ class BlockDrafter:
         """The context with the first `counts` of C more states, which begin at position `first`."""
         lanes, _ = sequence(*hidden.shape[:2])
         made = self.head.read(params, hidden, first[:, None] + lanes)
-        return caches.commit(caches.until(state.cache, first), made, lanes, counts)
+        return memory.commit(memory.until(state.cache, first), made, lanes, counts)
 
 
 def _path_probability(drawn: ChildDraws, value: Float[Array, "B W"]) -> NodeValues:

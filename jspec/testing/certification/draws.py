@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
@@ -221,7 +221,7 @@ def _draw(
     """The first tokens after a prompt under the keys of so many row ids, from one prefill."""
     drafter, weights = drafting
     asked: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
-    start = engine.prefill(
+    start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
         eos=subject.eos, sampling=sampling, key=subject.key, **asked,
     )  # fmt: skip
@@ -231,7 +231,7 @@ def _draw(
         state = jax.tree.map(jnp.copy, start)
         state = replace(state, request=replace(state.request, keys=subject.keys(ids)))
         while not jax.device_get(state.done).all():
-            state = engine.step(subject.model, subject.params, state, **asked)
+            state = decoding.step(subject.model, subject.params, state, **asked)
         out, lengths = jax.device_get((state.out, state.lengths))
         seen += [tuple(out[place, : lengths[place]].tolist()) for place in range(_ROWS)]
     return seen

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec import tree as trees
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
@@ -67,7 +67,7 @@ def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
     """
     weights = {name: request.pop(name) for name in ("params", "drafter_params")}
     state = jax.eval_shape(
-        lambda weights: engine.prefill(drafter=drafter, **request, **weights), weights
+        lambda weights: decoding.prefill(drafter=drafter, **request, **weights), weights
     )
     return tuple(1 + width for width in state.stats.widths)
 
@@ -87,7 +87,7 @@ def next_logits(
     for start in range(0, len(texts), _ROWS):
         members = list(texts[start : start + _ROWS])
         prompt, lengths = padded(members + [members[0]] * (_ROWS - len(members)))
-        state = engine.prefill(model, params, prompt, lengths, max_new_tokens=1)
+        state = decoding.prefill(model, params, prompt, lengths, max_new_tokens=1)
         logits = _score_root(model, params, state, width)
         found.append(np.asarray(logits[: len(members)], np.float32))
     return np.concatenate(found)
@@ -151,7 +151,7 @@ def replay(
     room = chunks * advance
     if model.context is not None:
         room = min(room, model.context)
-    state = engine.prefill(model, params, prompt, lengths, max_new_tokens=room)
+    state = decoding.prefill(model, params, prompt, lengths, max_new_tokens=room)
     if ids is None:
         ids = np.full((len(prompts), num_tokens, min(BEST, model.vocab_size)), -1)
     behind = fed.shape[1] - num_tokens

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from jspec import decoding as engine
+from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec.costs.metrics import Metrics, of
@@ -103,10 +103,10 @@ class CertifiedSubject:
                 if (shape := (name, request["prompt"].shape[1])) not in compiled:
                     # With limits of 0 the same program is compiled and emits nothing.
                     idle: dict[str, Any] = call | {"limits": np.zeros_like(call["limits"])}
-                    jax.block_until_ready(engine.decode(**idle).tokens)
+                    jax.block_until_ready(decoding.decode(**idle).tokens)
                     compiled.add(shape)
                 begin = time.perf_counter()
-                result = jax.block_until_ready(engine.decode(**call))
+                result = jax.block_until_ready(decoding.decode(**call))
                 run = runs[name]
                 run.seconds += time.perf_counter() - begin
                 states[name] = result.drafter_state

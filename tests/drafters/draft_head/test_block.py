@@ -13,7 +13,7 @@ from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
 
 import jspec
-from jspec import memory as caches
+from jspec import memory
 from jspec import sampling as samplings
 from jspec.drafters.contrib import block_probabilities
 from jspec.drafters.contrib.block_probabilities import BlockDistributions, ProbabilityWeights
@@ -157,7 +157,7 @@ class Bigrams:
     def init_memory(self, batch, capacity):
         return jspec.models.llama.Llama(tiny.draft().config).init_memory(batch, capacity)
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit, until = staticmethod(memory.commit), staticmethod(memory.until)
 
     def apply(self, params, tokens, positions, mask, cache, nodes=None):
         kv = (jnp.zeros((tokens.shape[0], 2, tokens.shape[1], 4)),)
