@@ -36,16 +36,11 @@ def test_rows_are_drafted_from_as_they_were_written(file):
     np.testing.assert_array_equal(read.lengths, LAST.lengths)
     np.testing.assert_array_equal(read.tokens, LAST.tokens)
     model = jspec.testing.PrefixLM(vocab_size=8)
-
-    def rounds(rollouts):
-        return jspec.decode(
-            model, model.init(), [[1], [2], [3]], drafter=jspec.Suffix(4, capacity=0),
-            drafter_params=rollouts, max_new_tokens=4,
-        )  # fmt: skip
-
-    own = rounds(None)
+    ask = dict(model=model, params=model.init(), prompt=[[1], [2], [3]], max_new_tokens=4)
+    own = jspec.decode(**ask)
     rollout_file.save(file, jspec.Rollouts(own.tokens, own.lengths), WORDS)
-    again = rounds(rollout_file.load(file, WORDS))
+    drafter, rollouts = jspec.Suffix(4, capacity=0), rollout_file.load(file, WORDS)
+    again = jspec.decode(**ask, drafter=drafter, drafter_params=rollouts)
     np.testing.assert_array_equal(again.tokens, own.tokens)
     assert again.stats.mean_acceptance_length.mean() > own.stats.mean_acceptance_length.mean()
 
