@@ -68,8 +68,6 @@ from .drafters.retrieval.rest import REST as REST
 from .drafters.retrieval.suffix import Rollouts as Rollouts
 from .drafters.retrieval.suffix import Suffix as Suffix
 from .drafters.retrieval.token_recycling import TokenRecycling as TokenRecycling
-from .drafters.scripted import Script as Script
-from .drafters.scripted import Scripted as Scripted
 from .drafters.verified import Verified as Verified
 from .drafters.verified import with_verifier as with_verifier
 from .memory import KVCache as KVCache
@@ -83,6 +81,8 @@ from .protocols import Drafter as Drafter
 from .protocols import NodeRule as NodeRule
 from .protocols import Verifier as Verifier
 from .round import packed as packed
+from .testing.scripted import Script as Script
+from .testing.scripted import Scripted as Scripted
 from .testing.tracing import Trace as Trace
 from .testing.tracing import TracedRound as TracedRound
 from .testing.tracing import TracedWidths as TracedWidths
