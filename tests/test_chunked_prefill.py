@@ -8,7 +8,7 @@ import tiny
 from contract.methods import BY_ROW, DRAFTERS, OF_A_RULE_OF_THEIR_OWN
 
 import jspec
-from jspec._xla import rows
+from jspec.arrays import memory_rows as rows
 from jspec.round import processing, request
 from jspec.testing import PrefixLM
 

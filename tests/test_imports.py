@@ -17,6 +17,7 @@ ROOT = Path(jspec.__file__).parent
 ROOMS = [
     {"types", "_validate"},
     {"_xla"},
+    {"arrays"},
     {"memory"},
     {"protocols"},
     {"sampling", "tree"},

@@ -162,7 +162,7 @@ def _same_tokens(target: "Loaded", draft: "Loaded") -> bool:
 
 def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
     """The draft model with the target's number of scores."""
-    from jspec.drafters.draft_model.vocabulary import PaddedVocabulary
+    from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
 
     size = target.model.vocab_size
     if draft.model.vocab_size == size:

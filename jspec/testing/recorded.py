@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
 from jspec import tree as trees
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.protocols import Drafter, Verifier
 from jspec.testing import origins
 from jspec.tree.sanitize import sanitize

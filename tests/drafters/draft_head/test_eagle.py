@@ -12,8 +12,8 @@ from oracle import eagle as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.drafters.draft_head.base import child_probability
 from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
+from jspec.drafters.draft_head.head_drafter import child_probability
 from jspec.models import heads
 from jspec.tree import Template
 from jspec.types import Frame, PromptChunk

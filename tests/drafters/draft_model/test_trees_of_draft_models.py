@@ -24,7 +24,7 @@ from jspec.drafters.contrib.calibrated_dyspec import (
     RateTable,
     _residual_probabilities,
 )
-from jspec.drafters.draft_model.base import Drafted
+from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.pool import DrawnChildren
 from jspec.tree import Template
