@@ -86,8 +86,9 @@ def build(
     import jspec
 
     kind = getattr(jspec, drafter)
-    of, *_ = (*inspect.signature(kind).parameters, None)
-    model, made_of, params = models.target.model, (), None
+    of = next(iter(inspect.signature(kind).parameters), None)
+    model, params = models.target.model, None
+    made_of: tuple[Any, ...] = ()
     if of == "vocab_size":
         made_of = (model.vocab_size,)
     elif of == "model":

@@ -161,9 +161,7 @@ class WatchedDrafter:
         tree = jax.tree.map(lambda leaf: jnp.where(asked, leaf, jnp.zeros_like(leaf)), tree)
         return tree, (aux, tree, frame)
 
-    def update(
-        self, params: PyTree, state: Watched, aux: tuple[PyTree, Tree, Frame], feedback: Feedback
-    ) -> Watched:
+    def update(self, params: PyTree, state: Watched, aux: PyTree, feedback: Feedback) -> Watched:
         own, tree, frame = aux
         log, at, asked = state.log, state.log.rounds, state.left == 0
 

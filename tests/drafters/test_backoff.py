@@ -224,6 +224,7 @@ class Learns:
         return state
 
 
+@pytest.mark.slow
 def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
     drafter = jspec.adaptive(Learns(), (1, 2))
     costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)

@@ -146,12 +146,19 @@ def test_models_that_do_not_fit_are_refused(target, draft, loaded):
         methods.build("dyspec", target, draft=other)
 
 
-@pytest.mark.parametrize("difference", [pytest.param(-3, marks=pytest.mark.slow), 4])
+def test_a_draft_of_another_padding_is_made_a_pair(target, loaded):
+    for difference in (-3, 4):
+        draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
+        built = methods.build("speculative_decoding", target, draft=draft)
+        assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("difference", [-3, 4])
 def test_a_draft_of_another_padding_is_a_pair(target, loaded, difference):
     """One tokenizer, and two sizes of embeddings: the tokens are the target's."""
     draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
     built = methods.build("speculative_decoding", target, draft=draft, num_speculative_tokens=2)
-    assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
     arguments = target.model, target.params, tiny.PROMPTS, tiny.LENGTHS
     plain = jspec.decode(*arguments, max_new_tokens=6)
     drafted = dict(drafter=built.drafter, drafter_params=built.drafter_params)

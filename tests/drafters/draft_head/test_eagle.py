@@ -162,6 +162,7 @@ def test_dynamic_trees(params, variables, scores, shape):
         assert sorted(found[row]) == sorted(path for path, _ in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoilt", [jnp.nan, jnp.inf])
 def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, variables, spoilt):
     broken = jax.tree.map(lambda leaf: leaf * spoilt, variables["params"])

@@ -23,7 +23,7 @@ from jspec.types import Frame
 LEVELS, BATCH = 3, 2
 
 
-@pytest.fixture(scope="module", params=[0, 9], ids=["dense", "hot"])
+@pytest.fixture(scope="module", params=pairwise.some([0, 9], 9), ids=["dense", "hot"])
 def head(request):
     """(head, variables, the oracle's token info)."""
     head = tiny.lyanna(hot_tokens=request.param)

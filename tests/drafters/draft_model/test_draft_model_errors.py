@@ -117,6 +117,7 @@ def plain():
     return np.asarray(jspec.decode(MODEL, WEIGHTS, PROMPT, max_new_tokens=4).tokens)
 
 
+@pytest.mark.slow
 def test_a_draft_model_serves_whatever_text_fits_its_context(plain):
     """3 + 4 tokens; what the engine makes room for is rounded up, and no text."""
     result = decode(jspec.SpeculativeDecoding(tables.Table(SIZE, context=7), 3))
@@ -127,6 +128,7 @@ def test_a_draft_model_serves_whatever_text_fits_its_context(plain):
     np.testing.assert_array_equal(decode(short, limits=[2, 1]).tokens[:, :1], plain[:, :1])
 
 
+@pytest.mark.slow
 def test_a_tree_may_be_deeper_than_the_text(plain):
     np.testing.assert_array_equal(decode(jspec.SpeculativeDecoding(MODEL, 12)).tokens, plain)
 

@@ -58,6 +58,7 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     assert accepted > 0
 
 
+@pytest.mark.slow
 def test_a_tree_holds_every_path_once_and_values_fall(target):
     drafter = jspec.Lookahead(tiny.VOCAB, 3, 4, 4, pool_from_prompt=True)
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)

@@ -267,6 +267,7 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
         assert state.past.tolist() == held[-capacity:]
 
 
+@pytest.mark.slow
 def test_the_past_of_a_larger_vocabulary_changes_no_token():
     model = tiny.model()
     target, ask = (model, tiny.params(model), [[1, 5, 3]]), dict(max_new_tokens=8)
