@@ -110,9 +110,10 @@ def build(
 def _head(models: Models, name: str | None, kinds: tuple[str, ...]) -> Any:
     from jspec.models import heads
 
+    kind, *others = kinds
     # One that came with the weights is of EAGLE's kinds, of which a method takes several.
-    found = name or (heads.own(models.target) if len(kinds) > 1 else None)
-    return heads.load(found or heads.find(kinds[0], models.target), models.target, only=kinds)
+    found = name or (heads.own(models.target) if others else None)
+    return heads.load(found or heads.find(kind, models.target), models.target, only=kinds)
 
 
 def _check_alone(tree: str, **others: Any) -> None:
