@@ -9,7 +9,6 @@ import tiny
 import jspec
 from jspec import tree as trees
 from jspec.drafters.draft_head.lyanna_resampling import Separate
-from jspec.models import heads
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 
 # A row for each of the contract's.
@@ -22,7 +21,7 @@ _MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
 _HEADS = {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
 _BLOCK, _EAGLE, _LYANNA = tiny.block(), tiny.eagle(), tiny.lyanna()
 _EAGLE3, _MTP = tiny.eagle3(), tiny.mtp()
-_NARROW, _NARROWS = heads.with_candidates(_EAGLE, tiny.variables(_EAGLE), rank=5, count=6)
+_NARROW = tiny.eagle3(candidate_rank=5, num_candidates=6)
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ DRAFTERS = {
         jspec.EAGLE2(_EAGLE3, num_speculative_tokens=8, max_depth=4, beam=4),
         tiny.variables(_EAGLE3),
     ),
-    "eagle_candidates": (jspec.EAGLE(_NARROW, _SMALL), _NARROWS),
+    "eagle_candidates": (jspec.EAGLE(_NARROW, _SMALL), tiny.variables(_NARROW)),
     "mtp": (jspec.EAGLE(_MTP, _SMALL), tiny.variables(_MTP)),
     "medusa": (jspec.Medusa(_MEDUSA, _SMALL), _HEADS),
     "lyanna": (jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3), tiny.variables(_LYANNA)),

@@ -60,17 +60,25 @@ DEFAULTED = ("num_speculative_tokens", "resampled_tokens", "max_depth", "beam")
 OPTIONS = {name: {option.name for option in method.options} for name, method in METHODS.items()}
 
 
+def asked(name, datastore, block_head):
+    """The files that a method cannot do without."""
+    files = {"datastore": datastore} if METHODS[name].needs_options else {}
+    return files | ({"head": block_head} if "block" in name.split("+") else {})
+
+
 def least(kind):
     low = max(kind.low, -1000)
     return low + 1e-3 if isinstance(kind, Number) and kind.above_low else low
 
 
 @pytest.mark.parametrize(("name", "option"), OWN, ids=lambda value: getattr(value, "name", value))
-def test_the_least_value_is_the_drafters_own_least(models, bundled, datastore, name, option):
+def test_the_least_value_is_the_drafters_own_least(
+    models, bundled, datastore, block_head, name, option
+):
     """A drafter checks the bounds in its annotations, and takes the bounds themselves."""
     method = METHODS[name]
     given = bundled if method.needs_training else models
-    needed = NEEDED.get(option.name, {}) | ({"datastore": datastore} if name == "rest" else {})
+    needed = NEEDED.get(option.name, {}) | asked(name, datastore, block_head)
     if option.name in ("max_depth", "beam") and "num_speculative_tokens" in OPTIONS[name]:
         needed = needed | {"num_speculative_tokens": 1}  # more do not fit into so small a tree
     method.make(given, **needed, **{option.name: least(option.kind)})
@@ -94,7 +102,7 @@ def test_a_kind_reads_again_what_it_has_read():
                 assert kind.read(kind.read(value)) == kind.read(value) == value
 
 
-def test_every_drafter_of_the_table_keeps_the_contract(models, bundled, datastore):
+def test_every_drafter_of_the_table_keeps_the_contract(models, bundled, datastore, block_head):
     """A drafter that is built by name stands in tests/contract/methods.py too."""
 
     def kinds(drafter):
@@ -104,17 +112,17 @@ def test_every_drafter_of_the_table_keeps_the_contract(models, bundled, datastor
 
     kept = set().union(*(kinds(drafter) for drafter, _ in contract.DRAFTERS.values()))
     for method in METHODS.values():
-        options = {"datastore": datastore} if method.needs_options else {}
+        options = asked(method.name, datastore, block_head)
         built = method.make(bundled if method.needs_training else models, **options)
         assert kinds(built.drafter) <= kept | {jspec.Autoregressive}, method.name
 
 
-def test_names_are_those_of_the_classes(models, bundled, datastore):
+def test_names_are_those_of_the_classes(models, bundled, datastore, block_head):
     """File = name = class, up to case, underscores and a last "Drafter"; a mixture joins names."""
     for name, method in METHODS.items():
         if "+" in name or name == "auto":
             continue
-        options = {"datastore": datastore} if method.needs_options else {}
+        options = asked(method.name, datastore, block_head)
         built = method.make(bundled if method.needs_training else models, **options)
         kind = type(built.drafter)
         assert kind.__name__.removesuffix("Drafter").lower() == name.replace("_", "")
