@@ -24,13 +24,13 @@ import typer
 from jaxtyping import Array, Float, Int
 
 from benchmarks import model_pairs, options
-from benchmarks.block.replay import Replay
 from benchmarks.harness import command, console, few_programs, headline
 from benchmarks.ledger import Ledger
 from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.next_next import LogitSpec
 from benchmarks.recycling.pool_alone import PoolAlone
+from benchmarks.recycling.replay import Replay
 from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
 from benchmarks.recycling.wordings import task, wording
 from benchmarks.texts import Prompts, pad

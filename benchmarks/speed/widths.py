@@ -16,7 +16,6 @@ from rich.table import Table
 
 import jspec
 from benchmarks import model_pairs, options
-from benchmarks.block.side_by_side import chosen
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.model_pairs import Subject
@@ -75,6 +74,18 @@ def main(
         rows.append(ledger.find(**one)[-1])
     for curve_times in times:
         console.print(table(rows, kinds, dict(zip(buckets, curve_times, strict=True))))
+
+
+def chosen(
+    subject: Subject, count: int, tokens: int, longest: int
+) -> Iterator[tuple[str, list[int]]]:
+    """`count` prompts of each class that has so many short ones, or all; its name and their ids."""
+    for kind in subject.classes:
+        every = len(subject.texts.some(kind, 1 << 30))
+        found = subject.texts.choose(subject.target, kind, every, tokens)
+        short = [ids for _, ids in found if len(ids) <= longest]
+        if len(short) >= count:
+            yield from ((kind, ids) for ids in short[: count or None])
 
 
 def widths_of(text: str) -> tuple[int, ...]:

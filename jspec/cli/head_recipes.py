@@ -8,16 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from jspec._validate.errors import InputError
-from jspec.models.heads import with_candidates
-from jspec.models.heads.block import BlockConfig, BlockHead, block_taps
-from jspec.models.heads.candidates import COLLECTION, retrieve
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
-from jspec.models.heads.registry import kind_of, with_taps
 from jspec.models.load import Loaded
-from jspec.training.block import TrainingBlocks
-from jspec.training.candidates import CandidateDistillation
 from jspec.training.head_jobs import HeadJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
@@ -37,13 +31,10 @@ class HeadKind:
 
     Args:
         job: its settings, where neither recipe nor options say otherwise.
-        build: the module, from the target and the shape's settings. A further stage gets a trained
-            head, its variables and states of the target instead, and gives variables too.
+        build: the module, from the target and the shape's settings.
         objective: from the target, the module and the loss's settings.
         begin: the weights to begin with, from the module and the target; None: random ones.
         memory: what to say of the memory that the trained head will take.
-        trained: the collection of the head's variables that is trained.
-        after: the kinds of trained head that this is a further stage of; (): it begins anew.
     """
 
     job: HeadJob
@@ -51,8 +42,6 @@ class HeadKind:
     objective: Callable[..., Objective]
     begin: Callable[[Any, PyTree], PyTree] | None = None
     memory: Callable[[Any], list[str]] = lambda head: []
-    trained: str = "params"
-    after: tuple[str, ...] = ()
 
 
 _SIZES = (
@@ -102,54 +91,6 @@ def _medusa(target: Loaded, hot_tokens: int | None, **shape: Any) -> MedusaHeads
     model: Any = target.model
     hot = _hot(target, hot_tokens, _FEW_HOT)
     return MedusaHeads(MedusaConfig(model.vocab_size, model.features, **shape, hot_tokens=hot))
-
-
-def _block(
-    target: Loaded,
-    num_taps: int,
-    confidence: bool,
-    markov_rank: int,
-    hot_tokens: int | None,
-    markov_tables: bool | None,
-    intermediate_size: int,
-    **shape: Any,
-) -> BlockHead:
-    layer = _layer(target) | shape
-    layer["intermediate_size"] = intermediate_size or layer["intermediate_size"]
-    if markov_tables is None:
-        markov_tables = target.model.vocab_size <= _LARGE
-    layers = getattr(getattr(target.model, "config", None), "num_layers", 0)
-    if num_taps > layers - 1:
-        raise InputError(
-            f"num_taps is {num_taps} and the target has {layers} layers, of which the first is not "
-            f"tapped; use at most {layers - 1}"
-        )
-    read = layer["hidden_size"] + markov_rank if confidence else 0
-    own: dict[str, Any] = {"qk_norm": True, "taps": block_taps(layers, num_taps)}
-    own |= {"markov_rank": markov_rank, "markov_tables": markov_tables, "confidence_width": read}
-    hot = _hot(target, hot_tokens, _FEW_HOT)
-    return BlockHead(BlockConfig(**layer | own, hot_tokens=hot))
-
-
-def _narrowed(
-    head: Any, variables: PyTree, states: Any, rank: int, count: int
-) -> tuple[Any, PyTree]:
-    """A head with candidates: its own factors, if it has some of this rank, are trained on."""
-    if rank and head.config.candidate_rank == rank:
-        return head.clone(config=replace(head.config, num_candidates=count)), variables
-    return with_candidates(head, variables, rank, count, states)
-
-
-def _distilled(target: Loaded, head: Any, anchors: int) -> Objective:
-    own = KINDS[kind_of(head)]
-    given = {name: anchors for name in ("places", "anchors") if name in own.job.loss}
-    whole = head.clone(config=replace(head.config, candidate_rank=0, num_candidates=0))
-    drafting: Any = own.objective(target, whole, **{**own.job.loss, **given})
-    return CandidateDistillation(whole, retrieve, head.config.num_candidates, drafting)
-
-
-def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
-    return TrainingBlocks(with_taps(target.model, head), head, **loss)
 
 
 def _ahead(target: Loaded, head: Any, places: int | None, **loss: Any) -> Objective:
@@ -218,42 +159,5 @@ KINDS: Mapping[str, HeadKind] = {
         _medusa,
         _ahead,
         begin=fresh,
-    ),
-    "block": HeadKind(
-        HeadJob(
-            _RECIPE,
-            {
-                "num_layers": 2,
-                "num_taps": 3,
-                "block_size": 8,
-                "causal": False,
-                "markov_rank": 64,
-                "markov_tables": None,
-                "confidence": True,
-                "hot_tokens": None,
-                "intermediate_size": 0,
-            },
-            {
-                "anchors": 32,
-                "decay": 4.0,
-                "token_weight": 0.1,
-                "distance_weight": 0.9,
-                "confidence_weight": 1.0,
-                "num_target_tokens": 16,
-            },
-        ),
-        _block,
-        _blocks,
-    ),
-    "candidates": HeadKind(
-        HeadJob(
-            replace(_RECIPE, steps=300, warmup=20, learning_rate=1e-3, weight_decay=0.0),
-            {"rank": 64, "count": 256},
-            {"anchors": 32},
-        ),
-        _narrowed,
-        _distilled,
-        trained=COLLECTION,
-        after=("block", "eagle"),
     ),
 }

@@ -243,16 +243,6 @@ head_command(
     "Train Medusa's heads: from one state, the token at each of several places.",
     train_settings.MEDUSA,
 )
-head_command(
-    "block",
-    "Train a one-pass block head: several tokens from one forward (DFlash, DSpark).",
-    train_settings.BLOCK,
-)
-head_command(
-    "candidates",
-    "Train EAGLE-4's low-rank candidates for a trained head, which --begin-with names.",
-    train_settings.CANDIDATES,
-)
 
 
 @train_app.command("ngrams")

@@ -17,7 +17,7 @@ from rich.table import Table
 from jspec import models
 from jspec._validate.errors import InputError
 from jspec.cli import curves
-from jspec.cli.head_recipes import KINDS, HeadKind
+from jspec.cli.head_recipes import KINDS
 from jspec.cli.train_lm import source
 from jspec.cli.train_progress import shown
 from jspec.cli.train_resume import remember
@@ -29,7 +29,6 @@ from jspec.models.load import Loaded
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
 from jspec.training import head_jobs, heldout, jobs, loop, packing, parallel, sequences
-from jspec.training.candidates import some_states
 from jspec.training.distributions import Observed
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
@@ -38,8 +37,6 @@ from jspec.types import PyTree
 
 USEFUL = 0.3
 """The share of right first tokens below which a head is called untrained."""
-MEASURES = ("acceptance", "recall")
-"""Metrics with an entry for each draft step, of which an objective has one."""
 HELDOUT_CURVE = "heldout_curve.jsonl"
 """The file of a run's scores on held-out text, a line for each time that it was scored."""
 
@@ -162,8 +159,7 @@ class TrainingRun:
     @property
     def frozen(self) -> PyTree:
         """The arrays that the objective reads and does not train."""
-        trained = KINDS[self.kind].trained
-        borrowed = {name: value for name, value in self.variables.items() if name != trained}
+        borrowed = {name: value for name, value in self.variables.items() if name != "params"}
         return self.devices.copy({"target": self.target.params, "borrowed": borrowed})
 
     def batch(
@@ -213,14 +209,11 @@ def prepare(
     parts = text(**texts, target=target, length=job.sequence, share=job.heldout)
     whole = sequences.join(list(parts.train.values()))
     job = job.stepped(len(whole))
-    known, began_with = KINDS[kind], None
-    if known.after:
-        head, variables = further(begin_with, target, whole, known, **job.shape)
+    head, began_with = KINDS[kind].build(target, **job.shape), None
+    if begin_with is None:
+        variables = start(kind, head, target, whole, job.seed)
     else:
-        head = known.build(target, **job.shape)
-        trained = begin_with and trained_before(begin_with, head, target, kind)
-        variables = trained or start(kind, head, target, whole, job.seed)
-    if begin_with is not None:
+        variables = trained_before(begin_with, head, target, kind)
         began_with = fingerprint(variables["params"])[:16]
     ours = fingerprint(target.params)
     return TrainingRun(kind, job, target, ours, parts, whole, head, variables, began_with, devices)
@@ -261,24 +254,6 @@ def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
                 "give the settings that it was trained with"
             )
     return variables
-
-
-def further(
-    name: str | None, target: Loaded, text: Sequences, kind: HeadKind, **shape: Any
-) -> tuple[Any, PyTree]:
-    """The module and the variables of a further stage of a trained head's training.
-
-    Raises:
-        InputError: if there is no such head, or the shape does not fit it.
-    """
-    if name is None:
-        raise InputError(
-            f"this goes on from a trained head of kind {' or '.join(kind.after)}, and none was "
-            "named; give it with --begin-with"
-        )
-    head, variables = heads.read_variables(name, target, kind.after)
-    states = some_states(target.model, target.params, text)
-    return kind.build(head, variables, states=states, **shape)
 
 
 def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
@@ -328,7 +303,7 @@ def train(
     checkpoints = folders.Checkpoints(out, run.settings, resume)
     if command is not None:
         remember(out, command)
-    size = sum(leaf.size for leaf in jax.tree.leaves(run.variables[kind.trained]))
+    size = sum(leaf.size for leaf in jax.tree.leaves(run.variables["params"]))
     console.print(f"{size:,} parameters, {len(run.whole):,} sequences of text")
     for line in kind.memory(run.head):
         console.print(line)
@@ -342,7 +317,7 @@ def train(
         return run.batch(run.whole, chosen, None if held is None else held[chosen], step)
 
     frozen, copy = run.frozen, run.devices.copy
-    params = copy(run.variables[kind.trained])
+    params = copy(run.variables["params"])
 
     forget_scores(out / HELDOUT_CURVE, checkpoints.latest())
 
@@ -370,7 +345,7 @@ def train(
     # A run that was lengthened replaces what it saved when it was shorter.
     shutil.rmtree(out / "head", ignore_errors=True)
     record = {**run.settings, "steps": job.recipe.steps, "heldout_scores": scores}
-    own = {**run.variables, kind.trained: params}
+    own = {**run.variables, "params": params}
     own.pop(heads.TARGET, None)
     heads.save(out / "head", run.head, jax.tree.map(narrow, own), run.target, record)
     console.print(f"head in {out / 'head'}", soft_wrap=True)
@@ -396,15 +371,8 @@ def store(run: TrainingRun, folder: Path, dtype: str, console: Console) -> State
 
 def told(report: loop.UpdateMetrics) -> str:
     """Loss, and how good each draft step is."""
-    name = measure(report.metrics)
-    steps: Any = report.metrics.get(name, ())
-    shares = " ".join(f"{share:.2f}" for share in steps)
-    return f"loss {report.loss:.3f}" + (f", {name} {shares}" if shares else "")
-
-
-def measure(metrics: Mapping[str, Any]) -> str:
-    """The metric that says how good the draft steps are: acceptance, or candidates' recall."""
-    return next((name for name in MEASURES if name in metrics), MEASURES[0])
+    steps: Any = report.metrics["acceptance"]
+    return f"loss {report.loss:.3f}, acceptance " + " ".join(f"{share:.2f}" for share in steps)
 
 
 def evaluate(
@@ -428,11 +396,10 @@ def evaluate(
 
 
 def untrained(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """A sentence where the head is no help yet; "" if it is, or if nobody can tell."""
-    told = [score for score in scores.values() if "acceptance" in score]
-    first = [(score["acceptance"][0], score["tokens"]) for score in told]
+    """A sentence where the head is no help yet; "" if it is."""
+    first = [(score["acceptance"][0], score["tokens"]) for score in scores.values()]
     share = sum(right * count for right, count in first) / max(sum(n for _, n in first), 1)
-    if not first or share >= USEFUL:
+    if share >= USEFUL:
         return ""
     return (
         f"this head is hardly trained yet: its first token is right {share:.0%} of the time on "
@@ -442,10 +409,9 @@ def untrained(scores: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Acceptance or recall by draft step, where the objective tells it."""
-    name = measure(next(iter(scores.values())))
-    grid = Table("class", "loss", f"{name} by step", title="held out")
+    """Loss and acceptance by draft step."""
+    grid = Table("class", "loss", "acceptance by step", title="held out")
     for label, score in scores.items():
-        shares = " ".join(f"{share:.3f}" for share in score.get(name, ()))
+        shares = " ".join(f"{share:.3f}" for share in score["acceptance"])
         grid.add_row(label, f"{score['loss']:.3f}", shares)
     return grid

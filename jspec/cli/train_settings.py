@@ -152,37 +152,6 @@ LYANNA = (
     ),
     JobOption("first_token", True, "Tell the first draft step the token."),
 )
-BLOCK = (
-    *_HEAD,
-    JobOption("num_layers", 2, "Layers of the head.", flag="layers"),
-    JobOption("num_taps", 3, "Layers of the target whose states it reads.", flag="taps"),
-    JobOption("block_size", 8, "Tokens that it drafts at once."),
-    JobOption("causal", False, "Let a drafted place see only the places before it."),
-    JobOption("markov_rank", 64, "Width of what the token before tells; 0 leaves it out."),
-    JobOption(
-        "markov_tables",
-        "false of more than 40000 tokens",
-        "Give every token a vector for it, not maps of the target's.",
-        kind=bool,
-    ),
-    JobOption("confidence", True, "Train a head that says how sure it is."),
-    _DRAFTED,
-    JobOption("intermediate_size", 0, "Width inside its MLPs; 0 is the target's."),
-    JobOption("anchors", 32, "Blocks of a sequence at each update."),
-    JobOption("decay", 4.0, "Tokens over which a place's weight falls to a third."),
-    JobOption("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
-    JobOption("distance_weight", 0.9, "Weight of the distance to the target's probabilities."),
-    JobOption("confidence_weight", 1.0, "Weight of the confidence's cross-entropy."),
-    JobOption(
-        "num_target_tokens", 16, "Tokens of the target's probabilities that the head is held to."
-    ),
-)
-CANDIDATES = (
-    *_with(_HEAD, {"steps": 300, "warmup": 20, "learning_rate": 1e-3, "weight_decay": 0.0}),
-    JobOption("rank", 64, "Rank of the product that finds them."),
-    JobOption("count", 256, "Candidates of each state.", flag="candidates"),
-    JobOption("anchors", 32, "Places of a sequence that are drafted from at each update."),
-)
 MEDUSA = (
     *_with(_HEAD, {"learning_rate": 1e-3}),
     JobOption("decay", 0.8, "Weight of a head relative to the one before."),

@@ -132,8 +132,4 @@ _COUNTS = {
     "unroll",
     "num_heads",
     "num_layers",
-    "num_taps",
-    "block_size",
-    "anchors",
-    "num_target_tokens",
 }

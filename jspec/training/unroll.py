@@ -115,24 +115,6 @@ class Unrolled:
         names = "acceptance", "state_loss", "token_loss"
         return total, dict(zip(names, map(jnp.stack, zip(*told, strict=True)), strict=True))
 
-    def drafted(
-        self, variables: PyTree, frozen: PyTree, batch: Batch
-    ) -> tuple[Float[Array, "D B A E"], Bool[Array, "D B A"]]:
-        """The states that the head predicts at the scored places, by step, and which are there.
-
-        Args:
-            variables: the head's.
-            frozen: see `loss`.
-            batch: text.
-        """
-        states = observed(self.target, frozen, batch).hidden
-        at, chosen = self._scored_places(batch)
-        steps = self.predictions(variables, states, batch.tokens, at)
-        hidden: list[Any] = [output.hidden for output in steps]
-        hidden[0] = _placed(hidden[0], at)
-        live = [_placed(_there(batch, step), at) & chosen for step in range(self.steps)]
-        return jnp.stack(hidden), jnp.stack(live)
-
     def _scored_places(self, batch: Batch) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
         """The pairs whose tokens are scored, and which of them are there."""
         if self.places:

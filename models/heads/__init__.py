@@ -1,6 +1,5 @@
 """Draft heads: their networks, one table of their kinds, their files, and published ones."""
 
-from jspec.models.heads.candidates import with_candidates
 from jspec.models.heads.loading import LoadedHead, bundled, find, load, own, read_variables
 from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, kind_of
 from jspec.models.heads.store import save
@@ -17,5 +16,4 @@ __all__ = [
     "own",
     "read_variables",
     "save",
-    "with_candidates",
 ]

@@ -107,7 +107,7 @@ def gathered(head: Any, variables: PyTree) -> PyTree:
     """The variables with the rows of the hot tokens, which decoding then need not gather.
 
     Args:
-        head: a block head, EAGLE's or Medusa's.
+        head: EAGLE's or Medusa's.
         variables: as they were trained.
     """
     if not head.config.hot_tokens:

@@ -13,16 +13,14 @@ from jspec._validate.errors import InputError
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.decoder import Decoder
-from jspec.models.heads import candidates
-from jspec.models.heads.candidates import CandidateConfig
 from jspec.models.linear import Linear, unembed
-from jspec.models.llama import Block
+from jspec.models.llama import Block, LlamaConfig
 from jspec.models.norms import RMSNorm
 from jspec.types import PyTree
 
 
 @dataclass(frozen=True)
-class BlockConfig(CandidateConfig):
+class BlockConfig(LlamaConfig):
     """Shape of the layers, and which of the published heads it is.
 
     Args:
@@ -34,17 +32,12 @@ class BlockConfig(CandidateConfig):
         causal: whether a row sees only the rows before it (JetSpec), or all of its block.
         mask_token: the token whose embedding stands in the empty slots; -1 is a trained vector.
         markov_rank: width of the map from a token to the scores of the next (DSpark); 0 is none.
-        markov_tables: whether that map has vectors of its own for every token (DSpark). False makes
-            them of the target's embeddings and scores by two matrices, which takes a hundredth of
-            the weights at a large vocabulary and learns from less text.
         confidence_width: numbers that the confidence head reads: a row's state, or the state and
             the token before it as the Markov map has it; 0 is no confidence head.
         draft_tokens: tokens that it scores, by a head of its own; 0 is all, by the target's head.
-        hot_tokens: tokens that it scores by their rows of the target's head; 0 is all.
 
     Raises:
-        InputError: if no slot is of a token to come, the confidence head reads neither, or there is
-            a head of its own and hot tokens of the target's.
+        InputError: if no slot is of a token to come, or the confidence head reads neither.
     """
 
     taps: tuple[int, ...] = (1,)
@@ -55,16 +48,8 @@ class BlockConfig(CandidateConfig):
     markov_rank: int = 0
     confidence_width: int = 0
     draft_tokens: int = 0
-    hot_tokens: int = 0
-    markov_tables: bool = True
 
     def __post_init__(self):
-        super().__post_init__()
-        if self.draft_tokens and self.hot_tokens:
-            raise InputError(
-                f"hot_tokens is {self.hot_tokens} and the head scores {self.draft_tokens} tokens "
-                "by a head of its own; leave one of them at 0"
-            )
         if not 0 <= self.first_slot < self.block_size:
             raise InputError(
                 f"first_slot is {self.first_slot} and the block has {self.block_size} slots; use "
@@ -154,7 +139,7 @@ class BlockHead(Decoder):
     @property
     def num_scored(self) -> int:
         """The number d of tokens that it scores."""
-        return self.config.draft_tokens or self.config.hot_tokens or self.vocab_size
+        return self.config.draft_tokens or self.vocab_size
 
     @nn.nowrap
     def scored(self, params: PyTree) -> Int[Array, " d"]:
@@ -198,11 +183,8 @@ class BlockHead(Decoder):
         table = config.vocab_size, width
         self.target_embed = self.variable("target", "embed", jnp.zeros, table, self.param_dtype)
         size = self.num_scored
-        if config.candidate_rank:
-            candidates.declare(self, config)
-        if self._is_narrow:
-            self.ids = self.variable("scored", "ids", jnp.arange, size)
         if config.draft_tokens:
+            self.ids = self.variable("scored", "ids", jnp.arange, size)
             self.head = self.param("head", normal, (size, width), self.param_dtype)
         else:
             self.target_head = self.variable("target", "head", jnp.zeros, table, self.param_dtype)
@@ -212,11 +194,11 @@ class BlockHead(Decoder):
         if config.mask_token < 0:
             self.mask = self.param("mask", normal, (width,), self.param_dtype)
         if rank := config.markov_rank:
-            before, after = (config.vocab_size, size) if config.markov_tables else (width, width)
-            self.markov_from = self.param("markov_from", normal, (before, rank), self.param_dtype)
+            before = config.vocab_size, rank
+            self.markov_from = self.param("markov_from", normal, before, self.param_dtype)
             # Zero, so that a new head is one without a Markov map.
             self.markov_to = self.param(
-                "markov_to", nn.initializers.zeros, (after, rank), self.param_dtype
+                "markov_to", nn.initializers.zeros, (size, rank), self.param_dtype
             )
         if config.confidence_width:
             self.certainty = Linear(1, True, *dtypes)
@@ -228,7 +210,7 @@ class BlockHead(Decoder):
         positions: Int[Array, "B A"],
         mask: Bool[Array, "B A S"],
     ) -> Float[Array, "B A D E"]:
-        """States of the blocks of A anchors in a text: what training reads, without a cache.
+        """States of the blocks of A anchors in a text, without a cache.
 
         Args:
             hidden: the target's, at positions 0 .. S - 1.
@@ -290,7 +272,8 @@ class BlockHead(Decoder):
 
     def scores(self, hidden: Float[Array, "*S E"]) -> Float[Array, "*S d"]:
         """Scores of states."""
-        return candidates.scores(self, hidden, self._rows_scored())
+        table = self.head if self.config.draft_tokens else self.target_head.value
+        return unembed(hidden.astype(self.dtype), table)
 
     def informed(
         self, scores: Float[Array, "*S d"], tokens: Int[Array, "*S"]
@@ -300,11 +283,7 @@ class BlockHead(Decoder):
 
     def scored_ids(self) -> Int[Array, " d"]:
         """The tokens that it scores."""
-        return self.ids.value if self._is_narrow else jnp.arange(self.vocab_size)
-
-    def hot_rows(self) -> dict[str, Array]:
-        """The rows of the target's head that it scores by, one behind the other."""
-        return {"head": self.target_head.value[self.ids.value]} if self.config.hot_tokens else {}
+        return self.ids.value if self.config.draft_tokens else jnp.arange(self.vocab_size)
 
     def added(
         self, tokens: Int[Array, "*S"], following: Int[Array, "*S K"]
@@ -313,53 +292,24 @@ class BlockHead(Decoder):
         if not self.config.markov_rank:
             return jnp.zeros(following.shape, jnp.float32)
         rows = following
-        if self._is_narrow and (self.config.markov_tables or self.config.draft_tokens):
+        if self.config.draft_tokens:
             size = len(self.ids.value)
             places = jnp.zeros(self.vocab_size, jnp.int32)
             rows = places.at[self.ids.value].set(jnp.arange(size, dtype=jnp.int32))[following]
         return jnp.einsum(
             "...r,...kr->...k",
             self._before(tokens),
-            self._of_following(rows),
+            self.markov_to[rows].astype(self.dtype),
             preferred_element_type=jnp.float32,
         )
 
-    @property
-    def _is_narrow(self) -> bool:
-        return bool(self.config.draft_tokens or self.config.hot_tokens)
-
-    def _rows_scored(self) -> Float[Array, "d E"]:
-        """The rows that states are scored by."""
-        if self.config.draft_tokens:
-            return self.head
-        if not self._is_narrow:
-            return self.target_head.value
-        # Gathered once for decoding, see `base.gathered`.
-        if self.has_variable("hot", "head"):
-            return self.get_variable("hot", "head")
-        return self.hot_rows()["head"]
-
     def _before(self, tokens: Int[Array, "*S"]) -> Float[Array, "*S r"]:
         """The Markov map's vectors of tokens that stand before others."""
-        if self.config.markov_tables:
-            return self.markov_from[tokens].astype(self.dtype)
-        embedded = self.target_embed.value[tokens].astype(self.dtype)
-        return embedded @ self.markov_from.astype(self.dtype)
-
-    def _of_following(self, rows: Int[Array, "*S K"]) -> Float[Array, "*S K r"]:
-        """Its vectors of tokens that may follow, by their rows."""
-        if self.config.markov_tables:
-            return self.markov_to[rows].astype(self.dtype)
-        table = self.head if self.config.draft_tokens else self.target_head.value
-        return table[rows].astype(self.dtype) @ self.markov_to.astype(self.dtype)
+        return self.markov_from[tokens].astype(self.dtype)
 
     def _after(self, tokens: Int[Array, "*S"]) -> Float[Array, "*S d"]:
         """What tokens add to the scores of those that it scores."""
-        before = self._before(tokens)
-        if self.config.markov_tables:
-            return unembed(before, self.markov_to)
-        # Back to a state's width: two narrow products instead of a table of all tokens.
-        return unembed(before @ self.markov_to.T.astype(self.dtype), self._rows_scored())
+        return unembed(self._before(tokens), self.markov_to)
 
     def confident(
         self, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]

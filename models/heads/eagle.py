@@ -8,16 +8,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
-from jspec.models.heads import candidates
 from jspec.models.heads.base import TransformerHead
-from jspec.models.heads.candidates import CandidateConfig
 from jspec.models.linear import Linear, unembed
-from jspec.models.llama import Block
+from jspec.models.llama import Block, LlamaConfig
 from jspec.types import Output, PyTree
 
 
 @dataclass(frozen=True)
-class EAGLEConfig(CandidateConfig):
+class EAGLEConfig(LlamaConfig):
     """Shape of the layer, and of what it scores.
 
     Args:
@@ -47,8 +45,6 @@ class EAGLEHead(TransformerHead):
         dtypes = self.dtype, self.param_dtype
         self.fuse = Linear(self.config.hidden_size, True, *dtypes)
         self.layer = Block(self.config, *dtypes, input_norm=False)
-        if self.config.candidate_rank:
-            candidates.declare(self, self.config)
         if self.config.hot_tokens:
             self.ids = self.variable("scored", "ids", jnp.arange, self.config.hot_tokens)
 
@@ -69,7 +65,7 @@ class EAGLEHead(TransformerHead):
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The target's scores after states, -inf for tokens that it does not score."""
         if not self.config.hot_tokens:
-            return candidates.scores(self, hidden, self.target_head.value)
+            return super().logits(hidden)
         scores = self.hot_scores(hidden)
         wide = jnp.full((*scores.shape[:-1], self.vocab_size), -jnp.inf, scores.dtype)
         return wide.at[..., self.ids.value].set(scores, unique_indices=True)

@@ -8,17 +8,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
-from jspec.models.heads import candidates
 from jspec.models.heads.base import TransformerHead
-from jspec.models.heads.candidates import CandidateConfig
-from jspec.models.linear import Linear
-from jspec.models.llama import Block, kept_sizes
+from jspec.models.linear import Linear, unembed
+from jspec.models.llama import Block, LlamaConfig, kept_sizes
 from jspec.models.norms import RMSNorm
 from jspec.types import Output
 
 
 @dataclass(frozen=True)
-class MTPConfig(CandidateConfig):
+class MTPConfig(LlamaConfig):
     """Shape of the layer, which is one of the target's family: `layers` has one entry.
 
     Args:
@@ -59,8 +57,6 @@ class MTPHead(TransformerHead):
             self.head = self.param("head", init, table, self.param_dtype)
         else:
             self.target_head = self.variable("target", "head", jnp.zeros, table, self.param_dtype)
-        if config.candidate_rank:
-            candidates.declare(self, config)
         self.fuse = Linear(config.hidden_size, False, *dtypes)
         self.token_norm, self.state_norm, self.norm = (
             RMSNorm(config.norm_eps, *dtypes, config.norm_offset) for _ in range(3)
@@ -85,4 +81,4 @@ class MTPHead(TransformerHead):
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The scores of states that the head predicted, which have been through its norm."""
         table = self.head if self.config.own_head else self.target_head.value
-        return candidates.scores(self, hidden, table)
+        return unembed(hidden.astype(self.dtype), table)

@@ -45,7 +45,7 @@ class HeadKind:
 
 
 HEAD_KINDS: Mapping[str, HeadKind] = {
-    "block": HeadKind(BlockHead, prepare=gathered),
+    "block": HeadKind(BlockHead),
     "eagle": HeadKind(EAGLEHead, prepare=gathered),
     "eagle3": HeadKind(EAGLE3Head),
     "lyanna": HeadKind(LyannaHead, prepare=collapse),

@@ -25,7 +25,6 @@ ASKED = [
         ("prompt lookup", "jspec-800k", None),
         ("suffix", "jspec-800k", None),
         ("EAGLE", "jspec-7m", "jspec-7m/eagle"),
-        ("block", "jspec-7m", "jspec-7m/block"),
     ],
 )
 def test_replayed_rounds_are_those_of_decoding(label, name, head):

@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 import jspec
-from benchmarks.block.replay import Replay
+from benchmarks.recycling.replay import Replay
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec.drafters.draft_head.block import BlockDrafter

@@ -18,6 +18,7 @@ _DRAFT = tiny.draft()
 _MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
 _BLOCK, _EAGLE, _LYANNA = tiny.block(), tiny.eagle(), tiny.lyanna()
 _EAGLE3, _MTP = tiny.eagle3(), tiny.mtp()
+_NARROW = tiny.eagle3(candidate_rank=5, num_candidates=6)
 _COSTS = jspec.CostCurve.of({6: 1.0, 12: 1.1, 30: 1.6})
 
 
@@ -186,6 +187,7 @@ _MAKERS = {
         jspec.EAGLE2(_EAGLE3, num_speculative_tokens=8, max_depth=4, beam=4),
         _variables(_EAGLE3),
     ),
+    "eagle_candidates": lambda: (jspec.EAGLE(_NARROW, _SMALL), _variables(_NARROW)),
     "mtp": lambda: (jspec.EAGLE(_MTP, _SMALL), _variables(_MTP)),
     "medusa": lambda: (jspec.Medusa(_MEDUSA, _SMALL), _medusa()),
     "lyanna": lambda: (

@@ -3,10 +3,14 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import pytest
 import tiny
 
 from jspec.models import heads, load
+from jspec.models.heads.block import BlockConfig, BlockHead
+from jspec.models.heads.registry import shapes
 from jspec.models.load import Loaded
 
 WORDS = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(tiny.VOCAB)})
@@ -35,6 +39,17 @@ def draft():
 @pytest.fixture(scope="session")
 def bundled():
     return load("jspec-7m")
+
+
+@pytest.fixture(scope="session")
+def block_head(tmp_path_factory, bundled):
+    """The folder of a head for jspec-7m that drafts 6 tokens; all its weights are 0."""
+    folder = tmp_path_factory.mktemp("block") / "head"
+    shape = dict(taps=(2, 4, 6), block_size=6, markov_rank=4, confidence_width=260)
+    head = BlockHead(BlockConfig(4096, 256, 688, 1, 4, 2, 64, 1024, **shape))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes(head))
+    heads.save(folder, head, zeros, bundled)
+    return str(folder)
 
 
 @pytest.fixture

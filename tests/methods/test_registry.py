@@ -23,12 +23,14 @@ def datastore(tmp_path_factory, target):
 
 
 @pytest.fixture(scope="module")
-def make(target, draft, bundled, datastore):
+def make(target, draft, bundled, block_head, datastore):
     """Builds a method for models that suit it, as a member of a merge is."""
 
     def build(method, **options):
         if method.needs_options:
             options = {"datastore": datastore} | options
+        if "block" in method.name.split("+"):  # none is bundled
+            options = {"head": block_head} | options
         models = Models(bundled) if method.needs_training else Models(target, draft)
         return method.make(models, **options)
 

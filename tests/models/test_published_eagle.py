@@ -257,31 +257,6 @@ def test_variants_are_refused(tmp_path, config, made, why):
         heads.load(write(tmp_path / "head", FOURTH | config, made or tensors(FOURTH)), TARGET)
 
 
-def test_candidates_of_a_head_of_our_own():
-    """All of its tokens as candidates: the head itself; few: the best of these by the full head."""
-    head, params = tiny.eagle(), tiny.variables(tiny.eagle())
-    hidden = jnp.asarray(normal(1, 40, E, seed=9)) * 3
-    whole = head.score(params, hidden)
-    every, held = heads.with_candidates(head, params, rank=3, count=V)
-    np.testing.assert_allclose(every.score(held, hidden), whole, rtol=1e-5, atol=1e-6)
-    few, held = heads.with_candidates(head, params, rank=12, count=6)
-    found = np.asarray(few.score(held, hidden))
-    assert (np.isfinite(found).sum(-1) == 6).all()
-    np.testing.assert_allclose(found[np.isfinite(found)], whole[np.isfinite(found)], rtol=1e-5)
-    hits = (found.argmax(-1) == np.asarray(whole).argmax(-1)).mean()
-    poor, bad = heads.with_candidates(head, params, rank=1, count=6)
-    assert hits > 0.9 > (np.asarray(poor.score(bad, hidden)).argmax(-1) == whole.argmax(-1)).mean()
-    hot = tiny.eagle(hot_tokens=7)
-    freed, _ = heads.with_candidates(
-        hot, params | {"scored": {"ids": jnp.arange(7)}}, rank=12, count=6
-    )
-    assert freed == few
-    with pytest.raises(ValueError, match="there are no states to find the factors by"):
-        heads.with_candidates(head, params, rank=3, count=5, states=np.zeros((0, E)))
-    with pytest.raises(ValueError, match=r"num_candidates is 0; pass an integer in 1 \.\. 23"):
-        heads.with_candidates(head, params, rank=3, count=0)
-
-
 def test_the_factors_are_the_nearest_of_their_rank():
     table = normal(40, 12, seed=2).astype(np.float64)
     left, values, right = np.linalg.svd(table, full_matrices=False)
@@ -289,18 +264,3 @@ def test_the_factors_are_the_nearest_of_their_rank():
         found = candidates.factors(table, rank)
         best = (left[:, :rank] * values[:rank]) @ right[:rank]
         np.testing.assert_allclose(found["up"] @ found["down"], best, atol=1e-5)
-
-
-def test_states_say_which_directions_count():
-    """Nearest in the mean square of the scores; the plain SVD is further away."""
-    table, states = normal(40, 12, seed=2), normal(500, 12, seed=3) * np.linspace(0.1, 5, 12)
-    scores = states.astype(np.float64) @ table.T
-
-    def off(found):
-        return np.square(states @ found["down"].T @ found["up"].T - scores).sum()
-
-    values = np.linalg.svd(scores, compute_uv=False)
-    least = np.square(values[4:]).sum()
-    near, plain = candidates.factors(table, 4, states), candidates.factors(table, 4)
-    assert least <= off(near) < 1.05 * least
-    assert off(plain) > 1.5 * off(near)

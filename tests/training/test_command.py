@@ -97,8 +97,6 @@ KINDS = {
     "eagle": train_settings.EAGLE,
     "lyanna": train_settings.LYANNA,
     "medusa": train_settings.MEDUSA,
-    "block": train_settings.BLOCK,
-    "candidates": train_settings.CANDIDATES,
 }
 
 
@@ -112,7 +110,7 @@ def test_help_shows_the_defaults_of_the_jobs():
         held = vars(job.recipe) | vars(job) | dict(job.shape) | dict(job.loss)
         for setting in settings:
             # They depend on the vocabulary.
-            computed = setting.name in ("hot_tokens", "markov_tables", "places")
+            computed = setting.name in ("hot_tokens", "places")
             assert held[setting.name] == (None if computed else setting.default), setting.name
         named = {setting.name for setting in settings}
         assert {*job.shape, *job.loss} <= named, "every setting of its own is an option"

@@ -25,7 +25,6 @@ TWO = {
     "eagle": ["--unroll", 2],
     "lyanna": ["--unroll", 2],
     "medusa": ["--heads", 2],
-    "block": ["--block-size", 2, "--taps", 1, "--layers", 1, "--markov-rank", 4, "--anchors", 3],
 }
 """So many draft steps."""
 TEXTS = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
@@ -79,7 +78,7 @@ def curve(out):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind == "block")) for kind in TWO],
+    params=list(TWO),
 )
 def whole(request, folder, tmp_path_factory):
     """(kind, folder) of a run that nothing interrupted."""
@@ -194,62 +193,6 @@ def test_a_run_begins_with_a_trained_head(folder, whole, tmp_path):
     for name, weights in before.items():
         np.testing.assert_array_equal(after[name], weights)
     assert json.loads((tmp_path / "head/head.json").read_text())["training"]["began_with"]
-
-
-@pytest.mark.parametrize(
-    "whole", ["eagle", pytest.param("block", marks=pytest.mark.slow)], indirect=True
-)
-def test_candidates_are_a_second_stage(folder, whole, tmp_path):
-    kind, out = whole
-    small = [*SMALL, "--rank", 4, "--candidates", 40, "--begin-with", out]
-    code, output = run("candidates", folder, tmp_path, folder / "rows.jsonl", small=small)
-    assert code == 0 and "training 6 of 6: loss" in output and "recall by step" in output, output
-    target = models.load(folder / "model")
-    head, variables = heads.read_variables(tmp_path / "head", target, only=kind)
-    assert (head.config.candidate_rank, head.config.num_candidates) == (4, 40)
-    # The head stays as it is, bit by bit, and the factors move.
-    first, before = heads.read_variables(out / "head", target)
-    jax.tree.map(np.testing.assert_array_equal, variables["params"], before["params"])
-    assert heads.with_candidates(first, before, 4, 40)[0] == head
-    steps = {"eagle": 3, "block": 2}[kind]
-    assert all(len(line["divergence"]) == steps for line in curve(tmp_path))
-    sizes = [(at / "head/head.safetensors").stat().st_size for at in (out, tmp_path)]
-    assert sizes[1] < sizes[0] + 3 * 2 * 4 * (270 + 16), "everything is in bfloat16"
-    # A run that begins with its own candidates goes on with these.
-    small = [*SMALL, "--steps", 1, "--rank", 4, "--candidates", 30, "--lr", "1e-9"]
-    small += ["--begin-with", tmp_path]
-    code, output = run("candidates", folder, tmp_path / "on", folder / "rows.jsonl", small=small)
-    assert code == 0, output
-    later, held = heads.read_variables(tmp_path / "on/head", target)
-    assert later.config.num_candidates == 30
-    jax.tree.map(np.testing.assert_array_equal, held["candidates"], variables["candidates"])
-    (score,) = json.loads((tmp_path / "heldout.json").read_text()).values()
-    assert all(0 < share <= 1 for share in score["recall"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ([], "a trained head of kind block or eagle, and none was named; give it with --begin-"),
-        (["--begin-with", "{folder}/absent"], "absent"),
-        (
-            ["--begin-with", "{out}", "--rank", "17"],
-            "rank is 17; pass an integer in 1 .. 16, the width",
-        ),
-        (["--begin-with", "{out}", "--rank", "0"], "rank is 0; pass an integer in 1 .. 16"),
-        (
-            ["--begin-with", "{out}", "--rank", "2", "--candidates", "0"],
-            "num_candidates is 0; pass an integer",
-        ),
-    ],
-)
-@pytest.mark.parametrize("whole", ["eagle"], indirect=True)
-def test_candidates_that_cannot_be_are_one_sentence(folder, whole, tmp_path, changes, message):
-    filled = [change.format(folder=folder, out=whole[1]) for change in changes]
-    code, output = run(
-        "candidates", folder, tmp_path / "run", folder / "rows.jsonl", small=[*SMALL, *filled]
-    )
-    assert code == 2 and message in output and "Traceback" not in output, output
 
 
 @pytest.mark.parametrize("whole", [pytest.param("medusa", marks=pytest.mark.slow)], indirect=True)
