@@ -53,7 +53,7 @@ def test_a_script_runs(script, tmp_path):
     assert not list(tmp_path.iterdir()), "an example leaves no files behind"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_the_150_lines_write_the_tokens_of_decode(temperature):
     path = EXAMPLES / "speculative_decoding_in_150_lines.py"
     assert len(path.read_text("utf-8").splitlines()) <= 150

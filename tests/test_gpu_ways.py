@@ -42,16 +42,13 @@ def generated(name, **request):
     return result
 
 
+# The functions that have such a way are compared one by one in the quick tests of their modules.
+pytestmark = pytest.mark.slow
 CASES = [
     ("token_recycling", True),
-    *(
-        pytest.param(case, marks=pytest.mark.slow)
-        for case in (
-            ("token_recycling", False),
-            ("widths and back-offs", False),
-            ("widths and back-offs", True),
-        )
-    ),
+    ("token_recycling", False),
+    ("widths and back-offs", False),
+    ("widths and back-offs", True),
 ]
 
 
@@ -86,7 +83,6 @@ def test_a_generation_is_the_same(by_gpu_ways):
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by_gpu_ways", [("widths and back-offs", False)], indirect=True, ids=str)
 def test_there_are_back_offs_and_drafts(by_gpu_ways):
     """Or else the loops that take turns would not have been compared."""

@@ -102,7 +102,13 @@ class Told:
         return self.inner.apply(params, tokens, *rest)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("llama", "neox") else pytest.mark.slow)
+        for name in MODELS
+    ],
+)
 def test_one_row_of_tokens_gives_what_the_trees_give(name):
     """Rows with texts of their own length, one of which has ended; what is absent is 0."""
     model = MODELS[name]

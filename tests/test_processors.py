@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import refusals
 import tables
 import tiny
 
@@ -305,9 +306,8 @@ def repeat_last(logits, history, strength):
     return jnp.where(same, logits + strength[:, None, None], logits)
 
 
-@pytest.mark.parametrize(
-    ("listed", "said"),
-    [
+def test_what_is_none_is_refused():
+    cases = [
         ([lambda logits: logits], "pass what jspec.processors, jspec.grammar"),
         (
             [processors.own(lambda logits, history, values: logits[:1])],
@@ -324,11 +324,9 @@ def repeat_last(logits, history, strength):
         ([processors.banned_tokens([[1], 2, [], []])], "a row of banned_tokens is 2; pass a list"),
         ([processors.banned_sequences([[]])], r"banned_sequences\[0\] is empty"),
         ([processors.min_tokens(-1)], r"min_tokens\[0\] is -1, outside"),
-    ],
-)
-def test_what_is_none_is_refused(listed, said):
-    with pytest.raises(jspec.InputError, match=said):
-        jspec.prefill(MODEL, WEIGHTS, **CALL, sampling=jspec.Sampling(), processors=listed)
+    ]
+    call = dict(CALL, model=MODEL, params=WEIGHTS, sampling=jspec.Sampling())
+    refusals.check(cases, lambda listed: jspec.prefill(**call, processors=listed))
 
 
 def test_a_processor_needs_no_values():
@@ -349,19 +347,14 @@ def test_other_values_compile_nothing():
     assert len(model.traces) == 1
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
+def test_what_is_no_list_is_refused_at_once():
+    refusals.check([
         (lambda: processors.banned_tokens(5), "banned_tokens is 5; pass a list of token ids"),
         (lambda: processors.banned_tokens([1], capacity=None), "capacity is None; pass an integer"),
         (lambda: processors.logit_bias({}, capacity="x"), "capacity is 'x'; pass an integer"),
         (lambda: processors.banned_sequences(5), "banned_sequences is 5; pass lists of token ids"),
         (lambda: processors.banned_sequences([5]), r"banned_sequences\[0\] is 5; pass a list"),
-    ],
-)
-def test_what_is_no_list_is_refused_at_once(make, said):
-    with pytest.raises(jspec.InputError, match=said):
-        make()
+    ])  # fmt: skip
 
 
 def test_what_can_be_gone_through_once_bans_in_every_call():

@@ -4,8 +4,6 @@ Sums over devices add up in another order, so two logits nearer than that could 
 tests' models are random with large weights, in float32: no two logits come so near.
 """
 
-from itertools import product
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,7 +91,7 @@ NAMES = (
 # The others compile for long.
 @pytest.mark.parametrize("name", marked(NAMES, set(NAMES) - {"token_recycling"}))
 def test_every_kind_of_drafter(name):
-    model, params = target()
+    model, params = target(**(dict(num_layers=1) if name == "token_recycling" else {}))
     drafter, weights, rules = drafters()[name]
     if name.startswith("lyanna"):
         # What it borrows is the target's own.
@@ -110,13 +108,12 @@ FAMILIES = (
 ).split()
 
 
+# Each once, every second one sampled. The quick one has learned positions and biases.
 @pytest.mark.parametrize(
     ("name", "sampled"),
     [
-        pytest.param(
-            *case, marks=() if case in {("gpt2", False), ("llama2", True)} else pytest.mark.slow
-        )
-        for case in product(FAMILIES, (False, True))
+        pytest.param(name, number % 2 == 0, marks=() if name == "gpt2" else pytest.mark.slow)
+        for number, name in enumerate(FAMILIES)
     ],
 )
 def test_every_family(name, sampled):

@@ -188,8 +188,13 @@ def paths(one) -> list[list[int]]:
     return found
 
 
-def test_what_a_budget_left_out_is_there_with_its_estimate():
-    trace = jspec.trace(**ask(DRAFTERS["budget"]))
+@pytest.fixture(scope="module")
+def budget():
+    return jspec.trace(**ask(DRAFTERS["budget"]))
+
+
+def test_what_a_budget_left_out_is_there_with_its_estimate(budget):
+    trace = budget
     left = [one for one in trace.rounds if len(one.tokens) > one.num_verified]
     assert left, "the budget is smaller than what is offered"
     for one in left:
@@ -227,8 +232,8 @@ def test_siblings_drawn_independently_may_be_equal():
         assert np.isfinite(one.estimates).all(), "the draft model's own distribution"
 
 
-def test_a_trace_is_json():
-    trace = jspec.trace(**ask(DRAFTERS["budget"], HOT))
+def test_a_trace_is_json(budget):
+    trace = budget
     plain = json.loads(json.dumps(trace.to_dict(), allow_nan=False))
     assert plain["status"] == "limit" and plain["origins"] == list(trace.origins)
     assert [token for one in plain["rounds"] for token in one["emitted"]] == trace.tokens.tolist()

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from contract.methods import BY_ROW, DRAFTERS
+from contract.methods import DRAFTERS
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
@@ -20,7 +20,7 @@ SAMPLING = jspec.Sampling(temperature=0.9, top_p=0.9)
 
 @pytest.fixture(scope="module")
 def target():
-    model = tiny.model()
+    model = tiny.model(num_layers=1)
     return model, tiny.params(model)
 
 
@@ -54,6 +54,7 @@ def test_jit(target, generate, want):
     np.testing.assert_array_equal(tokens, want)
 
 
+@pytest.mark.slow
 def test_pmap(target, generate, want):
     devices = jax.device_count()
     split = [x.reshape(devices, -1, *x.shape[1:]) for x in (PROMPTS, LENGTHS, ROWS)]
@@ -78,20 +79,16 @@ def test_shard_map(target, generate, want):
     np.testing.assert_array_equal(tokens, want)
 
 
-# One of each kind of loop; the others are slow only because they are many.
-LOOPS = {"dyspec", "lookahead", "lyanna_separate", "mixture", "rest", "spectr"}
+# One of each kind of loop, and the kinds that compile for more than a second are slow.
+LOOPS = ["lookahead", "rest", "spectr"] + [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("dyspec", "lyanna_separate", "mixture")
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in LOOPS else pytest.mark.slow)
-        for name in sorted(DRAFTERS.keys() - {*BY_ROW})
-    ],
-)
+@pytest.mark.parametrize("name", LOOPS)
 def test_shard_map_finds_no_fault_with_any_drafter(target, name):
     """Its check of what varies between devices, which happens while it traces: no loop may begin
-    with a constant. (A script has a row for each row of the batch.)
+    with a constant.
     """
     drafter, weights = DRAFTERS[name]
     rows, whole = PartitionSpec("data"), PartitionSpec()
@@ -118,6 +115,7 @@ def test_a_sharded_batch_stays_sharded(target, generate, want):
     assert tokens.sharding.is_equivalent_to(sharding, tokens.ndim)
 
 
+@pytest.mark.slow  # test_artefact.py exports quickly
 def test_export(target, generate, want):
     def call(params, prompt, lengths, rows, data):
         return generate(params, prompt, lengths, rows, jax.random.wrap_key_data(data))

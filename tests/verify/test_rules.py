@@ -127,12 +127,15 @@ def pairs(size):
 
 def verdicts(rule, cases, dtype=np.float64):
     """(accept [., 3], residual [., V]) of cases (p, q, at most three children)."""
+    count = len(cases)
+    if len(cases[0][0]) < 9:  # filled up to a power of two: few shapes, few programs
+        cases = [*cases, *[cases[0]] * (max(1 << (count - 1).bit_length(), 1024) - count)]
     children = np.array([(*c, *[-1] * (3 - len(c))) for _, _, c in cases], np.int32)
     p, q = (np.array([case[i] for case in cases], dtype) for i in (0, 1))
     accept, residual = rule(p, q, children, children >= 0, np.zeros(p.shape[-1]))
     assert accept.dtype == residual.dtype == dtype
     assert np.isfinite(accept).all() and np.isfinite(residual).all()
-    return np.asarray(accept, np.float64), np.asarray(residual, np.float64)
+    return np.asarray(accept, np.float64)[:count], np.asarray(residual, np.float64)[:count]
 
 
 def distributions_of(rule, nodes, dtype=np.float64):
