@@ -46,6 +46,7 @@ def wanted(**changes):
     return [row[:count] for row, count in zip(found.tokens.tolist(), counts, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_process_with_jax_alone_has_the_tokens_of_decode(folder):
     warm = ("--temperature", "1.2", "--top-p", "0.9", "--seed", "5")
     command = [sys.executable, "-c", RUN, str(folder / "run.py"), json.dumps(PROMPTS)]
@@ -61,6 +62,12 @@ def test_temperature_0_is_greedy_and_limits_hold(folder):
     generate = load(folder)
     assert generate(PROMPTS) == wanted()
     assert generate(PROMPTS[:2], max_new_tokens=3) == [row[:3] for row in wanted()][:2]
+
+
+def test_what_is_sampled_is_what_decode_samples(folder):
+    sampling = jspec.Sampling(temperature=1.2, top_p=0.9)
+    found = load(folder)(PROMPTS, temperature=1.2, top_p=0.9, seed=5)
+    assert found == wanted(sampling=sampling, key=5)
 
 
 def test_one_lowering_serves_all_platforms(folder):

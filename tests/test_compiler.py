@@ -18,9 +18,8 @@ print(compiler.wrong())
 """
 
 
-@pytest.mark.parametrize(
-    ("version", "given", "wanted"),
-    [
+def test_the_option_is_set_where_it_is_known_and_not_set_yet(monkeypatch):
+    cases = [
         ("0.10.2", None, compiler.SAFE),
         ("0.12.0.1", "--xla_dump_to=a", f"--xla_dump_to=a {compiler.SAFE}"),
         ("0.12.0", f"{compiler.OPTION}=dot", f"{compiler.OPTION}=dot"),
@@ -31,13 +30,12 @@ print(compiler.wrong())
         ("0.11.0.dev20260101", None, None),
         # What does not begin as an option is the name of a file, which XLA has to find.
         ("0.10.2", "/flags", "/flags"),
-    ],
-)
-def test_the_option_is_set_where_it_is_known_and_not_set_yet(monkeypatch, version, given, wanted):
-    monkeypatch.setattr(jaxlib.version, "__version__", version)
-    variables = {} if given is None else {"XLA_FLAGS": given}
-    compiler.avoid(variables)
-    assert variables.get("XLA_FLAGS") == wanted
+    ]
+    for version, given, wanted in cases:
+        monkeypatch.setattr(jaxlib.version, "__version__", version)
+        variables = {} if given is None else {"XLA_FLAGS": given}
+        compiler.avoid(variables)
+        assert variables.get("XLA_FLAGS") == wanted
 
 
 def said(how):
@@ -48,10 +46,12 @@ def said(how):
     return ran.stdout.strip()
 
 
+@pytest.mark.slow
 def test_with_the_option_all_is_right():
     assert said("avoid") == "None"
 
 
+@pytest.mark.slow
 def test_without_it_what_is_wrong_is_a_sentence_with_the_cure():
     """The negative control. A version of JAX in which all is right fails here: widen the list."""
     found = said("nothing")

@@ -12,7 +12,6 @@ import pytest
 import refusals
 import tables
 import tiny
-from test_processors import chooser
 
 import jspec
 from jspec.processors.grammar import automaton, masks
@@ -61,7 +60,7 @@ def check(result, grammars, **other):
             return oracle.grammar(logits, output, TOKENS, {text.encode() for text in texts}, [EOS])
 
         want, _ = oracle.plain(
-            next_logits, process, chooser(TEMPERATURES[row], 2, row),
+            next_logits, process, tables.chooser(TEMPERATURES[row], 2, row, SIZE),
             tiny.PROMPTS[row, :length].tolist(), LIMIT, [EOS],
         )  # fmt: skip
         assert result.tokens[row, : result.lengths[row]].tolist() == want

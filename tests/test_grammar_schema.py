@@ -15,9 +15,8 @@ NULL = {"type": "null"}
 PARTS = references._parts
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
+def test_what_is_not_held_is_refused_wherever_it_stands():
+    cases = [
         ({"type": "integer", "minimum": 0}, "'minimum'"),
         ({"type": ["string", "integer"], "maximum": 9}, "'maximum'"),
         ({"type": "number", "multipleOf": 5}, "'multipleOf'"),
@@ -74,23 +73,21 @@ PARTS = references._parts
         ({"type": "string", "pattern": "[a[b-d]&&[^c]]"}, r"'\[' in a class"),
         ({"type": "string", "pattern": "[a--b]"}, "'--' in a class"),
         ({"type": "string", "pattern": "[]a]"}, "an empty class"),
-    ],
-)
-def test_what_is_not_held_is_refused_wherever_it_stands(schema, said):
-    for whole in (
-        schema,
-        {"type": "array", "items": schema},
-        {"properties": {"x": schema}},
-        {"anyOf": [NULL, schema]},
-        {"$ref": "#/$defs/x", "$defs": {"x": schema}},
-    ):
-        with pytest.raises(InputError, match=said):
-            checked(whole, "the schema")
+    ]
+    for schema, said in cases:
+        for whole in (
+            schema,
+            {"type": "array", "items": schema},
+            {"properties": {"x": schema}},
+            {"anyOf": [NULL, schema]},
+            {"$ref": "#/$defs/x", "$defs": {"x": schema}},
+        ):
+            with pytest.raises(InputError, match=said):
+                checked(whole, "the schema")
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
+def test_what_is_held_stays_as_it_is():
+    cases = [
         {"type": "object", "properties": {"a": NULL}, "required": ["a"]},
         {"properties": {"a": NULL}, "additionalProperties": False, "title": "A", "default": {}},
         {"properties": {"minimum": {"enum": [1, None, {"a": "é"}]}}},
@@ -105,10 +102,9 @@ def test_what_is_not_held_is_refused_wherever_it_stands(schema, said):
         {"type": "string", "enum": ['a "word"']},
         {"oneOf": [NULL, {"const": 3.0}]},
         {"$ref": "#/$defs/a", "$defs": {"a": NULL}, "$schema": "x", "description": "y"},
-    ],
-)
-def test_what_is_held_stays_as_it_is(schema):
-    assert checked(schema, "the schema") == schema
+    ]
+    for schema in cases:
+        assert checked(schema, "the schema") == schema
 
 
 def test_patterns_hold_letters_that_json_does_not_escape():
@@ -151,9 +147,8 @@ def test_patterns_hold_letters_that_json_does_not_escape():
             assert not fits(text), (pattern, text)
 
 
-@pytest.mark.parametrize(
-    ("kind", "texts", "others"),
-    [
+def test_formats_hold_what_json_schema_says():
+    cases = [
         (
             "date",
             ("2026-11-23", "2000-02-28", "0001-12-31"),
@@ -169,16 +164,15 @@ def test_patterns_hold_letters_that_json_does_not_escape():
             ("123e4567-e89b-12d3-a456-426614174000",),
             ("123e4567e89b12d3a456426614174000", "123g4567-e89b-12d3-a456-426614174000"),
         ),
-    ],
-)
-def test_formats_hold_what_json_schema_says(kind, texts, others):
-    made = pytest.importorskip("outlines_core")
-    held = json.dumps(checked({"type": "string", "format": kind}, "the schema"))
-    pattern = made.json_schema.build_regex_from_schema(held)
-    for text in texts:
-        assert re.fullmatch(pattern, f'"{text}"'), text
-    for text in others:
-        assert not re.fullmatch(pattern, f'"{text}"'), text
+    ]
+    for kind, texts, others in cases:
+        made = pytest.importorskip("outlines_core")
+        held = json.dumps(checked({"type": "string", "format": kind}, "the schema"))
+        pattern = made.json_schema.build_regex_from_schema(held)
+        for text in texts:
+            assert re.fullmatch(pattern, f'"{text}"'), text
+        for text in others:
+            assert not re.fullmatch(pattern, f'"{text}"'), text
 
 
 LIST = {"properties": {"v": NULL, "n": {"anyOf": [NULL, {"$ref": "#"}]}}, "required": ["v", "n"]}
@@ -189,9 +183,8 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("schema", "texts", "others"),
-    [
+def test_what_refers_to_itself_ends_with_whole_texts():
+    cases = [
         (
             LIST,
             ('{"v":null,"n":null}', '{"v":null,"n":{"v":null,"n":{"v":null,"n":null}}}'),
@@ -212,16 +205,15 @@ TREE = {
             ("{}", '{"a":{"b":{}}}'),
             ('{"a":null}', '{"a":}'),
         ),
-    ],
-)
-def test_what_refers_to_itself_ends_with_whole_texts(schema, texts, others):
-    made = pytest.importorskip("outlines_core")
-    held = json.dumps(checked(unrolled(schema, "the schema"), "the schema"))
-    pattern = made.json_schema.build_regex_from_schema(held)
-    for text in texts:
-        assert re.fullmatch(pattern, text), text
-    for text in others:
-        assert not re.fullmatch(pattern, text), text
+    ]
+    for schema, texts, others in cases:
+        made = pytest.importorskip("outlines_core")
+        held = json.dumps(checked(unrolled(schema, "the schema"), "the schema"))
+        pattern = made.json_schema.build_regex_from_schema(held)
+        for text in texts:
+            assert re.fullmatch(pattern, text), text
+        for text in others:
+            assert not re.fullmatch(pattern, text), text
 
 
 CAT, DOG = (
@@ -230,9 +222,8 @@ CAT, DOG = (
 )
 
 
-@pytest.mark.parametrize(
-    ("branches", "apart"),
-    [
+def test_branches_of_oneof_are_apart_or_refused():
+    cases = [
         ([{"type": "string"}, {"type": "integer"}, NULL], True),
         ([{"type": "integer"}, {"type": "number"}], False),
         ([{"const": 1}, {"enum": [2, "a"]}, {"type": "boolean"}], True),
@@ -249,16 +240,15 @@ CAT, DOG = (
         ([{"$ref": "#/$defs/cat"}, {"$ref": "elsewhere"}], False),
         ([{"anyOf": [CAT, NULL]}, {"allOf": [DOG]}], True),
         ([{"anyOf": [CAT, NULL]}, {"type": ["string", "null"]}], False),
-    ],
-)
-def test_branches_of_oneof_are_apart_or_refused(branches, apart):
-    for schema in ({"oneOf": branches}, {"type": "array", "items": {"oneOf": branches}}):
-        whole = {**schema, "$defs": {"cat": CAT, "dog": DOG}}
-        if apart:
-            assert checked(whole, "the schema") == whole
-        else:
-            with pytest.raises(InputError, match=r"'oneOf' and a text may have both its branches"):
-                checked(whole, "the schema")
+    ]
+    for branches, apart in cases:
+        for schema in ({"oneOf": branches}, {"type": "array", "items": {"oneOf": branches}}):
+            whole = {**schema, "$defs": {"cat": CAT, "dog": DOG}}
+            if apart:
+                assert checked(whole, "the schema") == whole
+            else:
+                with pytest.raises(InputError, match="'oneOf' and a text may have both its"):
+                    checked(whole, "the schema")
 
 
 def test_what_describes_no_entry_or_any():
@@ -288,20 +278,18 @@ def test_what_does_not_refer_to_itself_stays():
     assert unrolled(named, "the schema") is named
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
+def test_what_cannot_be_written_out_is_refused():
+    cases = [
         ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "refers to itself"),
         ({"$ref": "#"}, "refers to itself"),
         ({"anyOf": [{"$ref": "#"}]}, "refers to itself"),
         ({"items": {"$ref": "#"}, "minItems": 1}, "refers to itself"),
         ({"properties": {"n": {"$ref": "#"}, "m": {"$ref": "#/$defs/x"}}}, "which is not there"),
         ({"properties": {name: {"$ref": "#"} for name in "abcdefghijklmnopqrstuvwxyzABC"}}, "more"),
-    ],
-)
-def test_what_cannot_be_written_out_is_refused(schema, said):
-    with pytest.raises(InputError, match=said):
-        unrolled(schema, "the schema")
+    ]
+    for schema, said in cases:
+        with pytest.raises(InputError, match=said):
+            unrolled(schema, "the schema")
 
 
 def test_references_are_followed_once_however_they_are_spelled(monkeypatch):

@@ -182,18 +182,18 @@ def test_a_threshold_keeps_the_slots_above_it():
     assert grown(0.24, 5) == {(): [1, 0, 2], (1,): [2], (0,): [2]}  # cut breadth-first
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_threshold_tree_is_the_greedy_tree_of_its_size(seed):
-    q, rng = model(seed, zeros=0.2), np.random.default_rng(seed)
+def test_a_threshold_tree_is_the_greedy_tree_of_its_size():
+    for seed in range(20):
+        q, rng = model(seed, zeros=0.2), np.random.default_rng(seed)
 
-    @cache
-    def order(prefix):
-        probs = q(prefix)
-        return rng.choice(VOCAB, np.count_nonzero(probs), replace=False, p=probs).tolist()
+        @cache
+        def order(prefix, q=q, rng=rng):
+            probs = q(prefix)
+            return rng.choice(VOCAB, np.count_nonzero(probs), replace=False, p=probs).tolist()
 
-    grown = oracle.dyspec_threshold(q, order, rng.uniform(0.02, 0.3), 10**6)
-    assert len(grown[0]) > 4
-    assert grown == oracle.dyspec_greedy(q, order, len(grown[0]) - 1)
+        grown = oracle.dyspec_threshold(q, order, rng.uniform(0.02, 0.3), 10**6)
+        assert len(grown[0]) > 4
+        assert grown == oracle.dyspec_greedy(q, order, len(grown[0]) - 1)
 
 
 def test_drawing_stops_where_the_support_ends():
@@ -210,16 +210,16 @@ def test_drawing_stops_where_the_support_ends():
 # ---- losslessness, all randomness summed out ---------------------------------------------------
 
 
-@pytest.mark.parametrize("factors", [(1,), (2,), (3,), (1, 1), (2, 1), (2, 2), (3, 1), (1, 3)])
 @pairs
-def test_rsd_c_is_lossless(p, q, factors):
-    assert error(every_rsd_c(q, factors), oracle.recursive, p, q) < EXACT
+def test_rsd_c_is_lossless(p, q):
+    for factors in [(1,), (2,), (3,), (1, 1), (2, 1), (2, 2), (3, 1), (1, 3)]:
+        assert error(every_rsd_c(q, factors), oracle.recursive, p, q) < EXACT
 
 
-@pytest.mark.parametrize("factors", [(2,), (1, 1), (2, 1), (2, 2), (3, 2)])
 @pairs
-def test_specinfer_is_lossless(p, q, factors):
-    assert error(every_specinfer(q, factors), oracle.multi_round, p, q) < EXACT
+def test_specinfer_is_lossless(p, q):
+    for factors in [(2,), (1, 1), (2, 1), (2, 2), (3, 2)]:
+        assert error(every_specinfer(q, factors), oracle.multi_round, p, q) < EXACT
 
 
 @pairs
@@ -238,26 +238,32 @@ def test_spectr_is_lossless(p, q, rule, num):
     assert error(every_spectr(q, num), rule, p, q) < EXACT
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 4, 6])
 @pairs
-def test_greedy_dyspec_is_lossless(p, q, budget):
-    trees = oracle.every_tree(lambda ask: oracle.dyspec_greedy(q, ask, budget), orders(q))
-    assert error(trees, oracle.recursive, p, q) < EXACT
+def test_greedy_dyspec_is_lossless(p, q):
+    for budget in [1, 2, 3, 4, 6]:
+
+        def grown(ask, budget=budget):
+            return oracle.dyspec_greedy(q, ask, budget)
+
+        trees = oracle.every_tree(grown, orders(q))
+        assert error(trees, oracle.recursive, p, q) < EXACT
 
 
-@pytest.mark.parametrize(("threshold", "budget"), [(0.3, 8), (0.15, 4), (0.15, 5), (0.05, 6)])
 @pairs
-def test_threshold_dyspec_is_lossless(p, q, threshold, budget):
-    trees = oracle.every_tree(
-        lambda ask: oracle.dyspec_threshold(q, ask, threshold, budget), orders(q)
-    )
-    assert error(trees, oracle.recursive, p, q) < EXACT
+def test_threshold_dyspec_is_lossless(p, q):
+    for threshold, budget in [(0.3, 8), (0.15, 4), (0.15, 5), (0.05, 6)]:
+
+        def grown(ask, threshold=threshold, budget=budget):
+            return oracle.dyspec_threshold(q, ask, threshold, budget)
+
+        trees = oracle.every_tree(grown, orders(q))
+        assert error(trees, oracle.recursive, p, q) < EXACT
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
 @pairs
-def test_rsd_s_is_lossless(p, q, width):
-    assert error(oracle.every_beam(q, width, DEPTH), oracle.recursive, p, q) < EXACT
+def test_rsd_s_is_lossless(p, q):
+    for width in [1, 2, 3, 4]:
+        assert error(oracle.every_beam(q, width, DEPTH), oracle.recursive, p, q) < EXACT
 
 
 @pairs
@@ -289,32 +295,32 @@ def gumbel(rng):
     return noise
 
 
-@pytest.mark.parametrize("zeros", [0.0, 0.4])
-def test_a_parents_value_is_the_largest_of_its_childrens(zeros):
+def test_a_parents_value_is_the_largest_of_its_childrens():
     """Kool et al. 2019, section 4.1; the root's is 0 by choice."""
-    q, noise = model(1, zeros), gumbel(np.random.default_rng(0))
-    values = {(): 0.0}
-    for length in range(1, 5):
-        deeper = oracle.sequence_values(q, noise, length)
-        for prefix, value in values.items():
-            below = [deeper[child] for child in deeper if child[:-1] == prefix]
-            assert max(below) == pytest.approx(value, abs=EXACT)
-        values = deeper
+    for zeros in [0.0, 0.4]:
+        q, noise = model(1, zeros), gumbel(np.random.default_rng(0))
+        values = {(): 0.0}
+        for length in range(1, 5):
+            deeper = oracle.sequence_values(q, noise, length)
+            for prefix, value in values.items():
+                below = [deeper[child] for child in deeper if child[:-1] == prefix]
+                assert max(below) == pytest.approx(value, abs=EXACT)
+            values = deeper
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 5])
-def test_the_order_of_whole_sequences_decides_the_tree(width):
+def test_the_order_of_whole_sequences_decides_the_tree():
     """The pruned search finds, level by level, the first different beginnings in that order."""
-    rng = np.random.default_rng(0)
-    for seed in range(20):
-        q, noise = model(seed, zeros=0.2), gumbel(rng)
-        values = oracle.sequence_values(q, noise, 3)
-        order = sorted(values, key=lambda sequence: -values[sequence])
-        children = {}
-        for depth in range(1, 4):
-            for prefix in list(dict.fromkeys(s[:depth] for s in order))[:width]:
-                children.setdefault(prefix[:-1], []).append(prefix[-1])
-        assert oracle.children_of(oracle.rsd_s(q, noise, width, 3)) == children
+    for width in [1, 2, 3, 5]:
+        rng = np.random.default_rng(0)
+        for seed in range(20):
+            q, noise = model(seed, zeros=0.2), gumbel(rng)
+            values = oracle.sequence_values(q, noise, 3)
+            order = sorted(values, key=lambda sequence: -values[sequence])
+            children = {}
+            for depth in range(1, 4):
+                for prefix in list(dict.fromkeys(s[:depth] for s in order))[:width]:
+                    children.setdefault(prefix[:-1], []).append(prefix[-1])
+            assert oracle.children_of(oracle.rsd_s(q, noise, width, 3)) == children
 
 
 def test_trees_come_as_often_as_the_sum_over_orders_says():

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -14,7 +13,6 @@ import tiny
 
 import jspec
 from jspec import processors
-from jspec import sampling as samplings
 from jspec.processors import history as histories
 from jspec.types import Status
 
@@ -84,20 +82,6 @@ def of_row(settings, row):
 
 def next_logits(text):
     return WEIGHTS[0][tuple([0, *text][-2:])]
-
-
-def chooser(temperature, key, row):
-    """Greedy, or the argmax of log p and the position's noise."""
-    keys = samplings.row_keys(jax.random.key(key), jnp.array([row]))
-
-    def choose(logits, position):
-        if temperature == 0:
-            return np.argmax(logits)
-        noise = np.asarray(samplings.gumbel(keys, jnp.array([position]), SIZE)[0], np.float64)
-        with np.errstate(divide="ignore"):
-            return np.argmax(np.log(oracle.probabilities(logits, temperature)) + noise)
-
-    return choose
 
 
 # Paths on which tokens repeat themselves and the text.
@@ -216,7 +200,7 @@ def check(settings, **drafter):
     assert result.status[3] == Status.MASKED and result.lengths[3] == 0
     for row, length in enumerate(tiny.LENGTHS):
         want, _ = oracle.plain(
-            next_logits, of_row(settings, row), chooser(TEMPERATURES[row], 4, row),
+            next_logits, of_row(settings, row), tables.chooser(TEMPERATURES[row], 4, row, SIZE),
             tiny.PROMPTS[row, :length].tolist(), LIMIT, EOS,
         )  # fmt: skip
         assert result.tokens[row, : result.lengths[row]].tolist() == want
