@@ -9,8 +9,9 @@ import itertools
 from functools import cache, partial
 
 import numpy as np
-import oracle
 import pytest
+
+import oracle
 
 VOCAB, DEPTH = 3, 2
 EXACT = 1e-12

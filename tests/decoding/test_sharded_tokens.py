@@ -4,6 +4,8 @@ Sums over devices add up in another order, so two logits nearer than that could 
 tests' models are random with large weights, in float32: no two logits come so near.
 """
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,7 +119,7 @@ FAMILIES = (
     ],
 )
 def test_every_family(name, sampled):
-    folder = f"{__file__.rpartition('/')[0]}/models/fixtures/{name}"
+    folder = Path(__file__).parents[1] / "models/fixtures" / name
     model, params, _ = jspec.models.load(folder, with_tokenizer=False)
     drafter = jspec.PromptLookup(num_speculative_tokens=2)
     same(*both(mesh_of(), model, params, drafter, **(SAMPLED if sampled else {})))

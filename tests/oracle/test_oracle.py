@@ -4,8 +4,9 @@ import itertools
 from functools import partial
 
 import numpy as np
-import oracle
 import pytest
+
+import oracle
 
 # ---- sampling ------------------------------------------------------------------------------------
 

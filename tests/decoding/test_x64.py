@@ -49,7 +49,7 @@ def test_the_tokens_of_64_bits_are_those_of_plain_decoding_in_32(target):
     """That drafted tokens are plain decoding's in 32 bits is held by the contract."""
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(RUNS)],
-        env=compiling.environment(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parent)),
+        env=compiling.environment(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parents[1])),
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = [json.loads(line) for line in ran.stdout.splitlines()]

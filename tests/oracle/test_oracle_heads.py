@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import eagle, lyanna
 
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead, collapse, table_bytes
+from oracle import eagle, lyanna
 
 V = 12
 
