@@ -45,6 +45,18 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.devices()  # XLA reads its flags now, and never again
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker for each core, as far as there are 2 GB of free memory for each."""
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    told = Path("/proc/meminfo")
+    if told.exists():
+        free = int(told.read_text().partition("MemAvailable:")[2].split()[0]) * 1024
+    else:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return max(1, min(cores, free // 2_000_000_000))
+
+
 def resident() -> int:
     """Bytes of memory that this process holds, or 0 where Linux does not say."""
     told = Path("/proc/self/statm")
