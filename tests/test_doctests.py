@@ -18,14 +18,15 @@ MODULES = ["jspec"] + [
 ]
 # What compiles for a second or more; other tests call the same functions quickly.
 DEAR = {
-    *("jspec.costs.measuring", "jspec.costs.metrics", "jspec.decoding.artefact.write"),
-    *("jspec.decoding.engine", "jspec.decoding.programs", "jspec.drafters.cost_curve"),
-    *("jspec.drafters.draft_head.eagle", "jspec.drafters.draft_head.lyanna"),
-    *("jspec.drafters.draft_model.acceptance_vector", "jspec.drafters.jump_forward"),
-    *("jspec.drafters.memory_file", "jspec.models.function", "jspec.planning.plan"),
-    *("jspec.planning.work", "jspec.processors.logits", "jspec.round", "jspec.sampling"),
-    *("jspec.testing.recurrent_lm", "jspec.testing.tracing", "jspec.types"),
-    *("jspec.verify.functions", "jspec.verify.rules"),
+    f"jspec.{name}"
+    for name in (
+        "costs.measuring costs.metrics decoding.artefact.write decoding.engine "
+        "decoding.programs drafters.cost_curve drafters.draft_head.eagle "
+        "drafters.draft_head.lyanna drafters.draft_model.acceptance_vector "
+        "drafters.jump_forward drafters.memory_file models.function models.heads.loading "
+        "models.heads.store planning.plan planning.work processors.logits round sampling "
+        "testing.recurrent_lm testing.tracing types verify.functions verify.rules"
+    ).split()
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -67,7 +67,7 @@ def test_the_150_lines_write_the_tokens_of_decode(temperature):
         whole = jspec.decode(
             target.model, target.params, [prompt], sampling=sampling, key=seed, max_new_tokens=64
         )
-        for depth in (0, 4):
+        for depth in (4,) if temperature else (0, 4):
             state = own["generate"](
                 target.params["params"], np.array(prompt), jax.random.key(seed), temperature,
                 depth=depth,
