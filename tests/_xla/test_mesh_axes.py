@@ -46,9 +46,9 @@ def mesh_of(rows, parts):
     return jax.make_mesh((rows, parts), ("data", "model"), (AxisType.Auto, AxisType.Auto))
 
 
-def compiled(mesh, drafter, laid_out=True, **options):
+def compiled(mesh, drafter, laid_out=True, num_layers=2, **options):
     """The whole generation, with a batch and weights on a mesh: program and arguments."""
-    model = tiny.model(**SHAPE)
+    model = tiny.model(**SHAPE, num_layers=num_layers)
     params = tiny.params(model)
     rows = NamedSharding(mesh, PartitionSpec("data"))
     prompts = jax.device_put(np.tile(tiny.PROMPTS[:1], (BATCH, 1)).astype(np.int32), rows)
@@ -90,7 +90,7 @@ def test_the_largest_are_those_of_one_device(mesh, split):
 
 def test_rows_exchange_nothing_but_conditions():
     """Whether all rows have ended, and whether any draws at random: one bit each."""
-    found = in_the_loop(compiled(mesh_of(8, 1), RECYCLING, **SAMPLED))
+    found = in_the_loop(compiled(mesh_of(8, 1), RECYCLING, num_layers=1, **SAMPLED))
     assert found
     for kind, size, name in found:
         assert (kind, size) == ("all-reduce", 1), name
@@ -112,7 +112,7 @@ def test_top_k_as_jax_has_it_gathers_all_rows(monkeypatch):
     monkeypatch.setattr("jspec._xla.top_k.of_parts", lambda select, x, k, split=True: select(x, k))
     # A drafter of its own, whose trace no other test is given.
     other = jspec.TokenRecycling(VOCAB, jspec.tree.branching([2]), per_row=True)
-    found = in_the_loop(compiled(mesh_of(8, 1), other, **SAMPLED))
+    found = in_the_loop(compiled(mesh_of(8, 1), other, num_layers=1, **SAMPLED))
     assert any(kind == "all-gather" for kind, _, _ in found)
 
 

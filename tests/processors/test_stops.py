@@ -63,7 +63,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+# Automata of another size compile once more.
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("borders", "overlap")]
+
+
+@pytest.mark.parametrize("name", ["one", "nested", "bytes", *SLOW])
 def test_the_output_is_cut_before_the_first_stop_string(name):
     strings = CASES[name]
     made = stop_strings(strings, TOKENS)

@@ -4,6 +4,7 @@ every node was.
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,22 +44,30 @@ def ask(drafter, sampling=None, **changes) -> dict[str, Any]:
     return call | changes
 
 
-@pytest.mark.parametrize(
+@cache
+def traced(name, sampling=None):
+    return jspec.trace(**ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name)))
+
+
+# The first is what the quick tests share.
+CASES = [
+    ("budget", None),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (("fixed", None), *((name, HOT) for name in DRAFTERS))
+    ),
+]
+cases = pytest.mark.parametrize(
     ("name", "sampling"),
-    [
-        ("fixed", None),
-        pytest.param("budget", HOT, marks=pytest.mark.slow),
-        # What is greedy of the others is in the tests below.
-        *(
-            pytest.param(name, HOT, marks=pytest.mark.slow)
-            for name in ("plain", "merge", "adaptive")
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "greedy" if value is None else "sampled",
+    CASES,
+    ids=lambda value: value if isinstance(value, str) else str(bool(value)),
 )
+
+
+@cases
 def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
     call = ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name))
-    result, trace = jspec.decode(**call), jspec.trace(**call)
+    result, trace = jspec.decode(**call), traced(name, sampling)
     assert trace.tokens.tolist() == result.tokens[0, : result.lengths[0]].tolist()
     assert trace.status == int(result.status[0])
     assert trace.prompt.tolist() == PROMPT[0].tolist() and trace.rule == "coupled"
@@ -71,12 +80,9 @@ def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name == "plain" else pytest.mark.slow) for name in DRAFTERS],
-)
-def test_a_round_is_a_tree_whose_path_was_emitted(name):
-    trace = jspec.trace(**ask(DRAFTERS[name], HOT, drafter_params=PARAMS.get(name)))
+@cases
+def test_a_round_is_a_tree_whose_path_was_emitted(name, sampling):
+    trace = traced(name, sampling)
     root = PROMPT[0, -1]
     for one in trace.rounds:
         assert one.tokens[0] == root and one.parents[0] == -1
@@ -119,7 +125,7 @@ def test_the_probabilities_are_those_of_the_targets_own_forward():
 
 @pytest.mark.slow
 def test_under_sampling_the_noise_decides_every_token():
-    trace = jspec.trace(**ask(DRAFTERS["budget"], HOT))
+    trace = traced("budget", HOT)
     seen = 0
     for one in trace.rounds:
         with np.errstate(divide="ignore"):
@@ -188,13 +194,8 @@ def paths(one) -> list[list[int]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def budget():
-    return jspec.trace(**ask(DRAFTERS["budget"]))
-
-
-def test_what_a_budget_left_out_is_there_with_its_estimate(budget):
-    trace = budget
+def test_what_a_budget_left_out_is_there_with_its_estimate():
+    trace = traced("budget")
     left = [one for one in trace.rounds if len(one.tokens) > one.num_verified]
     assert left, "the budget is smaller than what is offered"
     for one in left:
@@ -232,8 +233,8 @@ def test_siblings_drawn_independently_may_be_equal():
         assert np.isfinite(one.estimates).all(), "the draft model's own distribution"
 
 
-def test_a_trace_is_json(budget):
-    trace = budget
+def test_a_trace_is_json():
+    trace = traced("budget")
     plain = json.loads(json.dumps(trace.to_dict(), allow_nan=False))
     assert plain["status"] == "limit" and plain["origins"] == list(trace.origins)
     assert [token for one in plain["rounds"] for token in one["emitted"]] == trace.tokens.tolist()
@@ -253,13 +254,15 @@ def test_one_prompt_at_a_time():
             jspec.trace(**ask(LOOKUP, prompt=prompt))
     with pytest.raises(InputError, match="sampling needs a key"):
         jspec.trace(**ask(LOOKUP, HOT, key=None))
-    padded = jspec.trace(**ask(LOOKUP, prompt=np.pad(PROMPT, ((0, 0), (0, 3))), lengths=8))
+    padded = jspec.trace(
+        **ask(DRAFTERS["budget"], prompt=np.pad(PROMPT, ((0, 0), (0, 3))), lengths=8)
+    )
     assert padded.prompt.tolist() == PROMPT[0].tolist()
-    assert padded.tokens.tolist() == jspec.trace(**ask(LOOKUP)).tokens.tolist()
+    assert padded.tokens.tolist() == traced("budget").tokens.tolist()
 
 
 def test_a_limit_of_nothing_is_no_round():
-    trace = jspec.trace(**ask(LOOKUP, limits=[0]))
+    trace = jspec.trace(**ask(DRAFTERS["budget"], limits=[0]))
     assert trace.rounds == () and trace.tokens.tolist() == []
 
 
