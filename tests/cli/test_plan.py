@@ -75,11 +75,11 @@ def test_what_cannot_be_planned_is_one_sentence(command, monkeypatch):
         (("llama-8b", "--mesh", "data=0"), "data of --mesh is 0; pass an integer in 1 .. 65536"),
         (("jspec-800k", "--mesh", "data=3", "--rows", "4", *QUICK), "such as 6"),
         (("jspec-800k", "--rows", "0", *QUICK), "rows is 0"),
-        (("jspec-800k", "--max-model-len", "200000"), "--max-model-len is 200000"),
+        (("jspec-800k", *LAST, "--max-model-len", "200000"), "--max-model-len is 200000"),
         (("jspec-800k", "--mesh", "model=64", *QUICK), "take fewer, or name a --topology"),
         (("llama-8b", "--method", "medusa"), "has a trained head, and llama-8b has none"),
         (
-            ("llama-8b", "--max-model-len", "64", "--max-new-tokens", "64"),
+            ("jspec-800k", *QUICK, "--max-new-tokens", "64"),
             "--max-new-tokens is 64; pass an integer in 1 .. 63",
         ),
     ):
