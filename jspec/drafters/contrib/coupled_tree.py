@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Number
-from jspec.drafters.draft_model.best_first_tree_tree_tree import BestFirst, drawn_along_path
+from jspec.drafters.draft_model.best_first_tree import BestFirst, drawn_along_path
 from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback

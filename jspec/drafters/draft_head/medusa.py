@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head.head_drafter import check_head, check_is_head, child_probability
-from jspec.drafters.growth.template_trees_trees_trees import check_template
+from jspec.drafters.growth.template_trees import check_template
 from jspec.protocols import Verifier
 from jspec.tree import Template, best_paths
 from jspec.types import (
