@@ -4,6 +4,7 @@ The promises stand in `jspec.testing.check_drafter`, which is for other people's
 """
 
 import pytest
+import quick
 import tiny
 from contract.methods import (
     DRAFTERS,
@@ -26,11 +27,7 @@ def _small_pieces(monkeypatch):
     monkeypatch.setattr(request, "chunk_of", lambda batch, capacity: 4)
 
 
-def also_slow(names, quick):
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", also_slow(DRAFTERS, QUICK))
+@pytest.mark.parametrize("name", quick.only(DRAFTERS, *QUICK))
 def test_a_drafter_keeps_its_promises(name):
     check(name, in_merge=name in IN_MERGE)
 

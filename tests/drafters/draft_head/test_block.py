@@ -7,8 +7,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pairwise
 import pytest
+import quick
 import tiny
 from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
@@ -40,7 +40,7 @@ def params():
     return tiny.params(tiny.model())
 
 
-@pytest.fixture(scope="module", params=pairwise.some(HEADS, "dspark"))
+@pytest.fixture(scope="module", params=quick.only(HEADS, "dspark"))
 def drafted(request, params):
     """A head, what its drafter reads of the prompts, its states there, and the oracle's."""
     head = HEADS[request.param]

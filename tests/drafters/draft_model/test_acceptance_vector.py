@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
-import pairwise
 import pytest
+import quick
 import tables
 import tiny
 
@@ -68,8 +68,8 @@ def by_rank(rule, p, q, draws):
     return kept
 
 
-@pytest.mark.parametrize("zeros", pairwise.some([0.0, 0.5], 0.5))
-@pytest.mark.parametrize("name", pairwise.some(RULES, "recursive"))
+@pytest.mark.parametrize("zeros", quick.only([0.0, 0.5], 0.5))
+@pytest.mark.parametrize("name", quick.only(RULES, "recursive"))
 def test_sums_over_all_draws(name, zeros):
     scheme, rule, draws = RULES[name]
     p, q = pair(1, zeros)
@@ -90,7 +90,7 @@ def test_one_coupled_child_is_a_closed_form():
 
 @pytest.mark.parametrize(
     "scheme",
-    pairwise.some([schemes.COUPLED, schemes.RECURSIVE, schemes.MULTI_ROUND], schemes.COUPLED),
+    quick.only([schemes.COUPLED, schemes.RECURSIVE, schemes.MULTI_ROUND], schemes.COUPLED),
 )
 def test_a_draft_that_is_the_target_is_kept_at_once(scheme):
     p, _ = pair(3)

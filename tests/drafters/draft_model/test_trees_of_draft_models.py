@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
-import pairwise
 import pytest
+import quick
 import tables
 
 import jspec
@@ -147,7 +147,7 @@ def best_first(method, **options):
 WRITTEN = written(WIDE)
 
 
-@pytest.mark.parametrize("budget", pairwise.some([4, 7, 12], 7))
+@pytest.mark.parametrize("budget", quick.only([4, 7, 12], 7))
 def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
     """Algorithm 1. No level asks for more than 8 nodes or children, none is below the 12th."""
     distributions, orders = models
@@ -252,7 +252,7 @@ def test_spectr_is_the_oracles():
         equal(tree, row, oracle.spectr(sequences[row].tolist()))
 
 
-@pytest.mark.parametrize("width", pairwise.some([1, 4], 4))
+@pytest.mark.parametrize("width", quick.only([1, 4], 4))
 def test_stochastic_beam_search_is_the_oracles(models, width):
     distributions, _ = models
     noise = np.random.default_rng(3).gumbel(size=distributions.shape).astype(np.float32)
@@ -346,14 +346,15 @@ ENUMERATED = {
 }
 GAPS = {"full": (0, 0), "p": (0.4, 0), "q": (0, 0.4)}
 """The shares of impossible tokens of the target and of the draft model."""
-SUPPORTS = pairwise.some(
+SUPPORTS = quick.only(
     itertools.product(ENUMERATED, GAPS),
     *(("dyspec_narrow", "q"), ("dyspec_threshold", "p"), ("dyspec_deep", "full"), ("rsd_c", "q")),
 )
 
 
-@pytest.mark.parametrize(("name", "gaps"), SUPPORTS)
-def test_trees_of_recursive_rejection_are_lossless(name, gaps):
+@pytest.mark.parametrize("case", SUPPORTS, ids="-".join)
+def test_trees_of_recursive_rejection_are_lossless(case):
+    name, gaps = case
     assert error(*ENUMERATED[name], GAPS[gaps]) < 1e-12
 
 
@@ -382,13 +383,14 @@ CALIBRATED = {
     ),
     "deep": (jspec.CalibratedDySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
 }
-CALIBRATED_SUPPORTS = pairwise.some(
+CALIBRATED_SUPPORTS = quick.only(
     itertools.product(CALIBRATED, GAPS), ("wide", "full"), ("threshold", "q")
 )
 
 
-@pytest.mark.parametrize(("name", "gaps"), CALIBRATED_SUPPORTS)
-def test_whatever_rates_were_learnt_the_tree_is_lossless(name, gaps):
+@pytest.mark.parametrize("case", CALIBRATED_SUPPORTS, ids="-".join)
+def test_whatever_rates_were_learnt_the_tree_is_lossless(case):
+    name, gaps = case
     assert error(*CALIBRATED[name], GAPS[gaps], change=learnt) < 1e-12
 
 
