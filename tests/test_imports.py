@@ -7,14 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import jspec
 
 ROOT = Path(jspec.__file__).parent
 
-# A room imports rooms of the lines above its own alone.
-ROOMS = [
+# Packages, layer by layer: each imports only packages of the lines above its own.
+LAYERS = [
     {"types", "_validate"},
     {"_xla"},
     {"memory"},
@@ -31,7 +29,7 @@ ROOMS = [
     {"serve"},
     {"cli"},
 ]
-FLOOR = {f"jspec.{room}": floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+LAYER = {f"jspec.{name}": layer for layer, names in enumerate(LAYERS) for name in names}
 # What a part must not import beside that, itself or anything below it.
 FORBIDDEN = {
     "jspec.verify.rules": ["jspec.tree"],
@@ -87,25 +85,27 @@ def imports(name: str) -> Iterator[str]:
                 yield full if full in MODULES else source
 
 
-def room(name: str) -> str:
+def package(name: str) -> str:
     return ".".join(name.split(".")[:2])
 
 
-def test_every_room_has_its_floor():
-    rooms = {room(name) for name in MODULES} - {"jspec", "jspec.__main__"}
-    assert rooms == set(FLOOR), "give a new room its line in ROOMS"
+def test_every_package_has_its_layer():
+    packages = {package(name) for name in MODULES} - {"jspec", "jspec.__main__"}
+    assert packages == set(LAYER), "give a new package its line in LAYERS"
 
 
-@pytest.mark.parametrize("name", sorted(set(MODULES) - {"jspec", "jspec.__main__"}))
-def test_a_module_imports_what_is_below_it(name):
-    own = room(name)
-    for imported in imports(name):
-        if (other := room(imported)) in FLOOR and other != own:
-            assert FLOOR[other] < FLOOR[own], f"{name} imports {imported}, which is above it"
-        for part, others in FORBIDDEN.items():
-            if below(name, part):
-                wrong = [other for other in others if below(imported, other)]
-                assert not wrong, f"{name} imports {imported}; {part} knows nothing of {wrong[0]}"
+def test_modules_import_what_is_below_them():
+    wrong = []
+    for name in sorted(set(MODULES) - {"jspec", "jspec.__main__"}):
+        own = package(name)
+        for imported in imports(name):
+            other = package(imported)
+            if other in LAYER and other != own and LAYER[other] >= LAYER[own]:
+                wrong.append(f"{name} imports {imported}, which is above it")
+            for part, forbidden in FORBIDDEN.items():
+                if below(name, part) and any(below(imported, other) for other in forbidden):
+                    wrong.append(f"{name} imports {imported}, which {part} must not know")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_decode_needs_few_lines():

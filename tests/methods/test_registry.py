@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
-import methods as contract
 import pytest
 import tiny
+from contract import methods as contract
 
 import jspec
 from jspec._validate.errors import InputError
