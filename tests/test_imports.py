@@ -15,6 +15,7 @@ ROOT = Path(jspec.__file__).parent
 LAYERS = [
     {"types", "_validate"},
     {"_xla"},
+    {"arrays"},
     {"memory"},
     {"protocols"},
     {"sampling", "tree"},

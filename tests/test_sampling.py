@@ -7,7 +7,7 @@ import oracle
 import pytest
 
 from jspec import sampling as samplings
-from jspec._xla.top_k import _some_nodes, top_k
+from jspec.arrays.top_k import _some_nodes, top_k
 from jspec.types import Sampling
 
 SETTINGS = [

@@ -15,7 +15,7 @@ from benchmarks.accelerator.shapes import Scale
 from benchmarks.accelerator.timing import per_call
 from benchmarks.harness import paired
 from jspec import sampling as samplings
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.types import Frame
 from jspec.verify.choice import verifier_of
 

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from jspec._validate.errors import InputError
-from jspec._xla import rows as memories
+from jspec.arrays import memory_rows as memories
 from jspec.models import sharding
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import PyTree, State

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
 from jspec._xla import mesh_axes
-from jspec._xla.top_k import largest, top_k
+from jspec.arrays.top_k import largest, top_k
 from jspec.models import sharding
 
 VOCAB = 1024
@@ -109,7 +109,9 @@ def test_rows_on_several_devices_share_no_round():
 
 def test_top_k_as_jax_has_it_gathers_all_rows(monkeypatch):
     """What the test above would find."""
-    monkeypatch.setattr("jspec._xla.top_k.of_parts", lambda select, x, k, split=True: select(x, k))
+    monkeypatch.setattr(
+        "jspec.arrays.top_k.of_parts", lambda select, x, k, split=True: select(x, k)
+    )
     # A drafter of its own, whose trace no other test is given.
     other = jspec.TokenRecycling(VOCAB, jspec.tree.branching([2]), per_row=True)
     found = in_the_loop(compiled(mesh_of(8, 1), other, num_layers=1, **SAMPLED))

@@ -9,7 +9,7 @@ import tiny
 from contract.methods import DRAFTERS
 
 import jspec
-from jspec._xla import rows
+from jspec.arrays import memory_rows as rows
 from jspec.round import processing, request
 from jspec.testing import PrefixLM
 

@@ -14,8 +14,7 @@ from flax import struct
 
 import jspec
 from jspec._validate.errors import InputError
-from jspec.drafters import origins
-from jspec.testing import PrefixLM
+from jspec.testing import PrefixLM, origins
 
 MODEL = PrefixLM()
 PROMPT = np.array([[1, 2, 3, 1, 2, 3, 1, 2]])

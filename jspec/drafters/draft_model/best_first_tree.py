@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Number
-from jspec.drafters.draft_model.base import Drafted, DraftModel
+from jspec.drafters.draft_model.draft_model import Drafted, DraftModel
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import ValueFn
 from jspec.drafters.growth.pool import DrawnChildren

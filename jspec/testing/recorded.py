@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
 from jspec import tree as trees
-from jspec._xla.top_k import top_k
-from jspec.drafters import origins
+from jspec.arrays.top_k import top_k
 from jspec.protocols import Drafter, Verifier
+from jspec.testing import origins
 from jspec.tree.sanitize import sanitize
 from jspec.types import (
     NO_PARENT,

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import Number
 from jspec._validate.options import check_fields
-from jspec._xla.ragged import sequence
-from jspec.drafters.draft_head.protocol import DraftHead
+from jspec.arrays.ragged import sequence
+from jspec.drafters.draft_head.draft_head import DraftHead
 from jspec.memory import KVCache
 from jspec.protocols import Verifier
 from jspec.types import (

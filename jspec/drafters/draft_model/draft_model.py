@@ -11,9 +11,9 @@ from jaxtyping import Array, Int
 
 from jspec._validate.arguments import takes
 from jspec._validate.errors import InputError
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.drafters.draft_model.model_drafter import ModelDrafter
-from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
+from jspec.drafters.draft_model.model_scorer import NUM_FIRST, ModelScorer
 from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 
