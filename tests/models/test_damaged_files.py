@@ -87,21 +87,18 @@ def test_a_model_has_so_many_layers_and_no_more(tmp_path, fixtures, count):
         jspec.models.load(folder, with_tokenizer=False)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_fields_of_other_kinds_are_one_sentence(tmp_path, fixtures):
+    for changes, said in (
         ({"tokenizer.chat_template": 5}, "chat_template = 5; it has to be a text"),
         ({"split.count": "two"}, "is one of 'two' parts"),
         ({"tokenizer.ggml.tokens": 5}, "tokens = 5; it has to be a list of str"),
         ({"tokenizer.ggml.token_type": 5}, "token_type = 5; it has to be a list of int"),
         ({"tokenizer.ggml.eos_token_id": [1]}, "it has to be a token id"),
         ({"llama.block_count": 2**32 - 1}, "block_count = 4294967295; it has to be at most 8192"),
-    ],
-)
-def test_fields_of_other_kinds_are_one_sentence(tmp_path, fixtures, changes, said):
-    file = tiny_gguf.convert(fixtures / "llama2", tmp_path / "a.gguf", changes=changes)
-    with pytest.raises(InputError, match=said):
-        jspec.models.load(file)
+    ):
+        file = tiny_gguf.convert(fixtures / "llama2", tmp_path / "a.gguf", changes=changes)
+        with pytest.raises(InputError, match=said):
+            jspec.models.load(file)
 
 
 def test_a_token_of_a_number_without_end_is_one_sentence(tmp_path):

@@ -84,17 +84,18 @@ def _behind(model, prompt, tentative):
         model.init_memory(1, 300), tentative, every, jnp.array([every.shape[1] - 1])
     )
     last = jnp.asarray(prompt)[:, -1:]
-    return model.apply(PARAMS, last, every[:, -1:], jnp.ones((1, 1, 1), bool), cache).logits[0, 0]
+    one = jnp.ones((1, 1, 1), bool)
+    return jax.jit(model.apply)(PARAMS, last, every[:, -1:], one, cache).logits[0, 0]
 
 
 def test_a_node_and_its_token_are_the_same_numbers(causal):
     """And are not, if what is committed alone were rounded."""
     prompt = tiny.PROMPTS[:1]
-    whole = MODEL.apply(PARAMS, *causal(prompt), None)
+    whole = jax.jit(MODEL.apply)(PARAMS, *causal(prompt), None)
     behind = _behind(MODEL, prompt, whole.tentative)
     np.testing.assert_allclose(behind, whole.logits[0, -1], atol=1e-5, rtol=0)
 
-    wide = WIDE.apply(PARAMS, *causal(prompt), None)
+    wide = jax.jit(WIDE.apply)(PARAMS, *causal(prompt), None)
     late = jax.tree.map(rounded, wide.tentative)
     off = np.abs(_behind(MODEL, prompt, late) - wide.logits[0, -1]).max()
     assert off > 1e-3
