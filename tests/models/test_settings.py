@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jspec.models.huggingface import families
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.rope import LinearScaling, RopeScaling, frequencies
 
 LLAMA = {
