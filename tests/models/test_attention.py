@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from ancestry import ancestors
 
 import jspec
 from jspec import models
@@ -20,14 +21,6 @@ from jspec.types import NO_PARENT, Tree
 BAD = 777
 # The root, two children, a child of each, and a grandchild: 0 -> 1 -> 3 -> 5, 0 -> 2 -> 4.
 PARENTS = np.array([-1, 0, 0, 1, 2, 3])
-
-
-def ancestors(parents):
-    mask = np.eye(len(parents), dtype=bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            mask[node] |= mask[parent]
-    return mask
 
 
 @pytest.mark.parametrize("earlier", [0, 3])

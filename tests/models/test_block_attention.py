@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from ancestry import ancestors
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
@@ -22,14 +23,6 @@ TRITON = BlockAttention(
 EARLIER, NEW, HEADS, MATES, DIM, SLOTS = 5, 40, 2, 3, 16, 75
 LENGTHS = np.array([0, 40, 75], np.int32)
 ATTENTION = ("soft_cap", "window", "impl")
-
-
-def ancestors(parents):
-    mask = np.eye(len(parents), dtype=bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            mask[node] |= mask[parent]
-    return mask
 
 
 def random_tree(size):

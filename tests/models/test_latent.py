@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ancestry import ancestors
 from safetensors.numpy import load_file, save_file
 
 import jspec
@@ -91,10 +92,7 @@ def test_a_tree_of_latents_is_attended_as_the_paper_says(query_rank, window):
     block = Attention(shape, jnp.float32, jnp.float32, layer=Layer(ROPE, window))
     draw = np.random.default_rng(0)
     states = draw.normal(size=(1, COMMITTED + len(PARENTS), WIDTH)).astype(np.float32)
-    seen = np.eye(len(PARENTS), dtype=bool)
-    for node, parent in enumerate(PARENTS):
-        if parent >= 0:
-            seen[node] |= seen[parent]
+    seen = ancestors(PARENTS)
     nothing = attention.Past(None, None)
     first = np.arange(COMMITTED)[None], np.tri(COMMITTED, dtype=bool)[None]
     read, rest = states[:, :COMMITTED], states[:, COMMITTED:]

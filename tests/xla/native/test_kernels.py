@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ancestry import ancestors
 
 from jspec._xla import native
 from jspec._xla.native import library
@@ -209,10 +210,7 @@ def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
     q = normal(2, size, heads * group, dim)
     k, v = normal(2, heads, size, dim), normal(2, heads, size, dim)
     keys, values = normal(2, heads, slots, dim), normal(2, heads, slots, dim)
-    mask = np.eye(size, dtype=bool)
-    for node, parent in enumerate(PARENTS):
-        if parent >= 0:
-            mask[node] |= mask[parent]
+    mask = ancestors(PARENTS)
     depths = mask.sum(-1) - 1
 
     @jax.jit
