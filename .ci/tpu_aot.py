@@ -1,8 +1,6 @@
 """Compiles `jspec.decode` and `jspec.step` ahead of time for a TPU v5e, on a machine that has none.
 
 Needs the extra `tpu` (libtpu). Fails if a program does not compile, or if it holds the cache twice.
-The kernel of tree attention is compiled alone; with the argument `kernel` in the loop, and nothing
-else.
 """
 
 import os
@@ -25,8 +23,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jspec
 from jspec.models import Llama, LlamaConfig
-from jspec.models.attention import XLA, Cached, Implementation, Past, attend
-from jspec.models.block_attention import BlockAttention, Mosaic
 
 # Few layers compile in seconds. A layer's keys are larger than the 128 MiB of vector memory of a
 # core, where XLA would keep smaller ones, and count differently.
@@ -49,7 +45,6 @@ LIMIT = 65536 - PROMPT
 SLACK = 16 << 20  # logits, the tree's keys and values, the drafter's matrix
 RECYCLING = jspec.TokenRecycling(MODEL.vocab_size)
 DRAFT = MODEL.clone(config=replace(MODEL.config, num_layers=1, num_heads=1, num_kv_heads=1))
-KERNEL = BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512))
 TREE = jspec.CoupledTree(DRAFT, num_speculative_tokens=16)
 
 
@@ -57,16 +52,12 @@ def main() -> int:
     devices = topologies.get_topology_desc("v5e:2x2", "tpu").devices
     one = Mesh(devices[:1], ("data",), axis_types=(AxisType.Auto,))
     four = Mesh(devices[:4], ("data",), axis_types=(AxisType.Auto,))
-    if sys.argv[1:] == ["kernel"]:
-        return 0 if decode(one, 4, RECYCLING, sampled=False, attention_impl=KERNEL) else 1
     fits = [
         decode(one, 4, jspec.Autoregressive(), sampled=False),
         decode(one, 4, RECYCLING, sampled=False),
         decode(four, 16, RECYCLING, sampled=True),
         decode(one, 4, TREE, sampled=True, draft=DRAFT),
         step(one, 4, RECYCLING),
-        attention(one, jnp.bfloat16, layers=1),
-        attention(one, jnp.float32, layers=4, soft_cap=30.0, window=1024),
     ]
     if not all(fits):
         print("something is kept twice, or copied to another layout", file=sys.stderr)
@@ -79,10 +70,8 @@ def decode(
     drafter: jspec.Drafter,
     sampled: bool,
     draft: Llama | None = None,
-    attention_impl: Implementation = XLA,
 ) -> bool:
     """The whole generation as one program: it makes the cache, so it holds one."""
-    model = MODEL.clone(attention_impl=attention_impl)
     rows, prompt, lengths = _prompts(mesh, batch)
     sampling, key = None, None
     if sampled:
@@ -96,7 +85,7 @@ def decode(
 
     def program(params, draft_params, prompt, lengths, sampling, key):
         return jspec.decode(
-            model,
+            MODEL,
             params,
             prompt,
             lengths,
@@ -111,12 +100,7 @@ def decode(
     weights = _weights(mesh), None if draft is None else _weights(mesh, draft)
     lowered = jax.jit(program).lower(*weights, prompt, lengths, sampling, key)
     kind = "sampled" if sampled else "greedy"
-    by_kernel = attention_impl != XLA
-    if by_kernel != ("tpu_custom_call" in lowered.as_text()):
-        print("the kernel of tree attention is not where it was asked for", file=sys.stderr)
-        return False
-    name = f"decode, {type(drafter).__name__}, {kind}{', by kernel' * by_kernel}"
-    return _fits(name, lowered, mesh, batch, caches=1)
+    return _fits(f"decode, {type(drafter).__name__}, {kind}", lowered, mesh, batch, caches=1)
 
 
 def step(mesh: Mesh, batch: int, drafter: jspec.Drafter) -> bool:
@@ -135,25 +119,6 @@ def step(mesh: Mesh, batch: int, drafter: jspec.Drafter) -> bool:
     state = _placed(jax.eval_shape(start, weights, prompt, lengths), mesh)
     lowered = jax.jit(program, donate_argnums=1).lower(weights, state)
     return _fits(f"step, {type(drafter).__name__}, greedy", lowered, mesh, batch, caches=0)
-
-
-def attention(mesh: Mesh, dtype: jnp.dtype, layers: int, **options: float) -> bool:
-    """The kernel over 64 nodes and over the past of a layer, of several that are scanned."""
-    rows, nodes, heads, mates, dim, slots = 4, 64, 8, 8, 128, 2000
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    of_nodes, cache = (rows, heads, nodes, dim), (rows, heads * layers, slots, dim)
-    shapes = [((rows, nodes, heads * mates, dim), dtype), (of_nodes, dtype), (of_nodes, dtype)]
-    shapes += [((rows, nodes, nodes), bool), ((rows, nodes), jnp.int32), (cache, dtype)]
-    shapes += [(cache, dtype), ((rows,), jnp.int32), ((), jnp.int32)]
-    arguments = (_shaped(*shape, everywhere) for shape in shapes)
-
-    def program(q, k, v, mask, positions, keys, values, lengths, layer):
-        past = Past(Cached(keys, values, lengths, layer), None)
-        return attend(q, k, v, mask, past, positions, **options, impl=KERNEL)
-
-    kernels = jax.jit(program).lower(*arguments).compile().as_text().count("tpu_custom_call")
-    print(f"tree attention, {jnp.dtype(dtype).name}, {options}: {kernels} kernels", flush=True)
-    return kernels == 2
 
 
 def _fits(name: str, lowered: jax.stages.Lowered, mesh: Mesh, batch: int, caches: int) -> bool:

@@ -13,7 +13,6 @@ from . import tree as tree
 from . import verify as verify
 from ._validate.errors import InputError as InputError
 from ._validate.errors import RecompileError as RecompileError
-from ._xla import hosts as hosts
 from .costs import metrics as metrics
 from .decoding import decode as decode
 from .decoding import prefill as prefill
