@@ -129,7 +129,7 @@ def test_no_gather_is_larger_than_a_row_of_the_vocabulary_for_each_node(both):
 
 @pytest.mark.parametrize("tokens", [[[7]], [[7, 1000], [0, 7]]])
 def test_tokens_are_looked_up_in_a_table_that_devices_share(tokens):
-    """`.ci/gpu_mesh.py` has what they exchange for it on GPUs."""
+    """`.ci/ahead.py` has what they exchange for it on GPUs."""
     table = np.random.default_rng(0).normal(size=(VOCAB, 16)).astype(np.float32)
     split = NamedSharding(mesh_of(1, 8), PartitionSpec("model"))
     found = jax.jit(mesh_axes.looked_up)(jax.device_put(table, split), jnp.array(tokens))
