@@ -27,10 +27,10 @@ _MANY_MAPS = 20_000
 console = Console(width=None if sys.stdout.isatty() else 140)
 
 
-def command(main: Callable[..., None]) -> None:
+def command(main: Callable[..., None] | typer.Typer) -> None:
     """Runs a bench as a command; what was wrong with its arguments is one sentence."""
     try:
-        typer.run(main)
+        main() if isinstance(main, typer.Typer) else typer.run(main)
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
 

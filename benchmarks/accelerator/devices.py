@@ -10,10 +10,8 @@ from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.shapes import Scale
 from benchmarks.accelerator.timing import per_call
 from benchmarks.harness import read_bandwidth
-from jspec.types import PyTree
 
-SECTION = "device"
-PREALLOCATION = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+SETTINGS = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_FLAGS")
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ DATA_SHEETS = {
 
 
 def memory() -> int | None:
-    """Bytes that the process may take of the device's memory; None where it does not say."""
+    """Returns the bytes of the device's memory that the process may take, if the device says it."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return None
@@ -56,7 +54,7 @@ def memory() -> int | None:
 
 
 def copy_bandwidth(size: int, repeats: int) -> float:
-    """Bytes a second that a copy moves, read and written.
+    """Returns the bytes a second that a copy moves, read and written.
 
     Args:
         size: bytes of what is copied.
@@ -65,32 +63,25 @@ def copy_bandwidth(size: int, repeats: int) -> float:
     source = jnp.ones(size // 4, jnp.float32)
     # A plain copy may be left out by the compiler.
     copy = jax.jit(lambda array: array + 1)
-    return 2 * size / min(per_call({"copy": lambda: copy(source)}, repeats)["copy"])
-
-
-def _held(params: PyTree) -> int:
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    return 2 * size / min(per_call(lambda: copy(source), repeats))
 
 
 def measure(cells: Cells, scale: Scale) -> None:
-    """One row: the device, its memory, its bandwidth, and the settings that change its speed."""
-    kind = jax.local_devices()[0].device_kind
+    """Writes one row: the device, its memory, its bandwidth, and settings that change its speed."""
 
     def row() -> dict:
-        sheet = DATA_SHEETS.get(kind)
+        sheet = DATA_SHEETS.get(jax.local_devices()[0].device_kind)
         copied = copy_bandwidth(scale.copied_bytes, scale.repeats)
-        # Where no vendor says what the memory can do: caches may hold small weights.
-        read = None if sheet else _held(scale.params) / read_bandwidth(scale.params)
+        read = 0.0
+        if sheet is None:  # caches may hold small weights
+            held = sum(leaf.nbytes for leaf in jax.tree.leaves(scale.params))
+            read = held / read_bandwidth(scale.params)
         return {
-            "data_sheet_bandwidth": sheet and sheet.bandwidth,
-            "peak": sheet and sheet.peak,
             "copy_bandwidth": copied,
-            "read_bandwidth": read,
-            "bandwidth": sheet.bandwidth if sheet else max(copied, read or 0.0),
+            "bandwidth": sheet.bandwidth if sheet else max(copied, read),
+            "peak": sheet and sheet.peak,
             "memory": memory(),
-            "preallocation": {name: os.environ.get(name) for name in PREALLOCATION},
-            "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
-            "compilation_cache": getattr(jax.config, "jax_compilation_cache_dir", None),
+            "settings": {name: os.environ.get(name) for name in SETTINGS},
         }
 
     cells.run(row, what="bandwidth")

@@ -10,15 +10,13 @@ from jaxtyping import Array, Bool, Int
 
 import jspec
 from benchmarks.accelerator.cells import Cells
-from benchmarks.accelerator.shapes import BY_LAYER, SCANNED, UNROLLED, Scale, random_cache
-from benchmarks.accelerator.timing import compiled, per_call
+from benchmarks.accelerator.shapes import Scale, random_cache
+from benchmarks.accelerator.timing import Compiled, compiled, per_call
 from jspec.models import attention
 from jspec.models.linear import unembed
 from jspec.models.llama import Block, Llama, LlamaConfig
 from jspec.models.norms import RMSNorm
 from jspec.types import PyTree
-
-SECTION = "forwards"
 
 
 class Inputs(NamedTuple):
@@ -34,8 +32,7 @@ class Forward(NamedTuple):
     """A way to run the layers, ready to be called."""
 
     run: Callable[[], Any]
-    compile_seconds: float | None
-    trace_seconds: float | None
+    program: Compiled | None
 
 
 def inputs(model: Llama, batch: int, width: int, past: int, capacity: int) -> Inputs:
@@ -46,12 +43,10 @@ def inputs(model: Llama, batch: int, width: int, past: int, capacity: int) -> In
     return Inputs(tokens, positions, mask, random_cache(model, batch, past, capacity))
 
 
-def unrolled(model: Llama, params: PyTree, given: Inputs) -> Forward:
+def whole(model: Llama, params: PyTree, given: Inputs) -> Forward:
     """All layers in one program, as decoding runs them."""
     program = compiled(jax.jit(model.apply), params, *given)
-    return Forward(
-        lambda: program.run(params, *given), program.compile_seconds, program.trace_seconds
-    )
+    return Forward(lambda: program.run(params, *given), program)
 
 
 def by_layer(model: Llama, params: PyTree, given: Inputs) -> Forward:
@@ -70,36 +65,12 @@ def by_layer(model: Llama, params: PyTree, given: Inputs) -> Forward:
             new.append(kv)
         return leave(weights["norm"], _table(weights), x), new
 
-    return Forward(run, None, None)
+    return Forward(run, None)
 
 
-def scanned(model: Llama, params: PyTree, given: Inputs) -> Forward:
-    """The layers as a `lax.scan` over stacked weights and a stacked cache."""
-    weights = params["params"]
-    layers = [weights[f"layers_{layer}"] for layer in range(model.num_layers)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-    held = jnp.stack(given.cache.keys), jnp.stack(given.cache.values)
-    ends = {name: leaf for name, leaf in weights.items() if not name.startswith("layers_")}
-
-    def forward(ends: PyTree, stacked: PyTree, held: Any, lengths: Array, given: Inputs) -> Any:
-        x, positions = _enter(model, ends["embed"], given.tokens, given.positions)
-
-        def one(x: Array, layer: Any) -> tuple[Array, Any]:
-            weights, keys, values = layer
-            x, *kv = block(model, weights, x, positions, given.mask, keys, values, lengths)
-            return x, kv
-
-        x, new = jax.lax.scan(one, x, (stacked, *held))
-        return _leave(model, ends["norm"], _table(ends), x), new
-
-    # The cache is given stacked, and not once more by layer.
-    chain = given._replace(cache=None)
-    arguments = ends, stacked, held, given.cache.lengths, chain
-    program = compiled(jax.jit(forward), *arguments)
-    return Forward(lambda: program.run(*arguments), program.compile_seconds, program.trace_seconds)
-
-
-WAYS = {UNROLLED: unrolled, BY_LAYER: by_layer, SCANNED: scanned}
+WHOLE, BY_LAYER = "one program", "layer by layer"
+WAYS = {WHOLE: whole, BY_LAYER: by_layer}
+"""Ways to run the layers of a forward, by their names in rows."""
 
 
 def _enter(model: Llama, embed: Array, tokens: Array, positions: Array) -> Any:
@@ -125,54 +96,53 @@ def _table(weights: PyTree) -> Array:
 
 
 def read_bytes(config: LlamaConfig, itemsize: int, batch: int, width: int, capacity: int) -> int:
-    """The bytes that a forward has to read: the weights once, the tokens' embeddings, all slots."""
+    """Returns the bytes that a forward has to read: weights, embeddings of tokens, the cache."""
     layer = _products(config) // config.num_layers
     norms = (2 * config.num_layers + 1) * config.hidden_size
     head = config.vocab_size * config.hidden_size
     embeddings = batch * width * config.hidden_size
-    slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    read = layer * config.num_layers + norms + head + embeddings + batch * capacity * slot
+    position = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    read = layer * config.num_layers + norms + head + embeddings + batch * capacity * position
     return itemsize * read
 
 
 def operations(config: LlamaConfig, batch: int, width: int, capacity: int) -> int:
-    """The additions and multiplications of a forward's products, attention among them."""
+    """Counts the additions and multiplications of a forward's products, attention among them."""
     weights = _products(config) + config.vocab_size * config.hidden_size
     attended = 2 * config.num_layers * config.num_heads * config.head_dim * (capacity + width)
     return 2 * batch * width * (weights + attended)
 
 
 def _products(config: LlamaConfig) -> int:
-    """Weights of all layers' products."""
+    """Counts the weights of all layers' products."""
     wide = config.hidden_size
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     return config.num_layers * wide * (heads + 3 * config.intermediate_size)
 
 
 def plan(scale: Scale) -> list[tuple[str, int, int]]:
-    """The cells (way, batch, width), those first that say most."""
+    """Returns the cells (way, batch, width), those first that say most."""
+    way = BY_LAYER if scale.by_layer else WHOLE
     one, *others = scale.batches
-    first = [(UNROLLED, *sizes) for sizes in scale.whole]
-    grid = [(scale.grid, one, width) for width in scale.widths]
-    ways = [(way, one, width) for way in (SCANNED, BY_LAYER) for width in (1, scale.nodes + 1)]
-    rest = [(scale.grid, batch, width) for batch in others for width in scale.widths]
-    return list(dict.fromkeys([first[0], *grid, *first, *ways, *rest]))
+    grid = [(way, one, width) for width in scale.widths]
+    whole = [(WHOLE, one, width) for width in scale.widths[:2]]
+    rest = [(way, batch, width) for batch in others for width in scale.widths]
+    return list(dict.fromkeys([*grid, *whole, *rest]))
 
 
 def measure(cells: Cells, scale: Scale) -> None:
-    """One row for each way, batch and width."""
+    """Writes one row for each way, batch and width."""
     model, itemsize = scale.model, jnp.dtype(scale.dtype).itemsize
     for way, batch, width in plan(scale):
 
         def row(way: str = way, batch: int = batch, width: int = width) -> dict:
             given = inputs(model, batch, width, scale.past, scale.capacity)
             forward = WAYS[way](model, scale.params, given)
-            seconds = per_call({"forward": forward.run}, scale.repeats)["forward"]
+            seconds = per_call(forward.run, scale.repeats)
             logits = jax.tree.leaves(forward.run())[0]
             return {
                 "seconds": seconds,
-                "compile_seconds": forward.compile_seconds,
-                "trace_seconds": forward.trace_seconds,
+                **(forward.program.about() if forward.program else {}),
                 "bytes": read_bytes(model.config, itemsize, batch, width, scale.capacity),
                 "operations": operations(model.config, batch, width, scale.capacity),
                 "finite": bool(jnp.isfinite(logits).all()),
