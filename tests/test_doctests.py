@@ -24,16 +24,9 @@ class Finder(doctest.DocTestFinder):
         return super()._from_module(module, inspect.unwrap(object))
 
 
-def load(name):
-    """The module; one that runs beside another engine needs that engine."""
-    if name.startswith("jspec.cli.bench.peers."):
-        return pytest.importorskip(name, reason="an extra: peers", exc_type=ImportError)
-    return importlib.import_module(name)
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module(name):
-    module = load(name)
+    module = importlib.import_module(name)
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     report: list[str] = []
     for test in Finder(exclude_empty=True).find(module, name):
@@ -44,6 +37,5 @@ def test_the_examples_of_a_module(name):
 def test_the_public_examples_are_found():
     """Or this file would hold nothing: functions behind the hook, methods and classes count."""
     finder = Finder(exclude_empty=True)
-    names = [name for name in MODULES if not name.startswith("jspec.cli.bench.peers.")]
-    found = [test for name in names for test in finder.find(importlib.import_module(name), name)]
+    found = [test for name in MODULES for test in finder.find(importlib.import_module(name), name)]
     assert sum(bool(test.examples) for test in found) >= 1

@@ -80,7 +80,7 @@ def bound(found: Sequence[dict], batch: int, width: int) -> float:
 
 
 def _error(row: dict) -> str:
-    names = ("section", "way", "model", "method", "batch", "width", "dtype", "precision")
+    names = ("section", "model", "method", "batch", "width", "dtype", "precision")
     about = ", ".join(str(row[name]) for name in names if row.get(name))
     return f"- {about}: {row.get('error', 'its scores are not finite')}"
 
@@ -105,14 +105,13 @@ def _device(rows: Sequence[dict], found: Sequence[dict]) -> list[str]:
 
 
 def _forwards(rows: Sequence[dict], found: Sequence[dict]) -> list[str]:
-    ones = {(row["way"], row["batch"]): median(row) for row in rows if row["width"] == 1}
+    ones = {row["batch"]: median(row) for row in rows if row["width"] == 1}
 
     def ratio(row: dict) -> str:
-        one = ones.get((row["way"], row["batch"]))
+        one = ones.get(row["batch"])
         return f"{median(row) / one:.2f}" if one else ""
 
     columns: Columns = {
-        "layers": lambda row: row["way"],
         "batch": lambda row: str(row["batch"]),
         "N": lambda row: str(row["width"]),
         "t(N), ms": milliseconds,
@@ -122,7 +121,7 @@ def _forwards(rows: Sequence[dict], found: Sequence[dict]) -> list[str]:
         ),
         "tracing + compiling, s": _compiling,
     }
-    rows = sorted(rows, key=lambda row: (row["way"], row["batch"], row["width"]))
+    rows = sorted(rows, key=lambda row: (row["batch"], row["width"]))
     return table("A forward of N tokens:", rows, columns)
 
 

@@ -61,8 +61,6 @@ class Scale:
     """Real texts a model is asked to go on with."""
     new_tokens: int
     copied_bytes: int
-    by_layer: bool = False
-    """Whether forwards are timed layer by layer, since a whole program takes long to compile."""
     models: tuple[str, ...] = (BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
     """Models that go on with real text: bundled names, folders or hub ids."""
     round_methods: tuple[str, ...] = ("token_recycling", "auto", "suffix")
@@ -108,7 +106,6 @@ SCALES = {
             "7B",
             LlamaConfig(32000, 4096, 11008, 32, 32, 32, 128, 4096),
             needs=40 << 30,
-            by_layer=True,
             **ON_ACCELERATORS,
         ),
         # Llama-3.2-3B.
@@ -116,10 +113,9 @@ SCALES = {
             "3B",
             LlamaConfig(128256, 3072, 8192, 28, 24, 8, 128, 4096, tied=True),
             needs=14 << 30,
-            by_layer=True,
             **ON_ACCELERATORS,
         ),
-        # TinyLlama-1.1B. Its layers are too small to be started one by one from the host.
+        # TinyLlama-1.1B.
         Scale(
             "1B",
             LlamaConfig(32000, 2048, 5632, 22, 32, 4, 64, 2048),
