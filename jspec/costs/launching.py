@@ -1,7 +1,8 @@
 """Estimates launch and synchronization overhead of a GPU, beside what it reads and computes.
 
 The figures of a launch are assumed, not measured: an empty kernel takes about as long, and XLA's
-host takes some tens of microseconds to read a condition.
+host takes some tens of microseconds to read a condition. `python -m benchmarks.accelerator`
+measures them where there is a GPU, in its section `loops`.
 """
 
 from typing import Any

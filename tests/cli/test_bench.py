@@ -60,18 +60,42 @@ def counts(found):
     )
 
 
-@pytest.fixture(scope="module")
-def whole(folder, questions, tmp_path_factory):
-    """A bench that ran through."""
+def go(folder, questions, out, methods):
+    """Runs the command to its end, outside of a test."""
     from jspec.cli import main as cli
 
-    out = tmp_path_factory.mktemp("whole")
     where = ("--model", str(folder), "--questions", str(questions), "--out", str(out))
-    how = ("--max-new-tokens", "8", "--repeats", "2", "--methods", "suffix")
+    how = ("--max-new-tokens", "8", "--repeats", "2", "--methods", methods)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compilation, "keep_on_disk", lambda: None)  # as in `command`
         assert cli.run(["bench", *where, *how]) == 0
     return out
+
+
+@pytest.fixture(scope="module")
+def alone(folder, questions, tmp_path_factory):
+    """A bench of plain decoding."""
+    return go(folder, questions, tmp_path_factory.mktemp("alone"), "autoregressive")
+
+
+@pytest.fixture(scope="module")
+def whole(alone, folder, questions, tmp_path_factory):
+    """The same, to which a method was added."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    shutil.copytree(alone, out)
+    return go(folder, questions, out, "suffix")
+
+
+def test_plain_decoding_is_measured_alone(alone):
+    assert [(row["method"], row["question"]) for row in rows(alone)] == [
+        (PLAIN, "7"), (PLAIN, "b"), (PLAIN, "9")
+    ]  # fmt: skip
+
+
+def test_a_method_that_is_added_is_measured_alone(alone, whole):
+    before = rows(alone)
+    assert rows(whole)[: len(before)] == before
+    assert [row["method"] for row in rows(whole)[len(before) :]] == ["suffix"] * 3
 
 
 @pytest.mark.slow
@@ -112,22 +136,13 @@ def test_an_interrupted_bench_goes_on_with_the_memory_that_it_had(bench, whole, 
     shutil.copytree(whole, out)
     file = out / "rows.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
-    # Killed while the last prompt's rows were written.
-    file.write_bytes(b"".join(lines[:-2]) + lines[-2][:40])
+    # Killed while the last prompt's row was written.
+    file.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
     ran, found = bench(out, "--methods", "suffix")
     assert len(found) == len(rows(whole))
     assert re.fullmatch(r"finished prompts are .* memory\n3/3 cats 9: .*\n", ran.err)
     # Without the answers before it, suffix would draft other tokens.
     assert counts(found) == counts(rows(whole))
-
-
-def test_a_method_that_is_added_is_measured_alone(bench, whole, tmp_path):
-    out = tmp_path / "more"
-    shutil.copytree(whole, out)
-    ran, found = bench(out, "--methods", "suffix,prompt_lookup")
-    assert found[: len(rows(whole))] == rows(whole)
-    assert {row["method"] for row in found[len(rows(whole)) :]} == {"prompt_lookup"}
-    assert "suffix" not in ran.err and "prompt_lookup" in ran.err
 
 
 @pytest.mark.slow
