@@ -118,7 +118,7 @@ def test_with_all_optimisations_too(fixtures):
     variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     root = Path(__file__).resolve().parents[2]
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bits", *models, *options],
+        [sys.executable, "-m", "benchmarks.exactness", "bits", *models, *options],
         env=variables, cwd=root, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr[-2000:]
