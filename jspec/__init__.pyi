@@ -13,7 +13,6 @@ from . import tree as tree
 from . import verify as verify
 from ._validate.errors import InputError as InputError
 from ._validate.errors import RecompileError as RecompileError
-from ._xla import hosts as hosts
 from .cli.trace.tracing import Trace as Trace
 from .cli.trace.tracing import TracedRound as TracedRound
 from .cli.trace.tracing import TracedWidths as TracedWidths

@@ -130,14 +130,13 @@ def test_only_the_engine_and_training_compile():
         # What tests other people's models compiles them as the engine would; an artefact is lowered
         # here and compiled where it runs; the blocks of a decoder, the layers of a cache, and a
         # draft and its shapes share a trace, which inside of a program is none of its own; stacked
-        # weights are filled in place; what chooses an attention times some, and what looks for
-        # XLA's mistakes runs two.
+        # weights are filled in place, and what looks for XLA's mistakes runs two.
         compilers = (
             *("jspec.decoding", "jspec.decoding.rows", "jspec.decoding.engine", "jspec.training"),
             *("jspec.testing", "jspec.decoding.artefact", "jspec.memory", "jspec._xla.one_graph"),
             *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.adaptive"),
             *("jspec.round.continuation",),
-            *("jspec.models.block_attention.choice", "jspec._xla.compiler"),
+            "jspec._xla.compiler",
         )
         if any(below(name, part) for part in compilers):
             continue
@@ -150,14 +149,10 @@ def test_only_the_engine_and_training_compile():
         assert not wrong, f"{MODULES[name].name}:{wrong[0]} compiles; return a function instead"
 
 
-def test_only_the_peers_of_a_bench_import_other_engines():
+def test_only_what_reads_gguf_files_imports_other_engines():
     engines = {"torch", "llama_cpp", "gguf"}
-    # What reads GGUF files is as far from what others import.
-    readers = ("jspec.cli.bench.peers", "jspec.models.gguf.file")
     wrong = [name for name in MODULES for i in imports(name) if i.split(".")[0] in engines]
-    assert all(any(below(name, part) for part in readers) for name in wrong), wrong
-    # Nor is one of them imported by what every bench needs.
-    assert "jspec.cli.bench.peers" not in wrong
+    assert all(below(name, "jspec.models.gguf.file") for name in wrong), wrong
 
 
 def test_names_say_what_a_module_holds():

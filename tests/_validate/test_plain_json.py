@@ -10,7 +10,6 @@ from jspec._validate.errors import InputError
 from jspec.cli import train_resume
 from jspec.cli.bench.ledger import Ledger
 from jspec.decoding.artefact import run as artefact
-from jspec.models.block_attention import choice
 from jspec.models.chat_template import ChatTemplate
 from jspec.sessions.control_settings import ControlSettings
 from jspec.training import chats, checkpoints, corpus, distill, recipes, sequences
@@ -59,7 +58,6 @@ def test_every_reader_has_a_sentence(tmp_path):
 def test_what_is_written_anew_has_none(tmp_path, text):
     file = tmp_path / "a.jsonl"
     file.write_text(TEXTS[text] + "\n")
-    assert choice.load(file, None) == {}
     assert not sequences.holds_rows(file)
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiling import environment
+from ancestry import ancestors
 
 from jspec._xla import native
 from jspec._xla.native import library
@@ -30,9 +30,19 @@ def weights_of(dtype, outputs, inputs, draw):
     return jnp.asarray(draw.normal(size=(outputs, inputs)), dtype)
 
 
+DTYPES = ("float32", "bfloat16", "int8")
+SHAPES = ((1, 1), (7, 5), (50, 77), (97, 576), (24, 1600))
+
+
 @there
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (7, 5), (50, 77), (97, 576), (24, 1600)])
+@pytest.mark.parametrize(
+    ("dtype", "outputs", "inputs"),
+    [
+        pytest.param(dtype, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
+        for one, dtype in enumerate(DTYPES)
+        for two, shape in enumerate(SHAPES)
+    ],
+)
 def test_products_are_numpys_and_a_rows_bits_are_its_own(dtype, outputs, inputs):
     draw = np.random.default_rng(0)
     weights = weights_of(dtype, outputs, inputs, draw)
@@ -87,9 +97,13 @@ def rounded_by_hand(x, weights, factors):
     return sums * (largest * np.float32(1 / 127)) * factors
 
 
-@pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
 @pytest.mark.parametrize(
-    ("outputs", "inputs"), [(1, 1), (7, 5), (50, 77), (97, 576), (24, 1600), (3, 64)]
+    ("kernels", "outputs", "inputs"),
+    [
+        *(pytest.param(True, *shape, marks=there) for shape in (*SHAPES, (3, 64))),
+        (False, 7, 5),
+        pytest.param(False, 97, 576, marks=pytest.mark.slow),
+    ],
 )
 def test_products_of_integers_are_exact_with_kernels_and_without(kernels, outputs, inputs):
     draw = np.random.default_rng(0)
@@ -173,10 +187,15 @@ def long_softmax(q, keys, values, soft_cap):
 
 
 @there
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("dim", "heads", "group", "window", "soft_cap"),
-    [(8, 2, 1, None, None), (20, 1, 3, 5, None), (64, 3, 3, None, 2.0), (80, 2, 2, 40, 1.5)],
+    ("dtype", "dim", "heads", "group", "window", "soft_cap"),
+    [
+        pytest.param(dtype, *sizes, marks=[pytest.mark.slow] if (one + two) % 2 else [])
+        for one, dtype in enumerate(DTYPES[:2])
+        for two, sizes in enumerate(
+            [(8, 2, 1, None, None), (20, 1, 3, 5, None), (64, 3, 3, None, 2.0), (80, 2, 2, 40, 1.5)]
+        )
+    ],
 )
 def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
     dtype, dim, heads, group, window, soft_cap
@@ -191,10 +210,7 @@ def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
     q = normal(2, size, heads * group, dim)
     k, v = normal(2, heads, size, dim), normal(2, heads, size, dim)
     keys, values = normal(2, heads, slots, dim), normal(2, heads, slots, dim)
-    mask = np.eye(size, dtype=bool)
-    for node, parent in enumerate(PARENTS):
-        if parent >= 0:
-            mask[node] |= mask[parent]
+    mask = ancestors(PARENTS)
     depths = mask.sum(-1) - 1
 
     @jax.jit
@@ -284,13 +300,14 @@ def test_a_jitted_program_calls_the_kernel_and_an_exported_one_does_not():
         assert "jspec_product" not in text
 
 
-RUN = """
-from jspec._xla import native
-print(native.instruction_set(), "|", native.missing())
-import jax.numpy as jnp
-from jspec.models import linear
-print(linear.product(jnp.ones((2, 3)), jnp.ones((4, 3))).tolist() == [[3.0] * 4] * 2)
-"""
+@pytest.fixture
+def afresh(monkeypatch):
+    """The library is looked for again."""
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    library._loaded.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    library._loaded.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -300,22 +317,11 @@ print(linear.product(jnp.ones((2, 3)), jnp.ones((4, 3))).tolist() == [[3.0] * 4]
         ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of avx512, avx2, neon"),
     ],
 )
-def test_a_variable_switches_them_off(value, said):
-    ran = subprocess.run(
-        [sys.executable, "-c", RUN], env=environment(JSPEC_NATIVE=value), capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
-    assert ran.stdout.splitlines() == [f"None | {said}", "True"]
-
-
-@pytest.fixture
-def afresh(monkeypatch):
-    """The library is looked for again."""
-    monkeypatch.delenv(library.SWITCH, raising=False)
-    library._loaded.cache_clear()
-    yield monkeypatch
-    monkeypatch.undo()
-    library._loaded.cache_clear()
+def test_a_variable_switches_them_off(afresh, value, said):
+    afresh.setenv(library.SWITCH, value)
+    assert native.missing() == said and native.instruction_set() is None
+    assert not native.takes_product(jnp.ones((2, 3)), jnp.ones((4, 3)))
+    assert linear.product(jnp.ones((2, 3)), jnp.ones((4, 3))).tolist() == [[3.0] * 4] * 2
 
 
 def test_no_library_and_one_that_does_not_load_are_a_sentence_each(afresh, tmp_path):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ancestry import ancestors
 
 from jspec._xla import native
 from jspec.models import recurrence
@@ -17,14 +18,6 @@ SIZES = [(1, 1, 1, 1), (2, 4, 4, 5), (3, 3, 33, 16), (1, 2, 20, 64), (2, 2, 17, 
 
 def bits(x):
     return np.asarray(x).view(np.uint32)
-
-
-def above(parents):
-    seen = np.eye(len(parents), dtype=bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            seen[node] |= seen[parent]
-    return seen
 
 
 def tree_of(sizes, parents, delta, seed=0):
@@ -62,7 +55,7 @@ def committed(nodes, values, states, path, row):
 def test_a_nodes_bits_are_its_tokens(sizes, delta):
     """Each node as the only new token, its ancestors committed one by one."""
     nodes, states = tree_of(sizes, PARENTS, delta)
-    seen = above(PARENTS)
+    seen = ancestors(PARENTS)
     mixed, values = recur(*nodes, states, np.broadcast_to(seen, (2, *seen.shape)))
     for row in range(2):
         for node in range(len(PARENTS)):
@@ -79,7 +72,7 @@ def test_nor_do_they_depend_on_where_the_nodes_stand(count, delta):
     """Random trees, and the same in another order: some stand before their parents."""
     draw = np.random.default_rng(count)
     parents = np.array([-1, *(draw.integers(0, node) for node in range(1, count))])
-    seen = above(parents)
+    seen = ancestors(parents)
     nodes, states = tree_of((2, 4, 8, 20), parents, delta)
     found = recur(*nodes, states, np.broadcast_to(seen, (2, count, count)))
     order = draw.permutation(count)
@@ -92,7 +85,7 @@ def test_nor_do_they_depend_on_where_the_nodes_stand(count, delta):
 def test_of_products_that_is_not_true():
     """The negative control: in the form of other devices a node's bits follow from the tree."""
     nodes, states = tree_of((3, 3, 33, 16), PARENTS, True)
-    given, seen = (*nodes[:3], jnp.log(nodes[3]), nodes[4]), above(PARENTS)
+    given, seen = (*nodes[:3], jnp.log(nodes[3]), nodes[4]), ancestors(PARENTS)
     run = jax.jit(recurrence.by_chunks)
     whole, _ = run(given, states, np.broadcast_to(seen, (2, *seen.shape)))
     part, _ = run(
@@ -138,7 +131,7 @@ def test_rows_keep_different_numbers_of_nodes():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_reaches_the_nodes_below_it_alone(value):
     nodes, states = tree_of((2, 4, 12, 20), PARENTS, True)
-    seen = above(PARENTS)
+    seen = ancestors(PARENTS)
     wide = np.broadcast_to(seen, (2, *seen.shape))
     clean, _ = recur(*nodes, states, wide)
     bad = (*nodes[:2], nodes[2].at[1, :, 1].set(value), *nodes[3:])
@@ -152,7 +145,7 @@ def test_what_is_no_number_reaches_the_nodes_below_it_alone(value):
 def test_tokens_that_are_not_there_get_zeros():
     """A row that has fewer: they see none, and none sees them."""
     nodes, states = tree_of((2, 4, 12, 20), PARENTS, True)
-    seen = np.broadcast_to(above(PARENTS), (2, 12, 12)).copy()
+    seen = np.broadcast_to(ancestors(PARENTS), (2, 12, 12)).copy()
     whole, _ = recur(*nodes, states, seen)
     seen[1, 8:] = False
     found, values = recur(*nodes, states, seen)
@@ -165,7 +158,7 @@ def test_tokens_that_are_not_there_get_zeros():
 def test_the_convolution_of_a_path(shape):
     """Against float64; and a node's bits are its token's, whose ancestors are committed."""
     heads, lanes, before = shape
-    draw, count, seen = np.random.default_rng(0), len(PARENTS), above(PARENTS)
+    draw, count, seen = np.random.default_rng(0), len(PARENTS), ancestors(PARENTS)
     inputs, window = (
         draw.normal(size=(2, heads, size, lanes)).astype(np.float32) for size in (count, before)
     )
@@ -190,7 +183,7 @@ def test_transformations_of_jax():
     """Gradients are those of the products; mapped and exported programs run."""
     nodes, states = tree_of((2, 4, 6, 5), PARENTS, True)
     given = (*nodes[:3], jnp.log(nodes[3]), nodes[4])
-    seen = jnp.broadcast_to(above(PARENTS), (2, 12, 12))
+    seen = jnp.broadcast_to(ancestors(PARENTS), (2, 12, 12))
 
     def read(v, states):
         own = (*given[:2], v, *given[3:])

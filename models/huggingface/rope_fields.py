@@ -4,7 +4,7 @@ from math import inf, log, sqrt
 from typing import Any
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.rope import LinearScaling, LongScaling, Rope, RopeScaling, Scaling, YarnScaling
 
 

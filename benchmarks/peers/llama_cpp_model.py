@@ -10,19 +10,20 @@ from llama_cpp.llama_speculative import (  # pyright: ignore[reportMissingImport
     LlamaPromptLookupDecoding,
 )
 
-from jspec.cli.bench.contenders import BenchRun, Reply, prompts_of
-from jspec.cli.bench.peers import gguf_file
+from benchmarks.peers import gguf_file
+from benchmarks.peers.contenders import PeerRun, prompts_of
+from jspec.cli.bench.contenders import Reply
 from jspec.sessions.batches import Group
 
 _LOOKED_UP = {"cpu": 2, "gpu": 10}
 """Tokens that its prompt lookup proposes, as its documentation recommends."""
 
 
-def plain(setting: BenchRun) -> "LlamaCpp":
+def plain(setting: PeerRun) -> "LlamaCpp":
     return LlamaCpp(setting)
 
 
-def prompt_lookup(setting: BenchRun) -> "LlamaCpp":
+def prompt_lookup(setting: PeerRun) -> "LlamaCpp":
     return LlamaCpp(setting, _Counting(_LOOKED_UP["gpu" if setting.on_gpu else "cpu"]))
 
 
@@ -48,7 +49,7 @@ class LlamaCpp:
 
     learns = False
 
-    def __init__(self, setting: BenchRun, drafter: _Counting | None = None):
+    def __init__(self, setting: PeerRun, drafter: _Counting | None = None):
         # The file is mapped, so it stays as long as this does.
         self._folder = tempfile.TemporaryDirectory(prefix="jspec-bench-")
         file = Path(self._folder.name) / "model.gguf"

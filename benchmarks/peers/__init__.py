@@ -1,7 +1,7 @@
 """Other people's decoding on the same weights, in the same run, where it is installed."""
 
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,8 @@ from jspec._validate.errors import InputError
 from jspec._validate.options import unknown
 
 if TYPE_CHECKING:
-    from jspec.cli.bench.contenders import BenchRun, Contender
+    from benchmarks.peers.contenders import PeerRun
+    from jspec.cli.bench.contenders import Contender
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Peer:
     in_batches: bool = False
 
     def missing(self, draft_model: str | None, batch_size: int) -> str | None:
-        """Why it cannot take part, in words for its column; None if it can."""
+        """Says why it cannot take part, in words for its column; None if it can."""
         absent = [name for name in self.packages if find_spec(name) is None]
         if absent:
             return f"{absent[0]} is not installed (pip install 'jspec-jax[peers]')"
@@ -43,9 +44,9 @@ class Peer:
             return "it decodes one prompt at a time (--batch-size 1)"
         return None
 
-    def start(self, setting: "BenchRun") -> "Contender":
+    def start(self, setting: "PeerRun") -> "Contender":
         """Loads the weights into it."""
-        module = import_module(f"jspec.cli.bench.peers.{self.module}")
+        module = import_module(f"benchmarks.peers.{self.module}")
         return getattr(module, self.make)(setting)
 
 
@@ -96,3 +97,10 @@ def choose(names: str) -> tuple[str, ...]:
     if names and not asked:
         raise InputError(f"--peers is {names!r}; name one or more of {', '.join(PEERS)}, or all")
     return asked
+
+
+def versions(names: tuple[str, ...]) -> str:
+    """Returns the packages of peers with their versions, those that are installed."""
+    packages = dict.fromkeys(package for name in names for package in PEERS[name].packages)
+    named = {name: name.replace("_cpp", "-cpp-python") for name in packages if find_spec(name)}
+    return ", ".join(f"{name} {metadata.version(found)}" for name, found in named.items())

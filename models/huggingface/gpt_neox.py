@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.huggingface import rope
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface import rope_fields
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.weights import Weight, affine, linear
 from jspec.models.neox import GPTNeoXConfig
 
@@ -23,7 +23,7 @@ def gpt_neox(settings: Settings) -> GPTNeoXConfig:
         num_layers=settings.count("num_hidden_layers", 44),
         num_heads=heads,
         context=settings.size("max_position_embeddings", 2048),
-        rope=rope.read(settings, width // heads, base, settings.number("rotary_pct", 0.25)),
+        rope=rope_fields.read(settings, width // heads, base, settings.number("rotary_pct", 0.25)),
         activation=settings.choice("hidden_act", list(ACTIVATIONS), "gelu"),
         norm_eps=settings.number("layer_norm_eps", 1e-5),
         parallel=settings.flag("use_parallel_residual", True),

@@ -7,9 +7,11 @@ import tiny
 
 import jspec
 import jspec.models
+from benchmarks import peers
+from benchmarks.peers import Peer
+from benchmarks.peers.__main__ import start
+from benchmarks.peers.contenders import PeerRun
 from jspec._validate.errors import InputError
-from jspec.cli.bench import peers
-from jspec.cli.bench.contenders import BenchRun
 from jspec.models import export
 from jspec.models.learned_positions import LearnedPositionDecoder
 from jspec.models.rope import RopeScaling
@@ -30,7 +32,7 @@ def setting(tmp_path_factory):
     small = tiny.draft(**shape)
     export.save_hf(small, tiny.params(small, scale=8), draft, dtype="float32")
     loaded = jspec.models.load(target, with_tokenizer=False)
-    return BenchRun(target, draft, loaded, RunSettings(max_new_tokens=24), room=64)
+    return PeerRun(target, draft, loaded, RunSettings(max_new_tokens=24), room=64)
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
@@ -59,7 +61,7 @@ def test_transformers_takes_prompts_of_unequal_length(setting):
     prompts = [PROMPT, PROMPT[:3]]
     run = RunSettings(max_new_tokens=12, batch_size=2)
     contender = peers.PEERS["transformers"].start(
-        BenchRun(setting.path, None, setting.target, run, room=64)
+        PeerRun(setting.path, None, setting.target, run, room=64)
     )
     (group,) = groups(prompts, run)
     replies = contender.replies(group, contender.answer(group))
@@ -78,7 +80,7 @@ def read(path):
 
 def test_the_gguf_file_holds_the_weights(tmp_path):
     pytest.importorskip("gguf")
-    from jspec.cli.bench.peers import gguf_file
+    from benchmarks.peers import gguf_file
 
     model = tiny.model(tied=False)
     params = tiny.params(model)
@@ -102,7 +104,7 @@ def test_the_gguf_file_holds_the_weights(tmp_path):
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "q4_1", "int8"])
 def test_the_gguf_file_holds_the_bytes_of_blocks(kind, setting, tmp_path):
     pytest.importorskip("gguf")
-    from jspec.cli.bench.peers import gguf_file
+    from benchmarks.peers import gguf_file
     from jspec.models import blocks
 
     held = jspec.models.load(setting.path, kind, with_tokenizer=False)
@@ -124,7 +126,7 @@ def test_the_gguf_file_holds_the_bytes_of_blocks(kind, setting, tmp_path):
 
 def test_the_gguf_file_of_stacked_layers_is_the_same(setting, tmp_path):
     pytest.importorskip("gguf")
-    from jspec.cli.bench.peers import gguf_file
+    from benchmarks.peers import gguf_file
 
     for name, stacked in ("one", False), ("other", True):
         held = jspec.models.load(setting.path, with_tokenizer=False, scan_layers=stacked)
@@ -143,7 +145,7 @@ def test_the_gguf_file_of_stacked_layers_is_the_same(setting, tmp_path):
 )
 def test_the_architecture_follows_from_norms_and_biases(changes, kind, tmp_path):
     pytest.importorskip("gguf")
-    from jspec.cli.bench.peers import gguf_file
+    from benchmarks.peers import gguf_file
 
     model = tiny.model(tied=True, **changes)
     gguf_file.write(model, tiny.params(model), tmp_path / "m.gguf")
@@ -153,7 +155,7 @@ def test_the_architecture_follows_from_norms_and_biases(changes, kind, tmp_path)
 
 def test_stretched_frequencies_are_written(tmp_path):
     pytest.importorskip("gguf")
-    from jspec.cli.bench.peers import gguf_file
+    from benchmarks.peers import gguf_file
 
     scaling = RopeScaling(8.0, 1.0, 4.0, 64)
     model = tiny.model(rope_scaling=scaling)
@@ -165,7 +167,7 @@ def test_stretched_frequencies_are_written(tmp_path):
 
 def test_another_family_is_refused(tmp_path):
     pytest.importorskip("gguf")
-    from jspec.cli.bench.peers import gguf_file
+    from benchmarks.peers import gguf_file
 
     with pytest.raises(InputError, match="LearnedPositionDecoder is not implemented"):
         gguf_file.write(LearnedPositionDecoder(None), None, tmp_path / "m.gguf")
@@ -176,3 +178,22 @@ def test_peers_are_chosen_by_name():
     assert peers.choose("llama.cpp, llama.cpp") == ("llama.cpp",)
     with pytest.raises(InputError, match="did you mean transformers"):
         peers.choose("transformer")
+
+
+def test_peers_that_cannot_take_part_say_why(setting, monkeypatch):
+    def broken(self, setting):
+        raise ValueError("cannot read that")
+
+    monkeypatch.setattr(Peer, "start", broken)
+    known = {
+        "absent": Peer("absent", ("no_such_engine",), "x", "plain"),
+        "needy": Peer("needy", ("json",), "x", "plain", needs_draft_model=True),
+        "broken": Peer("there", ("json",), "x", "plain"),
+    }
+    monkeypatch.setattr(peers, "PEERS", known)
+    assert start(tuple(known), setting, None) == {
+        "absent": "no_such_engine is not installed (pip install 'jspec-jax[peers]')",
+        "needy": "it needs a draft model (--draft-model)",
+        "broken": "it did not start: ValueError: cannot read that",
+    }
+    assert known["broken"].missing(None, 4) == "it decodes one prompt at a time (--batch-size 1)"

@@ -9,22 +9,23 @@ import torch  # pyright: ignore[reportMissingImports]
 import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from jspec.cli.bench.contenders import BenchRun, Reply, prompts_of
+from benchmarks.peers.contenders import PeerRun, prompts_of
+from jspec.cli.bench.contenders import Reply
 from jspec.sessions.batches import Group
 
 _LOOKED_UP = 10
 """Tokens that prompt lookup proposes, as its author recommends."""
 
 
-def plain(setting: BenchRun) -> "Generate":
+def plain(setting: PeerRun) -> "Generate":
     return Generate(setting)
 
 
-def prompt_lookup(setting: BenchRun) -> "Generate":
+def prompt_lookup(setting: PeerRun) -> "Generate":
     return Generate(setting, prompt_lookup_num_tokens=_LOOKED_UP)
 
 
-def assisted(setting: BenchRun) -> "Generate":
+def assisted(setting: PeerRun) -> "Generate":
     assert setting.draft_path is not None, "a peer that needs one is left out without"
     return Generate(setting, assistant=_loaded(setting, setting.draft_path))
 
@@ -40,7 +41,7 @@ class Generate:
 
     learns = False
 
-    def __init__(self, setting: BenchRun, assistant: Any = None, **options: Any):
+    def __init__(self, setting: PeerRun, assistant: Any = None, **options: Any):
         self._model = _loaded(setting, setting.path)
         self._assistant = assistant
         self._ends = setting.ends
@@ -114,7 +115,7 @@ class Generate:
         self._forwards += 1
 
 
-def _loaded(setting: BenchRun, path: Path) -> Any:
+def _loaded(setting: PeerRun, path: Path) -> Any:
     model: Any = setting.target.model
     dtype = getattr(torch, jnp.dtype(model.dtype).name)
     return _load(path, dtype, "cuda" if setting.on_gpu else "cpu")
