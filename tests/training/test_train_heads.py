@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from safetensors.numpy import load_file
 
 from jspec import models
-from jspec.cli import train_run
+from jspec.cli import head_recipes, train_heads, train_run, train_texts
 from jspec.models import heads
 from jspec.training import checkpoints, loop, parallel
 
@@ -18,7 +18,7 @@ SMALL = (
 ).split()
 TWO = {
     "eagle": ["--unroll", 2],
-    "lyanna": ["--unroll", 2],
+    "lyanna": ["--unroll", 2, "--hot-tokens", 100, "--rank", 4],
     "medusa": ["--heads", 2],
 }
 """So many draft steps."""
@@ -76,6 +76,11 @@ def test_a_run_gives_a_head_that_loads(folder, whole):
     assert (out / "curve.png").stat().st_size
     (score,) = json.loads((out / "heldout.json").read_text()).values()
     assert score["tokens"] == round(0.3 * 40) * 9 and len(score["acceptance"]) == 2
+    if kind == "lyanna":
+        ids = np.asarray(variables["hot"]["info"]["ids"])
+        assert (np.diff(ids) > 0).all() and len(ids) == 100
+        (line,) = head_recipes.KINDS[kind].memory(head)
+        assert line == "token info of 100 tokens: 0 MiB at decoding"
 
 
 # What the loop does for all kinds alike; that of the others is slow.
@@ -133,7 +138,7 @@ def test_scores_of_steps_that_are_computed_again_are_not_kept_twice(tmp_path):
     assert path.read_text() == "".join(lines[:3])
 
 
-@ONE_KIND
+@pytest.mark.slow  # each number of steps is another program
 def test_a_longer_run_replaces_the_head(folder, whole, tmp_path, run):
     kind, _ = whole
     for steps in (2, 3):
@@ -220,30 +225,27 @@ def test_a_full_disk_leaves_the_checkpoint_before(folder, tmp_path, monkeypatch,
     assert code == 1 and "No space left on device" in output and "step 2 is whole" in output
 
 
-def test_plain_text_and_rows_may_be_mixed(folder, tmp_path, run):
-    code, output = run(
-        "lyanna", tmp_path, f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}",
-        "--hot-tokens", 100, "--rank", 4,
-    )  # fmt: skip
-    assert code == 0, output
-    assert "token info of 100 tokens: 0 MiB at decoding" in output
-    assert json.loads((tmp_path / "heldout.json").read_text()).keys() == {"cats", "own"}
-    _, variables = heads.read_variables(tmp_path / "head", models.load(folder / "model"))
-    ids = np.asarray(variables["hot"]["info"]["ids"])
-    assert (np.diff(ids) > 0).all() and len(ids) == 100
+def test_plain_text_and_rows_may_be_mixed(folder):
+    texts = train_texts.named(
+        [f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}"], None, folder
+    )
+    found = train_texts.read(texts, models.load(folder / "model"), 12, 0.3)
+    assert found.train.keys() == found.heldout.keys() == found.weights.keys() == {"cats", "own"}
+    assert found.train["cats"].live.all() and not found.train["own"].live.all()
 
 
-def test_a_recipe_has_settings_for_each_kind(folder, tmp_path, run):
-    (tmp_path / "recipe.toml").write_text(
+def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
         '[heads.eagle]\nsteps = 3\nunroll = 1\n[[text]]\nclass = "cats"\npath = "text.txt"\n'
     )
-    small = [*SMALL[:4], "--warmup", "1", "--heldout", "0.2"]
-    code, output = run(
-        "eagle", tmp_path / "run", "--recipe", tmp_path / "recipe.toml",
-        "--data", folder, small=small,
-    )  # fmt: skip
-    assert code == 0, output
-    assert [len(line["acceptance"]) for line in curve(tmp_path / "run")] == [1, 1, 1]
+    job = train_heads.job("eagle", recipe, {"unroll": 2})
+    assert (job.recipe.steps, job.loss["unroll"]) == (3, 2)
+    assert train_heads.job("medusa", recipe, {}).recipe.steps == 2000
+    (source,) = train_texts.named([], recipe, folder).sources
+    assert (source.label, source.path) == ("cats", folder / "text.txt")
+    (source,) = train_texts.named(["other.txt"], recipe, folder, replace=True).sources
+    assert source.label == "other"
 
 
 @pytest.mark.parametrize(
