@@ -3,7 +3,7 @@
 import optax
 from jaxtyping import Array, Float, Int
 
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.protocols import CausalLM
 from jspec.types import Output, PyTree
 
