@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from safetensors.numpy import load_file
 
 from jspec import models
-from jspec.cli import head_recipes, train_heads, train_run, train_texts
+from jspec.cli import curves, head_recipes, train_heads, train_run, train_texts
 from jspec.models import heads
 from jspec.training import checkpoints, loop, parallel
 
@@ -50,6 +50,68 @@ def run(folder, train):
 
 def curve(out):
     return [json.loads(line) for line in (out / checkpoints.CURVE).read_text().splitlines()]
+
+
+def test_a_curve_is_drawn(tmp_path):
+    lines = [{"step": step, "loss": 2 / step, "acceptance": [0.5, 0.4]} for step in (1, 2, 3)]
+    curves.plot(lines, tmp_path / "curve.png", "nats")
+    assert (tmp_path / "curve.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_plain_text_and_rows_may_be_mixed(folder):
+    texts = train_texts.named(
+        [f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}"], None, folder
+    )
+    found = train_texts.read(texts, models.load(folder / "model"), 12, 0.3)
+    assert found.train.keys() == found.heldout.keys() == found.weights.keys() == {"cats", "own"}
+    assert found.train["cats"].live.all() and not found.train["own"].live.all()
+
+
+def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[heads.eagle]\nsteps = 3\nunroll = 1\n[[text]]\nclass = "cats"\npath = "text.txt"\n'
+    )
+    job = train_heads.job("eagle", recipe, {"unroll": 2})
+    assert (job.recipe.steps, job.loss["unroll"]) == (3, 2)
+    assert train_heads.job("medusa", recipe, {}).recipe.steps == 2000
+    (source,) = train_texts.named([], recipe, folder).sources
+    assert (source.label, source.path) == ("cats", folder / "text.txt")
+    (source,) = train_texts.named(["other.txt"], recipe, folder, replace=True).sources
+    assert source.label == "other"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], "no text was given"),
+        (["{folder}/absent.txt"], "does not exist"),
+        (["{text}", "--sequence", "31", "--batch-size", "0"], "batch_size is 0"),
+        (["{text}", "--sequence", "32"], "target's context of 32"),
+        (["{short}"], "but one sequence needs 13"),
+        (["{rows}", "--lr", "nan"], "learning_rate is nan"),
+        (["{rows}", "--unroll", "0"], "unroll is 0; use unroll >= 1"),
+        (["{rows}", "--hot-tokens", "999"], "hot_tokens is 999"),
+        (["{rows}", "--state-loss", "cubic"], "state_loss is 'cubic'"),
+        (["{rows}", "--recipe", "{folder}/no.toml"], "cannot be read"),
+        (["{rows}", "--begin-with", "jspec-7m/eagle"], "eagle"),
+        (["{foreign}"], "line 2 has no tokens of a vocabulary of 270"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, run):
+    (tmp_path / "short.txt").write_text("Cats.")
+    (tmp_path / "foreign.jsonl").write_text('{"tokens": [1]}\n{"tokens": [270]}\n')
+    paths = {
+        "text": folder / "text.txt",
+        "rows": folder / "rows.jsonl",
+        "short": tmp_path / "short.txt",
+        "foreign": tmp_path / "foreign.jsonl",
+        "folder": tmp_path,
+    }
+    filled = [change.format(**paths) for change in changes]
+    code, output = run("lyanna", tmp_path / "run", *filled)
+    assert code == 2, output
+    assert message in output and "Traceback" not in output
 
 
 @pytest.fixture(
@@ -223,62 +285,6 @@ def test_a_full_disk_leaves_the_checkpoint_before(folder, tmp_path, monkeypatch,
     monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
     code, output = run("eagle", tmp_path, folder / "rows.jsonl")
     assert code == 1 and "No space left on device" in output and "step 2 is whole" in output
-
-
-def test_plain_text_and_rows_may_be_mixed(folder):
-    texts = train_texts.named(
-        [f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}"], None, folder
-    )
-    found = train_texts.read(texts, models.load(folder / "model"), 12, 0.3)
-    assert found.train.keys() == found.heldout.keys() == found.weights.keys() == {"cats", "own"}
-    assert found.train["cats"].live.all() and not found.train["own"].live.all()
-
-
-def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
-        '[heads.eagle]\nsteps = 3\nunroll = 1\n[[text]]\nclass = "cats"\npath = "text.txt"\n'
-    )
-    job = train_heads.job("eagle", recipe, {"unroll": 2})
-    assert (job.recipe.steps, job.loss["unroll"]) == (3, 2)
-    assert train_heads.job("medusa", recipe, {}).recipe.steps == 2000
-    (source,) = train_texts.named([], recipe, folder).sources
-    assert (source.label, source.path) == ("cats", folder / "text.txt")
-    (source,) = train_texts.named(["other.txt"], recipe, folder, replace=True).sources
-    assert source.label == "other"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ([], "no text was given"),
-        (["{folder}/absent.txt"], "does not exist"),
-        (["{text}", "--sequence", "31", "--batch-size", "0"], "batch_size is 0"),
-        (["{text}", "--sequence", "32"], "target's context of 32"),
-        (["{short}"], "but one sequence needs 13"),
-        (["{rows}", "--lr", "nan"], "learning_rate is nan"),
-        (["{rows}", "--unroll", "0"], "unroll is 0; use unroll >= 1"),
-        (["{rows}", "--hot-tokens", "999"], "hot_tokens is 999"),
-        (["{rows}", "--state-loss", "cubic"], "state_loss is 'cubic'"),
-        (["{rows}", "--recipe", "{folder}/no.toml"], "cannot be read"),
-        (["{rows}", "--begin-with", "jspec-7m/eagle"], "eagle"),
-        (["{foreign}"], "line 2 has no tokens of a vocabulary of 270"),
-    ],
-)
-def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, run):
-    (tmp_path / "short.txt").write_text("Cats.")
-    (tmp_path / "foreign.jsonl").write_text('{"tokens": [1]}\n{"tokens": [270]}\n')
-    paths = {
-        "text": folder / "text.txt",
-        "rows": folder / "rows.jsonl",
-        "short": tmp_path / "short.txt",
-        "foreign": tmp_path / "foreign.jsonl",
-        "folder": tmp_path,
-    }
-    filled = [change.format(**paths) for change in changes]
-    code, output = run("lyanna", tmp_path / "run", *filled)
-    assert code == 2, output
-    assert message in output and "Traceback" not in output
 
 
 @ONE_KIND
