@@ -11,7 +11,7 @@ import jax
 import typer
 
 from benchmarks.ledger import Ledger
-from jspec.cli.train_heads import HELDOUT_CURVE
+from jspec.cli.train_run import HELDOUT_CURVE
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import Resampling

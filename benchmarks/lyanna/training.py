@@ -46,8 +46,8 @@ def main(
     console.print(
         "Ours: the likeliest token is the target's likeliest, given that those of the draft steps "
         "before are. Held out: on text of the same make (the target's own) that no step has read, "
-        "for runs of `jspec train lyanna --scores 8`; training: running means on what is trained "
-        "on. In brackets: Table 2 of the paper, test accuracy at as many epochs of 8."
+        "for runs of `jspec train head --kind lyanna --scores 8`; training: running means on what "
+        "is trained on. In brackets: Table 2 of the paper, test accuracy at as many epochs of 8."
     )
 
 

@@ -19,7 +19,7 @@ from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.acceptance import histograms
 from benchmarks.lyanna.trained_heads import Run
 from jspec._validate.errors import InputError
-from jspec.cli import train_heads
+from jspec.cli import train_heads, train_texts
 from jspec.methods import BUNDLED
 from jspec.models.fingerprint import fingerprint
 
@@ -70,12 +70,10 @@ def main(
                 continue
             console.print(f"{name}, seed {seed}", highlight=False)
             job = train_heads.job("lyanna", None, {**fixed, **VARIANTS[name], "seed": seed})
-            ready = train_heads.prepare(
-                "lyanna", job, model or BUNDLED, arguments=[str(file) for file in text],
-                recipe=None, data=Path(),
-            )  # fmt: skip
+            texts = train_texts.named([str(file) for file in text], None, Path())
+            ready = train_heads.prepare("lyanna", job, model or BUNDLED, texts)
             folder = work / f"{steps}-{name.replace('/', '')}-{seed}".replace(" ", "-")
-            train_heads.train(ready, folder, True, work / "states")
+            ready.train(folder, True, work / "states")
             run = Run(folder)
             for line in run.heldout_curve:
                 (score,) = (value for key, value in line.items() if key != "step")

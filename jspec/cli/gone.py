@@ -11,6 +11,12 @@ GONE = {
     "plan --compile-layers": "pass --scan-layers, with which layers that are alike compile as one",
     "plan --device": "name the chips that are not here by --topology, such as v5e:2x4 or h100:1",
     "plan --devices": "pass --mesh model=N",
+    "train eagle": "use jspec train head --kind eagle",
+    "train lyanna": "use jspec train head --kind lyanna",
+    "train medusa": "use jspec train head --kind medusa",
+    "train ngrams": "use jspec train head --kind ngrams",
+    "train block": "read a published head by method block, since those trained here did not pay",
+    "train candidates": "use --hot-tokens of jspec train head, which drafts as much and is faster",
 }
 """By the words of the command line: first those of the command, then the options."""
 

@@ -1,18 +1,19 @@
-"""The kinds of draft heads that `jspec train` trains: module, objective and default settings."""
+"""The kinds of draft heads of `jspec train head`: module, objective and default settings."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import optax
 
 from jspec._validate.errors import InputError
+from jspec.cli.train_settings import JobOption
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.load import Loaded
-from jspec.training.head_jobs import HeadJob
+from jspec.training.jobs import TrainingJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
 from jspec.training.unroll import Unrolled
@@ -30,14 +31,12 @@ class HeadKind:
     """One kind of draft head, as it is trained.
 
     Args:
-        job: its settings, where neither recipe nor options say otherwise.
         build: the module, from the target and the shape's settings.
         objective: from the target, the module and the loss's settings.
         begin: the weights to begin with, from the module and the target; None: random ones.
         memory: what to say of the memory that the trained head will take.
     """
 
-    job: HeadJob
     build: Callable[..., Any]
     objective: Callable[..., Objective]
     begin: Callable[[Any, PyTree], PyTree] | None = None
@@ -126,15 +125,6 @@ def _unrolled(
     return Unrolled(model, head, steps=unroll, state_loss=losses, places=places, **loss)
 
 
-_UNROLLED = {
-    "unroll": 3,
-    "state_loss": "squared",
-    "state_weight": 1.0,
-    "token_weight": 0.1,
-    "decay": 0.8,
-    "places": None,
-}
-_RECIPE = Recipe(steps=2000)
 _LARGE, _HOT = 40_000, 32_000
 """Above so many tokens Lyanna's paper gives token info to so many alone (section 6.1)."""
 _SCORED = 32
@@ -143,21 +133,16 @@ _FEW_HOT = 8192
 """Above as many, the tokens that all but Lyanna's heads score: products with all would dominate."""
 
 KINDS: Mapping[str, HeadKind] = {
-    "eagle": HeadKind(HeadJob(_RECIPE, {"hot_tokens": None}, _UNROLLED), _eagle, _unrolled),
-    "lyanna": HeadKind(
-        HeadJob(_RECIPE, {"rank": 64, "hot_tokens": None, "first_token": True}, _UNROLLED),
-        _lyanna,
-        _unrolled,
-        memory=_token_info,
-    ),
-    "medusa": HeadKind(
-        HeadJob(
-            replace(_RECIPE, learning_rate=1e-3),
-            {"num_heads": 4, "num_layers": 1, "hot_tokens": None},
-            {"decay": 0.8, "places": None},
-        ),
-        _medusa,
-        _ahead,
-        begin=fresh,
-    ),
+    "eagle": HeadKind(_eagle, _unrolled),
+    "lyanna": HeadKind(_lyanna, _unrolled, memory=_token_info),
+    "medusa": HeadKind(_medusa, _ahead, begin=fresh),
 }
+
+
+def default(settings: Iterable[JobOption]) -> TrainingJob:
+    """The job of a kind, where neither recipe nor options say otherwise."""
+    parts: dict[str, dict[str, Any]] = {"recipe": {}, "shape": {}, "loss": {}, "job": {}}
+    for setting in settings:
+        parts[setting.part][setting.name] = setting.default
+    recipe, own = Recipe(**{"steps": 1, **parts["recipe"]}), parts["job"]
+    return TrainingJob(recipe, parts["shape"], parts["loss"], **own)

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from jspec import models
 from jspec._validate.errors import InputError
-from jspec.cli.train_lm import source
 from jspec.cli.train_progress import shown
 from jspec.methods import BUNDLED
 from jspec.models.fingerprint import fingerprint
@@ -20,21 +19,6 @@ from jspec.sessions import conversations
 from jspec.sessions.batches import interruptible
 from jspec.training import chats, distill, jobs
 from jspec.training import corpus as corpora
-
-
-def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.TrainingJob:
-    """The texts that the command's options name, with their weights and what is held out.
-
-    Raises:
-        InputError: if they name none.
-    """
-    if recipe is not None:
-        if text:
-            raise InputError(f"{text[0]} was given beside a recipe, which names its own texts")
-        return jobs.texts(recipe, data)
-    if not text:
-        raise InputError("no text was given; name files or folders, or a --recipe")
-    return jobs.TrainingJob(sources=tuple(map(source, text)))
 
 
 @dataclass(frozen=True)
@@ -76,7 +60,7 @@ ASKED = Prompts(
 
 
 def run(
-    job: jobs.TrainingJob,
+    texts: jobs.Texts,
     model: str | None,
     out: Path,
     recipe: distill.RowsRecipe,
@@ -87,7 +71,7 @@ def run(
     """Writes rows to `out` until it holds `count`.
 
     Args:
-        job: the texts that prompts are taken from; held-out documents are never used.
+        texts: those that prompts are taken from; held-out documents are never used.
         model: the target: a folder, a bundled model's name, or a hub id.
         recipe: which rows.
         count: rows in all.
@@ -107,7 +91,7 @@ def run(
             f"prompts of {recipe.longest} tokens and {recipe.max_new_tokens} new ones are more "
             f"than the target's context of {context}; use a sum <= {context}"
         )
-    corpus = corpora.load(job.sources, job.heldout, prompts.row)
+    corpus = corpora.load(texts.sources, texts.heldout, prompts.row)
     console = Console()
 
     def encode(text: str) -> list[int]:
@@ -116,7 +100,7 @@ def run(
     documents = corpus.train
     if prompts.is_whole:
         documents = fitting(documents, encode, recipe.longest, console)
-    weights = {label: job.weights.get(label, 1.0) for label in documents}
+    weights = {label: texts.weights.get(label, 1.0) for label in documents}
     settings = distill.settings(
         recipe, weights, corpora.fingerprint(corpus), fingerprint(target.params)
     )

@@ -1,177 +1,211 @@
-"""The work of `jspec train lm`: one run from text to a saved language model."""
+"""The work of `jspec train lm`: a language model of text, or a draft model of its target's."""
 
-import json
-import logging
-from collections.abc import Mapping, Sequence
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from rich.console import Console
-from rich.table import Table
 from tokenizers import Tokenizer
 
+from jspec import models
 from jspec._validate.errors import InputError
-from jspec.cli import curves
-from jspec.cli.train_progress import shown
-from jspec.cli.train_resume import remember
-from jspec.models import export
+from jspec.cli import head_recipes, train_run, train_settings, train_texts
+from jspec.cli.train_resume import path
+from jspec.cli.train_run import Scores, TrainingRun
+from jspec.cli.train_texts import TrainingText
+from jspec.models import blocks, export
+from jspec.models.fingerprint import fingerprint
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
-from jspec.training import heldout, jobs, lm, loop, packing
+from jspec.training import jobs, parallel, sequences, student
 from jspec.training import tokenizer as tokenizers
-from jspec.training.packing import Encode
+from jspec.training.sequences import Sequences
+from jspec.training.states import States
 from jspec.types import PyTree
 
-
-def job(
-    text: Sequence[str], recipe: Path | None, data: Path, model: str, changes: Mapping[str, Any]
-) -> jobs.TrainingJob:
-    """The job that the command's options describe.
-
-    Raises:
-        InputError: if they describe none.
-    """
-    if recipe is not None:
-        if text:
-            raise InputError(f"{text[0]} was given beside a recipe, which names its own texts")
-        return jobs.override(jobs.read(recipe, data, model), changes)
-    if not text:
-        raise InputError("no text was given; name files or folders, or a --recipe")
-    return jobs.override(jobs.TrainingJob(sources=tuple(map(source, text))), changes)
+HOT, DRAWN = 8192, 2048
+"""Tokens that count at every step in the softmax of a large vocabulary, the text's most frequent
+ones, and how many of the others are drawn for each."""
 
 
-def source(argument: str) -> corpora.CorpusSource:
-    """CLASS=PATH, or a path whose class is its name."""
-    label, equals, path = argument.partition("=")
-    if equals and not Path(argument).exists():
-        return corpora.CorpusSource(label, Path(path))
-    return corpora.CorpusSource(Path(argument).stem, Path(argument))
-
-
-def run(
-    job: jobs.TrainingJob,
-    out: Path,
-    tokenizer: Path | None,
-    resume: bool,
-    command: Mapping[str, Any] | None = None,
-) -> None:
+def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
     """Trains, scores the held-out text, and saves the model in `out/model`.
 
     Args:
-        job: what to train.
+        asked: the arguments of the command.
         out: folder of the run.
-        tokenizer: folder of the tokenizer; None: one is trained.
         resume: whether a run that is already there may be continued.
-        command: the arguments of the run, kept for `--resume`.
+
+    Raises:
+        InputError: if target, text and settings do not fit one another.
+        RunStopped: if the run stopped; the message says how it goes on.
     """
-    console = Console()
-    # Orbax logs the traceback of an error that it also raises.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
-    corpus = corpora.load(job.sources, job.heldout)
+    recipe, data = path(asked, "recipe"), path(asked, "data") or Path()
+    texts = train_texts.named(asked["text"] or [], recipe, data)
+    values = {} if recipe is None else jobs.read_model(recipe, asked["model"] or "")
+    job = jobs.override(head_recipes.default(train_settings.LM), {**values, **asked["changes"]})
+    check(job)
+    if asked["target"] is not None:
+        _draft(job, texts, asked, out, resume)
+    elif asked["states"] is not None:
+        raise InputError("--states keeps what a --target gives; name the target too")
+    else:
+        _model(job, texts, asked, out, resume)
+
+
+def check(job: jobs.TrainingJob) -> None:
+    """Raises InputError if there is no such model."""
+    shape = job.shape
+    if shape["num_heads"] % shape["num_kv_heads"]:
+        raise InputError(
+            f"{shape['num_heads']} heads do not share {shape['num_kv_heads']} key-value heads "
+            f"evenly; use a divisor of {shape['num_heads']}"
+        )
+    if shape["head_dim"] % 2:
+        raise InputError(f"head_dim is {shape['head_dim']}; rotary embeddings need an even one")
+    if job.sequence > shape["context"]:
+        raise InputError(
+            f"sequence {job.sequence} is longer than the context {shape['context']}; use a "
+            f"sequence <= {shape['context']}"
+        )
+
+
+def _model(
+    job: jobs.TrainingJob, texts: jobs.Texts, asked: Mapping[str, Any], out: Path, resume: bool
+) -> None:
+    """Trains a language model on the text alone."""
+    corpus = corpora.load(texts.sources, job.heldout)
+    weights = {label: texts.weights.get(label, 1.0) for label in corpus.train}
     # A run that is resumed keeps its tokenizer, if it came so far as to have one.
     kept = out if resume and (out / "tokenizer.json").is_file() else None
-    words = vocabulary(job, corpus, tokenizer or kept)
+    folder = path(asked, "tokenizer") or kept
+    if folder is None:
+        mixed = tokenizers.mixture(corpus.train, weights)
+        words = tokenizers.train(mixed, job.shape["vocab_size"])
+    else:
+        words = tokenizers.load(folder)
     end = words.token_to_id(corpora.END)
-    assert end is not None, "a tokenizer that `vocabulary` lets through has it"
+    assert end is not None, "a tokenizer that trains or loads has it"
 
-    def encode(text: str) -> Sequence[int]:
-        return words.encode(text, add_special_tokens=False).ids
+    def rows(documents: list[str]) -> list[list[int]]:
+        return [[end, *words.encode(text, add_special_tokens=False).ids] for text in documents]
 
-    packed = {
-        label: packing.pack(texts, encode, end, job.sequence)
-        for label, texts in corpus.train.items()
+    train = {label: sequences.cut(rows(d), job.sequence) for label, d in corpus.train.items()}
+    held = {
+        label: sequences.every([*rows(documents), [end]], job.sequence)
+        for label, documents in corpus.heldout.items()
+        if documents
     }
-    weights = {label: job.weights.get(label, 1.0) for label in packed}
-    plan = packing.plan(packed, weights, job.recipe.steps, job.batch_size, job.seed)
     model = build(job, words.get_vocab_size())
-    params = init(model, job.seed)
-    checkpoints = folders.Checkpoints(out, job.settings(corpus, words.to_str()), resume)
+    vocabulary = hashlib.sha256(words.to_str().encode()).hexdigest()[:16]
+    text = TrainingText(train, held, weights)
+    run = _run(job, text, sequences.join(list(train.values())), tokenizer=vocabulary)
+    run = replace(
+        run, objective=student.NextToken(cast(CausalLM, model)), params=init(model, job.seed)
+    )
+    sizes = {label: sum(len(d.encode()) for d in ds) for label, ds in corpus.heldout.items()}
+
+    def scored(scores: Scores) -> Scores:
+        for label, score in scores.items():
+            bits = score["loss"] * score["tokens"] / math.log(2)
+            score["bits_per_byte"] = round(bits / sizes[label], 4)
+        return scores
+
+    folders.claim(out, run.settings, resume)
     folders.write(out / "tokenizer.json", words.to_str(pretty=True))
-    if command is not None:
-        remember(out, command)
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    console.print(f"{size:,} parameters, {plan.sequences.shape[0]:,} sequences of text")
-    with shown(console, "training", job.recipe.steps) as progress:
-
-        def show(report: loop.UpdateMetrics) -> None:
-            progress.update(report.step, f"loss {report.loss:.3f}")
-
-        # Flax declares one `apply` for all modules, which is wider than the protocol's.
-        objective = lm.NextToken(cast(CausalLM, model))
-        trained = loop.train(objective, job.recipe, params, plan.batch, checkpoints, show)
-    export.save_hf(model, trained, out / "model", words, end)
-    curves.plot(checkpoints.curve(), out / "loss.png", "nats per token")
-    scores = evaluate(model, trained, corpus, encode, end, job.sequence)
-    (out / "heldout.json").write_text(json.dumps(scores, indent=2) + "\n")
-    console.print(table(scores))
-    console.print(f"model in {out / 'model'}", soft_wrap=True)
+    params, _ = run.train(out, True, command=asked, score=scored)
+    _save(model, params, out, words, end)
 
 
-def vocabulary(job: jobs.TrainingJob, corpus: corpora.Corpus, folder: Path | None) -> Tokenizer:
-    """The tokenizer of a folder, or one trained on the corpus if there is no folder."""
-    if folder is not None:
-        return tokenizers.load(folder)
-    weights = {label: job.weights.get(label, 1.0) for label in corpus.train}
-    return tokenizers.train(tokenizers.mixture(corpus.train, weights), job.vocab_size)
+def _draft(
+    job: jobs.TrainingJob, texts: jobs.Texts, asked: Mapping[str, Any], out: Path, resume: bool
+) -> None:
+    """Trains a draft model that learns its target's distributions."""
+    if asked["tokenizer"] is not None:
+        raise InputError("--tokenizer was given beside --target, whose tokens are learnt; leave it")
+    target = models.load(asked["target"])
+    width = cast(Any, target.model).features
+    if job.shape["hidden_size"] > width:
+        raise InputError(
+            f"hidden_size is {job.shape['hidden_size']} and the target's width is {width}; use at "
+            "most that, since the draft begins with the target's embedding"
+        )
+    text = train_texts.read(texts, target, job.sequence, job.heldout)
+    whole = chosen(text, job)
+    text = replace(text, heldout={name: scored(part, job) for name, part in text.heldout.items()})
+    model, size = build(job, target.model.vocab_size), job.loss["num_target_tokens"]
+    weights = fingerprint(target.params)
+    exact = student.NextDistribution(cast(CausalLM, model), target.model, size)
+    frequent = np.argsort(-whole.counts(model.vocab_size), kind="stable")[:HOT]
+    large = model.vocab_size > 4 * (HOT + DRAWN)
+    table = blocks.table(target.params["params"]["embed"])
+    run = replace(
+        _run(job, text, whole, target=weights[:16]),
+        objective=replace(exact, drawn=DRAWN) if large else exact,
+        scored=exact,
+        params=student.begin(init(model, job.seed), table),
+        frozen={"target": target.params, "hot": frequent.astype(np.int32)},
+        sizes={label: len(whole) for label in list(text.weights)[:1]},
+    )
+
+    def keep(folder: Path, console: Console) -> States:
+        states = States(folder, whole, 0, np.float32, weights, size)
+        return train_run.keep(states, target.model, target.params, job.batch_size, console)
+
+    folder = path(asked, "states")
+    params, _ = run.train(out, resume, folder and partial(keep, folder), asked)
+    _save(model, params, out, target.tokenizer, target.eos[0] if target.eos else None)
+
+
+def _run(
+    job: jobs.TrainingJob, text: TrainingText, whole: Sequences, **settings: str
+) -> TrainingRun:
+    """A run on one device, without what is trained."""
+    settings = {**settings, "text": whole.fingerprint}
+    described = {**job.settings(), **settings, "weights": text.weights}
+    nothing: Any = None
+    devices = parallel.Devices.of(jax.devices()[:1])
+    return TrainingRun(job, text, whole, nothing, None, None, described, devices)
+
+
+def _save(model: Llama, params: PyTree, out: Path, words: Tokenizer, end: int | None) -> None:
+    export.save_hf(model, params, out / "model", words, end)
+    Console().print(f"model in {out / 'model'}", soft_wrap=True)
+
+
+def chosen(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
+    """The sequences that are read: all, or so many as the job says, of each class by its weight."""
+    whole = sequences.join(list(text.train.values()))
+    if not job.loss["sequences"]:
+        return whole
+    sizes = {label: len(part) for label, part in text.train.items()}
+    rows = np.unique(sequences.order(sizes, text.weights, job.loss["sequences"], job.seed))
+    return Sequences(whole.tokens[rows], whole.live[rows])
+
+
+def scored(part: Sequences, job: jobs.TrainingJob) -> Sequences:
+    """The held-out sequences of a class that are scored: their share of those that are read."""
+    read = job.loss["sequences"]
+    most = math.ceil(read * job.heldout) if read else len(part)
+    return Sequences(part.tokens[:most], part.live[:most])
 
 
 def build(job: jobs.TrainingJob, vocab_size: int) -> Llama:
-    shape = job.shape
-    return Llama(
-        LlamaConfig(
-            vocab_size=vocab_size,
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.intermediate_size,
-            num_layers=shape.num_layers,
-            num_heads=shape.num_heads,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            context=shape.context,
-            tied=True,
-        )
-    )
+    """The module of a job's shape."""
+    return Llama(LlamaConfig(**{**job.shape, "vocab_size": vocab_size}, tied=True))
 
 
 def init(model: Llama, seed: int) -> PyTree:
+    """Its weights, drawn."""
     token = jnp.zeros((1, 1), jnp.int32)
-    return model.init(jax.random.key(seed), token, token, jnp.ones((1, 1, 1), bool))
-
-
-def evaluate(
-    model: Llama,
-    params: PyTree,
-    corpus: corpora.Corpus,
-    encode: Encode,
-    end: int,
-    length: int,
-) -> dict[str, dict[str, float]]:
-    """Held-out loss per class; classes with nothing held out are left out."""
-    scores = {
-        label: heldout.evaluate(cast(CausalLM, model), params, texts, encode, end, length)
-        for label, texts in corpus.heldout.items()
-        if texts
-    }
-    return {
-        label: {
-            "nats_per_token": round(score.nats_per_token, 4),
-            "bits_per_byte": round(score.bits_per_byte, 4),
-            "tokens": score.tokens,
-        }
-        for label, score in scores.items()
-    }
-
-
-def table(scores: Mapping[str, Mapping[str, float]]) -> Table:
-    grid = Table("class", "nats/token", "bits/byte", "tokens", title="held out")
-    for label, score in scores.items():
-        grid.add_row(
-            label,
-            f"{score['nats_per_token']:.3f}",
-            f"{score['bits_per_byte']:.3f}",
-            f"{score['tokens']:,}",
-        )
-    return grid
+    mask = jnp.ones((1, 1, 1), bool)
+    return model.init(jax.random.key(seed), token, token, mask)

@@ -1,27 +1,25 @@
-"""The work of `jspec train ngrams`: from a target and text to a table of its distributions."""
+"""The work of `jspec train head --kind ngrams`: a table of a target's distributions in a text."""
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from rich.console import Console
 
 from jspec import models
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec.cli import train_heads
-from jspec.cli.train_progress import shown
+from jspec.cli import train_heads, train_run, train_texts
+from jspec.cli.train_resume import path
 from jspec.drafters.contrib import ngrams
 from jspec.methods import BUNDLED
 from jspec.models.fingerprint import fingerprint
-from jspec.models.load import Loaded
 from jspec.training import corpus, sequences
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
@@ -30,47 +28,42 @@ _NUM_TARGET_TOKENS = 16
 """Tokens of a distribution that are read; a line keeps fewer."""
 
 
-@dataclass(frozen=True)
-class NGramText:
-    """The text that is read, and how."""
-
-    text: Sequence[str]
-    recipe: Path | None
-    data: Path
-    sequence: int
-    heldout: float
-
-
-def run(
-    asked: NGramText,
-    model: str | None,
-    out: Path,
-    states: Path | None,
-    candidates: int,
-    batch_size: int,
-) -> None:
+def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
     """Reads the text with the target, writes the table, and scores it on what was held out.
+
+    Args:
+        asked: the arguments of the command.
+        out: the file.
+        resume: not possible: the same command goes on from kept distributions.
 
     Raises:
         InputError: if there is no text, or `out` cannot be written.
     """
+    del resume
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
-    corpus.check_apart(out, (train_heads.source(one).path for one in asked.text))
+    texts = train_texts.named(
+        asked["text"] or [], path(asked, "recipe"), path(asked, "data") or Path(), replace=True
+    )
+    corpus.check_apart(out, (one.path for one in texts.sources))
+    job = train_heads.job("ngrams", path(asked, "recipe"), asked["changes"])
+    candidates = job.shape["candidates"]
     check_integer(
         "--candidates", candidates, 1, _NUM_TARGET_TOKENS, "what is read of each distribution"
     )
     console = Console()
-    target = models.load(model or BUNDLED)
-    train_heads.check_sequence(asked.sequence, target)
-    parts = train_heads.text(
-        asked.text, asked.recipe, asked.data, target, asked.sequence, asked.heldout
-    )
+    target = models.load(asked["model"] or BUNDLED)
+    parts = train_texts.read(texts, target, job.sequence, job.heldout)
     whole = sequences.join([*parts.train.values(), *parts.heldout.values()])
     weights = fingerprint(target.params, target.model)
+    states = path(asked, "states")
     folder = tempfile.TemporaryDirectory() if states is None else nullcontext(states)
     with folder as place:
-        tokens, probs = _read(Path(place), whole, target, weights, batch_size, console)
+        size = min(_NUM_TARGET_TOKENS, target.model.vocab_size)
+        held = States(Path(place), whole, 0, "bfloat16", weights, size)
+        train_run.keep(held, target.model, target.params, job.batch_size, console)
+        distributions: Any = held[np.arange(len(whole))].distributions
+        tokens, probs = np.asarray(distributions.tokens), np.asarray(distributions.probs)
     kept = sum(map(len, parts.train.values()))
     text = _is_text(whole)
     size = target.model.vocab_size
@@ -115,21 +108,6 @@ def score(
     hits = (right[..., :1].any(-1), right[..., :3].any(-1), order == 2)
     first, three, pairs = (float((hit & asked).sum() / count) for hit in hits)
     return first, three, pairs
-
-
-def _read(
-    folder: Path, text: Sequences, target: Loaded, weights: str, batch_size: int, console: Console
-) -> tuple[Int[np.ndarray, "M T K"], Float[np.ndarray, "M T K"]]:
-    """The target's distributions after every token, from the folder or put there."""
-    model: Any = target.model
-    size = min(_NUM_TARGET_TOKENS, model.vocab_size)
-    held = States(folder, text, 0, "bfloat16", weights, size)
-    with shown(console, "reading", len(text), len(held)) as progress:
-        for done in held.fill(model, target.params, batch_size):
-            progress.update(done, "")
-    distributions = held[np.arange(len(text))].distributions
-    assert distributions is not None, "they were asked for"
-    return np.asarray(distributions.tokens), np.asarray(distributions.probs)
 
 
 def _is_text(text: Sequences) -> Bool[np.ndarray, "M T+1"]:

@@ -1,7 +1,7 @@
 """What a run of `jspec train` was asked for, kept in its folder for `--resume`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,37 @@ from jspec._validate.errors import InputError
 COMMAND = "command.json"
 
 
-def asked(out: Path, resume: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+def asked(
+    out: Path,
+    resume: bool,
+    text: Sequence[str] | None,
+    paths: Mapping[str, Path | None],
+    others: Mapping[str, str | None],
+    changes: Mapping[str, Any],
+) -> dict[str, Any]:
     """The arguments of a run: those given, and under `resume` those that it was begun with.
+
+    They are JSON values that hold in any folder; None is one that was not given.
 
     Args:
         out: folder of the run.
         resume: whether it goes on.
-        given: the arguments as JSON values by name; None is one that was not given. `changes` is
-            a mapping of its own, merged setting by setting.
+        text: the names of texts.
+        paths: arguments that are paths.
+        others: all else.
+        changes: the settings that were given, merged one by one.
 
     Raises:
         InputError: if the folder's record cannot be read.
     """
+    given: dict[str, Any] = {name: path and str(path.absolute()) for name, path in paths.items()}
+    given |= {**others, "text": [absolute(part) for part in text] if text else None}
     file = out / COMMAND
     if not resume or not file.is_file():
-        return dict(given)
+        return {**given, "changes": dict(changes)}
     try:
         begun = plain_json.parsed(file.read_text(encoding="utf-8"))
-        changes = {**begun.pop("changes", {}), **given["changes"]}
+        changes = {**begun.pop("changes", {}), **changes}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InputError(
             f"{file} does not say what the run was begun with ({error}); delete it and give all "
@@ -42,6 +55,11 @@ def remember(out: Path, arguments: Mapping[str, Any]) -> None:
     """Writes the arguments into the folder of a run, which is there."""
     text = json.dumps(dict(arguments), indent=2, sort_keys=True)
     (out / COMMAND).write_text(text + "\n", encoding="utf-8")
+
+
+def path(arguments: Mapping[str, Any], name: str) -> Path | None:
+    """An argument that is a path."""
+    return None if arguments[name] is None else Path(arguments[name])
 
 
 def absolute(argument: str) -> str:

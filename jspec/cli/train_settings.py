@@ -1,7 +1,7 @@
 """The settings of training that `jspec train` takes as options, each declared once, without JAX."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -13,43 +13,47 @@ class JobOption:
     """One setting of a job.
 
     Args:
+        part: of the job that has it: recipe, shape, loss, or job itself.
         name: of the job's setting, as recipes have it.
-        default: the job's own; `--help` shows it, and a test compares the two.
+        default: the job's own; None: it depends on the vocabulary.
         help: its meaning, in a few words.
-        kind: its type, if the default does not tell.
         flag: name of the option, if another than the setting's.
+        shown: of the default, if its value does not tell.
     """
 
+    part: str
     name: str
-    default: bool | int | float | str
+    default: bool | int | float | str | None
     help: str
-    kind: type | None = None
     flag: str | None = None
+    shown: str = ""
 
     @property
     def argument(self) -> str:
         """The name under which the option arrives."""
         return self.flag or self.name
 
+    @property
+    def told(self) -> str:
+        """The default as `--help` shows it."""
+        return self.shown or str(self.default).lower()
+
     def parameter(self) -> inspect.Parameter:
         """The option as typer reads it; None if it is not given."""
-        kind: Any = self.kind or type(self.default)
-        shown = str(self.default).lower() if kind is bool else str(self.default)
-        option = typer.Option(help=self.help, show_default=shown)
-        return inspect.Parameter(
-            self.argument,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[kind | None, option],
-        )
+        kind: Any = int if self.default is None else type(self.default)
+        option = typer.Option(help=self.help, show_default=self.told)
+        annotation = Annotated[kind | None, option]
+        only = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(self.argument, only, default=None, annotation=annotation)
 
 
-def takes(*settings: JobOption) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(settings: Iterable[JobOption]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command options: its argument `changes` becomes those that were given, by name."""
+    options = list(settings)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def called(**given: Any) -> None:
-            values = {setting.name: given.pop(setting.argument) for setting in settings}
+            values = {setting.name: given.pop(setting.argument) for setting in options}
             command(**given, changes={k: v for k, v in values.items() if v is not None})
 
         own = [
@@ -57,7 +61,7 @@ def takes(*settings: JobOption) -> Callable[[Callable[..., None]], Callable[...,
             for parameter in inspect.signature(command).parameters.values()
             if parameter.name != "changes"
         ]
-        parameters = [*own, *(setting.parameter() for setting in settings)]
+        parameters = [*own, *(setting.parameter() for setting in options)]
         called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         called.__doc__ = command.__doc__
@@ -66,102 +70,110 @@ def takes(*settings: JobOption) -> Callable[[Callable[..., None]], Callable[...,
     return decorate
 
 
-_OPTIMISER = (
-    JobOption("learning_rate", 2e-3, "Highest learning rate.", flag="lr"),
-    JobOption("warmup", 100, "Updates until the learning rate is highest."),
-    JobOption("cooldown", 1.0, "Share of the run over which the learning rate falls again."),
-    JobOption("checkpoint_every", 200, "Updates per checkpoint."),
-)
-_SEED = JobOption("seed", 0, "Seed of the weights and the data order.")
-
-LM = (
-    JobOption("steps", 1000, "Updates in all."),
-    JobOption("batch_size", 8, "Sequences per update."),
-    JobOption("sequence", 512, "Tokens per sequence."),
-    *_OPTIMISER,
-    _SEED,
-    JobOption("heldout", 0.05, "Share of each class that is only evaluated on."),
-    JobOption("vocab_size", 4096, "Tokens of the tokenizer to train."),
-    JobOption("hidden_size", 256, "Width of the hidden states."),
-    JobOption("intermediate_size", 688, "Width inside the MLP."),
-    JobOption("num_layers", 8, "Layers of the model.", flag="layers"),
-    JobOption("num_heads", 4, "Query heads.", flag="heads"),
-    JobOption("num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
-    JobOption("head_dim", 64, "Width of an attention head."),
-    JobOption("context", 1024, "Most positions the model may see."),
-    JobOption(
-        "num_target_tokens", 32, "With --target: tokens of its probabilities that are learnt."
-    ),
-    JobOption(
-        "sequences", 0, "With --target: most sequences that are read, again and again; 0 is all."
-    ),
-)
-
-_HEAD = (
-    JobOption("steps", 2000, "Updates in all."),
-    JobOption("batch_size", 8, "Sequences per update."),
-    JobOption("sequence", 256, "Tokens per sequence."),
-    *_OPTIMISER,
-    JobOption("schedule", "cosine", "How the learning rate falls: cosine or linear."),
-    JobOption("floor", 0.05, "Where it ends, as a share of the highest."),
-    JobOption("weight_decay", 0.1, "Decay of the weights, as AdamW has it; 0 is Adam."),
-    JobOption("epochs", 0.0, "Passes over the text, instead of --steps."),
-    JobOption("scores", 0, "Times that held-out text is scored on the way."),
-    _SEED,
-    JobOption("heldout", 0.05, "Share of the text that is only scored."),
-)
-_PLACES = JobOption(
-    "places",
-    "32 of more than 40000 tokens, else all",
-    "Places of a sequence that tokens are scored at; 0 is all.",
-    kind=int,
-)
-_UNROLLED = (
-    JobOption("unroll", 3, "Draft steps on the head's own states."),
-    JobOption("state_loss", "squared", "Loss of the states: squared or smooth."),
-    JobOption("state_weight", 1.0, "Weight of the states' loss."),
-    JobOption("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
-    JobOption("decay", 0.8, "Weight of a draft step relative to the one before."),
-    _PLACES,
-)
+def union(kinds: Mapping[str, Iterable[JobOption]]) -> list[JobOption]:
+    """The options of one command for several kinds; one that few have says which."""
+    found: dict[str, dict[str, JobOption]] = {}
+    for kind, options in kinds.items():
+        for option in options:
+            found.setdefault(option.name, {})[kind] = option
+    return [_joined(by_kind, len(kinds)) for by_kind in found.values()]
 
 
-def _with(settings: tuple[JobOption, ...], defaults: Mapping[str, Any]) -> tuple[JobOption, ...]:
-    return tuple(
-        replace(setting, default=defaults.get(setting.name, setting.default))
-        for setting in settings
+def _joined(by_kind: Mapping[str, JobOption], count: int) -> JobOption:
+    first = next(iter(by_kind.values()))
+    of = "" if len(by_kind) >= count - 1 else f"Of {', '.join(by_kind)}: "
+    told: dict[str, list[str]] = {}
+    for kind, option in by_kind.items():
+        told.setdefault(option.told, []).append(kind)
+    several = "; ".join(f"{', '.join(kinds)}: {value}" for value, kinds in told.items())
+    return replace(first, help=of + first.help, shown=several if len(told) > 1 else first.told)
+
+
+def _run(steps: int, sequence: int, rate: float) -> tuple[JobOption, ...]:
+    return (
+        JobOption("recipe", "steps", steps, "Updates in all."),
+        JobOption("job", "batch_size", 8, "Sequences per update."),
+        JobOption("job", "sequence", sequence, "Tokens per sequence."),
+        JobOption("recipe", "learning_rate", rate, "Highest learning rate.", flag="lr"),
+        JobOption("recipe", "warmup", 100, "Updates until the learning rate is highest."),
+        JobOption("recipe", "cooldown", 1.0, "Share of the run over which it falls again."),
+        JobOption("recipe", "checkpoint_every", 200, "Updates per checkpoint."),
+        JobOption("job", "seed", 0, "Seed of the weights and the data order."),
+        JobOption("job", "heldout", 0.05, "Share of the text that is only scored."),
     )
 
 
-_DRAFTED = JobOption(
-    "hot_tokens",
-    "8192 of more than 40000, else all",
-    "Most frequent tokens, which alone it drafts; 0 is all.",
-    kind=int,
-)
-EAGLE = (*_HEAD, *_UNROLLED, _DRAFTED)
-LYANNA = (
-    *_HEAD,
-    *_UNROLLED,
-    JobOption("rank", 64, "Width of the token info; 0 leaves it out."),
+LM = (
+    *_run(1000, 512, 2e-3),
+    JobOption("shape", "vocab_size", 4096, "Tokens of the tokenizer to train."),
+    JobOption("shape", "hidden_size", 256, "Width of the hidden states."),
+    JobOption("shape", "intermediate_size", 688, "Width inside the MLP."),
+    JobOption("shape", "num_layers", 8, "Layers of the model.", flag="layers"),
+    JobOption("shape", "num_heads", 4, "Query heads.", flag="heads"),
+    JobOption("shape", "num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
+    JobOption("shape", "head_dim", 64, "Width of an attention head."),
+    JobOption("shape", "context", 1024, "Most positions the model may see."),
     JobOption(
-        "hot_tokens",
-        "32000 of more than 40000, else all",
-        "Most frequent tokens that have token info; 0 is all.",
-        kind=int,
+        "loss", "num_target_tokens", 32,
+        "With --target: tokens of its probabilities that are learnt.",
     ),
-    JobOption("first_token", True, "Tell the first draft step the token."),
-)
-MEDUSA = (
-    *_with(_HEAD, {"learning_rate": 1e-3}),
-    JobOption("decay", 0.8, "Weight of a head relative to the one before."),
-    JobOption("num_heads", 4, "Heads, of which each drafts one place.", flag="heads"),
-    JobOption("num_layers", 1, "Residual blocks of a head.", flag="layers"),
     JobOption(
-        "hot_tokens",
-        "8192 of more than 40000, else all",
-        "Most frequent tokens, drafted by the target's own head; 0: all, by heads of their own.",
-        kind=int,
+        "loss", "sequences", 0,
+        "With --target: most sequences that are read, again and again; 0 is all.",
     ),
-    _PLACES,
+)  # fmt: skip
+
+
+def _head(rate: float = 2e-3) -> tuple[JobOption, ...]:
+    return (
+        *_run(2000, 256, rate),
+        JobOption("recipe", "schedule", "cosine", "How the rate falls: cosine or linear."),
+        JobOption("recipe", "floor", 0.05, "Where it ends, as a share of the highest."),
+        JobOption("recipe", "weight_decay", 0.1, "As AdamW has it; 0 is Adam."),
+        JobOption("job", "epochs", 0.0, "Passes over the text, instead of --steps."),
+        JobOption("job", "scores", 0, "Times that held-out text is scored on the way."),
+        JobOption("loss", "decay", 0.8, "Weight of a draft step relative to the one before."),
+        JobOption(
+            "loss", "places", None, "Places of a sequence that tokens are scored at; 0 is all.",
+            shown="32 of more than 40000 tokens, else all",
+        ),
+    )  # fmt: skip
+
+
+def _hot(count: int) -> JobOption:
+    return JobOption(
+        "shape", "hot_tokens", None,
+        "Most frequent tokens, which alone are drafted (of lyanna: have token info); 0 is all.",
+        shown=f"{count} of more than 40000, else all",
+    )  # fmt: skip
+
+
+_UNROLLED = (
+    JobOption("loss", "unroll", 3, "Draft steps on the head's own states."),
+    JobOption("loss", "state_loss", "squared", "Loss of the states: squared or smooth."),
+    JobOption("loss", "state_weight", 1.0, "Weight of the states' loss."),
+    JobOption("loss", "token_weight", 0.1, "Weight of the tokens' cross-entropy."),
 )
+HEADS = {
+    "eagle": (*_head(), *_UNROLLED, _hot(8192)),
+    "lyanna": (
+        *_head(),
+        *_UNROLLED,
+        _hot(32000),
+        JobOption("shape", "rank", 64, "Width of the token info; 0 leaves it out."),
+        JobOption("shape", "first_token", True, "Tell the first draft step the token."),
+    ),
+    "medusa": (
+        *_head(1e-3),
+        _hot(8192),
+        JobOption("shape", "num_heads", 4, "Heads, each for one place.", flag="heads"),
+        JobOption("shape", "num_layers", 1, "Residual blocks of a head.", flag="layers"),
+    ),
+    "ngrams": (
+        JobOption("job", "batch_size", 8, "Sequences read at once."),
+        JobOption("job", "sequence", 256, "Tokens per sequence."),
+        JobOption("job", "heldout", 0.05, "Share of the text that is only scored."),
+        JobOption("shape", "candidates", 6, "Tokens kept after each context."),
+    ),
+}
+"""The settings of each kind of head, and of tables of n-grams."""

@@ -173,7 +173,7 @@ def dynamic_token_recycling(
     num_speculative_tokens: _Fitted = None,
     ngrams: Annotated[
         str | None,
-        Place("a file of `jspec train ngrams`"),
+        Place("a file of `jspec train head --kind ngrams`"),
         "what the target's distributions are after two tokens",
     ] = None,
     **options: Any,

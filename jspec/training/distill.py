@@ -21,7 +21,7 @@ from jspec._validate import plain_json
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RunStopped
 from jspec.protocols import CausalLM
-from jspec.training import checkpoints, packing
+from jspec.training import checkpoints, sequences
 from jspec.types import PyTree, Sampling, Status
 
 LOOP = 32
@@ -99,7 +99,7 @@ def starts(
     Raises:
         InputError: if a document has no tokens.
     """
-    order = packing.order({k: len(v) for k, v in texts.items()}, weights, count, recipe.seed)
+    order = sequences.order({k: len(v) for k, v in texts.items()}, weights, count, recipe.seed)
     documents = [(label, text) for label, members in texts.items() for text in members]
     shares = np.cumsum([share for _, share in recipe.temperatures])
     seen: Counter[int] = Counter()

@@ -1,77 +1,15 @@
-"""Scores of a model on text that it was not trained on."""
+"""Scores of an objective on text that was not trained on."""
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from jspec.protocols import CausalLM
-from jspec.training import lm
 from jspec.training.loop import Metrics, Objective
-from jspec.training.packing import Encode
 from jspec.types import PyTree
-
-
-@dataclass(frozen=True)
-class Score:
-    """Sums over a text; the two usual figures follow."""
-
-    nats: float
-    tokens: int
-    bytes: int
-
-    @property
-    def nats_per_token(self) -> float:
-        return self.nats / self.tokens
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte of text, comparable between tokenizers."""
-        return self.nats / math.log(2) / self.bytes
-
-
-def evaluate(
-    model: CausalLM,
-    params: PyTree,
-    texts: Sequence[str],
-    encode: Encode,
-    end: int,
-    length: int,
-    batch: int = 8,
-) -> Score:
-    """Scores every token of the texts once, the end tokens between them included.
-
-    The stream is cut to sequences of `length` tokens that do not see each other, as in training.
-    """
-    stream = [end] + [token for text in texts for token in (*encode(text), end)]
-    count = len(stream) - 1
-    rows = -(-count // length)
-    rows += -rows % batch
-    tokens = np.full(rows * length + 1, end, np.int32)
-    tokens[: len(stream)] = stream
-    starts = np.arange(rows)[:, None] * length
-    sequences = tokens[starts + np.arange(length + 1)]
-    live = (starts + np.arange(length)) < count
-    nats = sum(
-        float(total(model, params, live[i : i + batch], sequences[i : i + batch]))
-        for i in range(0, rows, batch)
-    )
-    return Score(nats, count, sum(len(text.encode()) for text in texts))
-
-
-@partial(jax.jit, static_argnames="model")
-def total(
-    model: CausalLM,
-    params: PyTree,
-    live: Bool[Array, "B T"],
-    sequences: Int[Array, "B T+1"],
-) -> Float[Array, ""]:
-    return (lm.losses(model, params, sequences) * live).sum()
 
 
 def metrics(

@@ -1,97 +1,104 @@
-"""Settings of a language model's training run, from options or a recipe file."""
+"""Settings of a training run, from options or a recipe file."""
 
-import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from jspec._validate.errors import InputError
 from jspec.training import recipes
-from jspec.training.corpus import Corpus, CorpusSource, fingerprint
+from jspec.training.corpus import CorpusSource
 from jspec.training.loop import Recipe
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Sizes of the model, under the names of its config."""
+class Texts:
+    """The texts of a run.
 
-    hidden_size: int = 256
-    intermediate_size: int = 688
-    num_layers: int = 8
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    head_dim: int = 64
-    context: int = 1024
+    Args:
+        sources: where they are.
+        weights: share of the training rows per class; an absent class counts 1.
+        heldout: share of each class's documents that is never trained on.
+    """
+
+    sources: tuple[CorpusSource, ...]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    heldout: float = 0.05
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training run of a language model.
+    """A training run of a language model or a draft head.
 
     Args:
-        weights: share of the training rows per class; an absent class counts 1.
-        heldout: share of each class's documents that is never trained on.
-        vocab_size: size of the tokenizer to train, where none is given.
-        num_target_tokens: tokens that each of a target's distributions is cut to, where the model
-            learns those.
-        sequences: most sequences that are read there, drawn from the classes by their weights, and
-            read again and again; 0: all.
+        recipe: settings of the optimiser and its schedule.
+        shape: what the caller decides of the model's config.
+        loss: what the caller decides of the objective.
+        batch_size: sequences per update.
+        sequence: tokens per sequence that are predicted from.
+        seed: seed of the weights and of the order of the data.
+        heldout: share of the text that is only evaluated on.
+        epochs: passes over the training text, in place of the recipe's steps; 0: the steps.
+        scores: times that the held-out text is scored on the way, evenly; it is in any case at the
+            end.
     """
 
-    sources: tuple[CorpusSource, ...] = ()
-    weights: Mapping[str, float] = field(default_factory=dict)
-    shape: Shape = Shape()
-    recipe: Recipe = field(default_factory=lambda: Recipe(steps=1000))
-    vocab_size: int = 4096
+    recipe: Recipe
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    loss: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 8
-    sequence: int = 512
+    sequence: int = 256
     seed: int = 0
     heldout: float = 0.05
-    num_target_tokens: int = 32
-    sequences: int = 0
+    epochs: float = 0.0
+    scores: int = 0
 
-    def settings(self, corpus: Corpus, vocabulary: str) -> dict[str, Any]:
+    def stepped(self, num_sequences: int) -> "TrainingJob":
+        """The job with as many steps as its epochs take over so many sequences."""
+        if not self.epochs:
+            return self
+        steps = math.ceil(self.epochs * num_sequences / self.batch_size)
+        return replace(self, recipe=replace(self.recipe, steps=steps))
+
+    @property
+    def scored_steps(self) -> frozenset[int]:
+        """The steps after which the held-out text is scored."""
+        steps = self.recipe.steps
+        marks = (round(steps * part / self.scores) for part in range(1, self.scores + 1))
+        return frozenset(max(mark, 1) for mark in marks)
+
+    def settings(self) -> dict[str, Any]:
         """The settings that must not change when a run is resumed, as JSON values.
-
-        Args:
-            corpus: the documents.
-            vocabulary: the tokenizer, as text.
-        """
-        return {
-            **self.plain(),
-            "weights": {label: self.weights.get(label, 1.0) for label in corpus.train},
-            "text": fingerprint(corpus),
-            "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
-        }
-
-    def plain(self) -> dict[str, Any]:
-        """Those that need neither text nor vocabulary.
 
         The number of steps may change: a run whose cooldown has not begun can be lengthened or cut.
         """
-        recipe = asdict(self.recipe)
-        for name in ("steps", "cooldown", "checkpoint_every"):
-            del recipe[name]
+        kept = ("learning_rate", "warmup", "floor", "schedule", "weight_decay", "beta2", "clip")
         return {
-            **asdict(self.shape),
-            **recipe,
+            **{name: getattr(self.recipe, name) for name in kept},
+            **self.shape,
+            **self.loss,
             "batch_size": self.batch_size,
             "sequence": self.sequence,
             "seed": self.seed,
+            "heldout": self.heldout,
         }
 
 
-def read(path: Path, data: Path, model: str) -> TrainingJob:
-    """A job from a recipe file, which describes one corpus and one or more models.
-
-    Args:
-        path: a TOML file.
-        data: folder that the paths in it are relative to.
-        model: which of its models to train.
+def read_head(path: Path, kind: str) -> dict[str, Any]:
+    """The settings that a recipe file has for a kind of head; {} if it has none.
 
     Raises:
-        InputError: if the file is no recipe, or has no such model.
+        InputError: if the file is not a recipe.
+    """
+    return recipes.part(recipes.part(recipes.read(path), "heads", path), kind, path)
+
+
+def read_model(path: Path, model: str) -> dict[str, Any]:
+    """The settings that a recipe file has for a language model.
+
+    Raises:
+        InputError: if the file is not a recipe, or has no such model.
     """
     table = _table(path, ("models", "text"))
     models = recipes.part(table, "models", path)
@@ -99,24 +106,29 @@ def read(path: Path, data: Path, model: str) -> TrainingJob:
         raise InputError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
     shared = (recipes.part(table, name, path) for name in ("tokenizer", "train"))
     values = {name: value for one in shared for name, value in one.items()}
-    values |= recipes.part(models, model, path)
-    return override(_with_texts(table, path, data), values)
+    return values | recipes.part(models, model, path)
 
 
-def texts(path: Path, data: Path) -> TrainingJob:
-    """The texts of a recipe file alone, with their weights and what is held out of them.
+def read_texts(path: Path, data: Path) -> Texts:
+    """The texts of a recipe file, with their weights and what is held out of them.
 
     Args:
         path: a TOML file.
         data: folder that the paths in it are relative to.
 
     Raises:
-        InputError: if the file is no recipe.
+        InputError: if the file is not a recipe.
     """
     table = _table(path, ("text",))
-    given = recipes.part(table, "train", path)
-    kept = {name: given[name] for name in ("heldout",) if name in given}
-    return override(_with_texts(table, path, data), kept)
+    weights = recipes.part(table, "weights", path)
+    recipes.check_like(weights, dict.fromkeys(weights, 1.0))
+    bad = [label for label, weight in weights.items() if not 0 < weight < float("inf")]
+    if bad:
+        raise InputError(f"class {bad[0]} has weight {weights[bad[0]]}; use a finite one > 0")
+    heldout = recipes.part(table, "train", path).get("heldout", Texts.heldout)
+    recipes.check_like({"heldout": heldout}, {"heldout": 0.0})
+    _check_share("heldout", heldout)
+    return Texts(_sources(table, path, data), weights, heldout)
 
 
 def _table(path: Path, needs: Sequence[str]) -> dict[str, Any]:
@@ -125,13 +137,6 @@ def _table(path: Path, needs: Sequence[str]) -> dict[str, Any]:
         if name not in table:
             raise InputError(f"{path} has no {name!r}; a recipe needs {' and '.join(needs)}")
     return table
-
-
-def _with_texts(table: Mapping[str, Any], path: Path, data: Path) -> TrainingJob:
-    """A job of the texts of a recipe, and their weights."""
-    weights = recipes.part(table, "weights", path)
-    recipes.check_like(weights, dict.fromkeys(weights, 1.0))
-    return TrainingJob(sources=_sources(table, path, data), weights=weights)
 
 
 def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[CorpusSource, ...]:
@@ -155,63 +160,54 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[CorpusSo
 
 
 def override(job: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
-    """The job with some of its settings changed, each by its name in `TrainingJob`, `Shape` or
-    `Recipe`.
+    """The job with some of its settings changed, each by its name.
 
     Raises:
         InputError: if a name is unknown or a value out of bounds.
     """
-    parts = {"shape": job.shape, "recipe": job.recipe}
-    own = {f.name for f in fields(job)} - parts.keys()
     left = dict(values)
-    for part in (*parts.values(), job):
-        known = {f.name: getattr(part, f.name) for f in fields(part)}
-        recipes.check_like({name: left[name] for name in known.keys() & left.keys()}, known)
-    for name, part in parts.items():
-        known = {f.name for f in fields(part)}
-        parts[name] = replace(part, **{key: left.pop(key) for key in known & left.keys()})
+    settings = (vars(job.recipe), job.shape, job.loss, vars(job))
+    defaults = {name: value for part in settings for name, value in part.items()}
+    recipes.check_like({name: left[name] for name in defaults.keys() & left.keys()}, defaults)
+    parts: dict[str, Any] = {}
+    known = {f.name for f in fields(Recipe)}
+    parts["recipe"] = replace(job.recipe, **{k: left.pop(k) for k in known & left.keys()})
+    for name in ("shape", "loss"):
+        held = getattr(job, name)
+        parts[name] = {**held, **{k: left.pop(k) for k in held.keys() & left.keys()}}
+    own = {f.name for f in fields(TrainingJob)} - parts.keys()
     if unknown := sorted(left.keys() - own):
-        raise InputError(f"a recipe has no setting {unknown[0]!r}; remove it")
+        raise InputError(f"a recipe of this kind has no setting {unknown[0]!r}; remove it")
     changed = replace(job, **parts, **left)
-    check(changed)
+    _check(changed)
     return changed
 
 
-def check(job: TrainingJob) -> None:
-    shape, recipe = job.shape, job.recipe
-    for owner in (shape, job, recipe):
-        for f in fields(owner):
-            value = getattr(owner, f.name)
-            if isinstance(value, int) and value < (f.name in SIZES):
-                raise InputError(f"{f.name} is {value}; use {f.name} >= {int(f.name in SIZES)}")
-    if shape.num_heads % shape.num_kv_heads:
-        raise InputError(
-            f"{shape.num_heads} heads do not share {shape.num_kv_heads} key-value heads evenly; "
-            f"use a divisor of {shape.num_heads}"
-        )
-    if shape.head_dim % 2:
-        raise InputError(f"head_dim is {shape.head_dim}; rotary embeddings need an even one")
-    if job.sequence > shape.context:
-        raise InputError(
-            f"sequence {job.sequence} is longer than the context {shape.context}; use a sequence "
-            f"<= {shape.context}"
-        )
-    if not 0 < recipe.learning_rate < float("inf"):
-        raise InputError(f"learning_rate is {recipe.learning_rate}; use a finite one > 0")
-    if not 0 <= job.heldout < 1:
-        raise InputError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
-    if not 0 <= recipe.cooldown <= 1:
-        raise InputError(f"cooldown is {recipe.cooldown}; use a share from 0 to 1")
-    bad = [label for label, weight in job.weights.items() if not 0 < weight < float("inf")]
-    if bad:
-        raise InputError(f"class {bad[0]} has weight {job.weights[bad[0]]}; use a finite one > 0")
+def _check(job: TrainingJob) -> None:
+    parts = {"recipe", "shape", "loss", "heldout"}
+    own = {name: value for name, value in vars(job).items() if name not in parts}
+    for name, value in {**job.shape, **job.loss, **vars(job.recipe), **own}.items():
+        least = int(name in _COUNTS)
+        if isinstance(value, int) and value < least:
+            raise InputError(f"{name} is {value}; use {name} >= {least}")
+        if isinstance(value, float) and not 0 <= value < float("inf"):
+            raise InputError(f"{name} is {value}; use a finite {name} >= 0")
+    if job.recipe.learning_rate == 0:
+        raise InputError("learning_rate is 0; use one > 0")
+    for name, share in (("cooldown", job.recipe.cooldown), ("floor", job.recipe.floor)):
+        if share > 1:
+            raise InputError(f"{name} is {share}; use a share from 0 to 1")
+    _check_share("heldout", job.heldout)
 
 
-SIZES = {f.name for f in fields(Shape)} | {
-    "steps",
-    "batch_size",
-    "sequence",
-    "vocab_size",
-    "num_target_tokens",
-    "checkpoint_every",
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share < 1:
+        raise InputError(f"{name} is {share}; use a share >= 0 and < 1")
+
+
+_COUNTS = {
+    *("steps", "checkpoint_every", "batch_size", "sequence", "unroll", "num_target_tokens"),
+    *("num_heads", "num_layers", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size"),
+    *("context", "vocab_size"),
 }
+"""Settings that are at least 1; others are at least 0."""

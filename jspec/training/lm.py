@@ -1,27 +1,11 @@
-"""The objective of a causal language model: the next token."""
-
-from dataclasses import dataclass
+"""Causal forward passes over whole sequences."""
 
 import optax
 from jaxtyping import Array, Float, Int
 
 from jspec.arrays.ragged import sequence
 from jspec.protocols import CausalLM
-from jspec.training.loop import Metrics
 from jspec.types import Output, PyTree
-
-
-@dataclass(frozen=True)
-class NextToken:
-    """Mean nats of each token after the first, as a `jspec.training.loop.Objective`."""
-
-    model: CausalLM
-
-    def loss(
-        self, params: PyTree, frozen: PyTree, batch: Int[Array, "B T+1"]
-    ) -> tuple[Float[Array, ""], Metrics]:
-        del frozen
-        return losses(self.model, params, batch).mean(), {}
 
 
 def forward(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Output:

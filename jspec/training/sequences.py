@@ -1,8 +1,8 @@
-"""The sequences that draft heads are trained on: token rows of one length, padded at the end."""
+"""The sequences that are trained on, token rows of one length, and the order they are read in."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 
 from jspec._validate import plain_json
 from jspec._validate.errors import InputError
-from jspec.training import corpus, packing
+from jspec.training import corpus
 
 
 class Row(NamedTuple):
@@ -60,7 +60,7 @@ def fill(rows: Iterable[Row], length: int) -> Sequences:
         for row, written in ((row, row.num_prompt) for row in rows)
         for i in starts(row.tokens, room)
     ]
-    packing.check(sum(piece.shape[1] for piece in pieces), length)
+    _check(sum(piece.shape[1] for piece in pieces), length)
     tokens: list[list[np.ndarray]] = []
     free = 0
     for piece in pieces:
@@ -84,14 +84,43 @@ def starts(row: Sequence[int], room: int) -> range:
 
 
 def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
-    """Rows joined to one stream, which is cut anywhere: `packing.pack` of documents in tokens.
+    """Rows joined to one stream, which is cut anywhere.
+
+    Neighbours overlap by one token, so that every token is foretold once; what is behind the last
+    whole sequence is left out.
 
     Raises:
         InputError: if the stream is shorter than one sequence.
     """
-    stream = np.concatenate([np.zeros(0, np.int32), *(np.asarray(row, np.int32) for row in rows)])
-    tokens = packing.cut(stream, length)
+    stream = _stream(rows)
+    _check(len(stream), length)
+    starts = np.arange((len(stream) - 1) // length)[:, None] * length
+    tokens = stream[starts + np.arange(length + 1)]
     return Sequences(tokens, np.ones(tokens.shape, bool))
+
+
+def every(rows: Iterable[Sequence[int]], length: int) -> Sequences:
+    """As `cut`, with all of the stream: each token but the first is to be foretold once."""
+    stream = _stream(rows)
+    count = -(-(len(stream) - 1) // length)
+    places = np.arange(count)[:, None] * length + np.arange(length + 1)
+    tokens = np.pad(stream, (0, count * length + 1 - len(stream)))[places]
+    live = places < len(stream)
+    live[:, 0] = False
+    return Sequences(tokens, live)
+
+
+def _stream(rows: Iterable[Sequence[int]]) -> Int[np.ndarray, " S"]:
+    return np.concatenate([np.zeros(0, np.int32), *(np.asarray(row, np.int32) for row in rows)])
+
+
+def _check(total: int, length: int) -> None:
+    """Raises InputError if so many tokens are less than one sequence."""
+    if total <= length:
+        raise InputError(
+            f"the text holds {total} tokens but one sequence needs {length + 1}; "
+            f"give more text or a sequence <= {max(total - 1, 1)}"
+        )
 
 
 def holds_rows(path: Path) -> bool:
@@ -149,8 +178,36 @@ def split(rows: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]]:
 
 
 def join(parts: Sequence[Sequences]) -> Sequences:
-    """The sequences of all parts, one behind the other; classes come in `packing.order`'s order."""
+    """The sequences of all parts, one behind the other; classes come in `order`'s order."""
     return Sequences(
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.live for part in parts]),
     )
+
+
+def order(
+    sizes: Mapping[str, int], weights: Mapping[str, float], count: int, seed: int
+) -> Int[np.ndarray, " count"]:
+    """The class of each row drawn by weight; within a class, shuffled epochs one after another.
+
+    Args:
+        sizes: members of each class.
+
+    Returns:
+        Members, counted through all classes in their order. The first do not depend on `count`.
+    """
+    labels = list(sizes)
+    shares = np.array([weights[label] for label in labels], np.float64)
+    draws = np.random.default_rng([seed, 0]).random(count)
+    classes = np.searchsorted(np.cumsum(shares / shares.sum()), draws, side="right")
+    classes = np.minimum(classes, len(labels) - 1)
+    members = np.empty(count, np.int64)
+    base = 0
+    for index, label in enumerate(labels):
+        size, rows = sizes[label], np.flatnonzero(classes == index)
+        generator = np.random.default_rng([seed, 1, index])
+        epochs = [generator.permutation(size) for _ in range(-(-len(rows) // size))]
+        if epochs:
+            members[rows] = base + np.concatenate(epochs)[: len(rows)]
+        base += size
+    return members

@@ -78,6 +78,11 @@ class States:
         self._map: np.ndarray | None = None
 
     @property
+    def total(self) -> int:
+        """Rows when all are there."""
+        return self._shape[0]
+
+    @property
     def bytes_per_row(self) -> int:
         return self._row.itemsize
 

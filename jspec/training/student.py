@@ -1,4 +1,4 @@
-"""The objective of a draft model: its target's distributions of the next token."""
+"""The objectives of language models: the text's next token, or a target's distributions of it."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,21 @@ from jspec.training import lm
 from jspec.training.loop import Metrics
 from jspec.training.unroll import Batch, observed
 from jspec.types import PyTree
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Mean nats of each token that is to be foretold, as a `jspec.training.loop.Objective`."""
+
+    model: CausalLM
+
+    def loss(
+        self, params: PyTree, frozen: PyTree, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        del frozen
+        live = batch.live[:, 1:]
+        nats = jnp.where(live, lm.losses(self.model, params, batch.tokens), 0).sum()
+        return nats / jnp.maximum(live.sum(), 1), {}
 
 
 @dataclass(frozen=True)

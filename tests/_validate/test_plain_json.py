@@ -36,7 +36,7 @@ READERS = {
     "rows of tokens": lambda file: sequences.read(file, 10),
     "rows that were written": _rows,
     "settings of a run": lambda file: checkpoints.agree(file, {"a": 1}),
-    "command of a run": lambda file: train_resume.asked(file.parent, True, {"changes": {}}),
+    "command of a run": lambda file: train_resume.asked(file.parent, True, None, {}, {}, {}),
     "--logit-bias": lambda file: ControlSettings(logit_bias=file.read_text()),
     "rows of a bench": Ledger,
     "prompts of an artefact": lambda file: artefact._parsed(file.read_text()),

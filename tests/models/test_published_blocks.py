@@ -314,9 +314,3 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path):
     ):
         with pytest.raises(jspec.InputError, match=why):
             heads.load(write(tmp_path / "head", tensors, DEEPSEEK), TARGET)
-
-
-def test_a_head_that_scores_some_tokens_alone_has_no_candidates(tmp_path):
-    head, params, _ = heads.load(write(tmp_path / "head", *LAYOUTS["speculators"][:2]), TARGET)
-    with pytest.raises(ValueError, match="has tables of some of the"):
-        heads.with_candidates(head, params, rank=2, count=4)

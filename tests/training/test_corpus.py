@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jspec.training import corpus, packing
+from jspec.training import corpus, sequences
 
 
 @pytest.fixture
@@ -74,22 +74,11 @@ def test_bad_text_is_one_sentence(tmp_path, name, content, message):
         corpus.read(corpus.CorpusSource("x", path, "{a}"))
 
 
-def test_pack_loses_no_token_but_the_last_few():
-    packed = packing.pack(["ab", "cde"], lambda text: [ord(c) for c in text], 0, 2)
-    np.testing.assert_array_equal(packed, [[0, 97, 98], [98, 0, 99], [99, 100, 101]])
-
-
-def test_pack_names_the_length_it_needs():
-    with pytest.raises(ValueError, match="3 tokens but one sequence needs 9"):
-        packing.pack(["ab"], lambda text: [1, 2], 0, 8)
-
-
-def test_plan_reads_epochs_by_weight_and_extends():
-    packed = {"a": np.zeros((3, 5), np.int32), "b": np.ones((7, 5), np.int32)}
-    long = packing.plan(packed, {"a": 3, "b": 1}, 100, 4, seed=1)
-    short = packing.plan(packed, {"a": 3, "b": 1}, 20, 4, seed=1)
-    np.testing.assert_array_equal(long.order[:20], short.order)
-    share = (long.order < 3).mean()
+def test_order_reads_epochs_by_weight_and_extends():
+    long, short = (
+        sequences.order({"a": 3, "b": 7}, {"a": 3, "b": 1}, count, seed=1) for count in (400, 80)
+    )
+    np.testing.assert_array_equal(long[:80], short)
+    share = (long < 3).mean()
     assert abs(share - 0.75) < 3 * (0.75 * 0.25 / 400) ** 0.5
-    first = [row for row in long.order.ravel() if row < 3][:3]
-    assert sorted(first) == [0, 1, 2]
+    assert sorted([row for row in long if row < 3][:3]) == [0, 1, 2]

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from jspec._validate.errors import InputError
-from jspec.cli.head_recipes import KINDS
-from jspec.training import head_jobs
-from jspec.training.head_jobs import HeadJob, override
+from jspec.cli import train_heads
+from jspec.training.jobs import TrainingJob, override
 from jspec.training.loop import Recipe, learning_rate
 
 PAPER = Path(__file__).parents[2] / "benchmarks" / "lyanna" / "paper.toml"
@@ -25,17 +24,17 @@ def test_a_linear_schedule_falls_by_the_same_amount_in_each_step():
 
 
 def test_epochs_take_the_place_of_steps():
-    job = HeadJob(Recipe(steps=7), batch_size=4)
+    job = TrainingJob(Recipe(steps=7), batch_size=4)
     assert job.stepped(10) == job
     epochs = override(job, {"epochs": 2.0})
     assert epochs.stepped(10).recipe.steps == 5
 
 
 def test_scores_are_spread_evenly_and_end_with_the_run():
-    job = HeadJob(Recipe(steps=100), scores=8)
+    job = TrainingJob(Recipe(steps=100), scores=8)
     assert sorted(job.scored_steps)[:3] == [12, 25, 38]
     assert max(job.scored_steps) == 100
-    assert HeadJob(Recipe(steps=100)).scored_steps == frozenset()
+    assert TrainingJob(Recipe(steps=100)).scored_steps == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -48,9 +47,9 @@ def test_scores_are_spread_evenly_and_end_with_the_run():
 )
 def test_what_is_no_schedule_is_refused(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        override(HeadJob(Recipe(steps=7)), change)
+        override(TrainingJob(Recipe(steps=7)), change)
 
 
 def test_the_papers_recipe_is_one():
-    recipe = override(KINDS["lyanna"].job, head_jobs.read(PAPER, "lyanna")).recipe
+    recipe = train_heads.job("lyanna", PAPER, {}).recipe
     assert (recipe.schedule, recipe.floor, recipe.weight_decay) == ("linear", 0.0, 0.0)

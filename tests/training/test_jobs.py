@@ -4,25 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from jspec.training import head_jobs, jobs
+from jspec.cli import head_recipes, train_heads, train_lm, train_settings
+from jspec.training import jobs
 from jspec.training.loop import Recipe
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo" / "recipe.toml"
 
 
 def test_the_bundled_recipe_names_two_models_that_share_their_text(tmp_path):
-    target = jobs.read(ZOO, tmp_path, "jspec-7m")
-    draft = jobs.read(ZOO, tmp_path, "jspec-800k")
-    assert target.sources == draft.sources
-    assert target.vocab_size == draft.vocab_size == 4096
-    assert {source.label for source in target.sources} == set(target.weights)
+    texts = jobs.read_texts(ZOO, tmp_path)
+    assert {source.label for source in texts.sources} == set(texts.weights)
+    default = head_recipes.default(train_settings.LM)
+    for model in ("jspec-7m", "jspec-800k"):
+        job = jobs.override(default, jobs.read_model(ZOO, model))
+        train_lm.check(job)
+        assert job.shape["vocab_size"] == 4096
+    for kind in ("eagle", "lyanna", "medusa"):
+        assert train_heads.job(kind, ZOO, {}).recipe.steps in (300, 500)
 
 
-def test_unknown_model_and_setting(tmp_path):
+def test_unknown_model_and_setting():
     with pytest.raises(ValueError, match="no model 'jspec-9m'; use one of jspec-7m, jspec-800k"):
-        jobs.read(ZOO, tmp_path, "jspec-9m")
+        jobs.read_model(ZOO, "jspec-9m")
     with pytest.raises(ValueError, match="no setting 'speed'"):
-        jobs.override(jobs.TrainingJob(), {"speed": 9})
+        jobs.override(head_recipes.default(train_settings.LM), {"speed": 9})
 
 
 @pytest.mark.parametrize(
@@ -49,8 +54,13 @@ def test_unknown_model_and_setting(tmp_path):
 def test_a_file_that_is_no_recipe(tmp_path, text, message):
     path = tmp_path / "recipe.toml"
     path.write_bytes(text)
+
+    def read():
+        jobs.override(head_recipes.default(train_settings.LM), jobs.read_model(path, "a"))
+        jobs.read_texts(path, tmp_path)
+
     with pytest.raises(ValueError, match=message):
-        jobs.read(path, tmp_path, "a")
+        read()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +75,7 @@ def test_a_file_that_is_no_recipe_of_heads(tmp_path, text, message):
     path = tmp_path / "recipe.toml"
     path.write_bytes(text)
     with pytest.raises(ValueError, match=message):
-        head_jobs.read(path, "eagle")
+        jobs.read_head(path, "eagle")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,7 @@ def test_a_file_that_is_no_recipe_of_heads(tmp_path, text, message):
     ],
 )
 def test_settings_are_of_their_kind(changes, message):
-    job = head_jobs.HeadJob(Recipe(steps=3), shape={"window": 4})
+    job = jobs.TrainingJob(Recipe(steps=3), shape={"window": 4})
     with pytest.raises(ValueError, match=message):
-        head_jobs.override(job, changes)
-    assert head_jobs.override(job, {"learning_rate": 1, "window": 5}).shape == {"window": 5}
+        jobs.override(job, changes)
+    assert jobs.override(job, {"learning_rate": 1, "window": 5}).shape == {"window": 5}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jspec.models.llama import Llama, LlamaConfig
-from jspec.training import checkpoints, heldout, lm, loop, packing
+from jspec.training import checkpoints, heldout, lm, loop, sequences, student
+from jspec.training.unroll import Batch
 
 RECIPE = loop.Recipe(steps=12, learning_rate=1e-2, warmup=2, checkpoint_every=5)
 MODEL = Llama(
@@ -24,14 +25,16 @@ MODEL = Llama(
         tied=True,
     )
 )
-TASK = lm.NextToken(MODEL)
+TASK = student.NextToken(MODEL)
 
 
 @pytest.fixture(scope="module")
-def plan():
+def batch():
     # Counting modulo 20: easily learnt, and no two batches are the same.
-    sequences = (np.arange(30)[:, None] * 7 + np.arange(9)) % 20
-    return packing.plan({"count": sequences.astype(np.int32)}, {"count": 1.0}, 12, 4, seed=0)
+    tokens = ((np.arange(30)[:, None] * 7 + np.arange(9)) % 20).astype(np.int32)
+    order = sequences.order({"count": 30}, {"count": 1.0}, 48, seed=0).reshape(12, 4)
+    live = jnp.ones((4, 9), bool)
+    return lambda step: Batch(jnp.asarray(tokens[order[step]]), live)
 
 
 def weights():
@@ -44,10 +47,10 @@ def folder(path, **settings):
 
 
 @pytest.fixture(scope="module")
-def whole(plan, tmp_path_factory):
+def whole(batch, tmp_path_factory):
     """(weights, curve) of a run that nothing interrupted."""
     run = folder(tmp_path_factory.mktemp("whole"))
-    params = loop.train(TASK, RECIPE, weights(), plan.batch, run)
+    params = loop.train(TASK, RECIPE, weights(), batch, run)
     return params, run.curve()
 
 
@@ -58,7 +61,7 @@ def test_loss_goes_down(whole):
 
 
 @pytest.mark.parametrize("killed_at", [3, 5, 9])
-def test_a_killed_run_resumes_on_the_same_curve(plan, tmp_path, whole, killed_at):
+def test_a_killed_run_resumes_on_the_same_curve(batch, tmp_path, whole, killed_at):
     class Killed(BaseException):
         pass
 
@@ -67,23 +70,31 @@ def test_a_killed_run_resumes_on_the_same_curve(plan, tmp_path, whole, killed_at
             raise Killed
 
     with pytest.raises(Killed):
-        loop.train(TASK, RECIPE, weights(), plan.batch, folder(tmp_path), kill)
+        loop.train(TASK, RECIPE, weights(), batch, folder(tmp_path), kill)
     with (tmp_path / checkpoints.CURVE).open("a") as file:
         file.write('{"step": 4')  # killed while it wrote
 
     run = folder(tmp_path)
-    params = loop.train(TASK, RECIPE, weights(), plan.batch, run)
+    params = loop.train(TASK, RECIPE, weights(), batch, run)
     assert run.curve() == whole[1]
     jax.tree.map(np.testing.assert_array_equal, params, whole[0])
 
 
-def test_a_finished_run_trains_no_further(plan, tmp_path, whole):
+def test_a_finished_run_trains_no_further(batch, tmp_path, whole):
     for _ in range(2):
-        params = loop.train(TASK, RECIPE, weights(), plan.batch, folder(tmp_path))
+        params = loop.train(TASK, RECIPE, weights(), batch, folder(tmp_path))
     jax.tree.map(np.testing.assert_array_equal, params, whole[0])
 
 
-def test_nan_stops_and_keeps_the_last_checkpoint(plan, tmp_path, monkeypatch):
+def test_fewer_steps_than_are_done_are_refused(tmp_path):
+    run = folder(tmp_path)
+    run.save(5, loop.start(RECIPE, {"weight": jnp.ones(2)}))
+    fewer = loop.Recipe(steps=4)
+    with pytest.raises(ValueError, match="is at step 5 and 4 steps are asked for; ask for at leas"):
+        loop.train(TASK, fewer, {"weight": jnp.ones(2)}, lambda step: None, run)
+
+
+def test_nan_stops_and_keeps_the_last_checkpoint(batch, tmp_path, monkeypatch):
     true_update = loop.update
 
     def poisoned(*arguments):
@@ -95,12 +106,12 @@ def test_nan_stops_and_keeps_the_last_checkpoint(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "update", poisoned)
     run = folder(tmp_path)
     with pytest.raises(loop.TrainingError, match=r"loss nan.* at step 7; .* is step 5"):
-        loop.train(TASK, RECIPE, weights(), plan.batch, run)
+        loop.train(TASK, RECIPE, weights(), batch, run)
     assert run.latest() == 5
     assert len(run.curve()) == 6
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(plan, tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_checkpoint_before(batch, tmp_path, monkeypatch):
     run = folder(tmp_path)
     true_save = run.manager.save
 
@@ -111,7 +122,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(plan, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run.manager, "save", save)
     with pytest.raises(checkpoints.CheckpointError, match=r"No space left.*step 5 is whole"):
-        loop.train(TASK, RECIPE, weights(), plan.batch, run)
+        loop.train(TASK, RECIPE, weights(), batch, run)
     assert folder(tmp_path).latest() == 5
 
 
@@ -134,17 +145,15 @@ def test_learning_rate_warms_up_stays_and_falls():
 
 def test_heldout_scores_each_token_once(whole):
     params, _ = whole
-
-    def encode(text):
-        return [int(number) for number in text.split()]
-
-    texts = ["1 2 3 4 5 6 7", "8 9", "10 11 12 13"]
-    score = heldout.evaluate(MODEL, params, texts, encode, 0, length=4, batch=2)
-    stream = [0, *encode(texts[0]), 0, *encode(texts[1]), 0, *encode(texts[2]), 0]
-    assert score.tokens == len(stream) - 1
-    assert score.bytes == sum(map(len, texts))
-    nats = 0.0
-    for start in range(0, score.tokens, 4):
-        piece = jnp.array([stream[start : start + 5]])
-        nats += float(lm.losses(MODEL, params, piece).sum())
-    assert score.nats == pytest.approx(nats, rel=1e-5)
+    texts = [[1, 2, 3, 4, 5, 6, 7], [8, 9], [10, 11, 12, 13]]
+    stream = [0, *texts[0], 0, *texts[1], 0, *texts[2], 0]
+    text = sequences.every([*([0, *ids] for ids in texts), [0]], 8)
+    assert text.live.sum() == len(stream) - 1
+    batches = (
+        (Batch(*(jnp.pad(part, ((0, 2), (0, 0))) for part in (text.tokens, text.live))), 16),
+    )
+    assert len(text) == 2
+    found = heldout.metrics(TASK, params, None, batches)
+    pieces = np.array([stream[first : first + 9] for first in (0, 8)])
+    nats = lm.losses(MODEL, params, jnp.asarray(np.pad(pieces, ((0, 2), (0, 0)))))[:2].mean()
+    assert found["loss"] == pytest.approx(float(nats), abs=1e-4)

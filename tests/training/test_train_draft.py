@@ -1,8 +1,6 @@
 """`jspec train lm --target`: a draft model learns its target's distributions of the next token."""
 
 import json
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +8,8 @@ import numpy as np
 import pytest
 import tiny
 
-from jspec.cli import main as cli
-from jspec.models import export, load
+from jspec.models import load
 from jspec.training import student, unroll
-from jspec.training import tokenizer as tokenizers
 from jspec.training.distributions import Distributions, Observed
 
 MODEL = tiny.model(num_layers=1, tied=True)
@@ -85,20 +81,6 @@ def test_a_draft_begins_with_the_directions_that_carry_most_of_its_targets_embed
     np.testing.assert_allclose(products, wide @ wide.T, rtol=1e-2, atol=1e-1)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A target, a text, and rows as `jspec train data` writes them."""
-    place = tmp_path_factory.mktemp("draft")
-    texts = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
-    words = tokenizers.train(texts * 3, 270)
-    target = tiny.model(vocab_size=270, context=32)
-    export.save_hf(target, tiny.params(target), place / "model", words, end=0, dtype="float32")
-    (place / "text.txt").write_text("<|endoftext|>".join(texts))
-    rows = RNG.integers(1, 270, (40, 9)).tolist()
-    (place / "rows.jsonl").write_text("".join(json.dumps({"tokens": row}) + "\n" for row in rows))
-    return place
-
-
 SMALL = (
     "--hidden-size 8 --intermediate-size 12 --layers 1 --heads 2 --kv-heads 1 --head-dim 4 "
     "--context 32 --sequence 12 --batch-size 2 --warmup 1 --checkpoint-every 2 --heldout 0.3 "
@@ -106,21 +88,16 @@ SMALL = (
 ).split()
 
 
-def run(*arguments):
-    """(exit code, output) of the command."""
-    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
-        code = cli.run(["train", "lm", *map(str, arguments)])
-    return code, " ".join(output.getvalue().split())
-
-
 @pytest.mark.slow
-def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_path):
+def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_path, train):
     given = (folder / "rows.jsonl", folder / "text.txt", "--target", folder / "model", *SMALL)
     out, states = tmp_path / "run", tmp_path / "states"
-    code, output = run(*given, "--out", out, "--states", states, "--steps", 2, "--cooldown", 0)
+    code, output = train(
+        "lm", *given, "--out", out, "--states", states, "--steps", 2, "--cooldown", 0
+    )
     assert code == 0, output
     assert "6 sequences of text" in output
-    code, output = run("--out", out, "--steps", 3, "--cooldown", 0, "--resume")
+    code, output = train("lm", "--out", out, "--steps", 3, "--cooldown", 0, "--resume")
     assert code == 0, output
     curve = [json.loads(line) for line in (out / "curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in curve] == [1, 2, 3]
@@ -130,7 +107,7 @@ def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_pa
     assert draft.model.config.hidden_size == 8
 
     again = tmp_path / "again"  # without kept distributions
-    code, output = run(*given, "--out", again, "--steps", 3, "--cooldown", 0)
+    code, output = train("lm", *given, "--out", again, "--steps", 3, "--cooldown", 0)
     assert code == 0, output
     losses = [json.loads(line)["loss"] for line in (again / "curve.jsonl").read_text().splitlines()]
     np.testing.assert_allclose(losses, [line["loss"] for line in curve], rtol=1e-4)
@@ -146,13 +123,13 @@ def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_pa
         (["--sequences", "-1"], "sequences is -1"),
     ],
 )
-def test_bad_input_is_one_sentence(folder, tmp_path, changes, message):
+def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, train):
     given = (folder / "text.txt", "--target", folder / "model", *SMALL, "--steps", 2)
     filled = [change.format(folder=folder) for change in changes]
-    code, output = run(*given, "--out", tmp_path / "run", *filled)
+    code, output = train("lm", *given, "--out", tmp_path / "run", *filled)
     assert code == 2 and message in output and "Traceback" not in output, output
 
 
-def test_distributions_are_kept_of_a_target_alone(folder, tmp_path):
-    code, output = run(folder / "text.txt", "--out", tmp_path, "--states", tmp_path, *SMALL)
+def test_distributions_are_kept_of_a_target_alone(folder, tmp_path, train):
+    code, output = train("lm", folder / "text.txt", "--out", tmp_path, "--states", tmp_path, *SMALL)
     assert code == 2 and "name the target too" in output, output

@@ -1,33 +1,27 @@
 """`jspec train` of every kind of head: to one that loads; kills, full disks and bad input."""
 
 import json
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 
 import jax
 import numpy as np
 import pytest
-import tiny
 from jax.sharding import Mesh
 from safetensors.numpy import load_file
 
 from jspec import models
-from jspec.cli import main as cli
-from jspec.cli import train_heads
-from jspec.models import export, heads
+from jspec.cli import curves, head_recipes, train_heads, train_run, train_texts
+from jspec.models import heads
 from jspec.training import checkpoints, loop, parallel
-from jspec.training import tokenizer as tokenizers
 
 SMALL = (
     "--sequence 12 --batch-size 2 --steps 6 --warmup 1 --checkpoint-every 2 --lr 5e-3 --heldout 0.3"
 ).split()
 TWO = {
     "eagle": ["--unroll", 2],
-    "lyanna": ["--unroll", 2],
+    "lyanna": ["--unroll", 2, "--hot-tokens", 100, "--rank", 4],
     "medusa": ["--heads", 2],
 }
 """So many draft steps."""
-TEXTS = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
 
 
 def on(patch, count):
@@ -44,231 +38,47 @@ def one_device():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A target, another target, a text, and rows that the target wrote."""
-    place = tmp_path_factory.mktemp("heads")
-    words = tokenizers.train(TEXTS * 3, 270)
-    for name, seed in (("model", 0), ("other", 1)):
-        model = tiny.model(vocab_size=270, context=32)
-        params = tiny.params(model, seed) if seed else tiny.params(model)
-        export.save_hf(model, params, place / name, words, end=0, dtype="float32")
-    (place / "text.txt").write_text("<|endoftext|>".join(TEXTS))
-    rows = np.random.default_rng(0).integers(1, 270, (40, 9)).tolist()
-    (place / "rows.jsonl").write_text("".join(json.dumps({"tokens": row}) + "\n" for row in rows))
-    return place
+def run(folder, train):
+    """Trains a head; of an option that is given twice the last counts."""
 
+    def given(kind, out, *arguments, small=None):
+        options = ["--kind", kind, "--model", folder / "model", "--out", out]
+        return train("head", *options, *(small or [*SMALL, *TWO[kind]]), *arguments)
 
-def run(kind, folder, out, *arguments, small=None):
-    """(exit code, output) of the command; of an option that is given twice the last counts."""
-    given = [kind, "--model", folder / "model", "--out", out]
-    given += [*(small or [*SMALL, *TWO[kind]]), *arguments]
-    return asked(*given)
-
-
-def asked(*given):
-    """(exit code, output) of `jspec train`."""
-    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
-        code = cli.run(["train", *map(str, given)])
-    return code, " ".join(output.getvalue().split())
+    return given
 
 
 def curve(out):
     return [json.loads(line) for line in (out / checkpoints.CURVE).read_text().splitlines()]
 
 
-@pytest.fixture(
-    scope="module",
-    params=list(TWO),
-)
-def whole(request, folder, tmp_path_factory):
-    """(kind, folder) of a run that nothing interrupted."""
-    out = tmp_path_factory.mktemp(request.param) / "run"
-    code, output = run(request.param, folder, out, folder / "rows.jsonl")
-    assert code == 0, output
-    return request.param, out
+def test_a_curve_is_drawn(tmp_path):
+    lines = [{"step": step, "loss": 2 / step, "acceptance": [0.5, 0.4]} for step in (1, 2, 3)]
+    curves.plot(lines, tmp_path / "curve.png", "nats")
+    assert (tmp_path / "curve.png").read_bytes()[1:4] == b"PNG"
 
 
-def test_a_run_gives_a_head_that_loads(folder, whole):
-    kind, out = whole
-    target = models.load(folder / "model")
-    head, variables = heads.read_variables(out / "head", target, only=kind)
-    assert head.vocab_size == 270
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables["params"]))
-    lines = curve(out)
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-    assert all(len(line["acceptance"]) == 2 for line in lines)
-    assert (out / "curve.png").stat().st_size
-    (score,) = json.loads((out / "heldout.json").read_text()).values()
-    assert score["tokens"] == round(0.3 * 40) * 9 and len(score["acceptance"]) == 2
-
-
-# What the loop does for all kinds alike; that of the others is slow.
-ONE_KIND = pytest.mark.parametrize(
-    "whole",
-    [pytest.param(kind, marks=() if kind == "eagle" else pytest.mark.slow) for kind in TWO],
-    indirect=True,
-)
-
-
-class Killed(BaseException):
-    pass
-
-
-def killed(monkeypatch, step, kind, folder, out):
-    """A run that ends after an update, before its checkpoint."""
-
-    def told(report):  # it is called after every update
-        if report.step == step:
-            raise Killed
-        return ""
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_heads, "told", told)
-        with pytest.raises(Killed):
-            run(kind, folder, out, folder / "rows.jsonl")
-
-
-@pytest.mark.parametrize("step", [1, 3])
-def test_a_killed_run_resumes_on_the_same_curve(folder, whole, tmp_path, monkeypatch, step):
-    kind, out = whole
-    killed(monkeypatch, step, kind, folder, tmp_path)
-    code, output = run(kind, folder, tmp_path, folder / "rows.jsonl")
-    assert code == 2 and "already holds a run; resume it" in output
-    with pytest.raises(ValueError, match=rf"has no head yet, after {step} steps; go on with it"):
-        heads.load(tmp_path, models.load(folder / "model"))
-    code, output = asked(kind, "--out", tmp_path, "--resume")  # it knows its own settings
-    assert code == 0, output
-    assert heads.load(tmp_path, models.load(folder / "model")).head.vocab_size == 270
-    assert curve(tmp_path) == curve(out)
-    weights = "head/head.safetensors"
-    assert (tmp_path / weights).read_bytes() == (out / weights).read_bytes()
-
-
-def test_scores_of_steps_that_are_computed_again_are_not_kept_twice(tmp_path):
-    path = tmp_path / "heldout_curve.jsonl"
-    train_heads.forget_scores(path, 3)
-    assert not path.exists()
-    lines = [json.dumps({"step": step, "scores": {}}) + "\n" for step in range(1, 6)]
-    path.write_text("".join(lines) + '{"step": 2')  # the last one was cut by a kill
-    train_heads.forget_scores(path, 3)
-    assert path.read_text() == "".join(lines[:3])
-
-
-@ONE_KIND
-def test_a_longer_run_replaces_the_head(folder, whole, tmp_path):
-    kind, _ = whole
-    for steps in (2, 3):
-        code, output = run(
-            kind, folder, tmp_path, folder / "rows.jsonl", "--steps", steps, "--resume",
-            "--cooldown", 0,
-        )  # fmt: skip
-        assert code == 0, output
-        assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == steps
-    code, output = run(
-        kind, folder, tmp_path, folder / "rows.jsonl", "--steps", 2, "--resume", "--cooldown", 0
+def test_plain_text_and_rows_may_be_mixed(folder):
+    texts = train_texts.named(
+        [f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}"], None, folder
     )
-    assert code == 2 and "is at step 3 and 2 steps are asked for" in output
-    assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == 3
-
-
-@ONE_KIND
-def test_stored_states_give_the_same_curve(folder, whole, tmp_path):
-    kind, out = whole
-    stored = ("--states", tmp_path / "states", "--states-dtype", "float32")
-    code, output = run(kind, folder, tmp_path / "run", folder / "rows.jsonl", *stored)
-    assert code == 0, output
-    # Into a pipe progress is lines, of which the last says that all is done.
-    assert "training 6 of 6: loss" in output and "hardly trained yet" in output
-    losses, expected = ([line["loss"] for line in curve(path)] for path in (tmp_path / "run", out))
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
-
-
-@ONE_KIND
-def test_a_run_begins_with_a_trained_head(folder, whole, tmp_path):
-    kind, out = whole
-    still = ("--steps", 1, "--seed", 9, "--lr", "1e-9", "--begin-with", out)
-    code, output = run(kind, folder, tmp_path, folder / "rows.jsonl", *still)
-    assert code == 0, output
-    before, after = (load_file(at / "head/head.safetensors") for at in (out, tmp_path))
-    for name, weights in before.items():
-        np.testing.assert_array_equal(after[name], weights)
-    assert json.loads((tmp_path / "head/head.json").read_text())["training"]["began_with"]
-
-
-@pytest.mark.parametrize("whole", [pytest.param("medusa", marks=pytest.mark.slow)], indirect=True)
-def test_a_head_of_another_shape_begins_no_run(folder, whole, tmp_path):
-    kind, out = whole
-    code, output = run(
-        kind, folder, tmp_path, folder / "rows.jsonl", "--begin-with", out, "--heads", 3
-    )
-    assert code == 2 and "has num_heads 2 and this run's would have 3; give the settin" in output
-
-
-def test_another_target_is_refused(folder, whole):
-    kind, out = whole
-    code, output = run(
-        kind, folder, out, folder / "rows.jsonl", "--resume", "--model", folder / "other"
-    )
-    assert code == 2 and "other settings (target" in output
-    with pytest.raises(ValueError, match="other weights"):
-        heads.load(out / "head", models.load(folder / "other"))
-
-
-def test_nan_stops_with_the_step(folder, tmp_path, monkeypatch):
-    true_update, seen = loop.update, []
-
-    def poisoned(*arguments):
-        state, loss, norm, metrics = true_update(*arguments)
-        seen.append(loss)
-        return state, loss * (np.nan if len(seen) == 5 else 1), norm, metrics
-
-    monkeypatch.setattr(loop, "update", poisoned)
-    code, output = run("eagle", folder, tmp_path, folder / "rows.jsonl")
-    assert code == 1 and "loss nan" in output and "at step 5" in output
-    assert "checkpoint is step 4" in output and "Traceback" not in output
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(folder, tmp_path, monkeypatch):
-    true_save = checkpoints.Checkpoints.save
-
-    def save(self, step, state):
-        if step == 4:
-
-            def full(*_, **__):
-                raise OSError(28, "No space left on device")
-
-            monkeypatch.setattr(self.manager, "save", full)
-        return true_save(self, step, state)
-
-    monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
-    code, output = run("eagle", folder, tmp_path, folder / "rows.jsonl")
-    assert code == 1 and "No space left on device" in output and "step 2 is whole" in output
-
-
-def test_plain_text_and_rows_may_be_mixed(folder, tmp_path):
-    code, output = run(
-        "lyanna", folder, tmp_path, f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}",
-        "--hot-tokens", 100, "--rank", 4,
-    )  # fmt: skip
-    assert code == 0, output
-    assert "token info of 100 tokens: 0 MiB at decoding" in output
-    assert json.loads((tmp_path / "heldout.json").read_text()).keys() == {"cats", "own"}
-    _, variables = heads.read_variables(tmp_path / "head", models.load(folder / "model"))
-    ids = np.asarray(variables["hot"]["info"]["ids"])
-    assert (np.diff(ids) > 0).all() and len(ids) == 100
+    found = train_texts.read(texts, models.load(folder / "model"), 12, 0.3)
+    assert found.train.keys() == found.heldout.keys() == found.weights.keys() == {"cats", "own"}
+    assert found.train["cats"].live.all() and not found.train["own"].live.all()
 
 
 def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
-    (tmp_path / "recipe.toml").write_text(
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
         '[heads.eagle]\nsteps = 3\nunroll = 1\n[[text]]\nclass = "cats"\npath = "text.txt"\n'
     )
-    small = [*SMALL[:4], "--warmup", "1", "--heldout", "0.2"]
-    code, output = run(
-        "eagle", folder, tmp_path / "run", "--recipe", tmp_path / "recipe.toml",
-        "--data", folder, small=small,
-    )  # fmt: skip
-    assert code == 0, output
-    assert [len(line["acceptance"]) for line in curve(tmp_path / "run")] == [1, 1, 1]
+    job = train_heads.job("eagle", recipe, {"unroll": 2})
+    assert (job.recipe.steps, job.loss["unroll"]) == (3, 2)
+    assert train_heads.job("medusa", recipe, {}).recipe.steps == 2000
+    (source,) = train_texts.named([], recipe, folder).sources
+    assert (source.label, source.path) == ("cats", folder / "text.txt")
+    (source,) = train_texts.named(["other.txt"], recipe, folder, replace=True).sources
+    assert source.label == "other"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +98,7 @@ def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
         (["{foreign}"], "line 2 has no tokens of a vocabulary of 270"),
     ],
 )
-def test_bad_input_is_one_sentence(folder, tmp_path, changes, message):
+def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, run):
     (tmp_path / "short.txt").write_text("Cats.")
     (tmp_path / "foreign.jsonl").write_text('{"tokens": [1]}\n{"tokens": [270]}\n')
     paths = {
@@ -299,20 +109,193 @@ def test_bad_input_is_one_sentence(folder, tmp_path, changes, message):
         "folder": tmp_path,
     }
     filled = [change.format(**paths) for change in changes]
-    code, output = run("lyanna", folder, tmp_path / "run", *filled)
+    code, output = run("lyanna", tmp_path / "run", *filled)
     assert code == 2, output
     assert message in output and "Traceback" not in output
 
 
+@pytest.fixture(
+    scope="module",
+    params=list(TWO),
+)
+def whole(request, folder, run, tmp_path_factory):
+    """(kind, folder) of a run that nothing interrupted."""
+    out = tmp_path_factory.mktemp(request.param) / "run"
+    code, output = run(request.param, out, folder / "rows.jsonl")
+    assert code == 0, output
+    return request.param, out
+
+
+def test_a_run_gives_a_head_that_loads(folder, whole):
+    kind, out = whole
+    target = models.load(folder / "model")
+    head, variables = heads.read_variables(out / "head", target, only=kind)
+    assert head.vocab_size == 270
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables["params"]))
+    lines = curve(out)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert all(len(line["acceptance"]) == 2 for line in lines)
+    assert (out / "curve.png").stat().st_size
+    (score,) = json.loads((out / "heldout.json").read_text()).values()
+    assert score["tokens"] == round(0.3 * 40) * 9 and len(score["acceptance"]) == 2
+    if kind == "lyanna":
+        ids = np.asarray(variables["hot"]["info"]["ids"])
+        assert (np.diff(ids) > 0).all() and len(ids) == 100
+        (line,) = head_recipes.KINDS[kind].memory(head)
+        assert line == "token info of 100 tokens: 0 MiB at decoding"
+
+
+# What the loop does for all kinds alike; that of the others is slow.
+ONE_KIND = pytest.mark.parametrize(
+    "whole",
+    [pytest.param(kind, marks=() if kind == "eagle" else pytest.mark.slow) for kind in TWO],
+    indirect=True,
+)
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed(monkeypatch, step, kind, run, folder, out):
+    """A run that ends after an update, before its checkpoint."""
+
+    def told(report):  # it is called after every update
+        if report.step == step:
+            raise Killed
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_run, "told", told)
+        with pytest.raises(Killed):
+            run(kind, out, folder / "rows.jsonl")
+
+
 @ONE_KIND
-def test_devices_share_the_batch(folder, whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_killed_run_resumes_on_the_same_curve(
+    folder, whole, tmp_path, monkeypatch, step, run, train
+):
+    kind, out = whole
+    killed(monkeypatch, step, kind, run, folder, tmp_path)
+    code, output = run(kind, tmp_path, folder / "rows.jsonl")
+    assert code == 2 and "already holds a run; resume it" in output
+    with pytest.raises(ValueError, match=rf"has no head yet, after {step} steps; go on with it"):
+        heads.load(tmp_path, models.load(folder / "model"))
+    code, output = train("head", "--out", tmp_path, "--resume")  # it knows its own settings
+    assert code == 0, output
+    assert heads.load(tmp_path, models.load(folder / "model")).head.vocab_size == 270
+    assert curve(tmp_path) == curve(out)
+    weights = "head/head.safetensors"
+    assert (tmp_path / weights).read_bytes() == (out / weights).read_bytes()
+
+
+def test_scores_of_steps_that_are_computed_again_are_not_kept_twice(tmp_path):
+    path = tmp_path / "heldout_curve.jsonl"
+    train_run.forget_scores(path, 3)
+    assert not path.exists()
+    lines = [json.dumps({"step": step, "scores": {}}) + "\n" for step in range(1, 6)]
+    path.write_text("".join(lines) + '{"step": 2')  # the last one was cut by a kill
+    train_run.forget_scores(path, 3)
+    assert path.read_text() == "".join(lines[:3])
+
+
+@pytest.mark.slow  # each number of steps is another program
+def test_a_longer_run_replaces_the_head(folder, whole, tmp_path, run):
+    kind, _ = whole
+    for steps in (2, 3):
+        code, output = run(
+            kind, tmp_path, folder / "rows.jsonl", "--steps", steps, "--resume",
+            "--cooldown", 0,
+        )  # fmt: skip
+        assert code == 0, output
+        assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == steps
+    code, output = run(
+        kind, tmp_path, folder / "rows.jsonl", "--steps", 2, "--resume", "--cooldown", 0
+    )
+    assert code == 2 and "is at step 3 and 2 steps are asked for" in output
+    assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == 3
+
+
+@ONE_KIND
+def test_stored_states_give_the_same_curve(folder, whole, tmp_path, run):
+    kind, out = whole
+    stored = ("--states", tmp_path / "states", "--states-dtype", "float32")
+    code, output = run(kind, tmp_path / "run", folder / "rows.jsonl", *stored)
+    assert code == 0, output
+    # Into a pipe progress is lines, of which the last says that all is done.
+    assert "training 6 of 6: loss" in output and "hardly trained yet" in output
+    losses, expected = ([line["loss"] for line in curve(path)] for path in (tmp_path / "run", out))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@ONE_KIND
+def test_a_run_begins_with_a_trained_head(folder, whole, tmp_path, run):
+    kind, out = whole
+    still = ("--steps", 1, "--seed", 9, "--lr", "1e-9", "--begin-with", out)
+    code, output = run(kind, tmp_path, folder / "rows.jsonl", *still)
+    assert code == 0, output
+    before, after = (load_file(at / "head/head.safetensors") for at in (out, tmp_path))
+    for name, weights in before.items():
+        np.testing.assert_array_equal(after[name], weights)
+    assert json.loads((tmp_path / "head/head.json").read_text())["training"]["began_with"]
+
+
+@pytest.mark.parametrize("whole", [pytest.param("medusa", marks=pytest.mark.slow)], indirect=True)
+def test_a_head_of_another_shape_begins_no_run(folder, whole, tmp_path, run):
+    kind, out = whole
+    code, output = run(kind, tmp_path, folder / "rows.jsonl", "--begin-with", out, "--heads", 3)
+    assert code == 2 and "has num_heads 2 and this run's would have 3; give the settin" in output
+
+
+def test_another_target_is_refused(folder, whole, run):
+    kind, out = whole
+    code, output = run(kind, out, folder / "rows.jsonl", "--resume", "--model", folder / "other")
+    assert code == 2 and "other settings (target" in output
+    with pytest.raises(ValueError, match="other weights"):
+        heads.load(out / "head", models.load(folder / "other"))
+
+
+def test_nan_stops_with_the_step(folder, tmp_path, monkeypatch, run):
+    true_update, seen = loop.update, []
+
+    def poisoned(*arguments):
+        state, loss, norm, metrics = true_update(*arguments)
+        seen.append(loss)
+        return state, loss * (np.nan if len(seen) == 5 else 1), norm, metrics
+
+    monkeypatch.setattr(loop, "update", poisoned)
+    code, output = run("eagle", tmp_path, folder / "rows.jsonl")
+    assert code == 1 and "loss nan" in output and "at step 5" in output
+    assert "checkpoint is step 4" in output and "Traceback" not in output
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(folder, tmp_path, monkeypatch, run):
+    true_save = checkpoints.Checkpoints.save
+
+    def save(self, step, state):
+        if step == 4:
+
+            def full(*_, **__):
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr(self.manager, "save", full)
+        return true_save(self, step, state)
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
+    code, output = run("eagle", tmp_path, folder / "rows.jsonl")
+    assert code == 1 and "No space left on device" in output and "step 2 is whole" in output
+
+
+@ONE_KIND
+def test_devices_share_the_batch(folder, whole, tmp_path, monkeypatch, run):
     """Two devices have the curve of one, also after they resumed."""
     kind, out = whole
     on(monkeypatch, 2)
-    killed(monkeypatch, 4, kind, folder, tmp_path / "run")
-    code, output = run(kind, folder, tmp_path / "run", folder / "rows.jsonl", "--resume")
+    killed(monkeypatch, 4, kind, run, folder, tmp_path / "run")
+    code, output = run(kind, tmp_path / "run", folder / "rows.jsonl", "--resume")
     assert code == 0, output
     losses, expected = ([line["loss"] for line in curve(path)] for path in (tmp_path / "run", out))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    code, output = run(kind, folder, tmp_path / "odd", "--batch-size", 3)
+    code, output = run(kind, tmp_path / "odd", folder / "rows.jsonl", "--batch-size", 3)
     assert code == 2 and "batch of 3 rows does not divide over 2 devices" in output

@@ -1,59 +1,50 @@
-"""`jspec train ngrams`: the table is that of the target's own distributions; kills and bad
-input."""
+"""`jspec train head --kind ngrams`: tables of the target's distributions; kills and bad input."""
 
 import json
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from safetensors.numpy import load_file
 
 from jspec import models, ngrams
-from jspec.cli import main as cli
-from jspec.models import export
 from jspec.models.fingerprint import fingerprint
-from jspec.training import tokenizer as tokenizers
 
 V = 270
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A target, and rows of text of which each but the last fills a sequence."""
-    place = tmp_path_factory.mktemp("ngrams")
-    words = tokenizers.train(["Here are grey cats, and all of them sleep."] * 9, V)
-    model = tiny.model(vocab_size=V, context=32)
-    export.save_hf(model, tiny.params(model), place / "model", words, end=0, dtype="float32")
+def rows(tmp_path_factory):
+    """Rows of text of which each but the last fills a sequence."""
+    path = tmp_path_factory.mktemp("ngrams") / "rows.jsonl"
     rows = np.random.default_rng(0).integers(1, 9, (13, 9)).tolist()
     rows[-1] = rows[-1][:5]
-    (place / "rows.jsonl").write_text("".join(json.dumps({"tokens": row}) + "\n" for row in rows))
-    return place
+    path.write_text("".join(json.dumps({"tokens": row}) + "\n" for row in rows))
+    return path
 
 
-def asked(folder, out, *arguments):
-    """(exit code, output) of the command."""
-    given = ["train", "ngrams", folder / "rows.jsonl", "--model", folder / "model", "--out", out]
-    given += ["--sequence", 8, "--batch-size", 5, "--heldout", 0, *arguments]
-    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
-        code = cli.run([*map(str, given)])
-    return code, " ".join(output.getvalue().split())
+@pytest.fixture(scope="module")
+def asked(folder, rows, train):
+    def run(out, *arguments):
+        given = ["--kind", "ngrams", rows, "--model", folder / "model", "--out", out]
+        given += ["--sequence", 8, "--batch-size", 5, "--heldout", 0, *arguments]
+        return train("head", *given)
+
+    return run
 
 
-def test_the_table_has_the_targets_distributions(folder, tmp_path):
+def test_the_table_has_the_targets_distributions(folder, rows, asked, tmp_path):
     code, said = asked(
-        folder, tmp_path / "table", "--candidates", 3, "--states", tmp_path / "distributions"
+        tmp_path / "table", "--candidates", 3, "--states", tmp_path / "distributions"
     )
     assert code == 0 and "of 113 tokens of text in" in said
     target = models.load(folder / "model")
     weights = fingerprint(target.params, target.model)
     table = ngrams.load(tmp_path / "table", weights, V)
-    rows = [json.loads(line)["tokens"] for line in (folder / "rows.jsonl").open()]
+    read = [json.loads(line)["tokens"] for line in rows.open()]
     text, live = np.zeros((13, 9), np.int32), np.zeros((13, 9), bool)
-    for row, tokens in enumerate(rows):
+    for row, tokens in enumerate(read):
         text[row, : len(tokens)], live[row, : len(tokens)] = tokens, True
     mask = jnp.broadcast_to(jnp.tril(jnp.ones((9, 9), bool)), (13, 9, 9))
     places = jnp.broadcast_to(jnp.arange(9), (13, 9))
@@ -68,15 +59,15 @@ def test_the_table_has_the_targets_distributions(folder, tmp_path):
     states = tmp_path / "distributions/states.bin"
     states.write_bytes(states.read_bytes()[: states.stat().st_size // 2])
     code, said = asked(
-        folder, tmp_path / "again", "--candidates", 3, "--states", tmp_path / "distributions"
+        tmp_path / "again", "--candidates", 3, "--states", tmp_path / "distributions"
     )
     assert code == 0
     for name, array in load_file(tmp_path / "table").items():
         np.testing.assert_array_equal(load_file(tmp_path / "again")[name], array)
 
 
-def test_held_out_text_scores_it(folder, tmp_path):
-    code, said = asked(folder, tmp_path / "table", "--heldout", 0.4)
+def test_held_out_text_scores_it(asked, tmp_path):
+    code, said = asked(tmp_path / "table", "--heldout", 0.4)
     assert code == 0 and "held out: the likeliest token is right 0." in said
 
 
@@ -85,19 +76,18 @@ def test_held_out_text_scores_it(folder, tmp_path):
     [
         (["--sequence", 40], "sequence 40 and the token after it are more than the target's"),
         (["--out", "absent/table"], "--out absent/table cannot be written; name a file in a"),
-        (["--candidates", 0], "'--candidates': Input should be greater than or equal to 1"),
+        (["--candidates", 0], "--candidates is 0; pass an integer in 1 .. 16"),
         (["--candidates", 17], "--candidates is 17; pass an integer in 1 .. 16"),
     ],
 )
-def test_what_cannot_be_made_is_one_sentence(folder, tmp_path, arguments, said):
-    code, text = asked(folder, tmp_path / "table", *arguments)
+def test_what_cannot_be_made_is_one_sentence(asked, tmp_path, arguments, said):
+    code, text = asked(tmp_path / "table", *arguments)
     assert code == 2 and said in text
     assert not (tmp_path / "table").exists()
 
 
-def test_a_text_is_not_written_over(folder):
-    rows = folder / "rows.jsonl"
+def test_a_text_is_not_written_over(rows, asked):
     before = rows.read_bytes()
-    code, said = asked(folder, rows)
+    code, said = asked(rows)
     assert code == 2 and "is one of the texts; name another file" in said
     assert rows.read_bytes() == before

@@ -17,7 +17,7 @@ from jspec.drafters.contrib.ngram_table import NGramLines, NGramTable, build, ta
 __all__ = ["NGramLines", "NGramTable", "build", "load", "made_for", "save", "table"]
 
 _FORMAT = "jspec n-grams 1"
-_AGAIN = "make it again with jspec train ngrams"
+_AGAIN = "make it again with jspec train head --kind ngrams"
 
 
 def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
@@ -110,7 +110,9 @@ def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a table of n-grams: {error}") from error
     if said.get("format") != _FORMAT:
-        raise InputError(f"{path} is no table of n-grams; make one with jspec train ngrams")
+        raise InputError(
+            f"{path} is not a table of n-grams; make one with jspec train head --kind ngrams"
+        )
     try:
         return said["target"], int(said["vocab_size"])
     except (KeyError, ValueError) as error:

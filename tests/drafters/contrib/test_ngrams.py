@@ -107,7 +107,7 @@ def test_a_file_holds_its_table(tmp_path):
     jspec.memory_file.save(
         tmp_path / "memory", jspec.Suffix(capacity=8), jspec.Suffix(capacity=8).init(1, 8, None)
     )
-    with pytest.raises(jspec.InputError, match="memory is no table of n-grams; make one with"):
+    with pytest.raises(jspec.InputError, match="memory is not a table of n-grams; make one with"):
         ngrams.load(tmp_path / "memory", "mine", 9)
     with pytest.raises(jspec.InputError, match="absent cannot be read as a table of n-grams"):
         ngrams.load(tmp_path / "absent", "mine", 9)

@@ -1,0 +1,105 @@
+"""The texts of `jspec train`: those that a command names, as sequences of a model's tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jspec._validate.errors import InputError
+from jspec.models.load import Loaded
+from jspec.training import corpus, jobs, sequences
+from jspec.training.sequences import Sequences
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """The sequences that are trained and scored on, by class."""
+
+    train: dict[str, Sequences]
+    heldout: dict[str, Sequences]
+    weights: dict[str, float]
+
+
+def source(argument: str) -> corpus.CorpusSource:
+    """CLASS=PATH, or a path whose class is its name."""
+    label, equals, path = argument.partition("=")
+    if equals and not Path(argument).exists():
+        return corpus.CorpusSource(label, Path(path))
+    return corpus.CorpusSource(Path(argument).stem, Path(argument))
+
+
+def named(
+    text: Sequence[str], recipe: Path | None, data: Path, replace: bool = False
+) -> jobs.Texts:
+    """The texts that the options of a command name, with their weights and what is held out.
+
+    Args:
+        text: the command's arguments.
+        recipe: that has texts.
+        data: the folder that its paths start from.
+        replace: whether arguments may stand in for the texts of a recipe.
+
+    Raises:
+        InputError: if none is named.
+    """
+    if text and (recipe is None or replace):
+        return jobs.Texts(tuple(map(source, text)))
+    if recipe is None:
+        raise InputError("no text was given; name files or folders, or a --recipe")
+    if text:
+        raise InputError(f"{text[0]} was given beside a recipe, which names its own texts")
+    return jobs.read_texts(recipe, data)
+
+
+def read(texts: jobs.Texts, target: Loaded, length: int, share: float) -> TrainingText:
+    """Sequences of all texts: files of `jspec train data` as they are, others as plain text.
+
+    Args:
+        texts: where they are.
+        target: whose tokens they are.
+        length: of a sequence.
+        share: of the text that is held out.
+
+    Raises:
+        InputError: if one is shorter than a sequence.
+    """
+    check_sequence(length, target)
+    written = [one for one in texts.sources if sequences.holds_rows(one.path)]
+    plain = corpus.load([one for one in texts.sources if one not in written], share)
+    train: dict[str, Sequences] = {}
+    held: dict[str, Sequences] = {}
+    for one in written:
+        rows = sequences.read(one.path, target.model.vocab_size)
+        kept, out = sequences.split(rows, share)
+        _add(train, one.label, sequences.fill(kept, length))
+        if sum(len(row.tokens) for row in out) > length:
+            _add(held, one.label, sequences.fill(out, length))
+    for label, documents in plain.train.items():
+        _add(train, label, sequences.cut(_encode(target, documents), length))
+        out = _encode(target, plain.heldout[label])
+        if sum(map(len, out)) > length:
+            _add(held, label, sequences.cut(out, length))
+    return TrainingText(train, held, {label: texts.weights.get(label, 1.0) for label in train})
+
+
+def check_sequence(length: int, target: Loaded) -> None:
+    """Raises InputError if the target cannot read so many tokens and one more."""
+    context = target.model.context
+    if context is not None and length >= context:
+        raise InputError(
+            f"sequence {length} and the token after it are more than the target's context of "
+            f"{context}; use a sequence < {context}"
+        )
+
+
+def _add(parts: dict[str, Sequences], label: str, more: Sequences) -> None:
+    """Puts sequences into a class, behind what it holds."""
+    parts[label] = sequences.join([parts[label], more]) if label in parts else more
+
+
+def _encode(target: Loaded, documents: Sequence[str]) -> list[list[int]]:
+    """Token ids, with what begins a text; where a tokenizer adds nothing, the end token does."""
+    begins = list(target.tokenizer.encode("").ids) or list(target.eos[:1])
+    return [
+        [*begins, *target.tokenizer.encode(document, add_special_tokens=False).ids]
+        for document in documents
+    ]
