@@ -65,4 +65,4 @@ def test_the_public_examples_are_found():
     """Or this file would hold nothing: functions behind the hook, methods and classes count."""
     finder = Finder(exclude_empty=True)
     found = [test for name in MODULES for test in finder.find(importlib.import_module(name), name)]
-    assert sum(bool(test.examples) for test in found) >= 300
+    assert sum(bool(test.examples) for test in found) >= 200

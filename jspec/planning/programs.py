@@ -78,6 +78,7 @@ class Programs:
 
     Example:
         >>> import jspec
+        >>> from jspec.planning import mesh_here
         >>> model = jspec.testing.PrefixLM()
         >>> asked = Programs(
         ...     model, model.init(), jspec.Autoregressive(), None, mesh_here(), capacity=16,

@@ -268,9 +268,8 @@ class Placed(Strict):
 
 def test_the_context_ends_a_row_with_capacity():
     """Not with NAN, where the model has no positions left, whatever is drafted beyond it."""
-    model = Placed(tiny.model(context=12))
-    params = tiny.params(model.model)
-    call = (model, params, tiny.PROMPTS, tiny.LENGTHS)
+    model = Placed(PrefixLM(vocab_size=tiny.VOCAB, context=12))
+    call = (model, model.model.init(), tiny.PROMPTS, tiny.LENGTHS)
     plain = jspec.decode(*call, max_new_tokens=12)
     drafted = jspec.decode(*call, max_new_tokens=12, drafter=jspec.PromptLookup(whole=False))
     # Every position of the context is fed; the token after the last one is still drawn.

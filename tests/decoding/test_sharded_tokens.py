@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from pairwise import some
 
 import jspec
 import jspec.models
@@ -81,17 +82,13 @@ def drafters():
     }
 
 
-def marked(names, slow):
-    return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in names]
-
-
 NAMES = (
     "auto coupled_tree coupled_tree_split_too dyspec lyanna lyanna_fused pard token_recycling"
 ).split()
 
 
 # The others compile for long.
-@pytest.mark.parametrize("name", marked(NAMES, set(NAMES) - {"token_recycling"}))
+@pytest.mark.parametrize("name", some(NAMES, "token_recycling"))
 def test_every_kind_of_drafter(name):
     model, params = target(**(dict(num_layers=1) if name == "token_recycling" else {}))
     drafter, weights, rules = drafters()[name]

@@ -141,7 +141,9 @@ def test_a_table_has_at_most_the_bytes_that_are_allowed():
     assert [table_bytes(config, dtype) for dtype in ("float32", "float16", "int8")] == [64, 32, 16]
     head = LyannaHead(config)
     one = jnp.zeros((1, 1), jnp.int32)
-    variables = head.init(jax.random.key(0), jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0)
+    inputs = jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0
+    fresh = jax.eval_shape(head.init, jax.random.key(0), *inputs)
+    variables = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), fresh)
     assert "rows" in collapse(head, variables, "float16", 32)["table"]["info"]
     assert "codes" in collapse(head, variables, "float16", 31)["table"]["info"]
     with pytest.raises(ValueError, match="max_bytes"):

@@ -34,8 +34,8 @@ def model(seed, zeros=0.0):
 # (p, q): both with all tokens possible, then with gaps in the one, the other, and both.
 PAIRS = [
     (model(0), model(1)),
-    (model(2, zeros=0.4), model(3)),
-    (model(4), model(5, zeros=0.4)),
+    pytest.param(model(2, zeros=0.4), model(3), marks=pytest.mark.slow),
+    pytest.param(model(4), model(5, zeros=0.4), marks=pytest.mark.slow),
     (model(6, zeros=0.4), model(7, zeros=0.4)),
 ]
 pairs = pytest.mark.parametrize(("p", "q"), PAIRS, ids=["full", "gaps-p", "gaps-q", "gaps-both"])

@@ -15,12 +15,15 @@ SIZE, LIMIT = 23, 12
 MODEL = tables.Table(SIZE, context=64)
 PROBS = tables.distributions(np.random.default_rng(5), 1, SIZE, 2)
 WEIGHTS = tables.logits(PROBS)
-LOOKUP = jspec.PromptLookup(num_speculative_tokens=3, whole=False)
+TREE = jspec.merge(
+    jspec.TokenRecycling(SIZE, jspec.tree.branching([2, 1])),
+    jspec.PromptLookup(num_speculative_tokens=3, whole=False),
+)
 SAMPLING = jspec.Sampling(
     temperature=np.array([0.0, 0.7, 1.3]), top_k=np.array([0, 6, 0]), top_p=np.array([1, 1, 0.8])
 )
 CALL = dict(
-    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, drafter=LOOKUP, max_new_tokens=LIMIT, key=1,
+    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, drafter=TREE, max_new_tokens=LIMIT, key=1,
     limits=[LIMIT, LIMIT, 5], sampling=SAMPLING,
 )  # fmt: skip
 

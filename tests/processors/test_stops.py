@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import refusals
 import tables
+from pairwise import some
 
 import jspec
 from jspec.processors.grammar import stops
@@ -64,10 +65,7 @@ CASES = {
 
 
 # Automata of another size compile once more.
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("borders", "overlap")]
-
-
-@pytest.mark.parametrize("name", ["one", "nested", "bytes", *SLOW])
+@pytest.mark.parametrize("name", some(CASES, "one", "nested", "bytes"))
 def test_the_output_is_cut_before_the_first_stop_string(name):
     strings = CASES[name]
     made = stop_strings(strings, TOKENS)

@@ -231,8 +231,8 @@ def test_levels_and_rounds_draw_independently():
     "draw",
     [
         proposals.coupled,
-        proposals.gumbel_list,
-        proposals.with_replacement,
+        pytest.param(proposals.gumbel_list, marks=pytest.mark.slow),
+        pytest.param(proposals.with_replacement, marks=pytest.mark.slow),
         proposals.without_replacement,
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 import oracle
 import pytest
 import tables
+from pairwise import some
 
 import jspec
 from jspec import tree as trees
@@ -126,12 +127,8 @@ def check_cache(state, tokens, lengths):
         assert state.previous[row] == text[-2]
 
 
-def quick(name, names):
-    """Of these names all but one are slow: the rules have enumerations, which are quick."""
-    return [pytest.param(n, marks=() if n == name else pytest.mark.slow) for n in names]
-
-
-@pytest.mark.parametrize("name", quick("speculative_decoding", PUBLISHED))
+# Slow but for one: the rules have enumerations, which are quick.
+@pytest.mark.parametrize("name", some(PUBLISHED, "speculative_decoding"))
 def test_published_pairings_emit_the_targets_distribution(name):
     result, distance = emitted(PUBLISHED[name])
     print(f"{distance:.2f}")
@@ -165,9 +162,9 @@ def test_so_they_do_where_no_prediction_knows_the_drafted_tokens_before_it(name)
 
 @pytest.mark.parametrize(
     "name",
-    quick(
-        "speculative_decoding",
+    some(
         ["speculative_decoding", "sd_block", "spectr", "specinfer", "dyspec_filtered"],
+        "speculative_decoding",
     ),
 )
 def test_so_they_do_where_the_targets_distribution_is_filtered(name):
@@ -185,9 +182,9 @@ def test_so_they_do_where_the_targets_distribution_is_filtered(name):
 
 @pytest.mark.parametrize(
     "name",
-    quick(
-        "speculative_decoding",
+    some(
         ["speculative_decoding", "sd_block", "spectr", "specinfer", "rsd_s", "rsd_c"],
+        "speculative_decoding",
     ),
 )
 def test_a_draft_that_is_the_target_is_kept(name):
@@ -200,7 +197,7 @@ def test_a_draft_that_is_the_target_is_kept(name):
 
 
 @pytest.mark.parametrize(
-    "name", quick("spectr", ["sd_block", "spectr", "speculative_decoding", "specinfer"])
+    "name", some(["sd_block", "spectr", "speculative_decoding", "specinfer"], "spectr")
 )
 def test_a_greedy_target_is_greedy_whatever_was_drawn(name):
     drafter = dataclasses.replace(PUBLISHED[name], sampling=jspec.Sampling(1.0))
