@@ -20,7 +20,7 @@ from jspec.verify.tree_verifier import TreeVerifier
 
 MODEL = PrefixLM()
 WEIGHTS = MODEL.init()
-PROMPTS = [np.resize([3, 8, 1, 5][place:], size).tolist() for place, size in enumerate((9, 5, 12))]
+PROMPTS = [np.resize([3, 8, 1, 5][place:], size).tolist() for place, size in enumerate((12, 5, 12))]
 # What it drafts is likely from the first round on.
 LIKELY = jspec.TokenRecycling(
     MODEL.vocab_size, jspec.tree.branching([2, 1]), k=2, update_on_prefill=True
