@@ -20,8 +20,8 @@ from benchmarks.dyspec.contenders import LEARNING, Workload, drafter
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from jspec import round as rounds
-from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
+from jspec.drafters.draft_model.draft_model import DraftModel
+from jspec.drafters.draft_model.model_scorer import NUM_FIRST, ModelScorer
 from jspec.memory import TreeKV
 from jspec.protocols import CausalLM
 from jspec.types import Frame, PyTree, State, Tree, Verdict

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree

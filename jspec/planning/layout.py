@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jspec._xla import rows as memories
+from jspec.arrays import memory_rows as memories
 from jspec.models import sharding
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import PyTree, State

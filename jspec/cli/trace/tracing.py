@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec.decoding import prefill, step
-from jspec.drafters import origins
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.drafters.recorded import Recorded, RecordedOutcome, RecordedTrees
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame
+from jspec.testing import origins
+from jspec.testing.recorded import Recorded, RecordedOutcome, RecordedTrees
 from jspec.types import NO_PARENT, PyTree, State, Status, Tree
 from jspec.verify.choice import verifier_of
 
