@@ -78,6 +78,11 @@ def jittery(by=1e-4):
     return dict(model=Jittery(), params=WEIGHTS | {"by": jnp.float32(by)})
 
 
+def test_plain_decoding_needs_no_yardstick():
+    found = certified(jspec.Autoregressive())
+    assert found.verdict == "lossless" and found.rounding.width == 1
+
+
 def test_a_sound_drafter_is_certified():
     told = []
     found = certified(said=told.append)
@@ -145,11 +150,6 @@ def test_forwards_that_differ_by_more_than_rounding_are_no_certificate():
     found = certified(**jittery(by=4.0))
     assert found.rounding.blind > 0.5 and found.verdict == "undecided" and found.exit_code == 1
     assert "undecided" in str(found).splitlines()[-1]
-
-
-def test_plain_decoding_needs_no_yardstick():
-    found = certified(jspec.Autoregressive())
-    assert found.verdict == "lossless" and found.rounding.width == 1
 
 
 def subject(**changes):
