@@ -192,7 +192,9 @@ def _keeps(name: str) -> bool:
 
 def _programs(program: Program) -> Programs:
     topology = Topology.of(program.chips)
-    mesh = topology.mesh(*((4, 1) if program.chips == "v5e:2x2" else (1, topology.num_devices)))
+    mesh = topology.mesh(1, topology.num_devices)
+    if program.chips == "v5e:2x2":  # rows alone are split
+        mesh = Mesh(mesh.devices.reshape(4), ("data",), axis_types=(AxisType.Auto,))
     if program.hosts > 1:
         chips = np.array(gpu_chips.chips("h100", 8, program.hosts)).reshape(program.hosts, 8)
         mesh = Mesh(chips, layout.AXES, axis_types=(AxisType.Auto,) * 2)

@@ -122,6 +122,7 @@ def plan(
             "or a model with a head"
         )
     device = devices.here() if named is None else named.device
+    chips = mesh_here(**axes) if named is None else named.mesh(**axes)
     with backend.planned(device.platform):
         laid_out: Any = {"scan_layers": scan_layers, "kv_dtype": kv_dtype}
         # A head is known by the weights of its target.
@@ -136,7 +137,6 @@ def plan(
     # A short context is half prompt, half output.
     new = min(128, capacity // 2) if max_new_tokens is None else max_new_tokens
     check_integer("--max-new-tokens", new, 1, capacity - 1, "below --max-model-len")
-    chips = mesh_here(**axes) if named is None else named.mesh(**axes)
     programs = Programs(
         built.model, target.params, built.drafter, built.drafter_params, chips, rows, capacity, new
     )

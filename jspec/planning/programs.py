@@ -81,8 +81,8 @@ class Programs:
         >>> from jspec.planning import mesh_here
         >>> model = jspec.testing.PrefixLM()
         >>> asked = Programs(
-        ...     model, model.init(), jspec.Autoregressive(), None, mesh_here(), capacity=16,
-        ...     max_new_tokens=8,
+        ...     model, model.init(), jspec.Autoregressive(), None, jspec.planning.mesh_here(),
+        ...     capacity=16, max_new_tokens=8,
         ... )
         >>> asked.rounds().function
         'rounds'
@@ -133,7 +133,11 @@ class Programs:
             InputError: as `prefill` does.
         """
         with backend.planned(self._platform):
-            return self._compile("rounds", self.lowered_rounds())
+            count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), self.mesh)
+            lowered = decoding.decode_rounds.lower(
+                self.model, self.params, self.state, self.drafter, self.drafter_params, count
+            )
+            return self._compile("rounds", lowered)
 
     def step(self) -> Compiled:
         """Compiles one step of a `jspec.Engine`.
@@ -149,23 +153,19 @@ class Programs:
             )  # fmt: skip
             return self._compile("step", lowered)
 
-    def lowered_rounds(self) -> jax.stages.Lowered:
-        """Returns the loop of rounds before it is compiled."""
-        count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), self.mesh)
-        return decoding.decode_rounds.lower(
-            self.model, self.params, self.state, self.drafter, self.drafter_params, count
-        )
-
     @cached_property
     def state(self) -> State:
         """The shapes of the state before the first round, with their shardings."""
-        arrays, cache, lengths, drafter, drafter_params, memory, *sizes = self._prefill_arguments
-        state = jax.eval_shape(
-            lambda given, drafter_params, memory: decoding._prefill(
-                self.model, *given, drafter, drafter_params, memory, *sizes
-            ),
-            (self.params, arrays, cache, lengths), drafter_params, memory,
-        )  # fmt: skip
+        with backend.planned(self._platform):
+            arrays, cache, lengths, drafter, drafter_params, memory, *sizes = (
+                self._prefill_arguments
+            )
+            state = jax.eval_shape(
+                lambda given, drafter_params, memory: decoding._prefill(
+                    self.model, *given, drafter, drafter_params, memory, *sizes
+                ),
+                (self.params, arrays, cache, lengths), drafter_params, memory,
+            )  # fmt: skip
         return layout.state_of(state, cache, memory, self.mesh)
 
     @cached_property
@@ -221,12 +221,16 @@ class Programs:
             jax.config.update("jax_enable_compilation_cache", kept)
 
     def _compiled(self, function: str, lowered: jax.stages.Lowered) -> Compiled:
-        begin = time.perf_counter()
-        found = None
-        if self._platform == "gpu":
-            program, found = for_gpu(lowered, is_loop=function != "prefill")
-        else:
-            program = lowered.compile()
+        begin, asked, found = time.perf_counter(), dict[str, Any](), None
+        with tempfile.TemporaryDirectory() as folder:
+            if self._platform == "gpu":
+                asked["xla_gpu_autotune_level"] = 0  # without the chip no tiles can be tried
+            if self._platform == "gpu" and function != "prefill":
+                # XLA writes what rounds launch to files alone.
+                asked |= {"xla_dump_to": folder, **launches.OPTIONS}
+            program = lowered.compile(compiler_options=asked or None)
+            if "xla_dump_to" in asked:
+                found = launches.of_rounds(Path(folder))
         memory: Any = program.memory_analysis()
         costs: Any = program.cost_analysis() or {}
         if isinstance(costs, Sequence):  # one for each partition, in older versions of JAX
@@ -245,21 +249,3 @@ class Programs:
             seconds=time.perf_counter() - begin,
             launches=found,
         )
-
-
-def for_gpu(
-    lowered: jax.stages.Lowered, is_loop: bool
-) -> tuple[jax.stages.Compiled, Launches | None]:
-    """Compiles a program for a GPU that is not here, and counts what its rounds launch.
-
-    Args:
-        lowered: for devices of `jspec.planning.gpu_chips`.
-        is_loop: whether it is a loop of rounds.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        # Without the chip no tiles can be tried.
-        asked: dict[str, Any] = {"xla_gpu_autotune_level": 0}
-        if is_loop:  # XLA writes the launches to files alone
-            asked |= {"xla_dump_to": folder, **launches.OPTIONS}
-        program = lowered.compile(compiler_options=asked)
-        return program, launches.of_rounds(Path(folder)) if is_loop else None

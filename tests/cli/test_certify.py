@@ -7,6 +7,9 @@ import pytest
 import jspec
 from jspec._xla import native
 from jspec.methods import METHODS, Built, Method
+from jspec.testing import Certificate
+from jspec.testing.certification.parity import Parity
+from jspec.testing.certification.rounding import Rounding
 
 LINES = ["Once upon", "[5, 6, 7, 8, 9, 10, 11]", "She"]
 
@@ -26,6 +29,29 @@ def certify(command, folder):
     return run
 
 
+def test_a_certificate_is_shown_and_is_the_exit_code(certify, prompts, monkeypatch):
+    """With a certificate that is made up, of the prompts and settings that were given."""
+    asked = []
+    none = Parity(3, 36, ())
+    rounding = Rounding("float32", 2**-23, 3, 36, 1e-5, 1e-5, 0.6, 1.0)
+
+    def made_up(*given, prompts, **settings):
+        asked.append((prompts, settings))
+        return Certificate({"device": "cpu"}, none, none, None, rounding)
+
+    monkeypatch.setattr(jspec.testing, "certify", made_up)
+    ran = certify("--prompts", prompts, "--method", "suffix", "--batch-size", 2)
+    ((ids, settings),) = asked
+    assert ids[1] == [5, 6, 7, 8, 9, 10, 11] and len(ids) == 3
+    assert (settings["max_new_tokens"], settings["batch_size"]) == (12, 2)
+    head, *_, verdict = ran.out.splitlines()
+    assert head.endswith(", float32, suffix (scheme coupled), cpu: 3 prompts, 12 tokens each")
+    assert ran.code == 1 and verdict.startswith("Verdict: undecided: forward passes of different")
+    ran = certify("--prompts", prompts, "--method", "suffix", "--json")
+    assert ran.code == 1 and json.loads(ran.out)["settings"]["method"] == "suffix"
+
+
+@pytest.mark.slow
 def test_the_certificate_as_json(certify, prompts, folder):
     ran = certify(*("--prompts", prompts, "--method", "prompt_lookup", "--batch-size", 2, "--json"))
     found = json.loads(ran.out)

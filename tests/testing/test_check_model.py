@@ -21,8 +21,12 @@ def sentence(model, params=PARAMS):
     return str(caught.value)
 
 
-def test_sound_models_pass():
+def test_a_sound_model_passes():
     assert not check_model(MODEL, PARAMS).skipped
+
+
+@pytest.mark.slow
+def test_a_sound_transformer_passes():
     model = tiny.model()
     assert not check_model(model, tiny.params(model)).skipped
 
@@ -98,18 +102,15 @@ def forgetful(tokens, positions, mask, cache, nodes):
     return tokens, positions, mask, cache, nodes
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_a_broken_forward_is_said():
+    for change, said in (
         (causal, "the mask is honoured: row 0, node 2 sees nodes that are not above it"),
         (by_index, "positions are those given"),
         (short, "a text in chunks is scored as the whole: row 0"),
         (mixed, "rows are independent"),
         (forgetful, "a tree by levels is scored as at once"),
-    ],
-)
-def test_a_broken_forward_is_said(change, said):
-    assert said in sentence(changed(change))
+    ):
+        assert said in sentence(changed(change))
 
 
 def test_reading_beyond_the_cache_is_said():
@@ -140,19 +141,16 @@ def output_of(change):
     return Changed()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_an_output_of_the_wrong_kind_is_said(monkeypatch):
+    # The tests' own check of annotations would refuse it first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for change, said in (
         (lambda output: replace(output, logits=output.logits[:, -1]), "Output.logits are floats"),
         (lambda output: replace(output, hidden=output.hidden[0]), "Output.hidden is None or"),
         (lambda output: replace(output, tentative=None), "Output.tentative is what commit takes"),
         (lambda output: replace(output, logits=output.logits * jnp.nan), "are numbers"),
-    ],
-)
-def test_an_output_of_the_wrong_kind_is_said(change, said, monkeypatch):
-    # The tests' own check of annotations would refuse it first.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    assert said in sentence(output_of(change))
+    ):
+        assert said in sentence(output_of(change))
 
 
 def test_a_short_context_is_wrong_use():

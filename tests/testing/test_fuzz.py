@@ -44,9 +44,8 @@ def test_wrong_use_is_an_input_error():
         fuzz(model_params={})
 
 
-@pytest.mark.parametrize(
-    ("tokens", "parents", "valid", "depth", "accepted"),
-    [
+def test_what_is_left_of_a_tree():
+    for tokens, parents, valid, depth, accepted in (
         ([9, 1, 2, 3], [-1, 0, 1, 2], "1111", 3, 3),
         ([9, 1, 2, 3], [-1, 0, 1, 2], "1111", 2, 2),
         ([9, 1, 2, 3], [-1, 0, 1, 2], "1101", 3, 1),
@@ -56,14 +55,12 @@ def test_wrong_use_is_an_input_error():
         ([9, 1, 1, 2], [-1, 0, 0, 1], "1111", 3, 2),
         # The root is there, whatever is said of it.
         ([5, 1, 2, 3], [2, 0, 1, 2], "0111", 3, 3),
-    ],
-)
-def test_what_is_left_of_a_tree(tokens, parents, valid, depth, accepted):
-    there = np.array([bit == "1" for bit in valid])
-    text = np.array([1, 2, 3])
-    shape = FuzzShape(num_nodes=4, depth=depth, width=3)
-    found = longest(np.array(tokens), np.array(parents), there, None, shape, text, 23)
-    assert found == accepted
+    ):
+        there = np.array([bit == "1" for bit in valid])
+        shape = FuzzShape(num_nodes=4, depth=depth, width=3)
+        text = np.array([1, 2, 3])
+        found = longest(np.array(tokens), np.array(parents), there, None, shape, text, 23)
+        assert found == accepted
 
 
 def test_a_broken_engine_would_be_caught(monkeypatch):
