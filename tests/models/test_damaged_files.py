@@ -25,9 +25,10 @@ def readers(tmp_path_factory):
     return damage.Readers(tmp_path_factory.mktemp("files"))
 
 
-def test_the_corpus_is_answered_in_sentences(readers):
-    for kind, numbers in damage.FOUND.items():
-        for number in numbers:
+@pytest.mark.parametrize("part", [0, 1])
+def test_the_corpus_is_answered_in_sentences(readers, part):
+    for kind in list(damage.FOUND)[part::2]:
+        for number in damage.FOUND[kind]:
             assert damage.wrong(readers, kind, number) is None, (kind, number)
 
 
