@@ -35,7 +35,7 @@ def test_without_ray_the_example_is_a_sentence():
 
 
 class Fleet:
-    """A fleet of two replicas, in a process group of its own."""
+    """A fleet of two replicas, in a session of its own."""
 
     def __init__(self, log):
         self.port, self.log = free_port(), log
@@ -55,7 +55,7 @@ class Fleet:
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended meanwhile
                 is_one = b"ServeReplica:default:Engine" in (place / "cmdline").read_bytes()
-                if is_one and os.getpgid(int(place.name)) == self.process.pid:
+                if is_one and os.getsid(int(place.name)) == self.process.pid:
                     found.append(int(place.name))
         return found
 

@@ -8,7 +8,7 @@ from desk import service
 from benchmarks.serving.random_requests import random_request, right
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_every_request_has_an_answer(count, caplog):
     with service() as client:
         for number in range(count):

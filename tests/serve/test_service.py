@@ -5,6 +5,7 @@ import gc
 import json
 import threading
 import time
+from contextlib import contextmanager
 
 import fakes
 import numpy as np
@@ -624,35 +625,39 @@ def test_a_client_that_takes_nothing_frees_its_row(monkeypatch):
         assert client.service.scheduler.num_running == 0
 
 
+@contextmanager
+def uncollected(kind):
+    """A list that has the objects of a kind which the context made and left to the collector."""
+    left = []
+    gc.freeze()  # what was there before is not looked at, which would take seconds
+    gc.disable()
+    try:
+        yield left
+        left += [one for one in gc.get_objects() if isinstance(one, kind)]
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
 def test_a_request_leaves_nothing_for_the_collector(client):
     """Full collections are rare in a server: what waits for one is memory that grows."""
     complete(client)
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected(Job) as left:
         for stream in (False, True) * 4:
             complete(client, stream=stream)
-        left = sum(isinstance(one, Job) for one in gc.get_objects())
-    finally:
-        gc.enable()
-    assert left <= 1, "the last one may still be on its way"
+    assert len(left) <= 1, "the last one may still be on its way"
 
 
 def test_a_refusal_leaves_nothing_for_the_collector(client):
     """It would hold the body, and what was read of it, until then."""
     long = [{"role": "user", "content": "a"}] * 1000
     assert chat(client, messages=long).status_code == 400
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected(APIError) as left:
         for _ in range(4):
             chat(client, messages=long)
             complete(client, prompt="a" * 10_000)
             complete(client, structured_outputs={"regex": "("})
-        left = sum(isinstance(one, APIError) for one in gc.get_objects())
-    finally:
-        gc.enable()
-    assert left <= 1, "the last one may still be on its way"
+    assert len(left) <= 1, "the last one may still be on its way"
 
 
 def test_an_answer_keeps_the_log_probabilities_of_its_row_alone():
