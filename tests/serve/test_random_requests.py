@@ -20,10 +20,12 @@ def test_every_request_has_an_answer(count, caplog):
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("status", "content"),
-    [(500, b"{}"), (400, b"no"), (404, b'{"error": {"message": "a"}}'), (200, b"a" * 10**7)],
-)
-def test_what_is_no_answer(status, content):
-    assert not right(status, content)
-    assert right(200, b"ok")
+def test_what_is_no_answer():
+    for status, content in (
+        (500, b"{}"),
+        (400, b"no"),
+        (404, b'{"error": {"message": "a"}}'),
+        (200, b"a" * 10**7),
+    ):
+        assert not right(status, content)
+        assert right(200, b"ok")

@@ -249,9 +249,8 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
     assert without["usage"]["prompt_tokens"] == len(shown) - len("[look]")
 
 
-@pytest.mark.parametrize(
-    ("path", "change", "param"),
-    [
+def test_what_is_refused_is_named(client):
+    for path, change, param in (
         ("completions", {"best_of": 2}, "best_of"),
         ("completions", {"echo": True}, "echo"),
         ("completions", {"suffix": "x"}, "suffix"),
@@ -309,46 +308,63 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
         ("chat/completions", {"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
         (
             "chat/completions",
-            {"messages": [{"role": "assistant", "content": "", "tool_calls": [
-                {"id": "1", "type": "function",
-                 "function": {"name": "f", "arguments": "[" * 9999}}]}]},
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "tool_calls": [
+                            {
+                                "id": "1",
+                                "type": "function",
+                                "function": {"name": "f", "arguments": "[" * 9999},
+                            }
+                        ],
+                    }
+                ]
+            },
             "messages[0].tool_calls[0].function.arguments",
         ),
         (
             "chat/completions",
-            {"response_format": {"type": "json_schema", "json_schema": {
-                "name": "n", "schema": {"type": "no such"}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {"type": "no such"}},
+                }
+            },
             "response_format",
         ),
         ("completions", {"stream_options": {"include_usage": True}}, None),
-    ],
-)  # fmt: skip
-def test_what_is_refused_is_named(client, path, change, param):
-    body = {"model": "bytes", "max_tokens": 12}
-    body |= (
-        {"prompt": "Hi"}
-        if path == "completions"
-        else {"messages": [{"role": "user", "content": "Hi"}]}
-    )
-    got = client.post(f"/v1/{path}", json=body | change)
-    assert got.status_code == 400, got.text
-    error = got.json()["error"]
-    assert error["param"] == param, error
-    assert error["type"] == "invalid_request_error"
-    assert error["message"] and "\n" not in error["message"] and len(error["message"]) < 400
+    ):
+        body = {"model": "bytes", "max_tokens": 12}
+        body |= (
+            {"prompt": "Hi"}
+            if path == "completions"
+            else {"messages": [{"role": "user", "content": "Hi"}]}
+        )
+        got = client.post(f"/v1/{path}", json=body | change)
+        assert got.status_code == 400, (change, got.text)
+        error = got.json()["error"]
+        assert error["param"] == param, error
+        assert error["type"] == "invalid_request_error"
+        assert error["message"] and "\n" not in error["message"] and len(error["message"]) < 400
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"", b"{", b'{"model": "bytes", "prompt": "a", "temperature": NaN}', b"[]", b'"x"', b"\xff",
-        b"[" * 100_000, b'{"prompt": "a"}',
-    ],
-)  # fmt: skip
-def test_what_is_no_request(client, body):
-    got = client.post("/v1/completions", content=body)
-    assert got.status_code == 400
-    assert got.json()["error"]["message"]
+def test_what_is_no_request(client):
+    for body in (
+        b"",
+        b"{",
+        b'{"model": "bytes", "prompt": "a", "temperature": NaN}',
+        b"[]",
+        b'"x"',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"prompt": "a"}',
+    ):
+        got = client.post("/v1/completions", content=body)
+        assert got.status_code == 400
+        assert got.json()["error"]["message"]
 
 
 def test_null_is_not_given(client):
