@@ -87,20 +87,21 @@ def test_other_tokens_than_plain_decodings_are_reported():
 
 def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
     ours, plain = AnswerTiming([outcome([1, 2])], 2.0), AnswerTiming([outcome([1, 2])], 1.0)
-    told = text_output.loss("suffix", ours, plain)
+    told = text_output.loss("token_recycling", ours, plain)
     assert told.startswith(
-        "jspec: suffix lost against plain decoding here, at 0.50 times its speed"
+        "jspec: token_recycling lost against plain decoding here, at 0.50 times its speed"
     )
     assert "\n" not in told and "jspec bench" in told
-    assert text_output.loss("suffix", plain, ours) is None
-    assert text_output.loss("suffix", plain, plain) is None
+    assert text_output.loss("token_recycling", plain, ours) is None
+    assert text_output.loss("token_recycling", plain, plain) is None
     # Of a model that writes nothing, NaN say, nobody is faster.
     nothing = AnswerTiming([outcome([])], 1.0)
-    assert text_output.loss("suffix", nothing, nothing) is None
+    assert text_output.loss("token_recycling", nothing, nothing) is None
     assert "times plain" not in text_output.report([nothing, nothing], 1)[0]
     timings = iter([[ours, plain], [plain, ours], [ours]])
     monkeypatch.setattr(text_output, "measure", lambda *_: (next(timings), 3))
-    asked = ("generate", "She", "--model", folder, "--max-new-tokens", 4, "--method", "suffix")
+    asked = ("generate", "She", "--model", folder, "--max-new-tokens", 12, "--method")
+    asked += ("token_recycling",)
     assert command(*asked).err.splitlines()[-1] == told
     assert "lost against" not in command(*asked).err
     # Without a measured comparison nothing is claimed.
