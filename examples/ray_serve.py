@@ -1,41 +1,29 @@
-"""A fleet behind one address, on Ray Serve: replicas of `jspec serve`, and a gateway before them.
+"""Replicas of `jspec serve` behind one address, on Ray Serve.
 
 python examples/ray_serve.py                 # asks two replicas on this machine, and ends
 python examples/ray_serve.py --port 8000     # the OpenAI API at http://127.0.0.1:8000/v1
 serve run examples.ray_serve:build model=smollm2-135m replicas=4 gpus=1
 
-The requests of one conversation go to one replica, which has its text in memory. If a replica dies,
-another one answers its requests: with their seeds, and so with the same tokens.
+Requests with one `x-session-id` header go to one replica, which has the conversation in memory. If
+a replica dies, its requests end and Ray starts another one. A request with a seed that is sent
+again has the same tokens.
 """
 
 import argparse
 import json
-import logging
-import os
 import socket
 import sys
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any
 
 try:
     import ray
     from pydantic import BaseModel
     from ray import serve
-    from ray.exceptions import RayActorError
     from ray.serve.config import RequestRouterConfig
     from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
-    from starlette.requests import Request
-    from starlette.responses import StreamingResponse
 except ImportError as error:
     sys.exit(f"this example needs Ray ({error}); pip install 'jspec-jax[ray]'")
-
-from jspec.serve.failover import SentEvents, asked, seeded
-
-SCOPE = ("type", "http_version", "method", "scheme", "path", "query_string", "headers", "client")
-TRIES = 5
-log = logging.getLogger("ray.serve")
 
 
 @serve.deployment(
@@ -59,52 +47,6 @@ class Engine:
     def __serve_build_asgi_app__(self) -> Any:
         return self.service.application()
 
-    async def answer(self, scope: dict[str, Any], body: bytes) -> AsyncIterator[Any]:
-        """The status and headers of the application's answer, and then its body in parts."""
-        async with aclosing(asked(self, scope, body)) as parts:
-            status, headers = await anext(parts)
-            yield status, {**headers, "x-replica": f"{socket.gethostname()} {os.getpid()}"}
-            async for part in parts:
-                yield part
-
-
-@serve.deployment(ray_actor_options={"num_cpus": 0})
-class Gateway:
-    """Gives each request a seed and a replica, and another replica where that one dies."""
-
-    def __init__(self, engine: Any):
-        self.engine = engine.options(method_name="answer", stream=True)
-
-    async def __call__(self, request: Request) -> StreamingResponse:
-        body, conversation = seeded(await request.body())
-        scope = {name: request.scope[name] for name in SCOPE}
-        answer = self.answer(scope, body, conversation)
-        status, headers = await anext(answer)
-        headers.pop("content-length", None)  # that of the replica which began
-        return StreamingResponse(answer, status, headers)
-
-    async def answer(self, scope: Any, body: bytes, conversation: str) -> AsyncIterator[Any]:
-        """As one replica gives it, from as many as it takes; each part of it once."""
-        sent, begun = SentEvents(), None
-        for _ in range(TRIES):
-            replica = self.engine.options(session_id=conversation).remote(scope, body)
-            try:
-                async for part in replica:
-                    if isinstance(part, bytes):
-                        if new := sent.unread(part):
-                            yield new
-                    elif begun is None:
-                        yield (begun := part)
-                    elif part[0] != begun[0]:
-                        raise RuntimeError(f"a replica refuses what was begun: {part[0]}")
-                return
-            except RayActorError as error:
-                log.warning("a replica died; another one answers its request: %s", error)
-                sent.start_over()
-            finally:
-                replica.cancel()
-        raise RuntimeError(f"{TRIES} replicas died over one request")
-
 
 class Fleet(BaseModel):
     """What is served; `settings` are those of `jspec.serve.launch.ServeSettings`."""
@@ -124,7 +66,7 @@ def build(fleet: Fleet) -> serve.Application:
     """The application, for `serve run`."""
     options = {"num_cpus": 1, "num_gpus": fleet.gpus}
     engine = Engine.options(num_replicas=fleet.replicas, ray_actor_options=options)
-    return Gateway.bind(engine.bind(fleet.model, fleet.method, fleet.settings))
+    return engine.bind(fleet.model, fleet.method, fleet.settings)
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
     python examples/several_hosts.py --processes 2 --process 0 --coordinator 10.0.0.1:9911
     python examples/several_hosts.py --processes 2 --process 1 --coordinator 10.0.0.1:9911
 
-Without arguments it is a run of one process, on whatever devices it has. `jobset.yaml` starts it on
-Kubernetes, where the arguments are variables of the environment.
+Without arguments it is a run of one process, on whatever devices it has. Instead
+of the arguments it takes JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 """
 
 import argparse

@@ -32,7 +32,6 @@ def test_they_are_all_here():
         "serve.py",
         "rollouts.py",
         "ray_serve.py",
-        "ray_data.py",
     }
 
 

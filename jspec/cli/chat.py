@@ -9,11 +9,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec._validate.errors import InputError
-from jspec.cli import dropping
-from jspec.cli.dropping import Drop
 from jspec.cli.round_programs import RoundPrograms
 from jspec.sessions import conversations, terminal
 from jspec.sessions.batches import Group, Runner, groups, interruptible
+from jspec.sessions.conversations import Drop
 from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
@@ -114,7 +113,7 @@ class Conversation:
         every = [*self.messages, {"role": "user", "content": question}]
         asked = self._fitting(every)
         shown, known, new = self._prompt(asked)
-        dropping.note(len(every) - len(asked))
+        conversations.note_dropped(len(every) - len(asked))
         # Of the answer alone: what stands before it does not change.
         text = Detokeniser(self._session.target.tokenizer, [])
         written, count, rounds = "", 0, 0
@@ -147,7 +146,7 @@ class Conversation:
             return len(conversations.render(target, some))
 
         longest = self._settings.max_new_tokens
-        return dropping.fitting(messages, count, target.model.context, longest, self._drop)
+        return conversations.fitting(messages, count, target.model.context, longest, self._drop)
 
     def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
         """The conversation as text, the tokens of it that the state knows, and those to read."""

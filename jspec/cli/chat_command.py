@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from jspec.cli import options
-from jspec.cli.dropping import Drop
 from jspec.sessions import method_choice
+from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
 
 MODEL = "smollm2-135m"

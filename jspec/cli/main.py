@@ -14,12 +14,11 @@ import jspec
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RunStopped
 from jspec._xla import compiler
-from jspec.cli import dropping, gone, options, prompts
+from jspec.cli import gone, options, prompts
 from jspec.cli.bench.command import bench
 from jspec.cli.certify_command import certify
 from jspec.cli.chat_command import chat
 from jspec.cli.datastore_commands import datastore_app
-from jspec.cli.dropping import Drop
 from jspec.cli.export_command import export
 from jspec.cli.plan_command import plan
 from jspec.cli.serve_command import serve
@@ -27,6 +26,7 @@ from jspec.cli.trace_command import trace
 from jspec.cli.train_commands import train_app
 from jspec.sessions import conversations, method_choice
 from jspec.sessions.control_settings import ControlSettings
+from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
 
 _NEW_OBJECTS = 50_000
@@ -229,7 +229,9 @@ def generate(
         target.tokenizer,
         target.model.vocab_size,
         target.model.context,
-        partial(dropping.render, target, max_new_tokens=settings.max_new_tokens, drop=drop),
+        partial(
+            conversations.render_kept, target, max_new_tokens=settings.max_new_tokens, drop=drop
+        ),
     )
     if talking:
         session = conversations.answering(session)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from jspec.cli import dropping
 from jspec.cli.parsers import integer, number
 from jspec.methods import DEFAULT
+from jspec.sessions import conversations
 
 Prompt = Annotated[
     str | None,
@@ -182,7 +182,7 @@ Answers = Annotated[
     int, typer.Option("-n", parser=integer, metavar="N", help="Answers to each prompt.")
 ]
 Drop = Annotated[
-    dropping.Drop,
+    conversations.Drop,
     typer.Option(
         help="Turns that go when a conversation has outgrown the context: none (it is refused), "
         "the oldest, or the oldest but for the first."

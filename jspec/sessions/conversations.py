@@ -1,8 +1,9 @@
-"""Conversations as prompts, for every command that talks to a chat model."""
+"""Conversations as prompts: what is rendered, where an answer ends, and which turns are dropped."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
@@ -80,5 +81,83 @@ def note_unused(target: "Loaded") -> None:
         print(
             "jspec: the model has a chat template, and the prompt is continued without it; "
             "--chat asks the model instead",
+            file=sys.stderr,
+        )
+
+
+class Drop(StrEnum):
+    """The turns that may go. A turn is a question with what follows it, up to the next question."""
+
+    NONE = "none"
+    """None: what does not fit is refused."""
+    OLDEST = "oldest"
+    MIDDLE = "middle"
+    """The oldest but for the first, which often says what the conversation is about."""
+
+
+def fitting(
+    messages: Sequence[Message],
+    count: Callable[[Sequence[Message]], int],
+    context: int | None,
+    max_new_tokens: int,
+    drop: Drop,
+) -> list[Message]:
+    """A conversation without its oldest turns, if there is no room for an answer to all of it.
+
+    System messages and the last question stay. So many turns are dropped that half of the context
+    is free: a conversation is then read anew once in a while, and not at every turn.
+
+    Args:
+        messages: the conversation.
+        count: gives the tokens of a conversation.
+        context: most tokens that the model can place; None: no bound.
+        max_new_tokens: of the answer. It need not have room for more than a quarter of the context.
+        drop: the turns that may go.
+
+    Returns:
+        The messages that stay; they may still be too many.
+
+    Example:
+        >>> talk = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
+        >>> kept = fitting(talk, len, context=4, max_new_tokens=2, drop=Drop.OLDEST)
+        >>> [message["content"] for message in kept]
+        ['three', 'four']
+    """
+    kept = list(messages)
+    if drop is Drop.NONE or context is None:
+        return kept
+    if count(kept) + min(max_new_tokens, context // 4) <= context:
+        return kept
+    turns = [place for place, message in enumerate(kept) if message["role"] == "user"]
+    may_go = turns[1:] if drop is Drop.MIDDLE else turns
+    for place in may_go[1:]:
+        if count(kept) <= context // 2:
+            break
+        kept = [*messages[: may_go[0]], *messages[place:]]
+    return kept
+
+
+def render_kept(
+    target: "Loaded", messages: Sequence[Message], max_new_tokens: int, drop: Drop
+) -> list[int]:
+    """`render` of the messages that stay; says on standard error how many do not."""
+    kept = fitting(
+        messages,
+        lambda some: len(render(target, some)),
+        target.model.context,
+        max_new_tokens,
+        drop,
+    )
+    note_dropped(len(messages) - len(kept))
+    return render(target, kept)
+
+
+def note_dropped(num_dropped: int) -> None:
+    """Says how many messages were dropped, if any."""
+    if num_dropped:
+        what = "message was" if num_dropped == 1 else "messages were"
+        print(
+            f"jspec: {num_dropped} {what} dropped, since the conversation has outgrown the model's "
+            "context",
             file=sys.stderr,
         )

@@ -10,8 +10,8 @@ import pytest
 import jspec
 from jspec import decoding, models
 from jspec.cli import chat
-from jspec.cli.dropping import Drop
 from jspec.sessions import conversations, method_choice, terminal
+from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 

@@ -18,8 +18,15 @@ from jspec.sessions import json_output
 START = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from jspec.cli.main import main
-main()
+from jspec.cli import main
+{more}
+main.main()
+"""
+CHATTER = """
+@main.app.command()
+def chatter():
+    while True:
+        print("{}", flush=True)
 """
 
 
@@ -95,37 +102,32 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), REFUSED)
-@pytest.mark.parametrize("as_json", [True, False])
-def test_bad_input_is_one_sentence(command, folder, arguments, said, as_json):
-    flags = ["--json"] if as_json else []
-    model = [] if "--model" in arguments else ["--model", folder]
-    refused(command("generate", "Once", *model, *arguments, *flags), said)
+def test_bad_input_is_one_sentence(command, folder):
+    for number, (arguments, said) in enumerate(REFUSED):
+        flags = ["--json"] if number % 2 else []
+        model = [] if "--model" in arguments else ["--model", folder]
+        refused(command("generate", "Once", *model, *arguments, *flags), said)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "said"),
-    [("", "the prompt is empty"), ("猫" * 99, "tokens and the model's context is 64; shorten")],
-    ids=["empty", "long"],
-)
-def test_a_bad_prompt_is_one_sentence(command, folder, prompt, said):
-    refused(command("generate", prompt, "--model", folder), said)
-    refused(command("generate", "-", "--model", folder, stdin=prompt), said.split("prompt")[-1])
+def test_a_bad_prompt_is_one_sentence(command, folder):
+    for prompt, said in (
+        ("", "the prompt is empty"),
+        ("猫" * 99, "tokens and the model's context is 64; shorten"),
+    ):
+        refused(command("generate", prompt, "--model", folder), said)
+        ran = command("generate", "-", "--model", folder, stdin=prompt)
+        refused(ran, said.split("prompt")[-1])
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_a_bad_line_is_found_before_anything_runs(command, folder, tmp_path):
+    file = tmp_path / "prompts.txt"
+    for line, said in (
         ("", "line 2 of ... is empty"),
         ("[1, 290]", "line 2 of ... token id 290, outside the vocabulary of 290; use ids 0 .. 289"),
         ("猫" * 99, "line 2 of ... context is 64; shorten"),
-    ],
-    ids=["empty", "outside", "long"],
-)
-def test_a_bad_line_is_found_before_anything_runs(command, folder, tmp_path, line, said):
-    file = tmp_path / "prompts.txt"
-    file.write_text(f"good\n{line}\ngood\n")
-    refused(command("generate", "--json", "--model", folder, "--batch-file", file), said)
+    ):
+        file.write_text(f"good\n{line}\ngood\n")
+        refused(command("generate", "--json", "--model", folder, "--batch-file", file), said)
 
 
 def test_a_damaged_checkpoint_is_one_sentence(command, folder, tmp_path):
@@ -178,24 +180,18 @@ def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
     refused(asked("sequoia", '{"acceptance": [0.9, 0.9]}'), "acceptance sums to 1.8")
 
 
-@pytest.mark.parametrize("error", [ValueError("from jax"), RuntimeError("from XLA"), KeyError("x")])
-def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch, error):
-    def build(models):
-        raise error
+def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch):
+    def jax_error():
+        jnp.zeros(2) + jnp.zeros(3)
 
-    monkeypatch.setitem(METHODS, "wrong", Method("wrong", "", build))
-    with pytest.raises(type(error)) as raised:
-        command("generate", "Once", "--model", folder, "--method", "wrong")
-    assert raised.value is error
+    def python_error():
+        raise KeyError("x")
 
-
-def test_an_error_of_jax_keeps_its_traceback(command, folder, monkeypatch):
-    def build(models):
-        return Built(models.target.model, jnp.zeros(2) + jnp.zeros(3), None)
-
-    monkeypatch.setitem(METHODS, "wrong", Method("wrong", "", build))
-    with pytest.raises((ValueError, TypeError), match="incompatible shapes"):
-        command("generate", "Once", "--model", folder, "--method", "wrong")
+    for fails, error in ((jax_error, (ValueError, TypeError)), (python_error, KeyError)):
+        build = Method("wrong", "", lambda models, fails=fails: fails())
+        monkeypatch.setitem(METHODS, "wrong", build)
+        with pytest.raises(error):
+            command("generate", "Once", "--model", folder, "--method", "wrong")
 
 
 def test_a_run_that_stops_says_why(command, folder, monkeypatch):
@@ -213,28 +209,40 @@ def test_the_version_is_that_of_the_package(command):
     assert command("generate", "--help").out.find("--version") == -1, "it is not of a command"
 
 
-def started(folder, tmp_path) -> subprocess.Popen:
-    """A command that has long to write."""
-    file = tmp_path / "prompts.txt"
-    file.write_text("Once upon\n" * 2000)
-    options = ["--ignore-eos", "--batch-file", str(file), "--model", str(folder)]
-    options += ["--method", "prompt_lookup"]
-    command = [sys.executable, "-c", START, "generate", "--json", *options]
+def started(code, *arguments) -> subprocess.Popen:
+    command = [sys.executable, "-c", START.replace("{more}", code), *map(str, arguments)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return subprocess.Popen(command, env=compiling.environment(), **pipes)
 
 
-def test_a_reader_that_leaves_ends_the_run_quietly(folder, tmp_path):
-    ran = started(folder, tmp_path)
-    assert json.loads(ran.stdout.readline())["finish_reason"] == "capacity"
+def decoding(folder, tmp_path) -> subprocess.Popen:
+    """A command that has long to write, and a computation under way."""
+    file = tmp_path / "prompts.txt"
+    file.write_text("Once upon\n" * 2000)
+    options = ["--ignore-eos", "--batch-file", file, "--model", folder]
+    return started("", "generate", "--json", *options, "--method", "prompt_lookup")
+
+
+def left(ran):
+    assert json.loads(ran.stdout.readline()) is not None
     ran.stdout.close()
     assert (ran.wait(60), ran.stderr.read()) == (141, b"")
 
 
-def test_an_interrupt_ends_the_run_quietly(folder, tmp_path):
-    ran = started(folder, tmp_path)
+def interrupted(ran):
     ran.stdout.readline()
     ran.send_signal(signal.SIGINT)
     out, err = ran.communicate(timeout=60)
     assert (ran.returncode, err) == (130, b"")
-    assert all(json.loads(line) for line in out.splitlines())
+    assert all(json.loads(line) is not None for line in out.splitlines())
+
+
+def test_a_reader_that_leaves_or_an_interrupt_ends_a_command_quietly():
+    left(started(CHATTER, "chatter"))
+    interrupted(started(CHATTER, "chatter"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [left, interrupted])
+def test_so_does_one_that_decodes(folder, tmp_path, end):
+    end(decoding(folder, tmp_path))

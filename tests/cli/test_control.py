@@ -72,9 +72,8 @@ def test_several_answers_draw_anew(records):
     assert found[0] | clock == records("Once upon", "--temperature", 1.2)[0] | clock
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_is_none_is_refused_before_anything_is_loaded(command):
+    for arguments, said in (
         (["--repetition-penalty", 0], "--repetition-penalty is 0.0; pass a number x with 1e-06"),
         (["--logit-bias", "5"], "--logit-bias is '5'; pass a JSON object"),
         (["--logit-bias", '{"5": NaN}'], "pass a JSON object of token ids and numbers"),
@@ -86,12 +85,10 @@ def test_several_answers_draw_anew(records):
         (["--logprobs", 3], "--logprobs is written with --json alone"),
         (["--logprobs", -1, "--json"], "--logprobs is -1; pass an integer"),
         (["-n", 0], "-n is 0; pass an integer in 1 .. 4096"),
-    ],
-)
-def test_what_is_none_is_refused_before_anything_is_loaded(command, arguments, said):
-    ran = command("generate", "Once", "--model", "nowhere", *arguments)
-    assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1
-    assert said in ran.err
+    ):
+        ran = command("generate", "Once", "--model", "nowhere", *arguments)
+        assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1
+        assert said in ran.err
 
 
 def test_nothing_is_asked_for_by_default(folder):

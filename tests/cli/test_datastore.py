@@ -35,9 +35,8 @@ def test_the_tokens_are_those_of_the_documents(command, folder, texts):
     assert tokens.count(0) == 3 and sorted(store.suffixes.tolist()) == list(range(len(tokens)))
 
 
-@pytest.mark.parametrize(
-    "method", ["rest", pytest.param("token_recycling+suffix+rest", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["rest", "token_recycling+suffix+rest"])
 def test_rest_gives_the_tokens_of_plain_decoding(command, folder, texts, method):
     out = texts / "store.bin"
     assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0
@@ -67,25 +66,25 @@ def test_a_datastore_of_another_model_is_refused(command, folder, stranger, text
     assert "was built with another tokenizer than the target's" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["{texts}/none.txt", "--out", "{texts}/x"], "none.txt does not exist"),
-        (["{texts}/empty.txt", "--out", "{texts}/x"], "empty.txt holds no text"),
-        (["{texts}/a.txt", "--out", "{texts}/no/x"], "is in no folder that exists"),
-        (["{texts}/a.txt", "--out", "{texts}"], "cannot be written; name a file"),
-        (["{texts}/a.txt", "--out", "{texts}/a.txt"], "is one of the texts; name another file"),
-        (["{texts}", "--out", "{texts}/a.txt"], "is one of the texts; name another file"),
-        (["{texts}/a.txt", "--out", "{texts}/x", "--model", "{texts}/a.txt"], "is a file"),
-    ],
-)
-def test_what_gives_no_datastore_is_refused(command, folder, texts, arguments, said):
+REFUSED = [
+    (["{texts}/none.txt", "--out", "{texts}/x"], "none.txt does not exist"),
+    (["{texts}/empty.txt", "--out", "{texts}/x"], "empty.txt holds no text"),
+    (["{texts}/a.txt", "--out", "{texts}/no/x"], "is in no folder that exists"),
+    (["{texts}/a.txt", "--out", "{texts}"], "cannot be written; name a file"),
+    (["{texts}/a.txt", "--out", "{texts}/a.txt"], "is one of the texts; name another file"),
+    (["{texts}", "--out", "{texts}/a.txt"], "is one of the texts; name another file"),
+    (["{texts}/a.txt", "--out", "{texts}/x", "--model", "{texts}/a.txt"], "is a file"),
+]
+
+
+def test_what_gives_no_datastore_is_refused(command, folder, texts):
     (texts / "empty.txt").write_text(" \n")
-    given = [argument.format(texts=texts) for argument in arguments]
-    model = [] if "--model" in given else ["--model", folder]
-    ran = command("datastore", "build", *given, *model)
-    assert ran.code == 2 and ran.out == "" and said in ran.err and ran.err.count("\n") == 1
-    assert not (texts / "x").exists()
+    for arguments, said in REFUSED:
+        given = [argument.format(texts=texts) for argument in arguments]
+        model = [] if "--model" in given else ["--model", folder]
+        ran = command("datastore", "build", *given, *model)
+        assert ran.code == 2 and ran.out == "" and said in ran.err and ran.err.count("\n") == 1
+        assert not (texts / "x").exists()
 
 
 def test_defaults_fit_what_was_given(command, folder, texts):

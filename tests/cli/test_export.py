@@ -24,17 +24,14 @@ def test_the_folder_runs_and_has_the_tokens_of_decode(command, folder, tmp_path)
     assert ran.code == 2 and "is there already; name a new folder" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_cannot_be_exported_is_one_sentence(command, folder, tmp_path):
+    for arguments, said in (
         (("--out", "{tmp}/a/b"), "which is no folder; make it first"),
         (("--out", "{tmp}/a", "--batch-size", 0), "--batch-size is 0"),
         (("--out", "{tmp}/a", "--platform", "vulkan"), "platforms is ['vulkan']; give one or more"),
         (("--out", "{tmp}/a", "--prompt-tokens", 0), "prompt_tokens is 0"),
-    ],
-)
-def test_what_cannot_be_exported_is_one_sentence(command, folder, tmp_path, arguments, said):
-    given = [str(part).format(tmp=tmp_path) for part in arguments]
-    ran = command("export", "--model", folder, "--method", "autoregressive", *given)
-    assert ran.code == 2 and said in " ".join(ran.err.split())
-    assert not any(tmp_path.iterdir())
+    ):
+        given = [str(part).format(tmp=tmp_path) for part in arguments]
+        ran = command("export", "--model", folder, "--method", "autoregressive", *given)
+        assert ran.code == 2 and said in " ".join(ran.err.split())
+        assert not any(tmp_path.iterdir())

@@ -105,7 +105,15 @@ def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
     first, second, third = records("--batch-file", file, *fixed)
     assert first["tokens"] == second["tokens"] == third["tokens"]
     assert second["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
-    # And a group with what the groups before taught, the last one not being full.
+
+
+@pytest.mark.slow
+def test_a_group_starts_with_what_the_groups_before_taught(records, tmp_path):
+    """The last one is not full."""
+    file = tmp_path / "same.txt"
+    file.write_text(f"{LINES[0]}\n" * 3)
+    fixed = ("--ignore-eos", *QUICK)
+    (first, *_) = records("--batch-file", file, *fixed)
     pair, _, late = records("--batch-file", file, "--batch-size", 2, *fixed)
     assert late["tokens"] == first["tokens"]
     assert late["metrics"]["num_rounds"] < pair["metrics"]["num_rounds"]
@@ -125,6 +133,7 @@ def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, d
         assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_rounds"]
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_those_of_plain_decoding_in_every_scheme(records, draft):
     (plain,) = records(LINES[0], "--method", "autoregressive")
     given = '{"scheme": "recursive", "draft_temperature": 0.6, "num_speculative_tokens": 2}'
@@ -146,13 +155,8 @@ def test_every_end_has_its_reason(records, folder):
     assert record["finish_reason"] == "capacity"
     context = jspec.models.load(folder).model.context
     assert len(record["prompt_ids"] + record["tokens"]) == context + 1  # the last one needs no slot
-    assert [
-        json_output.finish_reason(status) for status in (Status.EOS, Status.LIMIT, Status.NAN)
-    ] == [
-        "stop",
-        "length",
-        "nan",
-    ]
+    ends = {Status.EOS: "stop", Status.LIMIT: "length", Status.NAN: "nan"}
+    assert {status: json_output.finish_reason(status) for status in ends} == ends
 
 
 def test_an_end_token_stops(records, folder, monkeypatch):

@@ -13,9 +13,8 @@ def test_method_and_config_name_the_choice():
     assert method_choice.choose("prompt_lookup", '{"latest": true}').options == {"latest": True}
 
 
-@pytest.mark.parametrize(
-    ("method", "given", "said"),
-    [
+def test_what_cannot_be_meant_is_refused():
+    for method, given, said in (
         ("token_recyclin", None, "'token_recyclin' is unknown; did you mean token_recycling?"),
         ("xyz", None, "'xyz' is unknown; known: auto, "),
         (None, "{", "no JSON"),
@@ -54,11 +53,9 @@ def test_method_and_config_name_the_choice():
         ("rsd_c", '{"branching": []}', "pass a list"),
         ("specinfer", '{"branching": [2, 0]}', "pass a list"),
         ("sequoia", '{"acceptance": [0.5, 1.1]}', "each a number x with 0 <= x <= 1"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(method, given, said):
-    with pytest.raises(ValueError, match=said):
-        method_choice.choose(method, given)
+    ):
+        with pytest.raises(ValueError, match=said):
+            method_choice.choose(method, given)
 
 
 def test_a_draft_model_goes_with_a_method_that_needs_one():
@@ -97,9 +94,8 @@ def test_a_scheme_that_draws_needs_a_temperature():
         check('{"scheme": "block"}', 0.0)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
+def test_settings_have_bounds():
+    for field, value in (
         ("max_new_tokens", 0),
         ("max_new_tokens", 2**31),
         ("batch_size", 0),
@@ -114,8 +110,6 @@ def test_a_scheme_that_draws_needs_a_temperature():
         ("min_p", float("nan")),
         ("seed", -1),
         ("seed", 2**32),
-    ],
-)
-def test_settings_have_bounds(field, value):
-    with pytest.raises(ValueError, match=f"--{field.replace('_', '-')} is .*; pass"):
-        RunSettings(**{field: value})
+    ):
+        with pytest.raises(ValueError, match=f"--{field.replace('_', '-')} is .*; pass"):
+            RunSettings(**{field: value})

@@ -39,9 +39,8 @@ def test_json_is_never_continued_as_it_stands(tmp_path):
     assert lines(tmp_path, "\n".join(content).encode()) == wanted
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_other_lines_are_refused(tmp_path):
+    for content, said in (
         (b"", "holds no line"),
         (b"one\n\ntwo", "line 2 of .* is empty"),
         (b"one\n \t\n", "line 2 of .* is empty"),
@@ -57,11 +56,9 @@ def test_json_is_never_continued_as_it_stands(tmp_path):
         (b'{"messages": []}', "line 1 of .* is an empty list"),
         (b'""', "line 1 of .* is empty"),
         (b"one\n\xff", "not UTF-8 .byte 0xff at 4.; encode"),
-    ],
-)
-def test_other_lines_are_refused(tmp_path, content, said):
-    with pytest.raises(ValueError, match=said):
-        lines(tmp_path, content)
+    ):
+        with pytest.raises(ValueError, match=said):
+            lines(tmp_path, content)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
@@ -90,10 +87,14 @@ def test_without_anything_there_is_an_example(monkeypatch):
     assert prompts.one(None)[0].content == prompts.EXAMPLE
 
 
-@pytest.mark.parametrize("argument", ["", " \n", "\udcff"])
-def test_an_empty_or_broken_argument_is_refused(argument):
-    with pytest.raises(ValueError, match=r"the prompt is (empty|not UTF-8)"):
-        prompts.one(argument)
+def test_an_empty_or_broken_argument_is_refused():
+    for argument in (
+        "",
+        " \n",
+        "\udcff",
+    ):
+        with pytest.raises(ValueError, match=r"the prompt is (empty|not UTF-8)"):
+            prompts.one(argument)
 
 
 def test_a_broken_pipe_of_text_is_refused(monkeypatch):
@@ -107,21 +108,18 @@ class Words:
         return type("Encoding", (), {"ids": [len(word) for word in sequence.split("_") if word]})
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_ids_have_to_suit_the_model():
+    for content, said in (
         ("_", "gives no token"),
         ((1, 7), "token id 7, outside the vocabulary of 7; use ids 0 .. 6"),
         ((-1,), "token id -1, outside"),
         ((10**30,), "outside the vocabulary"),
         ("a_a_a_a", "has 4 tokens and the model's context is 3; shorten it by 1"),
-    ],
-)
-def test_ids_have_to_suit_the_model(content, said):
-    one = [prompts.Prompt((1, 2), "line 1"), prompts.Prompt(content, "line 2")]
-    with pytest.raises(ValueError, match=f"^line 2.*{said}"):
-        prompts.encode(one, Words(), vocab_size=7, context=3)
-    assert prompts.encode(one[:1], Words(), 7, 2) == [[1, 2]]
+    ):
+        one = [prompts.Prompt((1, 2), "line 1"), prompts.Prompt(content, "line 2")]
+        with pytest.raises(ValueError, match=f"^line 2.*{said}"):
+            prompts.encode(one, Words(), vocab_size=7, context=3)
+        assert prompts.encode(one[:1], Words(), 7, 2) == [[1, 2]]
 
 
 def test_a_text_becomes_a_question_of_a_conversation():

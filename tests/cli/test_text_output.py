@@ -87,27 +87,29 @@ def test_other_tokens_than_plain_decodings_are_reported():
 
 def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
     ours, plain = AnswerTiming([outcome([1, 2])], 2.0), AnswerTiming([outcome([1, 2])], 1.0)
-    told = text_output.loss("suffix", ours, plain)
+    told = text_output.loss("token_recycling", ours, plain)
     assert told.startswith(
-        "jspec: suffix lost against plain decoding here, at 0.50 times its speed"
+        "jspec: token_recycling lost against plain decoding here, at 0.50 times its speed"
     )
     assert "\n" not in told and "jspec bench" in told
-    assert text_output.loss("suffix", plain, ours) is None
-    assert text_output.loss("suffix", plain, plain) is None
+    assert text_output.loss("token_recycling", plain, ours) is None
+    assert text_output.loss("token_recycling", plain, plain) is None
     # Of a model that writes nothing, NaN say, nobody is faster.
     nothing = AnswerTiming([outcome([])], 1.0)
-    assert text_output.loss("suffix", nothing, nothing) is None
+    assert text_output.loss("token_recycling", nothing, nothing) is None
     assert "times plain" not in text_output.report([nothing, nothing], 1)[0]
     timings = iter([[ours, plain], [plain, ours], [ours]])
     monkeypatch.setattr(text_output, "measure", lambda *_: (next(timings), 3))
-    asked = ("generate", "She", "--model", folder, "--max-new-tokens", 4, "--method", "suffix")
+    asked = ("generate", "She", "--model", folder, "--max-new-tokens", 12, "--method")
+    asked += ("token_recycling",)
     assert command(*asked).err.splitlines()[-1] == told
     assert "lost against" not in command(*asked).err
     # Without a measured comparison nothing is claimed.
     assert "lost against" not in command(*asked, "--no-compare").err
 
 
-@pytest.mark.parametrize("method", ["medusa", pytest.param("eagle2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["medusa", "eagle2"])
 def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
     target = jspec.models.load(folder)
     shape = asdict(target.model.config) | {"num_layers": 1, "tied": False}
@@ -138,22 +140,19 @@ def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
     assert text_output.doubt(rounds(10)) is None, "too few rounds to tell"
 
 
-@pytest.mark.parametrize(
-    ("scheme", "temperature", "why"),
-    [
-        ("coupled", 1.0, "(forward passes of different width round differently"),
-        ("block", 0.0, "(forward passes of different width round differently"),
-        ("block", 1.0, "; other tokens of the same distribution, as scheme block draws its own."),
-    ],
-)
-def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys, scheme, temperature, why):
+def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys):
     timings = [AnswerTiming([outcome([1, 2])], 1.0), AnswerTiming([outcome([1, 3])], 2.0)]
     monkeypatch.setattr(text_output, "_stream", lambda *_, **__: None)
     monkeypatch.setattr(text_output, "measure", lambda *_: (timings, 3))
-    choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
-    session = Session(None, choice, Built(None, None, None))
-    text_output.show(session, [[1]], RunSettings(temperature=temperature))
-    assert why in capsys.readouterr().err
+    rounding = "(forward passes of different width round differently"
+    own = "; other tokens of the same distribution, as scheme block draws its own."
+    for scheme, temperature, why in (
+        ("coupled", 1.0, rounding), ("block", 0.0, rounding), ("block", 1.0, own)
+    ):  # fmt: skip
+        choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
+        session = Session(None, choice, Built(None, None, None))
+        text_output.show(session, [[1]], RunSettings(temperature=temperature))
+        assert why in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

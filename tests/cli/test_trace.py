@@ -45,22 +45,19 @@ def test_the_page_holds_the_generation_of_generate(command, folder, tmp_path):
     assert shown <= {int(token) for token in held["strings"]}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_is_refused_is_said_in_a_sentence(command, tmp_path):
+    for arguments, said in (
         (["x", "--out", "{tmp}/none/page.html"], "none, which is no folder; make it first"),
         (["x", "--out", "{tmp}"], "is a folder; name a file in it"),
         ([" "], "the prompt is empty; write some text"),
         (["x", "--max-new-tokens", "0"], "--max-new-tokens is 0; pass at least 1"),
         (["x", "--method", "sufix"], "'sufix' is unknown; did you mean suffix"),
         (["x", "--model", "{tmp}"], "{tmp}"),
-    ],
-)
-def test_what_is_refused_is_said_in_a_sentence(command, tmp_path, arguments, said):
-    ran = command("trace", *(argument.format(tmp=tmp_path) for argument in arguments))
-    assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1
-    assert said.format(tmp=tmp_path) in ran.err
-    assert not list(tmp_path.iterdir()), "nothing was written"
+    ):
+        ran = command("trace", *(argument.format(tmp=tmp_path) for argument in arguments))
+        assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1
+        assert said.format(tmp=tmp_path) in ran.err
+        assert not list(tmp_path.iterdir()), "nothing was written"
 
 
 def test_a_file_that_cannot_be_written_is_said_before_models_are_loaded(

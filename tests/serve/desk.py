@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from jspec.serve import calls
 from jspec.serve.clients import Client
 from jspec.serve.forms import RequestBounds
+from jspec.serve.limits import ServerLimits
 from jspec.serve.request_parser import RequestParser
 from jspec.serve.scheduler import Scheduler
 from jspec.serve.service import Served, Service
@@ -27,7 +28,10 @@ def service(
     made = Service(
         Served("bytes", clients if api_key is None else (Client("", api_key),), 1, adapters),
         RequestParser(
-            known, replace(BOUNDS, **(bounds or {})), calls.parser_of(known.chat.template)
+            known,
+            replace(BOUNDS, **(bounds or {})),
+            calls.parser_of(known.chat.template),
+            ServerLimits(form_seconds=60),  # a busy machine needs some to start the first process
         ),
         lambda deliver: Scheduler(device, deliver, **scheduling),
         lambda: 0,

@@ -26,9 +26,8 @@ def test_a_file_of_clients(tmp_path):
     assert read(file) == (ANN, Client("bob", "b"))
 
 
-@pytest.mark.parametrize(
-    ("held", "said"),
-    [
+def test_a_file_that_is_none_is_refused(tmp_path):
+    for held, said in (
         ([], "it has to be a JSON object"),
         ({}, "has no client"),
         ({"ann": 3}, "has to be an object"),
@@ -38,12 +37,10 @@ def test_a_file_of_clients(tmp_path):
         ({"ann": {"key": "a", "rate": 3}}, "'rate'; it has answers, key, requests_per_minute"),
         ({"ann": {"key": "a", "answers": 0}}, "answers = 0; it has to be an integer of at least"),
         ({"ann": {"key": "a"}, "bob": {"key": "a"}}, "two clients .* have one key"),
-    ],
-)
-def test_a_file_that_is_none_is_refused(tmp_path, held, said):
-    (tmp_path / "keys.json").write_text(json.dumps(held))
-    with pytest.raises(InputError, match=said):
-        read(tmp_path / "keys.json")
+    ):
+        (tmp_path / "keys.json").write_text(json.dumps(held))
+        with pytest.raises(InputError, match=said):
+            read(tmp_path / "keys.json")
 
 
 def test_a_rate_fills_up_again():

@@ -1,6 +1,7 @@
 """What a request costs before it has a row: bounds, turns of clients, and ends."""
 
 import asyncio
+import json
 import multiprocessing
 import socket
 import threading
@@ -16,6 +17,7 @@ from jspec.models.chat_template import ChatTemplate
 from jspec.processors import grammar
 from jspec.processors.grammar import token_bytes
 from jspec.processors.grammar.stops import stop_strings
+from jspec.serve import listening
 from jspec.serve.errors import APIError
 from jspec.serve.forms import Forms, RequestBounds
 from jspec.serve.limits import ServerLimits
@@ -289,7 +291,7 @@ async def _hello(scope, receive, send):
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port():
     """Of a server whose heads have a second, and whose addresses have two connections."""
     taken = socket.create_server(("127.0.0.1", 0))
@@ -314,12 +316,28 @@ def _said(connection):
     return b"".join(parts).decode()
 
 
-@pytest.mark.parametrize("half", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: "])
-def test_a_head_that_does_not_come(port, half):
-    with socket.create_connection(("127.0.0.1", port)) as slow:
-        slow.sendall(half)
-        said = _said(slow)
-    assert said.startswith("HTTP/1.1 408 ") and "--header-seconds" in said
+def test_a_head_that_does_not_come(port):
+    for half in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: "):
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(half)
+            said = _said(slow)
+        assert said.startswith("HTTP/1.1 408 ") and "--header-seconds" in said
+
+
+def test_what_is_no_http_has_an_error_of_the_api(port):
+    with socket.create_connection(("127.0.0.1", port)) as other:
+        other.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+        head, _, body = _said(other).partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 400 ") and json.loads(body)["error"]["message"]
+
+
+def test_a_port_in_use_is_one_sentence(port):
+    for host, number, said in (
+        ("127.0.0.1", port, f"port {port} of 127.0.0.1 is in use; choose another --port"),
+        ("no such host", 0, "--host 'no such host' is no address"),
+    ):
+        with pytest.raises(InputError, match=said):
+            listening.bound(host, number)
 
 
 def test_an_address_has_so_many_connections(port):

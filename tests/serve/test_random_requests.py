@@ -8,7 +8,7 @@ from desk import service
 from benchmarks.serving.random_requests import random_request, right
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(3000, marks=pytest.mark.slow)])
 def test_every_request_has_an_answer(count, caplog):
     with service() as client:
         for number in range(count):
@@ -20,10 +20,12 @@ def test_every_request_has_an_answer(count, caplog):
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("status", "content"),
-    [(500, b"{}"), (400, b"no"), (404, b'{"error": {"message": "a"}}'), (200, b"a" * 10**7)],
-)
-def test_what_is_no_answer(status, content):
-    assert not right(status, content)
-    assert right(200, b"ok")
+def test_what_is_no_answer():
+    for status, content in (
+        (500, b"{}"),
+        (400, b"no"),
+        (404, b'{"error": {"message": "a"}}'),
+        (200, b"a" * 10**7),
+    ):
+        assert not right(status, content)
+        assert right(200, b"ok")

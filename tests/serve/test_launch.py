@@ -1,0 +1,55 @@
+"""The service over a real engine, in this process: its answers are those of `decode`."""
+
+import threading
+
+import numpy as np
+import pytest
+from desk import service
+
+import jspec
+from jspec.methods import METHODS, Built
+from jspec.models import Loaded
+from jspec.models.chat_template import ChatTemplate
+from jspec.serve import launch, warming
+from jspec.serve.compiled import CompileCounter
+from jspec.sessions.detokenise import Detokeniser
+from jspec.sessions.method_choice import Choice
+from jspec.sessions.session import Session
+from jspec.training import tokenizer as tokenizers
+
+SETTINGS = launch.ServeSettings(
+    "tiny", rows=2, rounds=2, max_model_len=64, prefix_megabytes=1, max_logprobs=-1,
+    grammar_states=0, stop_states=8, stop_classes=8, penalties=False,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    model = jspec.testing.PrefixLM(vocab_size=280, context=64)
+    words = tokenizers.train(["Once upon a time there was a naïve cat."] * 9, 280)
+    chat = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", words)
+    target = Loaded(model, model.init(), words, eos=(0,), bos=None, chat=chat)
+    method = METHODS["autoregressive"]
+    return Session(target, Choice(method, {}), Built(model, jspec.Autoregressive(), None))
+
+
+def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
+    target, ask = session.target, {"model": "bytes", "prompt": "Once upon", "max_tokens": 8}
+    ids = target.tokenizer.encode("Once upon").ids
+    device, _ = launch.device_of(session, SETTINGS)
+    device.go = threading.Event()
+    warming.warm_up(device)
+    compiled = CompileCounter()
+    with service(device, target=target) as client:
+        said = [
+            client.post("/v1/completions", json=ask | drawn).json()["choices"][0]["text"]
+            for drawn in ({"temperature": 0, "seed": 5}, {"seed": 5})
+        ]
+    assert not compiled.count
+    want = jspec.decode(
+        target.model, target.params, [ids] * 2, max_new_tokens=8, eos=target.eos, key=5,
+        sampling=jspec.Sampling(np.array([0.0, 1.0])), ids=np.array([0, 0]),
+    )  # fmt: skip
+    for text, tokens, count in zip(said, want.tokens.tolist(), want.lengths, strict=True):
+        assert text == Detokeniser(target.tokenizer, ids).finish(tokens[:count])
+    assert compiled.count, "the first look could not fail"
