@@ -11,9 +11,7 @@ from benchmarks.dyspec import blocks, rates
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna import full_batch
 from benchmarks.recycling import settings, updates
-from benchmarks.results import rsd as rsd_page
 from benchmarks.rsd import verifiers
-from benchmarks.rsd.settings import EXPERIMENTS, METHODS
 from benchmarks.texts import pad
 from jspec.testing import PrefixLM
 from jspec.tree.template import Template
@@ -73,52 +71,6 @@ def test_the_order_of_nodes_leaves_the_papers_blocks():
     assert counts["as grown"] == pytest.approx(36, abs=1)
     assert counts["depth first"] == pytest.approx(22.5, abs=2.5)
     assert counts["heavy paths"] <= counts["depth first"]
-
-
-ETA = dict(speculative_decoding=2.0, spectr=2.2, rsd_c=2.4, rsd_s=2.6, dyspec=2.5, coupled_tree=3.0)
-
-
-@pytest.mark.parametrize(("rsd_s", "verdict"), [(2.6, "*holds*"), (1.5, "*does not hold*")])
-def test_verdicts_of_a_page_are_those_of_its_rows(rsd_s, verdict, monkeypatch):
-    def rows_of(name, **wanted):
-        same = dict(pair="a, b", top_p=1.0, seed=0)
-        eta = ETA | {"rsd_s": rsd_s}
-        return [
-            same
-            | {"method": method, "shape": list(shape), "temperature": temperature}
-            # Texts of unlike lengths: only the ratio is the same.
-            | {"calls": [10, 20], "tokens": [eta[method] * 10 - 0.1, eta[method] * 20 + 0.1]}
-            | {"levels": [METHODS[method].length(shape) * calls for calls in (10, 20)]}
-            for groups in EXPERIMENTS.values()
-            for group in groups.values()
-            for method, shapes in group.items()
-            for shape in shapes
-            for temperature in (0.3,)
-            if wanted.get("temperature", temperature) == temperature
-        ]
-
-    monkeypatch.setattr(rsd_page, "rows", rows_of)
-    judged = {claim.told: rsd_page.judged(claim) for claim in rsd_page.CLAIMS}
-    one = judged["RSD-S over SD by draft length, Eff. (5.1)"]
-    assert one.verdict.startswith(verdict)
-    assert one.here == f"a, T 0.3: {100 * (rsd_s / 2 - 1):+.0f}%"
-    assert judged["SD over RSD-C at 6 and 10, Eff. (5.2)"].verdict.startswith("*does not hold*")
-
-
-def test_verifiers_of_a_row_are_compared_on_the_same_texts(monkeypatch):
-    same = dict(pair="a, b", temperature=0.3, tree="chain", new=64, device="cpu", jax="0", date="d")
-    counted = [
-        same | {"verifier": verifier, "seed": seed, "calls": [10, 10], "tokens": [each, each]}
-        for verifier, seed, each in [("x", 0, 20), ("y", 0, 21), ("y", 1, 90)]
-    ]
-    monkeypatch.setattr(rsd_page, "rows", lambda name: counted)
-    assert "| a | 0.3 | chain | 2 | 2.00 ± 0.00 | **2.10 ± 0.00** |" in rsd_page._verifiers()
-
-
-def test_a_pairs_own_ratio_has_a_column(monkeypatch):
-    for own, found in [(1.0, (1.0, *rsd_page.RATIOS)), (0.1196, rsd_page.RATIOS)]:
-        monkeypatch.setattr(rsd_page, "rows", lambda *_, own=own, **__: [{"ratio": own}])
-        assert rsd_page.ratios("a, b") == found
 
 
 def test_first_children_of_figure_2_fall_into_their_columns():
