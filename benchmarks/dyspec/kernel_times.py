@@ -6,7 +6,6 @@ As in appendix C.1: one row, 64 heads of 128 dimensions, no tokens before the tr
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -39,18 +38,15 @@ KERNELS = {
 
 Masks = Mapping[tuple[int, str], Bool[np.ndarray, "N N"]]
 """Of random trees, by number of nodes and order."""
-Times = Mapping[tuple[int, str], tuple[float, float]]
-"""Seconds of the fastest kernel and of XLA's attention, by number of nodes and order."""
 
 
-def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> Times:
-    """Times an attention over each mask, prints the table, and gives what was timed.
+def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> None:
+    """Times an attention over each mask and prints the table.
 
     Without an accelerator nothing is run, which the table says.
     """
     platform = jax.default_backend()
     kernels = KERNELS.get(platform, ())
-    found = {}
     shown = Table("nodes", "order", "kernel, ms", "XLA, ms", "the paper's", box=box.MARKDOWN)
     for (nodes, order), mask in masks.items():
         theirs = " and ".join(f"{value:g}" for value in PAPER.get((nodes, order), ()))
@@ -62,8 +58,6 @@ def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> Times:
             record(rows, about | dict(seconds=dict(timing.seconds), errors=dict(timing.errors)))
             slow = timing.seconds[repr(XLA)]
             fast = [taken for name, taken in timing.seconds.items() if name != repr(XLA)]
-            if fast:
-                found[nodes, order] = min(fast), slow
             cells = [f"{1e3 * min(fast):.4f}" if fast else "failed", f"{1e3 * slow:.4f}"]
         shown.add_row(str(nodes), order, *cells, theirs)
     console.print(shown)
@@ -72,19 +66,6 @@ def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> Times:
             f"Times were not run: on a {platform.upper()} there is no kernel to time, and running "
             "it step by step there would say nothing of it."
         )
-    return found
-
-
-def panel(axis: Any, timed: Times) -> None:
-    """Fig. 8: milliseconds by number of nodes."""
-    for order in dict.fromkeys(order for _, order in timed):
-        sizes = [nodes for nodes, other in timed if other == order]
-        axis.plot(sizes, [1e3 * timed[size, order][0] for size in sizes], "o-", label=order)
-    sizes = list(dict.fromkeys(nodes for nodes, _ in timed))
-    slow = [1e3 * min(times[1] for (n, _), times in timed.items() if n == size) for size in sizes]
-    axis.plot(sizes, slow, "ks--", label="XLA")
-    axis.set(xlabel="nodes", ylabel="ms", xscale="log", yscale="log")
-    axis.legend(fontsize=7)
 
 
 def _where(heads: int, head_dim: int) -> choice.AttentionSetting:

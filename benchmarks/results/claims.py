@@ -93,7 +93,7 @@ def holds(gap: Estimate, behind: bool = False) -> str:
 
 def _least(found: Groups, unit: str) -> str:
     """That of the estimate that is least ahead; `unit` names what there may be too few of."""
-    worst = min(_all(found), key=lambda one: (one.value - one.even) / one.error)
+    worst = min(_all(found), key=lambda one: (one.value - one.even) / (one.error or 1e-12))
     if worst.texts < FEWEST.get(unit, 0):
         return f"*open*: {worst.texts} {unit} are too few"
     return holds(worst)

@@ -13,6 +13,9 @@ ROWS = Path(__file__).resolve().parent / "rows"
 DEEPEST = 30
 """The bound on levels of DySpec's trees of 768 nodes, see `jspec.DySpec.published`."""
 
+COMPARED = {1: "length", 2: "budget"}
+"""What the sizes of RSD's experiments are."""
+
 
 @cache
 def rows(name: str) -> list[dict]:
@@ -56,8 +59,9 @@ def _trees() -> Iterator[dict]:
         for size, group in groups.items():
             for name, shape in ((name, shape) for name, of in group.items() for shape in of):
                 tree = {"tree": METHODS[name].text(shape), "nodes": METHODS[name].nodes(shape)}
+                tree |= {"experiment": experiment, "size": size, "compared": COMPARED[experiment]}
                 for row in by.get((name, shape), ()):
-                    yield from _by_text(row | tree | {"experiment": experiment, "size": size})
+                    yield from _by_text(row | tree)
 
 
 def _verifiers() -> Iterator[dict]:

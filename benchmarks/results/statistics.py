@@ -1,4 +1,4 @@
-"""Means with their standard errors, over texts, and their differences and ratios."""
+"""Ratios of counts with their standard errors, over texts, and their differences and ratios."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,39 +74,20 @@ class Estimate:
         return format(self)
 
 
-def mean(values: Sequence[float] | Float[np.ndarray, "texts seeds"]) -> Estimate:
-    """The mean over texts, the seeds of a text averaged first.
-
-    Args:
-        values: [texts] or [texts, seeds].
-
-    Example:
-        >>> str(mean([1.0, 2.0, 3.0]))
-        '2.00 ± 0.58'
-    """
-    found = _of_texts(values)
-    return Estimate(float(found.mean()), found - found.mean())
-
-
-def ratio(tokens: Sequence | np.ndarray, rounds: Sequence | np.ndarray) -> Estimate:
+def ratio(tokens: Sequence[float], rounds: Sequence[float]) -> Estimate:
     """Tokens per round: all tokens over all rounds, with the error of a ratio over texts.
 
     Args:
-        tokens: [texts] or [texts, seeds].
-        rounds: the same.
+        tokens: [texts].
+        rounds: [texts].
 
     Example:
         >>> str(ratio([4, 6], [2, 2]))
         '2.50 ± 0.50'
     """
-    above, below = _of_texts(tokens), _of_texts(rounds)
+    above, below = np.asarray(tokens, float), np.asarray(rounds, float)
     value = above.sum() / below.sum()
     return Estimate(float(value), (above - value * below) / below.mean())
-
-
-def _of_texts(values) -> Float[np.ndarray, " texts"]:
-    found = np.asarray(values, float)
-    return found if found.ndim == 1 else found.mean(axis=1)
 
 
 def _check_paired(one: Estimate, other: Estimate) -> None:

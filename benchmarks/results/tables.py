@@ -63,7 +63,7 @@ def _table(spec: dict, paper: dict, known: dict) -> str:
 
 def _columns(spec: dict, names: dict[str, str], known: dict) -> Iterator[dict]:
     """The columns; one with `each` is there for each of the methods or of some values."""
-    for number, column in enumerate(spec["columns"]):
+    for number, column in enumerate([*spec["columns"], *spec.get("more", [])]):
         if any(math.isclose(known["ratio"], r, rel_tol=0.01) for r in column.get("unless", ())):
             continue
         by_method = column.get("each") == "methods"

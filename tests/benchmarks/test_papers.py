@@ -1,4 +1,4 @@
-"""What the papers' benches compute besides decoding: trees, blocks, claims, full batches."""
+"""What the papers' benches compute besides decoding: trees, blocks, rules."""
 
 import jax
 import numpy as np
@@ -9,21 +9,17 @@ import jspec
 from benchmarks import ledger
 from benchmarks.dyspec import blocks, rates
 from benchmarks.ledger import Ledger
-from benchmarks.lyanna import full_batch
 from benchmarks.recycling import settings, updates
 from benchmarks.rsd import verifiers
-from benchmarks.texts import pad
-from jspec.testing import PrefixLM
 from jspec.tree.template import Template
 
 
-@pytest.mark.parametrize(
-    ("nodes", "depth"),
-    [(nodes, 6) for nodes in settings.BREADTHS] + [(80, depth) for depth in settings.DEPTHS],
-)
-def test_trees_of_figure_3_have_exactly_so_many_nodes_and_levels(nodes, depth):
-    template = Template(settings.grown(nodes, depth))
-    assert (template.num_nodes - 1, template.depth) == (nodes, depth)
+def test_trees_of_figure_3_have_exactly_so_many_nodes_and_levels():
+    shapes = [(nodes, 6) for nodes in settings.BREADTHS]
+    shapes += [(80, depth) for depth in settings.DEPTHS]
+    for nodes, depth in shapes:
+        template = Template(settings.grown(nodes, depth))
+        assert (template.num_nodes - 1, template.depth) == (nodes, depth)
 
 
 def test_of_equal_tokens_the_strategys_node_writes_the_line():
@@ -81,24 +77,6 @@ def test_first_children_of_figure_2_fall_into_their_columns():
     assert density.sum() == 3 and density[8, 4] == 2 and density[15, 7] == 1
     assert found["correlation"]["acceptance"] == pytest.approx(1)
     assert found["means"]["acceptance"][1][1][1] == 1.0 and found["places"] == 3
-
-
-@pytest.mark.slow
-def test_a_row_that_ends_makes_room_for_the_next_prompt():
-    model = PrefixLM(context=None)
-    params, drafter = model.init(), jspec.PromptLookup(3)
-    queue = pad([[1, 2, 1, 2, 1], [3, 4, 3, 1, 1], [5, 6, 7, 8, 9]])
-
-    def read(prompts):
-        return jspec.prefill(model, params, *prompts, drafter=drafter, max_new_tokens=6)
-
-    state = full_batch.replaced(read(queue.take(slice(2))), read(queue.take([2])), 1)
-    while not state.done.all():
-        state = jspec.step(model, params, state, drafter=drafter)
-    alone = jspec.decode(model, params, *queue, max_new_tokens=6)
-    np.testing.assert_array_equal(state.out[0, :6], alone.tokens[0])
-    np.testing.assert_array_equal(state.out[1, :6], alone.tokens[2])
-    assert full_batch.rate(model, params, drafter, None, queue, 2, new_tokens=6) > 0
 
 
 def test_rows_of_figure_1_are_added_to_a_file_and_take_nothing_from_it(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import ledger
 from benchmarks.ledger import Ledger
 from benchmarks.results import claims, markdown, observations, pages, statistics, tables, values
+from benchmarks.results.cells import Cells
 from benchmarks.results.observations import ROWS
 from benchmarks.results.pages import FOLDER, INDEX, PICTURES
 from benchmarks.results.pictures import pictures
@@ -117,19 +118,25 @@ def test_the_error_of_a_ratio_is_that_of_texts():
     assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.05)
 
 
-def test_differences_are_paired_and_seeds_are_no_texts():
+def test_differences_are_paired_and_repeats_are_no_texts():
     random = np.random.default_rng(1)
-    hard = random.uniform(1, 5, 20)
-    ours, theirs = statistics.mean(hard + 0.3), statistics.mean(hard)
+    hard, ones = random.uniform(1, 5, 20), np.ones(20)
+    ours, theirs = statistics.ratio(hard + 0.3, ones), statistics.ratio(hard, ones)
     assert ours.error > 0.2 and (ours - theirs).error == pytest.approx(0)
     assert (ours - theirs).ahead and (theirs - ours).behind
-    # A text drawn three times is one text: its error must not fall.
-    assert statistics.mean(np.repeat(hard[:, None], 3, 1)).error == pytest.approx(theirs.error)
+    # A text that three seeds have is one text: its error must not fall.
+    thrice = [
+        {"method": "m", "repeat": seed, "text": text, "tokens": tokens, "calls": 1}
+        for text, tokens in enumerate(hard)
+        for seed in range(3)
+    ]
+    assert Cells(thrice).of("m", "tokens/calls").error == pytest.approx(theirs.error)
     quotient = ours / theirs
+    assert quotient.ahead and not quotient.behind and (theirs / ours).behind
     sizes = [(hard + 0.3)[p].mean() / hard[p].mean() for p in random.integers(0, 20, (4000, 20))]
     assert quotient.error == pytest.approx(np.std(sizes), rel=0.15)
     with pytest.raises(ValueError, match="20 and of 19 texts"):
-        _ = ours - statistics.mean(hard[1:])
+        _ = ours - statistics.ratio(hard[1:], ones[1:])
 
 
 def test_a_table_loses_no_column_and_a_page_no_table():
