@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from jspec._validate.errors import InputError
-from jspec.cli.bench.timing import in_turn
+from jspec.cli.bench.timing import device, in_turn
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
@@ -27,21 +27,19 @@ _MANY_MAPS = 20_000
 console = Console(width=None if sys.stdout.isatty() else 140)
 
 
-def command(main: Callable[..., None]) -> None:
+def command(main: Callable[..., None] | typer.Typer) -> None:
     """Runs a bench as a command; what was wrong with its arguments is one sentence."""
     try:
-        typer.run(main)
+        main() if isinstance(main, typer.Typer) else typer.run(main)
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
 
 
 def provenance() -> dict[str, str]:
     """The date, device and versions that a number was measured with."""
-    device = jax.devices()[0]
     return {
         "date": date.today().isoformat(),
-        "device": f"{jax.device_count()} x {device.device_kind} ({platform.machine()}, "
-        f"{os.cpu_count()} cores)",
+        "device": device(),
         "jax": jax.__version__,
         "python": platform.python_version(),
     }
@@ -61,7 +59,7 @@ def headline(what: str) -> None:
     console.print(", ".join(f"{key} {value}" for key, value in provenance().items()))
 
 
-def paired(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, np.ndarray]:
+def paired(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, np.ndarray]:
     """Seconds of each run, taken in turn (A B A B ...), so that a drifting machine hits all alike.
 
     One warm-up each. `seconds["a"] / seconds["b"]` then pairs neighbours in time.

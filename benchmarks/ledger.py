@@ -2,13 +2,16 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import invocation, provenance, record
+from benchmarks.harness import invocation, provenance
+from jspec.cli.bench import ledger
+from jspec.cli.bench.ledger import Row
 
 
-class Ledger:
+class Ledger(ledger.Ledger):
     """The rows measured so far; without a file they are forgotten when the process ends.
 
     Args:
@@ -19,53 +22,35 @@ class Ledger:
     """
 
     def __init__(self, path: Path | None, setting: dict[str, Any] | None = None):
-        self.path = path
+        super().__init__(path)
         self.run: str | None = None
-        self.rows: list[dict] = []
-        if path is not None and path.is_file():
-            _drop_half_a_line(path)
-            self.rows = read(path)
+        self.rows = with_settings(self.rows)
         if setting is not None:
             text = json.dumps(setting, sort_keys=True)
             self.run = hashlib.sha256(text.encode()).hexdigest()[:8]
-            self.rows = [row for row in self.rows if row.get("run") == self.run]
+            self.rows = self.find(run=self.run)
             if not self.rows:
-                record(path, {"run": self.run, "setting": setting | {"command": invocation()}})
+                command = setting | {"command": invocation()}
+                self.write([provenance() | {"run": self.run, "setting": command}])
 
-    def find(self, **wanted) -> list[dict]:
-        """Rows with these values."""
-        return [
-            row for row in self.rows if all(row.get(name) == is_ for name, is_ in wanted.items())
-        ]
-
-    def add(self, **row) -> None:
+    def add(self, **row: Any) -> None:
         """Adds a row and writes it to the file at once."""
-        if self.run is None:
-            self.rows.append(provenance() | row)
-            record(self.path, row)
-        else:
-            row = {"run": self.run} | row
-            self.rows.append(row)
-            record(self.path, row, dated=False)
+        self.extend([provenance() | row if self.run is None else {"run": self.run} | row])
 
 
-def read(path: Path) -> list[dict]:
-    """The rows of a file, each with the values of its setting."""
-    settings: dict[str, dict] = {}
+def read(path: Path) -> list[Row]:
+    """Returns the rows of a file, each with the values of its setting."""
+    return with_settings(ledger.parsed(path.read_bytes(), path))
+
+
+def with_settings(lines: Sequence[Row]) -> list[Row]:
+    """Returns rows with the values of the settings that they name."""
+    settings: dict[str, Row] = {}
     rows = []
-    for line in path.read_text("utf-8").split("\n")[:-1]:
-        row = json.loads(line) if line else {}
+    for row in lines:
         if "setting" in row:
             dated = {name: value for name, value in row.items() if name not in ("run", "setting")}
             settings[row["run"]] = dated | row["setting"]
-        elif row:
+        else:
             rows.append(settings.get(row.get("run", ""), {}) | row)
     return rows
-
-
-def _drop_half_a_line(path: Path) -> None:
-    """Takes away what an interrupted run left behind the last whole line."""
-    text = path.read_bytes()
-    whole = text[: text.rfind(b"\n") + 1]
-    if len(whole) < len(text):
-        path.write_bytes(whole)

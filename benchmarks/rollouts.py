@@ -19,7 +19,7 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import Counted, Decoding
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.types import PyTree
 
 REWARDED = " and"

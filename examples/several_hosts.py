@@ -24,12 +24,16 @@ def main() -> None:
     count = os.environ.get("JAX_NUM_PROCESSES", "1")
     number = os.environ.get("JAX_PROCESS_ID", "0")
     asked.add_argument("--coordinator", default=at, help="host:port of process 0")
-    asked.add_argument("--processes", type=int, default=count, help="of the run")
-    asked.add_argument("--process", type=int, default=number, help="which this one is")
-    asked.add_argument("--timeout", type=float, default=60, help="seconds to wait for the others")
+    asked.add_argument("--processes", type=int, default=int(count), help="of the run")
+    asked.add_argument("--process", type=int, default=int(number), help="which this one is")
+    asked.add_argument("--timeout", type=int, default=60, help="seconds to wait for the others")
     given = asked.parse_args()
     # First of all: from here on, JAX has the devices of all processes.
-    jspec.hosts.join(given.coordinator, given.processes, given.process, given.timeout)
+    if given.processes > 1:
+        jax.distributed.initialize(
+            given.coordinator, given.processes, given.process,
+            initialization_timeout=given.timeout,
+        )  # fmt: skip
 
     # Rows over hosts, weights over the devices of each: what is exchanged in every layer then stays
     # within a host.
@@ -53,7 +57,6 @@ def main() -> None:
             first = shard.index[0].start or 0
             for row, tokens in enumerate(np.asarray(shard.data), start=first):
                 print(f"row {row}: {tokens.tolist()}", flush=True)
-    jspec.hosts.leave()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,18 @@ The public names are those of `__init__.pyi`. They are imported on first use: JA
 import, and `jspec --help` shall not wait for it.
 """
 
+from typing import Any
+
 import lazy_loader
 
 __version__ = "0.2.0"
+_GONE = {"hosts": "jax.distributed.initialize"}
+"""Names that 0.1 had, and what to use instead; for one version."""
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise AttributeError(f"jspec.{name} is gone; use {_GONE[name]}")
+    return _public(name)

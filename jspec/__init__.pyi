@@ -13,7 +13,10 @@ from . import tree as tree
 from . import verify as verify
 from ._validate.errors import InputError as InputError
 from ._validate.errors import RecompileError as RecompileError
-from ._xla import hosts as hosts
+from .cli.trace.tracing import Trace as Trace
+from .cli.trace.tracing import TracedRound as TracedRound
+from .cli.trace.tracing import TracedWidths as TracedWidths
+from .cli.trace.tracing import trace as trace
 from .costs import metrics as metrics
 from .decoding import decode as decode
 from .decoding import prefill as prefill
@@ -40,14 +43,15 @@ from .drafters.contrib.dynamic_token_recycling import (
 )
 from .drafters.cost_curve import CostCurve as CostCurve
 from .drafters.draft_head.block import BlockDrafter as BlockDrafter
+from .drafters.draft_head.draft_head import DraftHead as DraftHead
 from .drafters.draft_head.eagle import EAGLE as EAGLE
 from .drafters.draft_head.eagle import EAGLE2 as EAGLE2
 from .drafters.draft_head.lyanna import Lyanna as Lyanna
 from .drafters.draft_head.medusa import Medusa as Medusa
-from .drafters.draft_head.protocol import DraftHead as DraftHead
 from .drafters.draft_model import acceptance_vector as acceptance_vector
 from .drafters.draft_model import sequoia_tree as sequoia_tree
 from .drafters.draft_model.dyspec import DySpec as DySpec
+from .drafters.draft_model.padded_vocabulary import PaddedVocabulary as PaddedVocabulary
 from .drafters.draft_model.pard import PARD as PARD
 from .drafters.draft_model.rsd_c import RSDC as RSDC
 from .drafters.draft_model.rsd_s import RSDS as RSDS
@@ -55,7 +59,6 @@ from .drafters.draft_model.sequoia import Sequoia as Sequoia
 from .drafters.draft_model.specinfer import SpecInfer as SpecInfer
 from .drafters.draft_model.spectr import SpecTr as SpecTr
 from .drafters.draft_model.speculative_decoding import SpeculativeDecoding as SpeculativeDecoding
-from .drafters.draft_model.vocabulary import PaddedVocabulary as PaddedVocabulary
 from .drafters.ensemble.budgeted_merge import BudgetedMerge as BudgetedMerge
 from .drafters.ensemble.merge import Merge as Merge
 from .drafters.ensemble.merge import merge as merge
@@ -68,8 +71,6 @@ from .drafters.retrieval.rest import REST as REST
 from .drafters.retrieval.suffix import Rollouts as Rollouts
 from .drafters.retrieval.suffix import Suffix as Suffix
 from .drafters.retrieval.token_recycling import TokenRecycling as TokenRecycling
-from .drafters.scripted import Script as Script
-from .drafters.scripted import Scripted as Scripted
 from .drafters.verified import Verified as Verified
 from .drafters.verified import with_verifier as with_verifier
 from .memory import KVCache as KVCache
@@ -83,10 +84,8 @@ from .protocols import Drafter as Drafter
 from .protocols import NodeRule as NodeRule
 from .protocols import Verifier as Verifier
 from .round import packed as packed
-from .testing.tracing import Trace as Trace
-from .testing.tracing import TracedRound as TracedRound
-from .testing.tracing import TracedWidths as TracedWidths
-from .testing.tracing import trace as trace
+from .testing.scripted import Script as Script
+from .testing.scripted import Scripted as Scripted
 from .tree import Template as Template
 from .types import Feedback as Feedback
 from .types import Frame as Frame

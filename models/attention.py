@@ -122,11 +122,6 @@ class Implementation:
     other: that of node n and mate g stands at g * N + n.
     """
 
-    def of(self, queries: int) -> "Implementation":
-        """What computes so many queries of a head, G * N."""
-        del queries
-        return self
-
     def own(
         self,
         queries: Float[Array, "B H G*N D"],
@@ -237,7 +232,7 @@ def attend(
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    impl = XLA if latent else impl.of(q.shape[1] * (q.shape[2] // k.shape[1]))
+    impl = XLA if latent else impl
     cached = past.cached
     keys: Any = k
     if latent:

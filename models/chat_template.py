@@ -12,7 +12,7 @@ from typing import Any
 
 from jspec._validate import extras
 from jspec._validate.errors import InputError
-from jspec.models.huggingface import settings
+from jspec.models.huggingface import config_json
 
 FILE = "chat_template.jinja"
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -207,7 +207,7 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
         if file.is_file():
             source = str(file)
             if file.suffix == ".json":
-                found = settings.read(file).get("chat_template")
+                found = config_json.read(file).get("chat_template")
             else:
                 found = _read(file)
             break
@@ -225,8 +225,8 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
     )
 
 
-def _json(file: Path) -> settings.Settings:
-    return settings.read(file) if file.is_file() else settings.Settings({}, str(file))
+def _json(file: Path) -> config_json.Settings:
+    return config_json.read(file) if file.is_file() else config_json.Settings({}, str(file))
 
 
 def _read(file: Path) -> str:

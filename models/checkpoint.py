@@ -13,7 +13,7 @@ from jax.sharding import Mesh, Sharding
 from jspec._validate import extras
 from jspec._validate.errors import InputError, unreadable
 from jspec.models import columns, eight_bits, precision, records, sharding, stacking
-from jspec.models.huggingface import settings
+from jspec.models.huggingface import config_json
 from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig
@@ -121,7 +121,7 @@ def restore(
             f"{folder} holds no whole checkpoint; it needs {RECORD} and {PARAMS}/ as "
             "jspec.models.save writes them"
         )
-    record = settings.read(path / RECORD)
+    record = config_json.read(path / RECORD)
     record.choice("format", [FORMAT], 1)
     wanted: Model = sharding.laid_out(model or _rebuild(record), mesh, rules)
     if mesh is not None and strict:
@@ -208,7 +208,7 @@ def shapes(model: Model) -> PyTree:
     return jax.eval_shape(model.init, jax.random.key(0), one, one, mask)
 
 
-def _rebuild(record: settings.Settings) -> Model:
+def _rebuild(record: config_json.Settings) -> Model:
     kind = record.choice("model", list(_KINDS), None)
     fields = record.part("config").values
     if "num_layers" in fields:

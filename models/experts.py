@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla import native
-from jspec._xla.top_k import largest
+from jspec.arrays.top_k import largest
 from jspec.models import eight_bits
 from jspec.models.activations import ClampedGate, gated
 from jspec.models.linear import Held, Linear, multiply, natively_multiplied

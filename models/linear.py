@@ -61,7 +61,6 @@ def weights_first(
 
     On a CPU, XLA packs the right operand of a product of several rows before it multiplies. Where
     that is the few states, and not the weights, most products of 2 to 32 rows take less time.
-    `python -m benchmarks.speed.products` measures all ways.
     """
     outputs = jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype)
     # Without the barrier XLA makes one product of both, with the states on the left again.

@@ -23,13 +23,13 @@ from jspec.models import (
     columns,
     eight_bits,
     gguf,
+    host_layers,
     hub,
     lora,
     precision,
     sharding,
     stacking,
     streaming,
-    streaming_plan,
 )
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, weights
@@ -175,7 +175,7 @@ def load(
     model = sharding.laid_out(model, mesh, rules)
     if mesh is not None and strict:
         sharding.check(model, mesh, rules)
-    streaming_plan.check(model, layer_memory)
+    host_layers.check(model, layer_memory)
     if scan_layers and layer_memory == streaming.DEVICE and backend.platform() == "gpu":
         warnings.warn(
             "scan_layers copies the weights of each layer in every round on a GPU, and reads them "

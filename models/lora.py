@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int
 from jspec._validate.errors import InputError
 from jspec.models import hub, stacking
 from jspec.models.huggingface import shards
-from jspec.models.huggingface.settings import read as read_settings
+from jspec.models.huggingface.config_json import read as read_settings
 from jspec.models.huggingface.weights import Weight, listed
 from jspec.models.linear import product
 from jspec.round.packed import Mask, PackedMask

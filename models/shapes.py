@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 
 from jspec._validate.errors import InputError
 from jspec.models import checkpoint, precision, sharding
-from jspec.models.huggingface import families, settings
+from jspec.models.huggingface import config_json, families
 from jspec.models.load import Loaded, open_checkpoint
 from jspec.models.published_shapes import SHAPES
 
@@ -78,9 +78,9 @@ def _described(
     """The family, the config, the end and first tokens, and the mask token of a name."""
     path = Path(name).expanduser()
     if str(name) in SHAPES and not path.exists():
-        fields = settings.Settings(SHAPES[str(name)], f"the shape {name}")
+        fields = config_json.Settings(SHAPES[str(name)], f"the shape {name}")
     elif path.is_file() and path.suffix == ".json":
-        fields = settings.read(path)
+        fields = config_json.read(path)
     else:
         try:
             found = open_checkpoint(name, _WANTED)

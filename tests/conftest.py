@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,22 +45,43 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.devices()  # XLA reads its flags now, and never again
 
 
-@pytest.fixture(autouse=True)
-def few_programs() -> Iterator[None]:
-    """Each compiled program holds some memory maps, and Linux ends a process that wants more than
-    65,530 with a segmentation fault; a third of that takes 3 GB. Programs that are dropped come
-    back from the cache on disk.
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker for each core, as far as there are 2 GB of free memory for each."""
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+    told = Path("/proc/meminfo")
+    if told.exists():
+        free = int(told.read_text().partition("MemAvailable:")[2].split()[0]) * 1024
+    else:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return max(1, min(cores, free // 2_000_000_000))
 
-    To count them takes 40 ms, and a test that took little more has not compiled much.
+
+def resident() -> int:
+    """Bytes of memory that this process holds, or 0 where Linux does not say."""
+    told = Path("/proc/self/statm")
+    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0
+
+
+MOST = 1_400_000_000
+"""Bytes above which compiled programs are dropped: a test may take a few hundred MB more."""
+kept = 0
+"""Bytes that were left when programs were last dropped."""
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    """Drops compiled programs when the process has grown. They come back from the cache on disk,
+    but are traced again, so that what a drop does not free must not lead to the next one.
     """
-    began = time.monotonic()
+    global kept
     yield
-    maps = Path("/proc/self/maps")
-    if time.monotonic() - began > 0.1 and maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+    if resident() > max(MOST, kept + 300_000_000):
         jax.clear_caches()
         gc.collect()
         # What was freed is given back to the system only when glibc is asked to: gigabytes.
         getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+        kept = resident()
 
 
 @pytest.fixture(scope="session")
@@ -73,13 +93,13 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def target():
     model = tiny.model()
     return model, tiny.params(model)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def next_logits(target):
     """The target's logits after a text of at most 64 tokens, by whole forward passes without a
     cache."""

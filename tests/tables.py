@@ -5,11 +5,13 @@ known exactly.
 import itertools
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 
 from jspec import memory
+from jspec import sampling as samplings
 from jspec.memory import TreeKV
 from jspec.testing.certification.goodness import distance as distance
 from jspec.types import Output
@@ -114,3 +116,17 @@ def tree_of(tree, row):
         if above in number:
             kept.append((token, number[above]))
     return [token for token, _ in kept], [parent for _, parent in kept]
+
+
+def chooser(temperature, key, row, size):
+    """Greedy, or the argmax of log p and the position's noise."""
+    keys = samplings.row_keys(jax.random.key(key), jnp.array([row]))
+
+    def choose(logits, position):
+        if temperature == 0:
+            return np.argmax(logits)
+        noise = np.asarray(samplings.gumbel(keys, jnp.array([position]), size)[0], np.float64)
+        with np.errstate(divide="ignore"):
+            return np.argmax(np.log(oracle.probabilities(logits, temperature)) + noise)
+
+    return choose

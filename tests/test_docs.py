@@ -21,11 +21,8 @@ DIRECTIVES = {
     for page in PAGES.values()
     for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)
 }
-# Pages whose programs compile for longer than a few seconds.
-LONG = {
-    "choosing-a-drafter.md", "control.md", "index.md", "plans.md", "sharding.md", "widths.md",
-    "your-own-drafter.md", "your-own-model.md", "command-line.md",
-}  # fmt: skip
+# The page whose programs compile for two seconds; the others are slow.
+QUICK = "exactness.md"
 
 
 def find(name: str):
@@ -74,14 +71,14 @@ def is_shown(name: str, public: str) -> bool:
     return hasattr(module, "__all__") or getattr(value, "__module__", "") == module.__name__
 
 
-@pytest.mark.parametrize("name", sorted(DIRECTIVES))
-def test_the_reference_names_what_exists(name):
-    assert inspect.getdoc(find(name)), f"{name} has no docstring"
+def test_the_reference_names_what_exists():
+    missing = [name for name in DIRECTIVES if not inspect.getdoc(find(name))]
+    assert not missing, "these have no docstring"
 
 
-@pytest.mark.parametrize("name", sorted(n for n in jspec.__all__ if not n.startswith("__")))
-def test_every_public_name_is_in_the_reference(name):
-    assert f"jspec.{name}" in DIRECTIVES, f"give jspec.{name} a line in docs/api"
+def test_every_public_name_is_in_the_reference():
+    names = {f"jspec.{name}" for name in jspec.__all__ if not name.startswith("__")}
+    assert not names - DIRECTIVES, "give these a line in docs/api"
 
 
 MODULES = sorted(
@@ -90,10 +87,14 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_public_name_of_a_module_is_in_the_reference(name):
-    missing = [public for public in names_of(find(name)) if not is_shown(name, public)]
-    assert not missing, f"give these of {name} a line in docs/api"
+def test_every_public_name_of_a_module_is_in_the_reference():
+    missing = [
+        f"{name}.{public}"
+        for name in MODULES
+        for public in names_of(find(name))
+        if not is_shown(name, public)
+    ]
+    assert not missing, "give these a line in docs/api"
 
 
 def programs(page: Path) -> list[str]:
@@ -103,7 +104,7 @@ def programs(page: Path) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        pytest.param(name, marks=() if name == QUICK else pytest.mark.slow)
         for name, page in PAGES.items()
         if programs(page)
     ],
@@ -117,16 +118,19 @@ def test_the_programs_of_a_page_run_one_after_the_other(name):
     assert run.returncode == 0, run.stderr[-3000:]
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_to_files(name):
-    text = re.sub(r"^```.*?^```", "", PAGES[name].read_text("utf-8"), flags=re.DOTALL | re.M)
-    for link in re.findall(r"\]\(([^)#\s]+)", text):
-        if "://" in link:
-            # Our own repository's files, by the address that they will have.
-            _, found, path = link.partition("jspec-dev/jspec/blob/main/")
-            assert not found or (ROOT / path).exists(), f"{link} is no file"
-        else:
-            assert (PAGES[name].parent / link).exists(), f"{link} is no file"
+def test_links_lead_to_files():
+    wrong = []
+    for name, page in PAGES.items():
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.M)
+        for link in re.findall(r"\]\(([^)#\s]+)", text):
+            if "://" in link:
+                # Our own repository's files, by the address that they will have.
+                _, found, path = link.partition("jspec-dev/jspec/blob/main/")
+                exists = not found or (ROOT / path).exists()
+            else:
+                exists = (page.parent / link).exists()
+            wrong += [] if exists else [f"{name}: {link}"]
+    assert not wrong, "these links lead to no file"
 
 
 @pytest.mark.slow  # `.ci/run` has what builds the site where it runs these

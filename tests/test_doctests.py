@@ -15,6 +15,18 @@ MODULES = ["jspec"] + [
     for module in pkgutil.walk_packages(jspec.__path__, "jspec.")
     if not module.name.endswith("__main__")
 ]
+# What compiles for a second or more; other tests call the same functions quickly.
+DEAR = {
+    f"jspec.{name}"
+    for name in (
+        "costs.measuring costs.metrics decoding.artefact.write decoding.engine "
+        "decoding.programs drafters.cost_curve drafters.draft_head.eagle "
+        "drafters.draft_head.lyanna drafters.draft_model.acceptance_vector "
+        "drafters.jump_forward drafters.memory_file models.function models.heads.loading "
+        "models.heads.store processors.logits round sampling "
+        "testing.recurrent_lm types verify.functions verify.rules"
+    ).split()
+}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -24,26 +36,33 @@ class Finder(doctest.DocTestFinder):
         return super()._from_module(module, inspect.unwrap(object))
 
 
-def load(name):
-    """The module; one that runs beside another engine needs that engine."""
-    if name.startswith("jspec.cli.bench.peers."):
-        return pytest.importorskip(name, reason="an extra: peers", exc_type=ImportError)
-    return importlib.import_module(name)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module(name):
-    module = load(name)
+def check(names):
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     report: list[str] = []
-    for test in Finder(exclude_empty=True).find(module, name):
-        runner.run(test, out=report.append)
+    for name in names:
+        for test in Finder(exclude_empty=True).find(importlib.import_module(name), name):
+            runner.run(test, out=report.append)
     assert runner.failures == 0, "".join(report)
+
+
+def of(name: str) -> str:
+    """The package of a module: `jspec` itself, or a folder or file directly in it."""
+    return ".".join(name.split(".")[:2])
+
+
+@pytest.mark.parametrize("package", sorted({of(name) for name in MODULES}))
+def test_the_examples_of_a_package(package):
+    check(name for name in MODULES if of(name) == package and name not in DEAR)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(DEAR & {*MODULES}))
+def test_the_examples_of_a_module_that_compile_for_long(name):
+    check([name])
 
 
 def test_the_public_examples_are_found():
     """Or this file would hold nothing: functions behind the hook, methods and classes count."""
     finder = Finder(exclude_empty=True)
-    names = [name for name in MODULES if not name.startswith("jspec.cli.bench.peers.")]
-    found = [test for name in names for test in finder.find(importlib.import_module(name), name)]
-    assert sum(bool(test.examples) for test in found) >= 1
+    found = [test for name in MODULES for test in finder.find(importlib.import_module(name), name)]
+    assert sum(bool(test.examples) for test in found) >= 300

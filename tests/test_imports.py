@@ -7,16 +7,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import jspec
 
 ROOT = Path(jspec.__file__).parent
 
-# A room imports rooms of the lines above its own alone.
-ROOMS = [
+# Packages, layer by layer: each imports only packages of the lines above its own.
+LAYERS = [
     {"types", "_validate"},
     {"_xla"},
+    {"arrays"},
     {"memory"},
     {"protocols"},
     {"sampling", "tree"},
@@ -31,7 +30,7 @@ ROOMS = [
     {"serve"},
     {"cli"},
 ]
-FLOOR = {f"jspec.{room}": floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+LAYER = {f"jspec.{name}": layer for layer, names in enumerate(LAYERS) for name in names}
 # What a part must not import beside that, itself or anything below it.
 FORBIDDEN = {
     "jspec.verify.rules": ["jspec.tree"],
@@ -87,25 +86,27 @@ def imports(name: str) -> Iterator[str]:
                 yield full if full in MODULES else source
 
 
-def room(name: str) -> str:
+def package(name: str) -> str:
     return ".".join(name.split(".")[:2])
 
 
-def test_every_room_has_its_floor():
-    rooms = {room(name) for name in MODULES} - {"jspec", "jspec.__main__"}
-    assert rooms == set(FLOOR), "give a new room its line in ROOMS"
+def test_every_package_has_its_layer():
+    packages = {package(name) for name in MODULES} - {"jspec", "jspec.__main__"}
+    assert packages == set(LAYER), "give a new package its line in LAYERS"
 
 
-@pytest.mark.parametrize("name", sorted(set(MODULES) - {"jspec", "jspec.__main__"}))
-def test_a_module_imports_what_is_below_it(name):
-    own = room(name)
-    for imported in imports(name):
-        if (other := room(imported)) in FLOOR and other != own:
-            assert FLOOR[other] < FLOOR[own], f"{name} imports {imported}, which is above it"
-        for part, others in FORBIDDEN.items():
-            if below(name, part):
-                wrong = [other for other in others if below(imported, other)]
-                assert not wrong, f"{name} imports {imported}; {part} knows nothing of {wrong[0]}"
+def test_modules_import_what_is_below_them():
+    wrong = []
+    for name in sorted(set(MODULES) - {"jspec", "jspec.__main__"}):
+        own = package(name)
+        for imported in imports(name):
+            other = package(imported)
+            if other in LAYER and other != own and LAYER[other] >= LAYER[own]:
+                wrong.append(f"{name} imports {imported}, which is above it")
+            for part, forbidden in FORBIDDEN.items():
+                if below(name, part) and any(below(imported, other) for other in forbidden):
+                    wrong.append(f"{name} imports {imported}, which {part} must not know")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_decode_needs_few_lines():
@@ -129,14 +130,13 @@ def test_only_the_engine_and_training_compile():
         # What tests other people's models compiles them as the engine would; an artefact is lowered
         # here and compiled where it runs; the blocks of a decoder, the layers of a cache, and a
         # draft and its shapes share a trace, which inside of a program is none of its own; stacked
-        # weights are filled in place; what chooses an attention times some, and what looks for
-        # XLA's mistakes runs two.
+        # weights are filled in place, and what looks for XLA's mistakes runs two.
         compilers = (
             *("jspec.decoding", "jspec.decoding.rows", "jspec.decoding.engine", "jspec.training"),
             *("jspec.testing", "jspec.decoding.artefact", "jspec.memory", "jspec._xla.one_graph"),
             *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.adaptive"),
             *("jspec.round.continuation",),
-            *("jspec.models.block_attention.choice", "jspec._xla.compiler"),
+            "jspec._xla.compiler",
         )
         if any(below(name, part) for part in compilers):
             continue
@@ -149,14 +149,10 @@ def test_only_the_engine_and_training_compile():
         assert not wrong, f"{MODULES[name].name}:{wrong[0]} compiles; return a function instead"
 
 
-def test_only_the_peers_of_a_bench_import_other_engines():
+def test_only_what_reads_gguf_files_imports_other_engines():
     engines = {"torch", "llama_cpp", "gguf"}
-    # What reads GGUF files is as far from what others import.
-    readers = ("jspec.cli.bench.peers", "jspec.models.gguf.file")
     wrong = [name for name in MODULES for i in imports(name) if i.split(".")[0] in engines]
-    assert all(any(below(name, part) for part in readers) for name in wrong), wrong
-    # Nor is one of them imported by what every bench needs.
-    assert "jspec.cli.bench.peers" not in wrong
+    assert all(below(name, "jspec.models.gguf.file") for name in wrong), wrong
 
 
 def test_names_say_what_a_module_holds():

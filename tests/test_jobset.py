@@ -42,7 +42,7 @@ def check(manifest):
     # The name of the first pod of the first Job, as JobSet gives it.
     assert host == f"{name}-{replicated['name']}-0-0.{spec['network']['subdomain']}"
     ports = {one["containerPort"] for one in container["ports"]}
-    assert ports == {int(port), int(port) + 1}
+    assert ports == {int(port)}
     assert all(isinstance(one.get("value", ""), str) for one in given.values())
 
 
@@ -59,7 +59,7 @@ def test_the_manifest_starts_the_script():
         (("template", "spec", "containers", 0, "env", 0, "value"), "jspec-0:9911"),
         (("template", "spec", "containers", 0, "env", 0, "name"), "COORDINATOR"),
         (("template", "spec", "containers", 0, "env", 1, "value"), 2),
-        (("template", "spec", "containers", 0, "ports", 1, "containerPort"), 9913),
+        (("template", "spec", "containers", 0, "ports", 0, "containerPort"), 9912),
         (("template", "spec", "containers", 0, "command", 2), "--wait"),
     ],
 )

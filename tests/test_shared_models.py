@@ -6,6 +6,8 @@ import pytest
 import jspec
 from jspec import models
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 120
 MODELS = ["stories260k", "babyllama-target"]
 
@@ -17,10 +19,7 @@ def texts(shared):
     return [story.strip() for story in stories if len(story) > 200]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
-)
+@pytest.fixture(scope="module", params=MODELS)
 def target(request, shared):
     return models.load(shared / "models" / request.param)
 

@@ -1,1 +1,1 @@
-"""What speculation costs and gains on the accelerator at hand, or on a CPU in small."""
+"""What speculation costs and gains on the device at hand."""

@@ -1,8 +1,6 @@
 """The seconds of a forward of N tokens, t(N), by batch, beside what the device could do at best."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,15 +8,9 @@ from jaxtyping import Array, Bool, Int
 
 import jspec
 from benchmarks.accelerator.cells import Cells
-from benchmarks.accelerator.shapes import BY_LAYER, SCANNED, UNROLLED, Scale, random_cache
+from benchmarks.accelerator.shapes import Scale, random_cache
 from benchmarks.accelerator.timing import compiled, per_call
-from jspec.models import attention
-from jspec.models.linear import unembed
-from jspec.models.llama import Block, Llama, LlamaConfig
-from jspec.models.norms import RMSNorm
-from jspec.types import PyTree
-
-SECTION = "forwards"
+from jspec.models import Llama, LlamaConfig
 
 
 class Inputs(NamedTuple):
@@ -30,14 +22,6 @@ class Inputs(NamedTuple):
     cache: jspec.KVCache
 
 
-class Forward(NamedTuple):
-    """A way to run the layers, ready to be called."""
-
-    run: Callable[[], Any]
-    compile_seconds: float | None
-    trace_seconds: float | None
-
-
 def inputs(model: Llama, batch: int, width: int, past: int, capacity: int) -> Inputs:
     """A chain of `width` random tokens in each of `batch` rows."""
     tokens = jax.random.randint(jax.random.key(2), (batch, width), 0, model.vocab_size)
@@ -46,136 +30,46 @@ def inputs(model: Llama, batch: int, width: int, past: int, capacity: int) -> In
     return Inputs(tokens, positions, mask, random_cache(model, batch, past, capacity))
 
 
-def unrolled(model: Llama, params: PyTree, given: Inputs) -> Forward:
-    """All layers in one program, as decoding runs them."""
-    program = compiled(jax.jit(model.apply), params, *given)
-    return Forward(
-        lambda: program.run(params, *given), program.compile_seconds, program.trace_seconds
-    )
-
-
-def by_layer(model: Llama, params: PyTree, given: Inputs) -> Forward:
-    """One layer's program, started for every layer: it compiles in the time of one."""
-    weights, cache = params["params"], given.cache
-    enter, one, leave = (jax.jit(partial(part, model)) for part in (_enter, block, _leave))
-
-    def run() -> Any:
-        x, positions = enter(weights["embed"], given.tokens, given.positions)
-        new = []
-        for layer in range(model.num_layers):
-            x, *kv = one(
-                weights[f"layers_{layer}"], x, positions, given.mask,
-                cache.keys[layer], cache.values[layer], cache.lengths,
-            )  # fmt: skip
-            new.append(kv)
-        return leave(weights["norm"], _table(weights), x), new
-
-    return Forward(run, None, None)
-
-
-def scanned(model: Llama, params: PyTree, given: Inputs) -> Forward:
-    """The layers as a `lax.scan` over stacked weights and a stacked cache."""
-    weights = params["params"]
-    layers = [weights[f"layers_{layer}"] for layer in range(model.num_layers)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-    held = jnp.stack(given.cache.keys), jnp.stack(given.cache.values)
-    ends = {name: leaf for name, leaf in weights.items() if not name.startswith("layers_")}
-
-    def forward(ends: PyTree, stacked: PyTree, held: Any, lengths: Array, given: Inputs) -> Any:
-        x, positions = _enter(model, ends["embed"], given.tokens, given.positions)
-
-        def one(x: Array, layer: Any) -> tuple[Array, Any]:
-            weights, keys, values = layer
-            x, *kv = block(model, weights, x, positions, given.mask, keys, values, lengths)
-            return x, kv
-
-        x, new = jax.lax.scan(one, x, (stacked, *held))
-        return _leave(model, ends["norm"], _table(ends), x), new
-
-    # The cache is given stacked, and not once more by layer.
-    chain = given._replace(cache=None)
-    arguments = ends, stacked, held, given.cache.lengths, chain
-    program = compiled(jax.jit(forward), *arguments)
-    return Forward(lambda: program.run(*arguments), program.compile_seconds, program.trace_seconds)
-
-
-WAYS = {UNROLLED: unrolled, BY_LAYER: by_layer, SCANNED: scanned}
-
-
-def _enter(model: Llama, embed: Array, tokens: Array, positions: Array) -> Any:
-    return embed[tokens].astype(model.dtype), positions
-
-
-def block(
-    model: Llama, weights: PyTree, x: Array, positions: Any, mask: Array,
-    keys: Array, values: Array, lengths: Array,
-) -> Any:  # fmt: skip
-    past = attention.Past(attention.Cached(keys, values, lengths), None)
-    block = Block(model.config, model.dtype, model.param_dtype)
-    return block.apply({"params": weights}, x, positions, mask, past)
-
-
-def _leave(model: Llama, norm: PyTree, table: Array, x: Array) -> Array:
-    last = RMSNorm(model.config.norm_eps, model.dtype, model.param_dtype)
-    return unembed(last.apply({"params": norm}, x), table)
-
-
-def _table(weights: PyTree) -> Array:
-    return weights.get("head", weights["embed"])
-
-
 def read_bytes(config: LlamaConfig, itemsize: int, batch: int, width: int, capacity: int) -> int:
-    """The bytes that a forward has to read: the weights once, the tokens' embeddings, all slots."""
+    """Returns the bytes that a forward has to read: weights, embeddings of tokens, the cache."""
     layer = _products(config) // config.num_layers
     norms = (2 * config.num_layers + 1) * config.hidden_size
     head = config.vocab_size * config.hidden_size
     embeddings = batch * width * config.hidden_size
-    slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    read = layer * config.num_layers + norms + head + embeddings + batch * capacity * slot
+    position = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    read = layer * config.num_layers + norms + head + embeddings + batch * capacity * position
     return itemsize * read
 
 
 def operations(config: LlamaConfig, batch: int, width: int, capacity: int) -> int:
-    """The additions and multiplications of a forward's products, attention among them."""
+    """Counts the additions and multiplications of a forward's products, attention among them."""
     weights = _products(config) + config.vocab_size * config.hidden_size
     attended = 2 * config.num_layers * config.num_heads * config.head_dim * (capacity + width)
     return 2 * batch * width * (weights + attended)
 
 
 def _products(config: LlamaConfig) -> int:
-    """Weights of all layers' products."""
+    """Counts the weights of all layers' products."""
     wide = config.hidden_size
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     return config.num_layers * wide * (heads + 3 * config.intermediate_size)
 
 
-def plan(scale: Scale) -> list[tuple[str, int, int]]:
-    """The cells (way, batch, width), those first that say most."""
-    one, *others = scale.batches
-    first = [(UNROLLED, *sizes) for sizes in scale.whole]
-    grid = [(scale.grid, one, width) for width in scale.widths]
-    ways = [(way, one, width) for way in (SCANNED, BY_LAYER) for width in (1, scale.nodes + 1)]
-    rest = [(scale.grid, batch, width) for batch in others for width in scale.widths]
-    return list(dict.fromkeys([first[0], *grid, *first, *ways, *rest]))
-
-
 def measure(cells: Cells, scale: Scale) -> None:
-    """One row for each way, batch and width."""
-    model, itemsize = scale.model, jnp.dtype(scale.dtype).itemsize
-    for way, batch, width in plan(scale):
+    """Writes one row for each batch and width, in one program as decoding runs its layers."""
+    model, params = scale.model, scale.params
+    for batch in scale.batches:
+        for width in scale.widths:
 
-        def row(way: str = way, batch: int = batch, width: int = width) -> dict:
-            given = inputs(model, batch, width, scale.past, scale.capacity)
-            forward = WAYS[way](model, scale.params, given)
-            seconds = per_call({"forward": forward.run}, scale.repeats)["forward"]
-            logits = jax.tree.leaves(forward.run())[0]
-            return {
-                "seconds": seconds,
-                "compile_seconds": forward.compile_seconds,
-                "trace_seconds": forward.trace_seconds,
-                "bytes": read_bytes(model.config, itemsize, batch, width, scale.capacity),
-                "operations": operations(model.config, batch, width, scale.capacity),
-                "finite": bool(jnp.isfinite(logits).all()),
-            }
+            def row(batch: int = batch, width: int = width) -> dict:
+                given = inputs(model, batch, width, scale.past, scale.capacity)
+                program = compiled(jax.jit(model.apply), params, *given)
+                seconds = per_call(lambda: program.run(params, *given), scale.repeats)
+                logits = program.run(params, *given).logits
+                return {
+                    "seconds": seconds,
+                    **program.about(),
+                    "finite": bool(jnp.isfinite(logits).all()),
+                }
 
-        cells.run(row, way=way, batch=batch, width=width)
+            cells.run(row, batch=batch, width=width)

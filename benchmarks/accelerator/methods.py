@@ -16,7 +16,6 @@ from jspec import models
 from jspec._validate.errors import InputError
 from jspec.models import Loaded
 
-SECTION = "methods"
 PROMPT_TOKENS = 48
 
 

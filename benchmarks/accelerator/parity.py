@@ -13,8 +13,6 @@ from benchmarks.accelerator.methods import PROMPT_TOKENS, build, find, loaded
 from benchmarks.accelerator.shapes import Scale
 from jspec import methods as known
 
-SECTION = "parity"
-METHODS = ("auto", "token_recycling+suffix", "eagle")
 Sizes = tuple[str, str, str, int, int]
 """Model, dtype, precision, number of prompts, new tokens."""
 
@@ -44,7 +42,7 @@ def measure(cells: Cells, scale: Scale) -> None:
         sizes = name, dtype, precision, scale.prompts, scale.new_tokens
         if (target := find(cells, name, dtype)) is None:
             return
-        for method in METHODS:
+        for method in scale.parity_methods:
             if (built := build(cells, method, target, short)) is None:
                 continue
 

@@ -16,9 +16,6 @@ from jspec.models import Llama, LlamaConfig
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import PyTree, State
 
-UNROLLED, BY_LAYER, SCANNED = "one program", "layer by layer", "scanned"
-"""Ways to run the layers of a forward, see `benchmarks.accelerator.forwards`."""
-
 ALL_METHODS = (
     "auto",
     "token_recycling+suffix",
@@ -48,15 +45,11 @@ class Scale:
     name: str
     config: LlamaConfig
     dtype: str
-    grid: str
-    """The way to run the layers in the grid of batches and widths: a way that compiles fast where
-    a whole program does not."""
     batches: tuple[int, ...]
     widths: tuple[int, ...]
     """Tokens of a forward, N."""
-    whole: tuple[tuple[int, int], ...]
-    """Pairs (batch, N) of forward passes that run in one program, as decoding runs them."""
     past: int
+    """Positions of the cache that are live."""
     capacity: int
     nodes: int
     """Drafted nodes of the trees whose acceptance is forced."""
@@ -70,10 +63,11 @@ class Scale:
     copied_bytes: int
     models: tuple[str, ...] = (BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
     """Models that go on with real text: bundled names, folders or hub ids."""
-    first: tuple[str, ...] = ("plain", "token_recycling", "auto")
-    """Methods whose rounds are timed before all else."""
+    round_methods: tuple[str, ...] = ("token_recycling", "auto", "suffix")
+    """Methods whose rounds are timed; they need no more of a target than its shape."""
     methods: tuple[str, ...] = ALL_METHODS
-    """Names of methods; those that the library or a model does not have are left out."""
+    """Methods on real text; those that the library or a model does not have are left out."""
+    parity_methods: tuple[str, ...] = ("auto", "token_recycling+suffix", "eagle")
     precisions: tuple[tuple[str, str], ...] = PRECISIONS
     """In which drafted tokens are compared with plain ones."""
     needs: int = 0
@@ -92,12 +86,10 @@ class Scale:
 
 ON_ACCELERATORS: dict[str, Any] = dict(
     dtype="bfloat16",
-    grid=BY_LAYER,
-    batches=(1, 8, 32, 64, 16, 4, 2),
-    widths=(1, 16, 64, 81, 128, 32, 8, 4, 2),
-    whole=((1, 1), (1, 64)),
-    past=256,
-    capacity=512,
+    batches=(1, 16, 2, 8, 32),
+    widths=(1, 64, 2, 16, 81, 128, 256, 512, 768, 4, 8, 32),
+    past=512,
+    capacity=1024,
     nodes=63,
     num_rounds=32,
     repeats=5,
@@ -109,12 +101,12 @@ ON_ACCELERATORS: dict[str, Any] = dict(
 SCALES = {
     scale.name: scale
     for scale in (
-        # Llama-3.1-8B, of which every program is compiled ahead of time: `ahead`.
+        # Llama-2-7B.
         Scale(
-            "8B",
-            LlamaConfig(128256, 4096, 14336, 32, 32, 8, 128, 8192),
+            "7B",
+            LlamaConfig(32000, 4096, 11008, 32, 32, 32, 128, 4096),
             needs=40 << 30,
-            **{**ON_ACCELERATORS, "past": 1000, "capacity": 2048},
+            **ON_ACCELERATORS,
         ),
         # Llama-3.2-3B.
         Scale(
@@ -123,21 +115,19 @@ SCALES = {
             needs=14 << 30,
             **ON_ACCELERATORS,
         ),
-        # TinyLlama-1.1B. Its layers are too small to be started one by one from the host.
+        # TinyLlama-1.1B.
         Scale(
             "1B",
             LlamaConfig(32000, 2048, 5632, 22, 32, 4, 64, 2048),
             needs=5 << 30,
-            **{**ON_ACCELERATORS, "grid": UNROLLED},
+            **ON_ACCELERATORS,
         ),
         Scale(
             "9M",
             LlamaConfig(8192, 256, 704, 6, 4, 4, 64, 1024),
             dtype="float32",
-            grid=UNROLLED,
             batches=(1, 4),
             widths=(1, 8, 32, 4, 16),
-            whole=((1, 1), (1, 8)),
             past=64,
             capacity=192,
             nodes=7,
@@ -156,10 +146,8 @@ SCALES = {
             "tiny",
             LlamaConfig(64, 16, 24, 2, 2, 1, 8, 64),
             dtype="float32",
-            grid=UNROLLED,
             batches=(1, 2),
             widths=(1, 4),
-            whole=((1, 1),),
             past=8,
             capacity=64,
             nodes=7,
@@ -170,8 +158,9 @@ SCALES = {
             new_tokens=8,
             copied_bytes=1 << 16,
             models=(BUNDLED_DRAFT,),
-            first=("plain", "prompt_lookup"),
+            round_methods=("prompt_lookup",),
             methods=("prompt_lookup", "eagle"),
+            parity_methods=("prompt_lookup",),
             precisions=PRECISIONS[:1],
         ),
     )
@@ -179,14 +168,14 @@ SCALES = {
 
 
 def fitting(memory: int | None) -> Scale:
-    """The largest scale for a device of so much memory; None is a CPU."""
+    """Returns the largest scale for a device of so much memory; None is a CPU."""
     return next(
         scale for scale in SCALES.values() if scale.needs <= (0 if memory is None else memory)
     )
 
 
 def random_weights(model: Llama) -> PyTree:
-    """Weights as at the start of training, leaf by leaf: few small programs, and no host copy."""
+    """Makes weights as at the start of training, leaf by leaf: few programs, and no host copy."""
     tokens, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
     shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens, mask)
     leaves, structure = jax.tree.flatten(shapes)
@@ -205,7 +194,7 @@ def _normal(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
 
 
 def random_cache(model: CausalLM, batch: int, past: int, capacity: int) -> jspec.KVCache:
-    """A cache of random keys and values, `past` of its slots live in every row."""
+    """Makes a cache of random keys and values, `past` of its positions live in every row."""
     empty = jax.eval_shape(partial(model.init_memory, batch, capacity))
     leaves, structure = jax.tree.flatten((empty.keys, empty.values))
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -218,7 +207,7 @@ def random_state(
     model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, batch: int,
     past: int, capacity: int,
 ) -> State:  # fmt: skip
-    """A state in the middle of a generation, as `jspec.prefill` shapes it, without its forward.
+    """Makes a state in the middle of a generation, as `jspec.prefill` shapes it, without a forward.
 
     The drafter knows nothing of the text before; its rounds cost what they always cost.
     """

@@ -25,8 +25,8 @@ from benchmarks.dyspec.counts import DRAFT_TEMPERATURE
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from jspec import round as rounds
-from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
+from jspec.drafters.draft_model.draft_model import DraftModel
+from jspec.drafters.draft_model.model_scorer import NUM_FIRST, ModelScorer
 from jspec.memory import TreeKV
 from jspec.protocols import CausalLM
 from jspec.types import Frame, PyTree, State, Tree, Verdict

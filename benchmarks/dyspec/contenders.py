@@ -13,7 +13,7 @@ from benchmarks.model_pairs import Pair
 from benchmarks.texts import Prompts, continued, join
 from benchmarks.whole_rounds import Decoding
 from jspec.drafters.draft_model import acceptance_vector, sequoia_tree
-from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.draft_model.draft_model import DraftModel
 from jspec.protocols import Drafter
 from jspec.types import PyTree
 from jspec.verify import schemes

@@ -15,9 +15,9 @@ from benchmarks.model_pairs import Subject
 from benchmarks.pieces import Piece
 from benchmarks.texts import Prompts
 from jspec import round as rounds
-from jspec._xla.top_k import top_k
-from jspec.drafters.draft_head.base import HeadState, top_k_draw
+from jspec.arrays.top_k import top_k
 from jspec.drafters.draft_head.eagle import HeadScorer, joint_probability
+from jspec.drafters.draft_head.head_drafter import HeadState, top_k_draw
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import FUSED
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer

@@ -18,7 +18,7 @@ from jspec.drafters.draft_head.lyanna_resampling import Resampling
 from jspec.models import Loaded, heads
 from jspec.models.heads.lyanna import LyannaHead
 from jspec.models.heads.store import RECORD
-from jspec.models.huggingface import settings
+from jspec.models.huggingface import config_json
 from jspec.types import PyTree
 
 DEPTH, WIDTH = 3, 4
@@ -52,7 +52,7 @@ class Run:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        return settings.read(self.folder / "settings.json").values
+        return config_json.read(self.folder / "settings.json").values
 
     @cached_property
     def curve(self) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ class Run:
     @cached_property
     def digest(self) -> str:
         """A text that tells the weights of this run from those of another."""
-        record = settings.read(self.folder / "head" / RECORD)
+        record = config_json.read(self.folder / "head" / RECORD)
         return str(record.get("weights"))[:16]
 
     def load(self, target: Loaded) -> Head:

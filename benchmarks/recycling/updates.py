@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 import jspec
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 
 

@@ -21,7 +21,7 @@ from benchmarks.rsd.settings import TEMPERATURES
 from benchmarks.rsd.verifiers import optimal
 from benchmarks.texts import continued
 from jspec import sampling as samplings
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.drafters.draft_model import acceptance_vector
 from jspec.verify import schemes
 

@@ -1,14 +1,12 @@
-"""A friend's requests while hostile clients are at work, and the end of a server under attack.
+"""A friend's requests while hostile clients are at work.
 
 python -m benchmarks.serving.hostile                      # a minute of eight hostile clients
-python -m benchmarks.serving.hostile --ends 50            # SIGTERM to 50 servers under attack
 """
 
 import asyncio
 import http.client
 import json
 import multiprocessing
-import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,34 +20,16 @@ from benchmarks.harness import command, console, headline
 from benchmarks.serving.attacks import Attack, Told, serving
 from benchmarks.serving.process import ServerProcess
 
-_BEGIN = 3
-"""Seconds from the begin of an attack to the SIGTERM."""
-_DRAIN = 2
-"""Of servers that are ended: the option `--drain-seconds`."""
-_MORE = 2
-"""Seconds that the end may take beyond it."""
-
 
 def main(
     model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-800k",
     clients: Annotated[int, typer.Option(min=1, help="hostile clients at once")] = 8,
     seconds: Annotated[int, typer.Option(min=1, help="of the attack")] = 60,
-    ends: Annotated[int, typer.Option(min=0, help="servers that are ended; 0: none")] = 0,
     seed: Annotated[int, typer.Option(help="of what is sent")] = 0,
 ) -> None:
-    """Says what a friend waits alone and under attack, or how long the end of a server takes."""
-    what = f"{ends} ends" if ends else f"{seconds} s"
-    headline(f"{model}: {clients} hostile clients, {what}")
-    with serving(model) as serve:
-        if ends:
-            _end_all(model, serve, clients, ends, seed)
-        else:
-            _befriend(model, serve, clients, seconds, seed)
-
-
-def _befriend(model: str, serve: list[str], clients: int, seconds: int, seed: int) -> None:
-    """A friend's requests alone, and beside hostile clients."""
-    with ServerProcess(serve) as server:
+    """Says what a friend waits alone, beside hostile clients, and afterwards."""
+    headline(f"{model}: {clients} hostile clients, {seconds} s")
+    with serving(model) as serve, ServerProcess(serve) as server:
         _waits(server.url, model, 20)  # what is read and made once is
         alone, before = _waits(server.url, model, 50), server.megabytes
         here, there = multiprocessing.Pipe(duplex=False)
@@ -138,38 +118,6 @@ def _own(process: int) -> float:
         kinds = ("Private_Clean:", "Private_Dirty:")
         return sum(int(text.split(kind)[1].split()[0]) for kind in kinds) / 1024
     return 0.0
-
-
-def _end_all(model: str, serve: list[str], clients: int, ends: int, seed: int) -> None:
-    """Starts servers, attacks them, and tells them to end."""
-    took = []
-    for number in range(ends):
-        with ServerProcess(
-            [*serve, "--method", "prompt_lookup", "--drain-seconds", str(_DRAIN)]
-        ) as server:
-            here, there = multiprocessing.Pipe(duplex=False)
-            arguments = server.url, model, clients, 60, seed + number, there
-            attack = multiprocessing.get_context("spawn").Process(target=_attack, args=arguments)
-            attack.start()
-            here.recv()
-            time.sleep(_BEGIN)
-            began = time.monotonic()
-            server.process.send_signal(signal.SIGTERM)
-            code = server.process.wait()
-            took.append(time.monotonic() - began)
-            attack.kill()
-            attack.join()
-            server.read_all()
-            late = took[-1] > _DRAIN + _MORE
-            if late or code or any("Traceback" in line for line in server.said):
-                console.print(f"{number}: {took[-1]:.1f} s, exit code {code}: {server.said[-5:]}")
-    within = sum(one <= _DRAIN + _MORE for one in took)
-    console.print(
-        f"{within} of {ends} ended within {_DRAIN + _MORE} s, median {np.median(took):.1f}, at "
-        f"most {max(took):.1f} s"
-    )
-    if within < ends:
-        raise SystemExit(1)
 
 
 if __name__ == "__main__":

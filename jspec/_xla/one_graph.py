@@ -36,7 +36,7 @@ def asked() -> bool:
 
     They are not by default: no GPU has run it here. What it saves is small where a round waits once
     or a few times, and when XLA's own graphs of loops were wrong, they took another branch or ended
-    the process. `benchmarks/accelerator` measures both.
+    the process. `benchmarks.accelerator` measures either.
 
     Raises:
         InputError: if the switch is neither 0 nor 1.

@@ -1,7 +1,10 @@
-"""The command `jspec certify`. The work is in `certification`, so that `--help` needs no JAX."""
+"""The command `jspec certify`: whether a method changes a token of a model."""
 
+import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,8 +12,15 @@ from jspec._validate.errors import InputError
 from jspec.cli import options
 from jspec.cli.bench import questions as asking
 from jspec.cli.parsers import integer, number
+from jspec.methods import BUNDLED
 from jspec.sessions import method_choice
 from jspec.sessions.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from jspec.sessions.session import Session
+
+_LONGEST = 32
+"""Most tokens behind a prompt that are compared bit by bit."""
 
 
 def certify(
@@ -61,8 +71,7 @@ def certify(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Draws of the G-test, for schemes that draw; four times as many find half the "
-            "deviation.",
+            help="Draws of the G-test, for schemes that draw.",
         ),
     ] = 4096,
     dtype: options.Dtype = None,
@@ -79,7 +88,7 @@ def certify(
         bool, typer.Option("--json", help="One JSON object instead of the report.")
     ] = False,
 ) -> int:
-    """Check that a method changes no token of a model, and say how sure that is.
+    """Check that a method changes no token of a model.
 
     Drafted texts are compared with plain ones, greedy and sampled; each divergence is found to be a
     tie of rounding or a bug. Exit code 0: lossless within what was tested; 1: not; 2: bad input.
@@ -110,12 +119,93 @@ def certify(
     asked = asking.choose(asked, limit)
 
     # From here on JAX is imported.
-    from jspec.cli import certification
+    from jspec.cli.bench.chat import wording
+    from jspec.cli.prompts import Prompt, encode
     from jspec.sessions import compilation
     from jspec.sessions import session as sessions
+    from jspec.sessions.batches import interruptible
 
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype, kv_dtype)
-    if bitwise:
-        return certification.compare_bits(session, model, asked, settings, as_json)
-    return certification.run(session, model, asked, settings, draws, as_json)
+    target, network = session.target, session.built.model
+    worded = wording(target)
+    texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in asked]
+    ids = encode(texts, target.tokenizer, network.vocab_size, network.context)
+    check = _compare_bits if bitwise else _certified
+    found, said, code = interruptible(lambda: check(session, ids, settings, draws))
+    _progress("")
+    if as_json:
+        sys.stdout.write(json.dumps({"model": model or BUNDLED, **found}) + "\n")
+    else:
+        print(f"{model or BUNDLED}, {_dtypes(target.model)}, {said}")
+    return code
+
+
+def _certified(
+    session: "Session", ids: list[list[int]], settings: RunSettings, draws: int
+) -> tuple[dict[str, Any], str, int]:
+    """Certifies the session's method: what was found, its lines, and the exit code."""
+    from jspec.testing import certify
+
+    target, built, choice = session.target, session.built, session.choice
+    sampling = settings.sampling
+    assert sampling is not None, "the temperature was found to be above 0"
+    found = certify(
+        built.model, target.params, built.drafter, built.drafter_params,
+        prompts=ids, max_new_tokens=settings.max_new_tokens,
+        batch_size=min(settings.batch_size, len(ids)),
+        eos=None if settings.ignore_eos else target.eos,
+        sampling=sampling, key=settings.seed, num_draws=draws, said=_progress,
+    )  # fmt: skip
+    used = {"method": choice.method.name, "options": dict(choice.options)}
+    written = found.as_dict()
+    written["settings"] |= used
+    head = (
+        f"{choice.method.name} (scheme {choice.scheme}), {found.settings['device']}: {len(ids)} "
+        f"prompts, {settings.max_new_tokens} tokens each\n"
+    )
+    return written, f"{head}{found}", found.exit_code
+
+
+def _compare_bits(
+    session: "Session", ids: list[list[int]], settings: RunSettings, draws: int
+) -> tuple[dict[str, Any], str, int]:
+    """Compares forward passes of trees with those of one token on texts of the model's own."""
+    import jax
+    import numpy as np
+
+    import jspec
+    from jspec._xla import compiler
+    from jspec.testing import check_bits
+
+    del draws
+    target = session.target
+    length, texts = min(settings.max_new_tokens, _LONGEST), []
+    for prompt in ids:
+        row = np.array([prompt], np.int32)
+        written = jspec.decode(target.model, target.params, row, max_new_tokens=length)
+        texts.append([*prompt, *written.tokens[0, : written.lengths[0]].tolist()])
+    found = check_bits(
+        target.model, target.params, texts, batch_size=min(settings.batch_size, len(texts)),
+        seed=settings.seed, said=_progress,
+    )  # fmt: skip
+    wrong = compiler.wrong()
+    warning = "" if wrong is None else f"\nWarning: {wrong}."
+    said = f"{jax.devices()[0].device_kind}\n{found}{warning}"
+    return asdict(found), said, 0 if found.equal else 1
+
+
+def _dtypes(network: Any) -> str:
+    """Names the dtypes of a model's activations, weights, keys and values."""
+    from jspec.models.eight_bits import called
+
+    said, weights = called(network.dtype), called(network.param_dtype)
+    if weights != said:
+        said += f", weights in {weights}"
+    return said if network.kv_dtype is None else f"{said}, keys in {called(network.kv_dtype)}"
+
+
+def _progress(line: str) -> None:
+    """Shows how far it is, where somebody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ import jspec
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RunStopped
 from jspec._xla import compiler
-from jspec.cli import dropping, options, prompts
+from jspec.cli import dropping, gone, options, prompts
 from jspec.cli.bench.command import bench
 from jspec.cli.certify_command import certify
 from jspec.cli.chat_command import chat
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except ClickException as error:
         if message := error.format_message():  # none: a group of commands has shown its help
-            complain(message)
+            complain(gone.replacement(arguments) or message)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED

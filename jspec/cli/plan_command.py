@@ -1,8 +1,10 @@
-"""The command `jspec plan`: what a model and a method will hold and take, before they run."""
+"""The command `jspec plan`: compiles what a model and a method will run, and shows its size."""
 
+import json
 import os
 import re
-from typing import Annotated
+import sys
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +16,7 @@ from jspec.methods import BUNDLED
 from jspec.sessions import method_choice
 
 DOES_NOT_FIT = 3
-"""The exit code of a plan that does not fit the memory of its devices."""
+"""The exit code of programs that hold more than the memory of their devices."""
 _MOST_DEVICES = 2**16
 
 
@@ -55,23 +57,13 @@ def plan(
     ] = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
-    device: Annotated[
+    topology: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Such as v5e, v5p, v6e, H100, H200, A100, or figures: "
-            "memory=24e9,bandwidth=1e12,flops=165e12.",
+            help="Chips that need not be here: a slice of TPUs, such as v5e:2x4, or the GPUs of a "
+            "host, such as h100:8.",
             show_default="this machine's",
-        ),
-    ] = None,
-    num_devices: Annotated[
-        int | None,
-        typer.Option(
-            "--devices",
-            parser=integer,
-            metavar="N",
-            help="So many, over which the weights are split.",
-            show_default="1, or those of --topology",
         ),
     ] = None,
     mesh: Annotated[
@@ -79,31 +71,7 @@ def plan(
         typer.Option(
             metavar="AXES",
             help="Devices for the rows and for the weights, such as data=2,model=4.",
-            show_default=False,
-        ),
-    ] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A slice of TPUs, such as v5e:2x4, or the GPUs of a host, such as h100:8.",
-            show_default=False,
-        ),
-    ] = None,
-    compiled: Annotated[
-        bool,
-        typer.Option(
-            "--compile",
-            help="Compile the programs, for this machine or for the --topology, which need not be "
-            "here, and take temporaries and flops from XLA.",
-        ),
-    ] = False,
-    compile_layers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FEW,MORE",
-            help="Compile so many layers, and put all of them on the line through the two.",
-            show_default="all layers",
+            show_default="model=1, or all of --topology",
         ),
     ] = None,
     scan_layers: Annotated[
@@ -116,48 +84,84 @@ def plan(
         bool, typer.Option("--json", help="One JSON object instead of the table.")
     ] = False,
 ) -> int:
-    """Say what a model holds and takes on every device, before it is there.
+    """Compile the programs of a model and a method, and say what XLA says of them.
 
-    No weights are read, but for a method with a trained head. All figures are predicted, none is
-    measured. Exit code 0: it fits; 3: it does not; 2: bad input.
+    Nothing is run, and no weights are read but for a method with a trained head. Exit code 0: the
+    programs fit the memory of a device; 3: they do not; 2: bad input.
     """
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)
-    axes = _axes(mesh, num_devices)
-    few_layers = _layers(compile_layers)
-    if few_layers and not compiled:
-        raise InputError("--compile-layers was given without --compile; add it, or leave it out")
+    axes = _axes(mesh)
     if topology is not None:
-        if device is not None:
-            raise InputError(
-                f"--topology {topology} and --device {device} were both given; a topology says "
-                "which device it is of, so leave --device out"
-            )
         # What is traced runs here, whatever it is compiled for.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     # From here on JAX is imported.
-    from jspec.cli import planning
+    import jax
+
+    from jspec import models
+    from jspec._xla import backend
+    from jspec.costs import devices
+    from jspec.models.published_shapes import SHAPES
+    from jspec.planning import Programs, Topology, mesh_here
     from jspec.sessions import compilation
 
     compilation.keep_on_disk()
-    asked = planning.PlanOptions(
-        model or BUNDLED, draft, choice, dtype, rows, max_model_len, max_new_tokens, device, axes,
-        topology, compiled, few_layers, scan_layers, kv_dtype,
-    )  # fmt: skip
-    return 0 if planning.run(asked, as_json) else DOES_NOT_FIT
+    named = None if topology is None else Topology.of(topology)
+    axes = axes or {"data": 1, "model": 1 if named is None else named.num_devices}
+    if named is not None and axes["data"] * axes["model"] != named.num_devices:
+        raise InputError(
+            f"the mesh data={axes['data']},model={axes['model']} has "
+            f"{axes['data'] * axes['model']} devices and {named.name} has {named.num_devices}; "
+            f"give axes whose product is {named.num_devices}"
+        )
+    name, picked = model or BUNDLED, choice.method
+    if picked.needs_training and name in SHAPES:
+        raise InputError(
+            f"method {picked.name} has a trained head, and {name} has none; take another method, "
+            "or a model with a head"
+        )
+    device = devices.here() if named is None else named.device
+    with backend.planned(device.platform):
+        laid_out: Any = {"scan_layers": scan_layers, "kv_dtype": kv_dtype}
+        # A head is known by the weights of its target.
+        read = models.load if picked.needs_training else models.shapes
+        target = read(name, dtype, **laid_out)
+        drafts = None if draft is None else models.shapes(draft, dtype, kv_dtype=kv_dtype)
+        built = picked.build(target, drafts, **choice.options)
+    context = built.model.context
+    capacity = min(context or 2048, 2048) if max_model_len is None else max_model_len
+    check_integer("--rows", rows, 1, None)
+    check_integer("--max-model-len", capacity, 2, context, "the model's context")
+    # A short context is half prompt, half output.
+    new = min(128, capacity // 2) if max_new_tokens is None else max_new_tokens
+    check_integer("--max-new-tokens", new, 1, capacity - 1, "below --max-model-len")
+    chips = mesh_here(**axes) if named is None else named.mesh(**axes)
+    programs = Programs(
+        built.model, target.params, built.drafter, built.drafter_params, chips, rows, capacity, new
+    )
+    found = [programs.prefill(), programs.rounds()]
+    usable = devices.usable(device)
+    fits = max(each.held for each in found) <= usable
+    head = {
+        "model": name, "method": picked.name, "rows": rows, "capacity": capacity,
+        "device": device.name, "mesh": axes, "usable": usable, "fits": fits,
+    }  # fmt: skip
+    if as_json:
+        sys.stdout.write(json.dumps(head | {"programs": [each.as_dict() for each in found]}) + "\n")
+    else:
+        _show(head, found, jax.__version__)
+    return 0 if fits else DOES_NOT_FIT
 
 
-def _axes(mesh: str | None, num_devices: int | None) -> dict[str, int] | None:
-    """The axes that `--mesh` or `--devices` gives; None: neither was given.
+def _axes(mesh: str | None) -> dict[str, int] | None:
+    """Reads the axes of `--mesh`.
 
     Raises:
-        InputError: if they are no axes, or disagree.
+        InputError: if they are not axes.
     """
-    if num_devices is not None:
-        check_integer("--devices", num_devices, 1, _MOST_DEVICES)
     if mesh is None:
-        return None if num_devices is None else {"data": 1, "model": num_devices}
+        return None
     axes: dict[str, int] = {}
     for part in mesh.split(","):
         name, size = (text.strip() for text in part.partition("=")[::2])
@@ -167,21 +171,49 @@ def _axes(mesh: str | None, num_devices: int | None) -> dict[str, int] | None:
             )
         axes[name] = int(size)
         check_integer(f"{name} of --mesh", axes[name], 1, _MOST_DEVICES)
-    found = {"data": 1, "model": 1} | axes
-    total = found["data"] * found["model"]
-    if num_devices not in (None, total):
-        raise InputError(
-            f"--mesh {mesh} has {total} devices and --devices is {num_devices}; leave one out"
-        )
-    return found
+    return {"data": 1, "model": 1} | axes
 
 
-def _layers(given: str | None) -> tuple[int, ...]:
-    """The two numbers of layers of `--compile-layers`."""
-    if given is None:
-        return ()
-    parts = given.split(",")
-    numbers = tuple(int(part) for part in parts if part.strip().isdecimal())
-    if len(numbers) != len(parts) or len(numbers) != 2 or not 0 < numbers[0] < numbers[1]:
-        raise InputError(f"--compile-layers is {given!r}; pass two rising numbers, such as 4,8")
-    return numbers
+def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
+    """Prints the programs as a table, what a GPU launches, and whether they fit."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    count = head["mesh"]["data"] * head["mesh"]["model"]
+    print(
+        f"{head['model']}, method {head['method']}, {head['rows']} x {head['capacity']} tokens, on "
+        f"{count} x {head['device']} (data={head['mesh']['data']}, model={head['mesh']['model']}); "
+        f"XLA of JAX {version}, figures of one device"
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("program")
+    for title in ("arguments", "temporaries", "GFLOP", "accessed", "code", "compiled in"):
+        table.add_column(title, justify="right")
+    for each in found:
+        table.add_row(
+            each.function, _size(each.arguments), _size(each.temporaries),
+            f"{each.flops / 1e9:.4g}", _size(each.accessed), _size(each.code),
+            f"{each.seconds:.0f} s",
+        )  # fmt: skip
+    console.print(table)
+    for each in found:
+        if (launches := each.launches) is not None:
+            print(
+                f"A round of each width launches {launches.kernels} kernels and copies, in "
+                f"{launches.graphs} graphs and {launches.alone} alone, and waits "
+                f"{launches.waits} times; {launches.exchanges} exchanges between devices of "
+                f"{_size(launches.exchanged)}."
+            )
+    most, usable = max(each.held for each in found), head["usable"]
+    verdict = "fits" if head["fits"] else "does not fit"
+    print(f"It {verdict}: a device holds {_size(most)}, and has {_size(usable)}.")
+
+
+def _size(count: float) -> str:
+    """Bytes in words, three digits."""
+    for unit, amount in (("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        if count < 999.5 * amount:
+            return f"{count / amount:.3g} {unit}"
+    return f"{count / 1e12:.3g} TB"

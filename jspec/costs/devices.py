@@ -1,4 +1,4 @@
-"""Memory, bandwidth and peak arithmetic of devices, from their vendors' data sheets."""
+"""Lists memory, bandwidth and peak arithmetic of devices, from their vendors' data sheets."""
 
 import os
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ _GPU_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 @dataclass(frozen=True)
 class Device:
-    """The figures of a device that a plan needs.
+    """The figures of a device.
 
     Example:
         >>> v5e = find("v5e")
@@ -31,62 +31,57 @@ class Device:
     """Bytes a second of its memory."""
     flops: float
     """Dense bfloat16 operations a second; an addition and a multiplication are two."""
-    link: float
-    """Bytes a second that it sends to its neighbours."""
     kind: str = ""
     """Its `device_kind` in JAX."""
     source: str = ""
 
 
-def _tpu(name: str, kind: str, gib: float, bandwidth: float, flops: float, link: float) -> Device:
+def _tpu(name: str, kind: str, gib: float, bandwidth: float, flops: float) -> Device:
     # XLA keeps a part of the memory, which is not counted; the rest is what its messages of
     # exhausted memory say.
     generation = name.split()[1]
     where = f"https://docs.cloud.google.com/tpu/docs/{generation}"
-    return Device(name, "tpu", int(gib * _GIB), bandwidth, flops, link, kind, where)
+    return Device(name, "tpu", int(gib * _GIB), bandwidth, flops, kind, where)
 
 
-def _gpu(
-    name: str, kind: str, gb: float, bandwidth: float, flops: float, link: float, sheet: str
-) -> Device:
-    return Device(name, "gpu", int(gb * 1e9), bandwidth, flops, link, kind, sheet)
+def _gpu(name: str, kind: str, gb: float, bandwidth: float, flops: float, sheet: str) -> Device:
+    return Device(name, "gpu", int(gb * 1e9), bandwidth, flops, kind, sheet)
 
 
 _H100 = "https://www.nvidia.com/en-us/data-center/h100/"
 _A100 = "https://www.nvidia.com/en-us/data-center/a100/"
-# A link counts one way: half of what vendors call bidirectional.
 TABLE = (
-    _tpu("TPU v5e", "TPU v5 lite", 15.75, 0.819e12, 197e12, 200e9),
-    _tpu("TPU v5p", "TPU v5", 95.74, 2.765e12, 459e12, 600e9),
-    _tpu("TPU v6e", "TPU v6 lite", 31.25, 1.638e12, 918e12, 400e9),
-    _gpu("H100", "NVIDIA H100 80GB HBM3", 80, 3.35e12, 989e12, 450e9, sheet=_H100),
-    _gpu("H100 PCIe", "NVIDIA H100 PCIe", 80, 2.0e12, 756e12, 64e9, sheet=_H100),
-    _gpu("H200", "NVIDIA H200", 141, 4.8e12, 989e12, 450e9,
+    _tpu("TPU v5e", "TPU v5 lite", 15.75, 0.819e12, 197e12),
+    _tpu("TPU v5p", "TPU v5", 95.74, 2.765e12, 459e12),
+    _tpu("TPU v6e", "TPU v6 lite", 31.25, 1.638e12, 918e12),
+    _gpu("H100", "NVIDIA H100 80GB HBM3", 80, 3.35e12, 989e12, sheet=_H100),
+    _gpu("H100 PCIe", "NVIDIA H100 PCIe", 80, 2.0e12, 756e12, sheet=_H100),
+    _gpu("H200", "NVIDIA H200", 141, 4.8e12, 989e12,
          sheet="https://www.nvidia.com/en-us/data-center/h200/"),
-    _gpu("GH200", "NVIDIA GH200 480GB", 96, 4.0e12, 989e12, 450e9,
+    _gpu("GH200", "NVIDIA GH200 480GB", 96, 4.0e12, 989e12,
          sheet="https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/"),
-    _gpu("B200", "NVIDIA B200", 180, 8.0e12, 2250e12, 900e9,
+    _gpu("B200", "NVIDIA B200", 180, 8.0e12, 2250e12,
          sheet="https://www.nvidia.com/en-us/data-center/dgx-b200/"),
-    _gpu("A100", "NVIDIA A100-SXM4-80GB", 80, 2.039e12, 312e12, 300e9, sheet=_A100),
-    _gpu("A100 40GB", "NVIDIA A100-SXM4-40GB", 40, 1.555e12, 312e12, 300e9, sheet=_A100),
-    _gpu("L40S", "NVIDIA L40S", 48, 0.864e12, 362e12, 32e9,
+    _gpu("A100", "NVIDIA A100-SXM4-80GB", 80, 2.039e12, 312e12, sheet=_A100),
+    _gpu("A100 40GB", "NVIDIA A100-SXM4-40GB", 40, 1.555e12, 312e12, sheet=_A100),
+    _gpu("L40S", "NVIDIA L40S", 48, 0.864e12, 362e12,
          sheet="https://www.nvidia.com/en-us/data-center/l40s/"),
-    _gpu("L4", "NVIDIA L4", 24, 0.3e12, 121e12, 32e9,
+    _gpu("L4", "NVIDIA L4", 24, 0.3e12, 121e12,
          sheet="https://www.nvidia.com/en-us/data-center/l4/"),
-    _gpu("RTX 4090", "NVIDIA GeForce RTX 4090", 24, 1.008e12, 165e12, 32e9,
+    _gpu("RTX 4090", "NVIDIA GeForce RTX 4090", 24, 1.008e12, 165e12,
          sheet="NVIDIA Ada GPU Architecture, whitepaper, table 2"),
-    _gpu("V100", "Tesla V100-SXM2-16GB", 16, 0.9e12, 125e12, 150e9,
+    _gpu("V100", "Tesla V100-SXM2-16GB", 16, 0.9e12, 125e12,
          sheet="https://www.nvidia.com/en-us/data-center/v100/"),
-    _gpu("T4", "Tesla T4", 16, 0.32e12, 65e12, 16e9,
+    _gpu("T4", "Tesla T4", 16, 0.32e12, 65e12,
          sheet="https://www.nvidia.com/en-us/data-center/tesla-t4/"),
 )  # fmt: skip
 """Figures as the sources said them in November 2026, dense operations without sparsity."""
 
 GUESSES = {
-    # Two cores of a server. Their arithmetic is in the form of the curve, see `roofline`.
-    "cpu": Device("CPU", "cpu", 0, 25e9, 1e12, 10e9),
-    "gpu": Device("GPU of unknown figures", "gpu", 0, 1.5e12, 192e12, 32e9),
-    "tpu": Device("TPU of unknown figures", "tpu", 0, 1.5e12, 192e12, 200e9),
+    # Two cores of a server. Their arithmetic is in the form of the curve, see `prior`.
+    "cpu": Device("CPU", "cpu", 0, 25e9, 1e12),
+    "gpu": Device("GPU of unknown figures", "gpu", 0, 1.5e12, 192e12),
+    "tpu": Device("TPU of unknown figures", "tpu", 0, 1.5e12, 192e12),
 }
 """Where no vendor says it, by platform."""
 
@@ -94,21 +89,16 @@ GUESSES = {
 def find(name: str) -> Device:
     """The device of a name, such as "H100", "v5e" or "TPU v5e", in capitals or not.
 
-    A device of one's own is a list of figures, `"memory=24e9,bandwidth=1e12,flops=165e12"`, and
-    may have a `link` and a `platform`.
-
     Args:
-        name: as in the table, or the figures.
+        name: as in the table.
 
     Raises:
-        InputError: if there is none of that name, or a figure is missing or no number.
+        InputError: if the table has no such name.
 
     Example:
         >>> find("h200").bandwidth
         4800000000000.0
     """
-    if "=" in name:
-        return _described(name)
     wanted = _plain(name)
     if wanted == "cpu":
         return here(jax.devices("cpu")[0])
@@ -116,10 +106,7 @@ def find(name: str) -> Device:
         if wanted in (_plain(device.name), _plain(device.name.split()[-1]), _plain(device.kind)):
             return device
     known = ", ".join(device.name for device in TABLE)
-    raise InputError(
-        f"device {name!r} is unknown; take one of {known}, cpu, or give its figures as "
-        '"memory=24e9,bandwidth=1e12,flops=165e12"'
-    )
+    raise InputError(f"device {name!r} is unknown; take one of {known} or cpu")
 
 
 def here(device: Any = None) -> Device:
@@ -172,34 +159,3 @@ def _gpu_fraction() -> float:
 
 def _plain(name: str) -> str:
     return name.lower().replace(" ", "").replace("-", "").replace("_", "")
-
-
-def _described(text: str) -> Device:
-    """The device of figures such as "memory=24e9,bandwidth=1e12,flops=165e12"."""
-    parts = (part.partition("=") for part in text.split(","))
-    given = {name.strip(): value.strip() for name, _, value in parts}
-    numbers = ("memory", "bandwidth", "flops", "link")
-    if wrong := [name for name in given if name not in (*numbers, "platform")]:
-        raise InputError(
-            f"device has the figure {wrong[0]!r}; give memory, bandwidth, flops, link and platform"
-        )
-    platform = given.pop("platform", "gpu")
-    if platform not in GUESSES:
-        raise InputError(f"device has platform {platform!r}; give one of {', '.join(GUESSES)}")
-    if missing := [name for name in numbers[:3] if name not in given]:
-        raise InputError(
-            f"device {text!r} lacks {missing[0]}; give bytes of memory, bytes a second of "
-            "bandwidth and flops a second"
-        )
-    values = {"link": GUESSES[platform].link}
-    for name, value in given.items():
-        try:
-            values[name] = float(value)
-        except ValueError:
-            values[name] = 0.0
-        if not 1 <= values[name] <= 1e30:
-            raise InputError(f"device has {name} = {value!r}; give a number in 1 .. 1e30")
-    return Device(
-        "the given device", platform, int(values["memory"]), values["bandwidth"],
-        values["flops"], values["link"],
-    )  # fmt: skip

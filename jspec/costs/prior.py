@@ -1,4 +1,9 @@
-"""Estimates the cost curve from the shapes of the model and the device, without a measurement."""
+"""Estimates the cost curve from the shapes of the model and the device, without a measurement.
+
+The time of a forward pass is that of the roofline model (Williams et al. 2009); a GPU needs some
+beside it for launches and waits. The figures of a launch are assumed, not measured: an empty kernel
+takes about as long, and XLA's host takes some tens of microseconds to read a condition.
+"""
 
 from typing import Any
 
@@ -6,21 +11,45 @@ import jax
 import numpy as np
 
 from jspec._validate.errors import InputError
-from jspec.costs import launching
-from jspec.costs.devices import figures
-from jspec.costs.roofline import cpu_form, seconds
+from jspec._xla import native
+from jspec.costs.devices import Device, figures
 from jspec.drafters.cost_curve import CostCurve
 from jspec.types import PyTree
 
+_EDGE = 1 / np.log2(1.1)
+"""Where a forward computes as long as it reads, it takes a tenth longer than either: the edge of
+the roof is rounded."""
+_CPU_FORMS = {
+    "kernels": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
+    "XLA": {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9},
+}
+"""The time of a forward by its tokens, in forward passes of one token: the form of float32 products
+on a few cores, by what computes them. XLA packs the weights of several rows before it reads them,
+which is why the second token costs so much there (`python -m benchmarks.speed.forwards`)."""
+_KERNEL = 2e-6
+"""Seconds from the start of a kernel to that of the next, in a graph, of one with little to do."""
+_LAUNCH = 4e-6
+"""Seconds that the host takes for a graph, or for a kernel alone."""
+_WAIT = 20e-6
+"""Seconds until the host has read a condition and gone on."""
+# What XLA makes of rounds, as compiled for an H100 (`.ci/ahead.py`, 2026-11-25).
+_OF_AN_ARRAY = 4
+"""Kernels for each array of weights: a layer of Llama has 6 arrays, and 23 kernels."""
+_PLAIN = 25
+"""Kernels of a round of plain decoding outside the layers; besides 2 launches and a wait."""
+BACKOFF = 23 * _KERNEL
+"""Seconds that a round of `auto` which drafts nothing takes beyond plain decoding, for launches."""
+DRAFT = 250 * _KERNEL
+"""The same for a round of `auto` that drafts."""
+
 
 def prior(params: PyTree, device: Any = None) -> CostCurve:
-    """A guess at the cost curve of a model on a device.
+    """Guesses the cost curve of a model on a device.
 
     On a CPU it has the form of a small model's. On an accelerator a round takes as
     long as reading the weights, up to the number of tokens whose arithmetic takes that long too:
     by the data sheet where the device has one. On a GPU it takes longer by what is launched, and
-    the more so where the round drafts, see `jspec.costs.launching`. `jspec.planning` counts a round
-    in full.
+    the more so where the round drafts.
 
     Args:
         params: the model's weights; only their sizes are read.
@@ -42,16 +71,38 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
             f"params is {params!r:.80}; pass a model's params, or arrays' shapes in their place"
         )
     size = max(sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves), 1)
-    points = list(cpu_form())
-    if known.platform != "cpu":
-        free = int(known.flops / known.bandwidth)
-        points = [1, free, 8 * free]
     drafting = in_backoff = 0.0
+    if known.platform == "cpu":
+        form = _CPU_FORMS["XLA" if native.instruction_set() is None else "kernels"]
+        forwards = {tokens: times * size / known.bandwidth for tokens, times in form.items()}
+    else:
+        free = int(known.flops / known.bandwidth)
+        forwards = {tokens: _roofline(known, tokens, size) for tokens in (1, free, 8 * free)}
     if known.platform == "gpu":
-        plain = launching.plain(params)
-        drafting, in_backoff = plain + launching.draft(), plain + launching.backoff()
-
-    # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
-    forwards = {tokens: seconds(known, tokens, tokens * size, size) for tokens in points}
+        drafting, in_backoff = launching(params) + DRAFT, launching(params) + BACKOFF
     drafted = {tokens: taken + drafting for tokens, taken in forwards.items()}
     return CostCurve.of(drafted, undrafted=forwards[1] + in_backoff)
+
+
+def _roofline(device: Device, tokens: int, size: int) -> float:
+    """The longer of the time of a forward's arithmetic and of its reading, with a rounded edge."""
+    # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
+    bounds = np.array([tokens * size / device.flops, size / device.bandwidth])
+    longer = bounds.max()
+    return float(longer * ((bounds / longer) ** _EDGE).sum() ** (1 / _EDGE))
+
+
+def launching(params: PyTree) -> float:
+    """Estimates the seconds of the launches and waits of a round of plain decoding on a GPU.
+
+    Args:
+        params: the model's weights; only their number counts.
+    """
+
+    def layers(path: tuple[Any, ...], leaf: Any) -> int:
+        # A stack is called after the range of its layers, such as "layers_1:26:2".
+        stacked = any(":" in str(getattr(key, "key", "")) for key in path)
+        return leaf.shape[0] if stacked else 1
+
+    arrays = sum(layers(*each) for each in jax.tree_util.tree_leaves_with_path(params))
+    return _KERNEL * (_PLAIN + _OF_AN_ARRAY * arrays) + 2 * _LAUNCH + _WAIT

@@ -15,8 +15,8 @@ from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers, to_array
-from jspec._xla import rows as memories
 from jspec._xla.explicit_axes import automatic
+from jspec.arrays import memory_rows as memories
 from jspec.decoding import check_same_memory
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import Drafter, LogitsProcessor, Start

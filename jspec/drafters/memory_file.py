@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
-from jspec._xla.rows import row_axes
+from jspec.arrays.memory_rows import row_axes
 from jspec.protocols import Drafter
 from jspec.types import PyTree
 

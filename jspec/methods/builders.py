@@ -1,80 +1,174 @@
-"""Builds the methods' drafters from models and from options that were checked.
+"""Builds a method's drafter from its class, the models, and the options that were given.
 
-A builder gets the drafter's class, the models, and the options that were given. For the others the
-drafter's own defaults hold, or what `jspec.methods.device_defaults` finds to fit the device. What
-it takes beside the fields of the class is annotated with its kind, as those fields are. JAX is
-imported when a builder is called, and not before.
+The first field of the class says what the drafter is made of: `model` is a draft model, `head` a
+trained head, `vocab_size` the target's; any other is an option. Options are the annotated fields of
+the class, and the annotated arguments of the method's *fit*: a function that turns options into
+fields, with what `jspec.methods.device_defaults` finds to fit the device where none was given.
+JAX is imported when a drafter is built, and not before.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, TOKEN, Integer, Number, Paths, Place, Several, Word
+from jspec._validate.options import Option, options_of
+from jspec.methods import device_defaults
 from jspec.methods.method import Built, Maker, Models
-
-if TYPE_CHECKING:
-    from jspec.protocols import CausalLM
-    from jspec.tree import Template
 
 COUPLED = "coupled"
 """The scheme whose tokens are those of plain decoding; the only one without a draft model."""
 
-Build = Callable[..., Built]
-"""The function `build(drafter, models, **options)` of a drafter's class and checked options."""
-_Paths = tuple[tuple[int, ...], ...]
-"""The paths of a `jspec.Template`."""
-_Tree = Annotated[_Paths | None, Paths(), "the tree, node by node"]
+Fields = dict[str, Any]
+"""The fields of a drafter, and its `params` if these are not the weights of a model."""
+Fit = Callable[..., Fields]
+"""The function `fit(models, **options)`, which turns options into fields."""
+_Tree = Annotated[tuple[tuple[int, ...], ...] | None, Paths(), "the tree, node by node"]
 _Fitted = Annotated[int | None, COUNT, "drafted nodes of a tree made to fit"]
-_Temperature = Annotated[float | None, Number(1e-6, 10**6), "the draft's own, if not the target's"]
-_KEEPS = f"{COUPLED} is the default and keeps plain decoding's tokens"
 _HEAD = Place("a folder, or a bundled head's name")
-_Head = Annotated[str | None, _HEAD, "if not the target's own or the bundled one"]
 
 
-# Without weights.
+def as_given(models: Models, **options: Any) -> Fields:
+    """The fit of a drafter whose fields are its options alone."""
+    return options
 
 
-def alone(drafter: Any, models: Models, **options: Any) -> Built:
-    """Builds a drafter that is made of its options alone."""
-    return Built(models.target.model, drafter(**options), None)
+def options(
+    drafter: str, fit: Fit, schemes: tuple[str, ...], heads: tuple[str, ...]
+) -> Mapping[str, Option]:
+    """The options of a method, by name; for the arguments see `build`.
+
+    Args:
+        schemes: lower-case names in `jspec.schemes` of those that serve, but for the coupled one.
+    """
+    import jspec
+
+    kind = getattr(jspec, drafter)
+    found = dict(options_of(kind)) | dict(options_of(fit))
+    if heads:
+        help = "if not the target's own or the bundled one"
+        found["head"] = Option("head", _HEAD, help)
+    if schemes:
+        help = f"{COUPLED} is the default and keeps plain decoding's tokens"
+        found["scheme"] = Option("scheme", Word((COUPLED, *schemes)), help, default=COUPLED)
+    if schemes and not heads:
+        help = "the draft's own, if not the target's"
+        found["draft_temperature"] = Option("draft_temperature", Number(1e-6, 10**6), help)
+    return found
+
+
+def build(
+    drafter: str,
+    fit: Fit,
+    heads: tuple[str, ...],
+    models: Models,
+    head: str | None = None,
+    scheme: str = COUPLED,
+    draft_temperature: float | None = None,
+    **options: Any,
+) -> Built:
+    """Builds a method's drafter from checked options.
+
+    Args:
+        drafter: the public name of its class in `jspec`.
+        fit: see `Fit`.
+        heads: the kinds of heads that it takes, that of the bundled one first.
+        models: which it is made of.
+        head: the name of a head; None: the target's own, or the bundled one.
+        scheme: by which drafted tokens are verified.
+        draft_temperature: the draft model's, if not the target's.
+        options: of the class and the fit.
+    """
+    import jspec
+
+    kind = getattr(jspec, drafter)
+    of = next(iter(inspect.signature(kind).parameters), None)
+    model, params = models.target.model, None
+    made_of: tuple[Any, ...] = ()
+    if of == "vocab_size":
+        made_of = (model.vocab_size,)
+    elif of == "model":
+        assert models.draft is not None, "`Method.build` has found one or refused"
+        made_of, params = (models.draft.model,), models.draft.params
+    elif of == "head":
+        loaded = _head(models, head, heads)
+        model, made_of, params = loaded.target.model, (loaded.head,), loaded.params
+        models = replace(models, head=loaded.head)
+    fields = fit(models, **options)
+    params = fields.pop("params", params)
+    if scheme != COUPLED:
+        fields["scheme"] = getattr(jspec.schemes, scheme.upper())
+    if draft_temperature is not None:
+        fields["sampling"] = jspec.Sampling(draft_temperature)
+    return Built(model, kind(*made_of, **fields), params)
+
+
+def _head(models: Models, name: str | None, kinds: tuple[str, ...]) -> Any:
+    from jspec.models import heads
+
+    kind, *others = kinds
+    # One that came with the weights is of EAGLE's kinds, of which a method takes several.
+    found = name or (heads.own(models.target) if others else None)
+    return heads.load(found or heads.find(kind, models.target), models.target, only=kinds)
+
+
+def _check_alone(tree: str, **others: Any) -> None:
+    """Raises InputError if an option that makes a tree was given as well as a whole tree."""
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(
+                f"{tree} and {name} were both given; {tree} is the whole tree, so leave one of "
+                "them out"
+            )
+
+
+def _tree(template: Any, grow: Callable[..., Any], **others: Any) -> Fields:
+    """The field of the tree: what was given node by node, or what the other options make."""
+    from jspec.tree import Template
+
+    if template is None:
+        return {"template": grow(*others.values())}
+    _check_alone("template", **others)
+    return {"template": Template(template)}
+
+
+# Fits of drafters without weights.
 
 
 def token_recycling(
-    drafter: Any,
     models: Models,
-    num_speculative_tokens: _Fitted = None,
     template: _Tree = None,
+    num_speculative_tokens: _Fitted = None,
     shape: Annotated[
         str | None,
         Word(("published", "measured")),
         "80 nodes: the paper's, or by measured acceptance",
     ] = None,
     **options: Any,
-) -> Built:
+) -> Fields:
     from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
-    from jspec.methods import device_defaults
 
-    model = models.target.model
-    options = _candidates(drafter, model) | options
-    if shape is not None:
-        _check_alone(f"shape {shape}", num_speculative_tokens=num_speculative_tokens)
-        _check_alone(f"shape {shape}", template=template)
-        tree = {"published": PUBLISHED, "measured": MEASURED}[shape]
-    else:
-        tree = _given(template, num_speculative_tokens=num_speculative_tokens)
-        tree = tree or device_defaults.token_recycling(num_speculative_tokens, options.get("k"))
-    return Built(model, drafter(model.vocab_size, template=tree, **options), None)
+    options, given = _few_candidates(models) | options, num_speculative_tokens
+    if shape is None:
+        grow = partial(device_defaults.token_recycling, k=options.get("k"))
+        return options | _tree(template, grow, num_speculative_tokens=given)
+    _check_alone(f"shape {shape}", num_speculative_tokens=given, template=template)
+    return options | {"template": {"published": PUBLISHED, "measured": MEASURED}[shape]}
 
 
-def _candidates(drafter: Any, model: "CausalLM") -> dict[str, int]:
-    """The candidates of a matrix line where there are fewer tokens than it usually holds."""
-    return {"k": model.vocab_size} if model.vocab_size < drafter.k else {}
+def _few_candidates(models: Models) -> dict[str, int]:
+    """The candidates of a matrix row where there are fewer tokens than it usually holds."""
+    from jspec.drafters.retrieval.token_recycling import TokenRecycling
+
+    size = models.target.model.vocab_size
+    return {"k": size} if size < TokenRecycling.k else {}
 
 
 def dynamic_token_recycling(
-    drafter: Any,
     models: Models,
     num_speculative_tokens: _Fitted = None,
     ngrams: Annotated[
@@ -83,92 +177,45 @@ def dynamic_token_recycling(
         "what the target's distributions are after two tokens",
     ] = None,
     **options: Any,
-) -> Built:
-    from jspec.methods import device_defaults, ngram_tables
+) -> Fields:
+    from jspec.methods import ngram_tables
 
     nodes = num_speculative_tokens or device_defaults.budget()
-    model = models.target.model
     table = None if ngrams is None else ngram_tables.load(ngrams, models.target)
-    usual = device_defaults.dynamic_token_recycling(nodes) | _candidates(drafter, model)
-    return Built(model, drafter(model.vocab_size, nodes, **(usual | options)), table)
+    usual = device_defaults.dynamic_token_recycling(nodes) | _few_candidates(models)
+    return usual | options | {"num_speculative_tokens": nodes, "params": table}
 
 
-def lookahead(drafter: Any, models: Models, **options: Any) -> Built:
-    from jspec.methods import device_defaults
-
-    if not options.keys() & {"window", "ngram", "guesses"}:
-        options = device_defaults.lookahead() | options
-    model = models.target.model
-    return Built(model, drafter(model.vocab_size, **options), None)
+def lookahead(models: Models, **options: Any) -> Fields:
+    given = options.keys() & {"window", "ngram", "guesses"}
+    return options if given else device_defaults.lookahead() | options
 
 
 def rest(
-    drafter: Any,
     models: Models,
     datastore: Annotated[str, Place("a file of `jspec datastore build`"), "where to look"],
     num_speculative_tokens: int | None = None,
     **options: Any,
-) -> Built:
+) -> Fields:
     from jspec.drafters.retrieval import datastore as datastores
-    from jspec.methods import device_defaults
 
-    nodes = num_speculative_tokens or _most_read(drafter, device_defaults.budget(64), **options)
+    nodes = num_speculative_tokens or most_of_rest(device_defaults.budget(64), **options)
     store = datastores.load(datastore, models.target.tokenizer.get_vocab())
-    made = drafter(num_speculative_tokens=nodes, **options)
-    return Built(models.target.model, made, store)
+    return options | {"num_speculative_tokens": nodes, "params": store}
 
 
-def rest_member(drafter: Any, models: Models, **options: Any) -> Built:
-    """REST with the published number of nodes, for a merge with a budget to choose from."""
-    nodes = _most_read(drafter, 64, **options)
-    return rest(drafter, models, num_speculative_tokens=nodes, **options)
+def most_of_rest(nodes: int = 64, **options: Any) -> int:
+    """The published number of nodes, or all that REST reads with these options if fewer."""
+    from jspec.drafters.retrieval.rest import REST
 
-
-def _most_read(drafter: Any, nodes: int, **options: Any) -> int:
-    """The wanted number of nodes, or all that REST reads with these options if fewer."""
-    read = (options.get(name, getattr(drafter, name)) for name in ("num_matches", "max_depth"))
-    return max(min(nodes, prod(read)), 1)
+    read = prod(options.get(name, getattr(REST, name)) for name in ("num_matches", "max_depth"))
+    return max(min(nodes, read), 1)
 
 
 # With a draft model.
 
 
-def coupled(drafter: Any, models: Models, **options: Any) -> Built:
-    """Builds a drafter that has a draft model and the coupled scheme."""
-    assert models.draft is not None, "`Method.build` has found one or refused"
-    made = drafter(models.draft.model, **options)
-    return Built(models.target.model, made, models.draft.params)
-
-
-def drafting(*schemes: str) -> Build:
-    """The builder of a drafter that has a draft model, and other schemes than the coupled one.
-
-    Args:
-        schemes: the names of these in `jspec.schemes`, in lower case.
-    """
-
-    def build(
-        drafter: Any,
-        models: Models,
-        scheme: Annotated[str, Word((COUPLED, *schemes)), _KEEPS] = COUPLED,
-        draft_temperature: _Temperature = None,
-        **options: Any,
-    ) -> Built:
-        import jspec
-
-        own = None if draft_temperature is None else jspec.Sampling(draft_temperature)
-        verified = getattr(jspec.schemes, scheme.upper())
-        return coupled(drafter, models, **options, scheme=verified, sampling=own)
-
-    return build
-
-
-WITHOUT_REPLACEMENT = drafting("recursive", "traversal")
-"""The builder of a drafter whose children are drawn without replacement."""
-
-
 def sequoia(
-    drafter: Any,
     models: Models,
     template: _Tree = None,
     num_speculative_tokens: _Fitted = None,
@@ -178,32 +225,19 @@ def sequoia(
         "probability of a child, by rank",
     ] = None,
     max_depth: Annotated[int | None, COUNT, "most levels"] = None,
-    scheme: Annotated[str, Word((COUPLED, "recursive", "traversal")), _KEEPS] = COUPLED,
-    draft_temperature: _Temperature = None,
-) -> Built:
-    from jspec.methods import device_defaults
-
-    tree = _given(
-        template,
-        num_speculative_tokens=num_speculative_tokens,
-        acceptance=acceptance,
-        max_depth=max_depth,
-    )
-    tree = tree or device_defaults.sequoia(num_speculative_tokens, acceptance, max_depth)
-    return WITHOUT_REPLACEMENT(drafter, models, scheme, draft_temperature, template=tree)
+) -> Fields:
+    given = {"num_speculative_tokens": num_speculative_tokens, "acceptance": acceptance}
+    return _tree(template, device_defaults.sequoia, **given, max_depth=max_depth)
 
 
 def pard(
-    drafter: Any,
     models: Models,
     template: _Tree = None,
     num_speculative_tokens: _Fitted = None,
     mask_token_id: Annotated[
         int | None, TOKEN, "the mask, if not `pard_token` of the draft model's config.json"
     ] = None,
-    scheme: Annotated[str, Word((COUPLED, "recursive", "traversal")), _KEEPS] = COUPLED,
-    draft_temperature: _Temperature = None,
-) -> Built:
+) -> Fields:
     from jspec.tree import chain
 
     assert models.draft is not None, "`Method.build` has found one or refused"
@@ -213,94 +247,54 @@ def pard(
             "method pard needs a mask token and the draft model's config.json has no pard_token; "
             "name a draft model that was trained as PARD, or pass mask_token_id"
         )
-    options: dict[str, Any] = {"mask_token_id": mask}
-    if tree := _given(template, num_speculative_tokens=num_speculative_tokens):
-        options["template"] = tree
-    elif num_speculative_tokens is not None:
-        options["template"] = chain(num_speculative_tokens)
-    return WITHOUT_REPLACEMENT(drafter, models, scheme, draft_temperature, **options)
+    tree = {"mask_token_id": mask}
+    if template is None and num_speculative_tokens is None:
+        return tree  # of the drafter's own default
+    return tree | _tree(template, chain, num_speculative_tokens=num_speculative_tokens)
 
 
 # With a trained head.
 
-_OF_PAIRS = ("eagle", "eagle3", "mtp")
-"""The kinds of heads that EAGLE's drafters take."""
+
+def eagle(models: Models, template: _Tree = None, num_speculative_tokens: _Fitted = None) -> Fields:
+    return _tree(template, device_defaults.eagle, num_speculative_tokens=num_speculative_tokens)
 
 
-def eagle(
-    drafter: Any,
-    models: Models,
-    head: _Head = None,
-    template: _Tree = None,
-    num_speculative_tokens: _Fitted = None,
-    scheme: Annotated[str, Word((COUPLED, "recursive", "traversal")), _KEEPS] = COUPLED,
-) -> Built:
-    import jspec
-    from jspec.methods import device_defaults
-
-    def make(head: Any) -> Any:
-        tree = _given(template, num_speculative_tokens=num_speculative_tokens)
-        tree = tree or device_defaults.eagle(num_speculative_tokens)
-        return drafter(head, tree, scheme=getattr(jspec.schemes, scheme.upper()))
-
-    return _headed(models, head, make, *_OF_PAIRS)
+def medusa(
+    models: Models, template: _Tree = None, num_speculative_tokens: _Fitted = None
+) -> Fields:
+    grow = partial(device_defaults.medusa, heads=models.head.num_heads)
+    return _tree(template, grow, num_speculative_tokens=num_speculative_tokens)
 
 
 def eagle2(
-    drafter: Any,
     models: Models,
-    head: _Head = None,
     num_speculative_tokens: int | None = None,
     max_depth: int | None = None,
     beam: int | None = None,
     **options: Any,
-) -> Built:
-    from jspec.methods import device_defaults
-
+) -> Fields:
     shape = device_defaults.eagle2(num_speculative_tokens, max_depth, beam)
-    options = {"sharpness": device_defaults.SHARPNESS} | options
-    return _headed(models, head, lambda head: drafter(head, *shape, **options), *_OF_PAIRS)
+    names = "num_speculative_tokens", "max_depth", "beam"
+    sharp = {"sharpness": device_defaults.SHARPNESS}
+    return sharp | options | dict(zip(names, shape, strict=True))
 
 
 def block(
-    drafter: Any,
     models: Models,
-    head: _Head = None,
     num_speculative_tokens: int | None = None,
     max_depth: int | None = None,
     beam: int | None = None,
     num_candidates: int = 32,
-) -> Built:
-    from jspec.methods import device_defaults
-
-    def make(head: Any) -> Any:
-        depth = head.num_slots if max_depth is None else max_depth
-        size = device_defaults.block(num_speculative_tokens, depth, beam, num_candidates)
-        return drafter(head, size[0], max_depth, size[1], num_candidates)
-
-    return _headed(models, head, make, "block")
-
-
-def medusa(
-    drafter: Any,
-    models: Models,
-    head: _Head = None,
-    template: _Tree = None,
-    num_speculative_tokens: _Fitted = None,
-) -> Built:
-    from jspec.methods import device_defaults
-
-    def make(head: Any) -> Any:
-        tree = _given(template, num_speculative_tokens=num_speculative_tokens)
-        return drafter(head, tree or device_defaults.medusa(num_speculative_tokens, head.num_heads))
-
-    return _headed(models, head, make, "medusa")
+) -> Fields:
+    depth = models.head.num_slots if max_depth is None else max_depth
+    nodes, beam = device_defaults.block(num_speculative_tokens, depth, beam, num_candidates)
+    tree = {"num_speculative_tokens": nodes, "max_depth": max_depth, "beam": beam}
+    return tree | {"num_candidates": num_candidates}
 
 
 def lyanna(
-    drafter: Any,
     models: Models,
-    head: _Head = None,
     num_speculative_tokens: int | None = None,
     resampling: Annotated[
         str, Word(("fused", "merged", "separate", "never")), "how a chain is used again"
@@ -309,73 +303,22 @@ def lyanna(
     resampling_threshold: Annotated[int, Integer(0), "only more levels make such a tree"] = 0,
     sharpness: float | None = None,
     **shape: int,
-) -> Built:
-    from jspec.drafters.draft_head import lyanna_resampling
-    from jspec.methods import device_defaults
+) -> Fields:
+    from jspec.drafters.draft_head import lyanna_resampling as ways
 
     nodes, second = device_defaults.lyanna(num_speculative_tokens, resampled_tokens, **shape)
-    way = {
-        "fused": lyanna_resampling.Fused,
-        "merged": lyanna_resampling.Merged,
-        "separate": lyanna_resampling.Separate,
-        "never": lambda *_: None,
-    }[resampling]
-    again = way(second, resampling_threshold)
-    sharp = sharpness or device_defaults.SHARPNESS
-
-    def make(head: Any) -> Any:
-        return drafter(head, nodes, **shape, resampling=again, sharpness=sharp)
-
-    return _headed(models, head, make, "lyanna")
+    way = getattr(ways, resampling.capitalize(), None)  # none is "never"
+    return shape | {
+        "num_speculative_tokens": nodes,
+        "resampling": way and way(second, resampling_threshold),
+        "sharpness": sharpness or device_defaults.SHARPNESS,
+    }
 
 
-def lyanna_member(drafter: Any, models: Models, **options: Any) -> Built:
-    """Lyanna with the whole tree of the chain, for a merge with a budget to choose from."""
-    from jspec.methods import device_defaults
-
+def most_of_lyanna(**options: Any) -> int:
+    """The number of nodes of the chain's whole tree."""
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
-    nodes = device_defaults.whole_chain(**shape)
-    return lyanna(drafter, models, num_speculative_tokens=nodes, **options)
-
-
-def _headed(
-    models: Models, name: str | None, make: Callable[[Any], Any], kind: str, *others: str
-) -> Built:
-    """A drafter that has a trained head: the named one, the target's own, or the bundled one.
-
-    Args:
-        models: of which the target is read.
-        name: of the head, if given.
-        make: makes the drafter of the head.
-        kind: of the bundled head, see `jspec.models.heads`.
-        others: kinds that serve as well, such as that of a head that came with the weights.
-    """
-    from jspec.models import heads
-
-    found = name or (heads.own(models.target) if others else None)
-    found = found or heads.find(kind, models.target)
-    loaded = heads.load(found, models.target, only=(kind, *others))
-    return Built(loaded.target.model, make(loaded.head), loaded.params)
-
-
-def _given(template: _Paths | None, **others: Any) -> "Template | None":
-    """The tree that was given node by node, or None; no other option may then make a tree."""
-    from jspec.tree import Template
-
-    if template is None:
-        return None
-    _check_alone("template", **others)
-    return Template(template)
-
-
-def _check_alone(tree: str, **others: Any) -> None:
-    """Raises InputError if beside a whole tree something was given that makes one."""
-    for name, value in others.items():
-        if value is not None:
-            raise InputError(
-                f"{tree} and {name} were both given; {tree} is the whole tree, so leave one of "
-                "them out"
-            )
+    return device_defaults.whole_chain(**shape)
 
 
 # With widths that are chosen.
@@ -408,8 +351,7 @@ def widened(
     from jspec.drafters.adaptive import AdaptiveParams, adaptive
 
     built = make(models, **options)
-    costs = prior(models.target.params)
-    params = AdaptiveParams(built.drafter_params, costs)
+    params = AdaptiveParams(built.drafter_params, prior(models.target.params))
     drafter = adaptive(built.drafter, widths, 1.0 if token_budget is None else token_budget)
     return Built(built.model, drafter, params)
 
@@ -426,7 +368,7 @@ def recommended(
     """Builds `auto`: widths that fit the device, as many nodes as the largest, and the bundled
     table of these weights and the head that comes with them, if none is named.
     """
-    from jspec.methods import device_defaults, ngram_tables
+    from jspec.methods import ngram_tables
     from jspec.models import heads
 
     if widths is None:

@@ -6,6 +6,7 @@ An option of a merge goes to all members that know it. `num_speculative_tokens` 
 from collections.abc import Mapping
 from typing import Any
 
+from jspec.methods import device_defaults
 from jspec.methods.method import Built, Maker, Method, Models
 
 MEMBER_TOKENS = 32
@@ -32,8 +33,6 @@ def competing(*members: Method) -> Maker:
     """
 
     def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> Built:
-        from jspec.methods import device_defaults
-
         nodes = num_speculative_tokens or device_defaults.budget()
         return _merged(models, [_member(one, models, nodes, options) for one in members], nodes)
 
@@ -74,9 +73,8 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
 def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> Built:
     """A member with those of the options that it knows, which offers the budget or more."""
     own = _known(method, options)
-    if method.member is not None:
-        return method.member(models, **own)
-    return method.make(models, num_speculative_tokens=max(nodes, MEMBER_TOKENS), **own)
+    nodes = max(nodes, MEMBER_TOKENS) if method.most is None else method.most(**own)
+    return method.make(models, num_speculative_tokens=nodes, **own)
 
 
 def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,8 @@ class Models:
     target: "Loaded"
     draft: "Loaded | None" = None
     """The draft model, given if the method needs one; its vocabulary is the target's."""
+    head: Any = None
+    """The trained head, found if the method needs one."""
 
 
 Maker = Callable[..., Built]
@@ -60,7 +62,8 @@ class Method:
             what `jspec.methods.device_defaults` finds to fit the device.
         read_options: gives the options by name, from the annotations of the drafter and of what
             builds it; it imports both, and JAX.
-        member: builds it as a member of a merge, if more than a budget bounds its trees.
+        most: gives the nodes that it offers as a member of a merge, by its options, if these bound
+            them.
         needs_draft_model: whether it drafts with a second, smaller model.
         takes_draft_model: whether it does so if there is one, and drafts without one too.
         needs_training: whether its weights are trained for one target.
@@ -72,7 +75,7 @@ class Method:
     summary: str
     make: Maker
     read_options: Callable[[], Mapping[str, Option]] = dict
-    member: Maker | None = None
+    most: Callable[..., int] | None = None
     needs_draft_model: bool = False
     takes_draft_model: bool = False
     needs_training: bool = False
@@ -159,7 +162,7 @@ def _same_tokens(target: "Loaded", draft: "Loaded") -> bool:
 
 def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
     """The draft model with the target's number of scores."""
-    from jspec.drafters.draft_model.vocabulary import PaddedVocabulary
+    from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
 
     size = target.model.vocab_size
     if draft.model.vocab_size == size:

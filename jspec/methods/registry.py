@@ -13,52 +13,33 @@ from typing import Any
 from jspec._validate.kinds import COUNT
 from jspec._validate.options import Option, options_of
 from jspec.methods import builders
-from jspec.methods.builders import WITHOUT_REPLACEMENT, Build, coupled, drafting
+from jspec.methods.builders import Fit
 from jspec.methods.merges import competing, joined_by, united
-from jspec.methods.method import Built, Maker, Method, Models
+from jspec.methods.method import Built, Method
 
 DEFAULT = "auto"
 """The method of the command line if none is named."""
+_EAGLES = ("eagle", "eagle3", "mtp")
+_DRAWN = ("recursive", "traversal")
+"""The schemes for children that are drawn without replacement."""
 
 
 def _method(
     name: str,
-    summary: str,
     drafter: str,
-    build: Build = builders.alone,
-    member: Build | None = None,
-    **facts: bool,
+    summary: str,
+    fit: Fit = builders.as_given,
+    schemes: tuple[str, ...] = (),
+    heads: tuple[str, ...] = (),
+    **facts: Any,
 ) -> Method:
-    """The method of one drafter.
+    """The method of one drafter; see `builders.build`, and `Method` for the `facts`."""
+    make = partial(builders.build, drafter, fit, heads)
+    read_options = partial(builders.options, drafter, fit, schemes, heads)
+    return Method(name, summary, make, read_options, needs_training=bool(heads), **facts)
 
-    Args:
-        name: of the method.
-        summary: its proposals.
-        drafter: the public name of its class in `jspec`.
-        build: makes the drafter of the class, the models and the options.
-        member: the same, as a member of a merge.
-        facts: further fields of `Method`.
-    """
 
-    def kind() -> Any:
-        import jspec
-
-        return getattr(jspec, drafter)
-
-    def bound(build: Build) -> Maker:
-        def make(models: Models, **options: Any) -> Built:
-            return build(kind(), models, **options)
-
-        return make
-
-    return Method(
-        name,
-        summary,
-        bound(build),
-        lambda: {**options_of(kind()), **options_of(build)},
-        member and bound(member),
-        **facts,
-    )
+_drafting = partial(_method, needs_draft_model=True)
 
 
 def _together(*members: Method, help: str = "drafted nodes") -> Callable[[], Mapping[str, Option]]:
@@ -73,11 +54,12 @@ def _together(*members: Method, help: str = "drafted nodes") -> Callable[[], Map
     return read
 
 
-def _merge(*members: Method, name: str) -> Method:
+def _merge(name: str, *members: Method) -> Method:
     """The method in which the members' likeliest nodes make one tree."""
+    which = "both" if len(members) == 2 else "all"
     return Method(
         name,
-        f"{'both' if len(members) == 2 else 'all'}, in one tree of the nodes that are likeliest",
+        f"{which}, in one tree of the nodes that are likeliest",
         competing(*members),
         _together(*members),
         needs_training=any(member.needs_training for member in members),
@@ -98,77 +80,66 @@ def _widened(method: Method, build: Callable[..., Built] = builders.widened) -> 
 
 _TOKEN_RECYCLING = _method(
     "token_recycling",
-    "a tree of what earlier forward passes thought likely",
     "TokenRecycling",
+    "a tree of what earlier forward passes thought likely",
     builders.token_recycling,
 )
 _DYNAMIC = _method(
     "dynamic_token_recycling",
-    "its likeliest paths, by the probabilities that earlier forward passes gave them",
     "DynamicTokenRecycling",
+    "its likeliest paths, by the probabilities that earlier forward passes gave them",
     builders.dynamic_token_recycling,
 )
 _PROMPT_LOOKUP = _method(
     "prompt_lookup",
-    "what followed the last tokens when they stood in the text before",
     "PromptLookup",
+    "what followed the last tokens when they stood in the text before",
 )
 _SUFFIX = _method(
     "suffix",
-    "a tree of what followed the longest endings of the text, past outputs included",
     "Suffix",
+    "a tree of what followed the longest endings of the text, past outputs included",
 )
 _REST = _method(
     "rest",
-    "what most often followed the last tokens in a datastore of text",
     "REST",
+    "what most often followed the last tokens in a datastore of text",
     builders.rest,
-    builders.rest_member,
+    most=builders.most_of_rest,
 )
 _LYANNA = _method(
     "lyanna",
-    "states first, tokens afterwards, and what was rejected drafts again",
     "Lyanna",
+    "states first, tokens afterwards, and what was rejected drafts again",
     builders.lyanna,
-    builders.lyanna_member,
-    needs_training=True,
+    heads=("lyanna",),
+    most=builders.most_of_lyanna,
 )
-_COUPLED_TREE = _method(
-    "coupled_tree",
-    "a tree grown by the noise that the target will draw with",
-    "CoupledTree",
-    coupled,
-    needs_draft_model=True,
+_COUPLED_TREE = _drafting(
+    "coupled_tree", "CoupledTree", "a tree grown by the noise that the target will draw with"
 )
 _EAGLE2 = _method(
     "eagle2",
-    "a tree that the head's confidence shapes (EAGLE-2)",
     "EAGLE2",
+    "a tree that the head's confidence shapes (EAGLE-2)",
     builders.eagle2,
-    needs_training=True,
+    heads=_EAGLES,
 )
 _MEDUSA = _method(
     "medusa",
-    "a tree of the tokens that heads on one state think likely, each a place further on",
     "Medusa",
+    "a tree of the tokens that heads on one state think likely, each a place further on",
     builders.medusa,
-    needs_training=True,
+    heads=("medusa",),
 )
 _BLOCK = _method(
     "block",
-    "a tree from a whole block of probabilities that a head gives at once, ranked by the noise",
     "BlockDrafter",
+    "a tree from a whole block of probabilities that a head gives at once, ranked by the noise",
     builders.block,
-    needs_training=True,
+    heads=("block",),
 )
-_BY_HEAD = {
-    "block": _BLOCK,
-    "eagle": _EAGLE2,
-    "eagle3": _EAGLE2,
-    "lyanna": _LYANNA,
-    "medusa": _MEDUSA,
-    "mtp": _EAGLE2,
-}
+_BY_HEAD = {"block": _BLOCK, "lyanna": _LYANNA, "medusa": _MEDUSA} | dict.fromkeys(_EAGLES, _EAGLE2)
 
 # Every method, in the order in which they are listed.
 
@@ -180,15 +151,15 @@ _AUTO = Method(
     _together(_DYNAMIC, _SUFFIX),
     takes_draft_model=True,
 )
-_PLAIN = _method("autoregressive", "nothing: plain decoding", "Autoregressive", drafts=False)
+_PLAIN = _method("autoregressive", "Autoregressive", "nothing: plain decoding", drafts=False)
 _FIXED = (
     _TOKEN_RECYCLING,
     _DYNAMIC,
     _PROMPT_LOOKUP,
     _method(
         "lookahead",
-        "n-grams that the model wrote beside the text, in a window of guesses",
         "Lookahead",
+        "n-grams that the model wrote beside the text, in a window of guesses",
         builders.lookahead,
     ),
     _SUFFIX,
@@ -199,57 +170,50 @@ _FIXED = (
         united(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
         _together(_TOKEN_RECYCLING, _PROMPT_LOOKUP, help="drafted nodes, the likeliest; else all"),
     ),
-    _merge(_DYNAMIC, _SUFFIX, name="token_recycling+suffix"),
-    _merge(_DYNAMIC, _SUFFIX, _REST, name="token_recycling+suffix+rest"),
-    _merge(_LYANNA, _SUFFIX, name="lyanna+suffix"),
-    _merge(_BLOCK, _SUFFIX, name="block+suffix"),
-    _merge(_EAGLE2, _DYNAMIC, name="eagle2+token_recycling"),
-    *(
-        _method(name, summary, drafter, build, needs_draft_model=True)
-        for name, summary, drafter, build in (
-            (
-                "speculative_decoding",
-                "a chain from the draft model",
-                "SpeculativeDecoding",
-                drafting("recursive", "block"),
-            ),
-            (
-                "pard",
-                "a chain or tree from one forward of a draft model with mask tokens",
-                "PARD",
-                builders.pard,
-            ),
-            ("spectr", "independent chains", "SpecTr", drafting("k_seq")),
-            ("specinfer", "a tree of independent draws", "SpecInfer", drafting("multi_round")),
-            (
-                "sequoia",
-                "the tree that is best for an acceptance vector",
-                "Sequoia",
-                builders.sequoia,
-            ),
-            ("rsd_c", "a tree of draws without replacement", "RSDC", WITHOUT_REPLACEMENT),
-            ("rsd_s", "the sequences of a stochastic beam", "RSDS", WITHOUT_REPLACEMENT),
-            (
-                "dyspec",
-                "a tree grown by the draft's own probabilities",
-                "DySpec",
-                WITHOUT_REPLACEMENT,
-            ),
-            (
-                "calibrated_dyspec",
-                "a tree grown by learnt acceptance rates",
-                "CalibratedDySpec",
-                WITHOUT_REPLACEMENT,
-            ),
-        )
+    _merge("token_recycling+suffix", _DYNAMIC, _SUFFIX),
+    _merge("token_recycling+suffix+rest", _DYNAMIC, _SUFFIX, _REST),
+    _merge("lyanna+suffix", _LYANNA, _SUFFIX),
+    _merge("block+suffix", _BLOCK, _SUFFIX),
+    _merge("eagle2+token_recycling", _EAGLE2, _DYNAMIC),
+    _drafting(
+        "speculative_decoding",
+        "SpeculativeDecoding",
+        "a chain from the draft model",
+        schemes=("recursive", "block"),
+    ),
+    _drafting(
+        "pard",
+        "PARD",
+        "a chain or tree from one forward of a draft model with mask tokens",
+        builders.pard,
+        _DRAWN,
+    ),
+    _drafting("spectr", "SpecTr", "independent chains", schemes=("k_seq",)),
+    _drafting("specinfer", "SpecInfer", "a tree of independent draws", schemes=("multi_round",)),
+    _drafting(
+        "sequoia",
+        "Sequoia",
+        "the tree that is best for an acceptance vector",
+        builders.sequoia,
+        _DRAWN,
+    ),
+    _drafting("rsd_c", "RSDC", "a tree of draws without replacement", schemes=_DRAWN),
+    _drafting("rsd_s", "RSDS", "the sequences of a stochastic beam", schemes=_DRAWN),
+    _drafting("dyspec", "DySpec", "a tree grown by the draft's own probabilities", schemes=_DRAWN),
+    _drafting(
+        "calibrated_dyspec",
+        "CalibratedDySpec",
+        "a tree grown by learnt acceptance rates",
+        schemes=_DRAWN,
     ),
     _COUPLED_TREE,
     _method(
         "eagle",
-        "a fixed tree from the target's states and a trained head (EAGLE-1)",
         "EAGLE",
+        "a fixed tree from the target's states and a trained head (EAGLE-1)",
         builders.eagle,
-        needs_training=True,
+        _DRAWN,
+        _EAGLES,
     ),
     _EAGLE2,
     _MEDUSA,

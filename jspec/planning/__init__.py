@@ -1,6 +1,6 @@
-"""What a generation will hold and take on every device, before there are weights or devices."""
+"""Compiles the programs of a generation before there are weights or devices."""
 
-from jspec.planning.ahead_of_time import compile_plan
-from jspec.planning.plan import Plan, plan
+from jspec.planning.programs import Compiled, Programs
+from jspec.planning.topology import Topology, mesh_here
 
-__all__ = ["Plan", "compile_plan", "plan"]
+__all__ = ["Compiled", "Programs", "Topology", "mesh_here"]

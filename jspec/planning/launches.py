@@ -7,12 +7,11 @@ conditionals, where the host waits for a condition. So these are counted, of the
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
 from jspec._xla import in_place
-from jspec.costs import launching
 from jspec.round import turns
 
 OPTIONS = {"xla_dump_hlo_as_text": True}
@@ -28,10 +27,10 @@ _EXCHANGES = (
 
 @dataclass(frozen=True)
 class Launches:
-    """Of one round, as far as the program says it.
+    """What a GPU is asked to launch for a round of each width, as if a round ran them all.
 
     A loop of known length counts as often as it runs, any other once; of the branches of a
-    conditional the one that has most counts, or in a back-off the one that has least.
+    conditional the one that has most counts.
     """
 
     kernels: int = 0
@@ -44,8 +43,6 @@ class Launches:
     """Times that the host waits for a condition."""
     exchanges: int = 0
     """Those of the kernels in which devices exchange something: sums, parts of arrays."""
-    beside: int = 0
-    """Exchanges beside which a device may run other kernels."""
     exchanged: int = 0
     """Bytes of the results of exchanges."""
     largest_exchange: int = 0
@@ -57,11 +54,6 @@ class Launches:
     def launched(self) -> int:
         """What the host launches."""
         return self.alone + self.graphs
-
-    @property
-    def seconds(self) -> float:
-        """About the time that launches and waits take; see `jspec.costs.launching`."""
-        return launching.seconds(self.kernels, self.launched, self.waits, self.exchanges)
 
     def __add__(self, other: "Launches") -> "Launches":
         return Launches(
@@ -93,33 +85,8 @@ class _Thunk:
     parts: dict[str, list["_Thunk"]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """The launches of the rounds of one program."""
-
-    each: Launches
-    """Of every width once, and of a back-off, as if a round ran them all."""
-    widths: tuple[Launches, ...]
-    """Of a round of each width, rising, with a draft; of a program of one width that alone."""
-    rest: Launches | None
-    """Of a round of the smallest width that drafts nothing; None: the program has one width."""
-
-    def of_widths(self, widths: Sequence[int]) -> "Rounds":
-        """The same with one entry for each width: of branches of equal width the one with most.
-
-        A round that rows share may have room for all of them, or for some.
-
-        Args:
-            widths: of the branches, rising.
-        """
-        found = dict[int, Launches]()
-        for width, branch in zip(widths, self.widths, strict=True):
-            found[width] = max(found.get(width, branch), branch, key=lambda one: one.seconds)
-        return replace(self, widths=tuple(found.values()))
-
-
-def of_rounds(folder: Path) -> Rounds:
-    """The launches of a pass of a program's outermost loop.
+def of_rounds(folder: Path) -> Launches:
+    """Counts the launches of one pass of a program's outermost loop.
 
     Args:
         folder: that XLA wrote to, of one program, by `xla_dump_to` and `OPTIONS`.
@@ -148,19 +115,8 @@ def of_rounds(folder: Path) -> Rounds:
     inside = [step for part in loop.parts.values() for step in _all(part)]
     numbered = {kinds[step.name]: step for step in inside if step.name in kinds}
     own = [numbered[number] for number in sorted(numbered)] or [loop]
-    sizes_of_switches = [len(step.parts) for step in inside if step.name in switches]
-
-    def counted(loop: _Thunk, width: int | None = None, least: bool = False) -> Launches:
-        parts = [step for part in loop.parts.values() for step in part]
-        count = _Count(sizes, lengths, switches, width, least)
-        return count.of(parts, in_graph) + Launches(waits=not in_graph)
-
-    each = sum(map(counted, own), Launches())
-    widths = range(max(sizes_of_switches, default=0))
-    if not widths:
-        return Rounds(each, (each,), None)
-    drafted = tuple(counted(own[-1], width) for width in widths)
-    return Rounds(each, drafted, counted(own[0], 0, least=True))
+    count = _Count(sizes, lengths, switches)
+    return sum((count.of_pass(step, in_graph) for step in own), Launches())
 
 
 def _all(steps: list[_Thunk]) -> Iterator[_Thunk]:
@@ -186,11 +142,12 @@ class _Count:
     lengths: dict[str, int]
     """Passes of loops of known length."""
     switches: frozenset[str]
-    """The conditionals that are `in_place.switch`."""
-    width: int | None
-    """The branch of a switch that is taken; None: all of them."""
-    least: bool
-    """Of a conditional the branch that has least is taken, and not the one that has most."""
+    """The conditionals that are `in_place.switch`, all of whose branches count."""
+
+    def of_pass(self, loop: _Thunk, in_graph: bool) -> Launches:
+        """Counts one pass of a loop, after which the host asks whether there is another."""
+        parts = [step for part in loop.parts.values() for step in part]
+        return self.of(parts, in_graph) + Launches(waits=not in_graph)
 
     def of(self, steps: list[_Thunk], in_graph: bool) -> Launches:
         """The launches of steps, which may be part of a graph."""
@@ -207,17 +164,12 @@ class _Count:
                 found += sum(parts.values(), Launches()).times(1 if count is None else count)
                 found += wait.times(2 if count is None else 0)
             elif step.kind == _BRANCHES and step.name in self.switches:
-                numbered = {_number(name): part for name, part in parts.items()}
-                taken = numbered.values() if self.width is None else [numbered[self.width]]
-                found += sum(taken, wait)
+                found += sum(parts.values(), wait)
             elif step.kind == _BRANCHES:
-                pick = min if self.least else max
-                found += wait + pick(
-                    parts.values(), key=lambda part: part.kernels, default=Launches()
-                )
+                most = max(parts.values(), key=lambda part: part.kernels, default=Launches())
+                found += wait + most
             elif step.kind == _BESIDE:
-                inside = sum(parts.values(), Launches())
-                found += replace(inside, beside=inside.exchanges)
+                found += sum(parts.values(), Launches())
             elif step.kind != _ENDED:
                 found += self._kernel(step, in_graph)
         return found
@@ -229,12 +181,6 @@ class _Count:
         if step.kind in _EXCHANGES:
             return replace(one, exchanges=1, exchanged=size, largest_exchange=size)
         return one
-
-
-def _number(branch: str) -> int:
-    """The number of a branch, such as "branch_2" or "true_branch"."""
-    digits = re.findall(r"\d+", branch)
-    return int(digits[-1]) if digits else int(branch.startswith("true"))
 
 
 def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | None, bool]:

@@ -1,16 +1,14 @@
-"""What every device of a mesh holds of a generation, in bytes; the mesh need not exist."""
+"""Shapes of a generation's arrays, with the shardings that they have on a mesh."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jspec._validate.errors import InputError
-from jspec._xla import rows as memories
+from jspec.arrays import memory_rows as memories
 from jspec.models import sharding
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import PyTree, State
@@ -18,42 +16,6 @@ from jspec.types import PyTree, State
 AXES = ("data", "model")
 _BORROWED = "target"
 """The key of what a head's variables have of its target."""
-
-
-def mesh_of(data: int = 1, model: int = 1) -> AbstractMesh:
-    """A mesh of so many devices that need not exist.
-
-    Args:
-        data: devices that share the rows of the batch.
-        model: devices that share the weights.
-
-    Raises:
-        InputError: if one is below 1.
-
-    Example:
-        >>> mesh_of(data=2, model=4).size
-        8
-    """
-    for name, size in zip(AXES, (data, model), strict=True):
-        if size < 1:
-            raise InputError(f"the mesh has {name}={size}; give at least 1")
-    return AbstractMesh((data, model), AXES, axis_types=(AxisType.Auto,) * 2)
-
-
-@dataclass(frozen=True)
-class Held:
-    """Bytes that one device holds while it decodes, but for temporaries."""
-
-    weights: int
-    drafter_weights: int
-    cache: int
-    drafter_state: int
-    rest: int
-    """Prompt, output, limits and statistics of the rows."""
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.drafter_weights + self.cache + self.drafter_state + self.rest
 
 
 def spread(tree: PyTree, mesh: Any) -> PyTree:
@@ -134,31 +96,6 @@ def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:
 def with_sharding(leaf: Any, split: NamedSharding) -> jax.ShapeDtypeStruct:
     """The shape of an array with another sharding."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=split)
-
-
-def per_device(tree: PyTree) -> int:
-    """Bytes of a tree of shapes that one device holds, by their shardings.
-
-    Example:
-        >>> import jax
-        >>> embed = jax.ShapeDtypeStruct((8, 4), "float32")
-        >>> per_device(spread({"params": {"embed": embed}}, mesh_of(model=4)))
-        32
-    """
-    return sum(shard_bytes(leaf) for leaf in jax.tree.leaves(tree))
-
-
-def shard_bytes(leaf: Any) -> int:
-    """Bytes of one array that one device holds."""
-    split = getattr(leaf, "sharding", None)
-    shape = leaf.shape if split is None else split.shard_shape(leaf.shape)
-    return prod(shape) * leaf.dtype.itemsize
-
-
-def parts(leaf: Any) -> int:
-    """The number of devices that share an array; one where all hold it whole."""
-    size = prod(leaf.shape) * leaf.dtype.itemsize
-    return max(size // max(shard_bytes(leaf), 1), 1)
 
 
 def _by_row(shape: Sequence[int], axis: int | None, mesh: Any) -> NamedSharding:

@@ -92,8 +92,7 @@ class Topology(NamedTuple):
         except (RuntimeError, ValueError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(
-                f"libtpu has no topology {self.name} ({reason:.200}); take another slice, or "
-                "plan without --compile"
+                f"libtpu has no topology {self.name} ({reason:.200}); take another slice"
             ) from error
         return _mesh(chips[: self.num_devices], data, model)
 
@@ -113,8 +112,12 @@ def prepare_environment() -> None:
         os.environ.setdefault(name, value)
 
 
-def mesh_here(data: int, model: int) -> Mesh:
-    """The devices at hand as a mesh.
+def mesh_here(data: int = 1, model: int = 1) -> Mesh:
+    """The devices of this machine as a mesh.
+
+    Args:
+        data: devices over which rows are split.
+        model: devices over which weights are split.
 
     Raises:
         InputError: if there are fewer.
@@ -123,7 +126,7 @@ def mesh_here(data: int, model: int) -> Mesh:
     if len(found) < data * model:
         raise InputError(
             f"the mesh has {data * model} devices and this machine {len(found)} of "
-            f"{found[0].device_kind}; take fewer, name a --topology, or plan without --compile"
+            f"{found[0].device_kind}; take fewer, or name a --topology"
         )
     return _mesh(found[: data * model], data, model)
 

@@ -9,7 +9,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from jspec._xla.manual_axes import vary
-from jspec._xla.ragged import append
+from jspec.arrays.ragged import append
 from jspec.types import Tree
 
 

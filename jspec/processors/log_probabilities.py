@@ -13,8 +13,8 @@ from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
-from jspec._xla.ragged import append
-from jspec._xla.top_k import top_k
+from jspec.arrays.ragged import append
+from jspec.arrays.top_k import top_k
 from jspec.protocols import LogitsProcessor, Round, Start
 from jspec.types import Logprobs, Sampling
 

@@ -19,7 +19,7 @@ from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
-from jspec._xla.ragged import append
+from jspec.arrays.ragged import append
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import processing
 from jspec.round.packed import packed

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.protocols import CausalLM, Drafter
 from jspec.tree.sanitize import check_state
 from jspec.types import Output, PromptChunk, PyTree

@@ -235,7 +235,7 @@ def chunk_of(batch: int, capacity: int) -> int:
     """The number of tokens of each of so many rows that the target reads at once.
 
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
-    padded to as many. `python -m benchmarks.speed.prefill` measures it.
+    padded to as many.
     """
     if backend.platform() != "cpu":
         most, least, together = 512, 64, 4096

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface import settings
+from jspec.models.huggingface import config_json
 from jspec.serve.errors import APIError
 
 
@@ -42,7 +42,7 @@ def read(file: Path) -> tuple[Client, ...]:
         InputError: if it is none, or two of them have one key.
     """
     found = []
-    for name in (listed := settings.read(file)).values:
+    for name in (listed := config_json.read(file)).values:
         entry = listed.part(name)
         own = {one.name for one in fields(Client)} - {"name"}
         if wrong := sorted(set(entry.values) - own):

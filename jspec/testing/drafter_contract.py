@@ -9,7 +9,7 @@ import numpy as np
 
 from jspec import decoding
 from jspec._validate.errors import InputError
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.retrieval.prompt_lookup import PromptLookup
 from jspec.drafters.verified import with_verifier

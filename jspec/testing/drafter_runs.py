@@ -1,7 +1,7 @@
 """Promises of a drafter that are further runs of one compiled program."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -9,11 +9,10 @@ import numpy as np
 from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.decoding import rows
-from jspec.protocols import Drafter
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
-from jspec.testing.watch import NEVER, BackingOff, Log, WatchedDrafter, drafted, traced
+from jspec.testing.watch import NEVER, Log, WatchedDrafter, drafted, shapes, traced
 from jspec.types import PyTree, Result, State
 
 _BACKOFF = 3
@@ -135,18 +134,16 @@ def check_backoff(
     """Checks rounds in which the drafter is not asked, and what it drafts after them."""
     what = "rounds in which it is not asked change no token"
     asked = subject.request(drafter=drafter, drafter_params=params)
-    model, weights, in_backoff = asked["model"], asked["params"], BackingOff(drafter)
-    other: dict[str, Any] = asked | dict(drafter=in_backoff)
-    del other["params"], other["drafter_params"]
-    jax.eval_shape(  # its memory keeps its structure, shapes and dtypes
-        lambda weights, own: decoding.prefill(params=weights, drafter_params=own, **other),
-        *(weights, params),
-    )
+    model, weights = asked["model"], asked["params"]
 
-    def rounds(state: State, count: int, drafter: Drafter = drafter) -> State:
+    def rounds(state: State, count: int) -> State:
         return decoding.decode_rounds(model, weights, state, drafter, params, count)
 
-    state = rounds(decoding.prefill(**asked), _BACKOFF, in_backoff)
+    def backed_off(state: State) -> State:
+        memory = replace(state.drafter_state, left=np.int32(_BACKOFF))
+        return rounds(replace(state, drafter_state=memory), _BACKOFF)
+
+    state = backed_off(decoding.prefill(**asked))
     emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
     state = rounds(state, 1)
     if getattr(drafter.inner, "follows_text", False):
@@ -171,7 +168,7 @@ def check_backoff(
                     f"{mine.tolist()}",
                 )
         report.checked.append("back-offs leave no gap in its memory")
-    state = rounds(rounds(state, _BACKOFF, in_backoff), 2**31 - 1)
+    state = rounds(backed_off(state), 2**31 - 1)
     same_tokens(result_of(state, subject), subject.plain(), what)
     report.checked.append(what)
 
@@ -213,11 +210,6 @@ def result_of(state: State, subject: Subject) -> Result:
     )
 
 
-def _shapes(state: PyTree) -> Any:
-    leaves, structure = jax.tree.flatten(state)
-    return [(np.shape(leaf), jax.numpy.result_type(leaf)) for leaf in leaves], structure
-
-
 def check_hot_start(
     subject: Subject,
     drafter: WatchedDrafter,
@@ -242,7 +234,7 @@ def check_hot_start(
                 f"its own: {error}",
             )
             continue
-        for part, a, b in zip(("leaves", "structure"), _shapes(cold), _shapes(hot), strict=True):
+        for part, a, b in zip(("leaves", "structure"), shapes(cold), shapes(hot), strict=True):
             promise(
                 a == b,
                 "a hot start compiles nothing: the memory that init gives should have the same "

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jspec import sampling as samplings
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.protocols import Drafter
 from jspec.testing.certification.goodness import distance
 from jspec.testing.promises import Report, consistent_stats, promise

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,8 +11,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.drafters.backoff import absent
 from jspec.protocols import CausalLM, Drafter
+from jspec.testing.promises import promise
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 
 NEVER = 2**31 - 1
@@ -103,11 +104,15 @@ class Watched:
 
     inner: PyTree
     log: Log
+    left: Int[Array, ""]
+    """Rounds to come in which the drafter is not asked: data, so that they compile nothing."""
 
 
 @dataclass(frozen=True)
 class WatchedDrafter:
     """A drafter that writes down its trees, in a state that the engine carries anyway.
+
+    In a back-off what it drafts is not used, and its update gets no `aux`.
 
     Args:
         inner: the drafter under test.
@@ -143,7 +148,7 @@ class WatchedDrafter:
             rounds=jnp.int32(0),
         )
         kept = None if earlier is None else earlier.inner
-        return Watched(inner=self.inner.init(batch, capacity, kept), log=log)
+        return Watched(self.inner.init(batch, capacity, kept), log, jnp.int32(0))
 
     def prefill(self, params: PyTree, state: Watched, chunk: PromptChunk) -> Watched:
         return replace(state, inner=self.inner.prefill(params, state.inner, chunk))
@@ -152,23 +157,17 @@ class WatchedDrafter:
         self, params: PyTree, state: Watched, frame: Frame
     ) -> tuple[Tree, tuple[PyTree, Tree, Frame]]:
         tree, aux = self.inner.draft(params, state.inner, frame)
+        asked = state.left == 0
+        tree = jax.tree.map(lambda leaf: jnp.where(asked, leaf, jnp.zeros_like(leaf)), tree)
         return tree, (aux, tree, frame)
 
-    def update(
-        self,
-        params: PyTree,
-        state: Watched,
-        aux: tuple[PyTree, Tree, Frame] | None,
-        feedback: Feedback,
-    ) -> Watched:
-        if aux is None:
-            inner = self.inner.update(params, state.inner, None, feedback)
-            return replace(state, inner=inner)
+    def update(self, params: PyTree, state: Watched, aux: PyTree, feedback: Feedback) -> Watched:
         own, tree, frame = aux
-        log, at = state.log, state.log.rounds
+        log, at, asked = state.log, state.log.rounds, state.left == 0
 
         def note(kept: Array, new: Array) -> Array:
-            return kept.at[at].set(new.astype(kept.dtype), mode="drop")
+            place = jnp.where(asked, at, len(kept))
+            return kept.at[place].set(new.astype(kept.dtype), mode="drop")
 
         log = replace(
             log,
@@ -180,32 +179,25 @@ class WatchedDrafter:
             positions=note(log.positions, frame.positions),
             done=note(log.done, frame.done),
             counts=note(log.counts, feedback.counts),
-            rounds=at + 1,
+            rounds=at + asked,
         )
-        return Watched(inner=self.inner.update(params, state.inner, own, feedback), log=log)
+        inner = self.inner.update(params, state.inner, own, feedback)
+        alone = self.inner.update(params, state.inner, None, feedback)
+        if shapes(inner) == shapes(state.inner):  # if not, the engine says so
+            promise(
+                shapes(alone) == shapes(inner),
+                "an update without an aux keeps the structure, shapes and dtypes of the memory: "
+                f"that of {type(self.inner).__name__} should give {shapes(inner)} and gives "
+                f"{shapes(alone)}",
+            )
+            inner = jax.tree.map(partial(jnp.where, asked), inner, alone)
+        return Watched(inner, log, jnp.maximum(state.left - 1, 0))
 
 
-@dataclass(frozen=True)
-class BackingOff:
-    """A drafter that nobody asks; it goes on with the memory and the trees of the one inside."""
-
-    inner: Drafter
-
-    @property
-    def verifier(self) -> Any:
-        return getattr(self.inner, "verifier", None)
-
-    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        return self.inner.init(batch, capacity, earlier)
-
-    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        return self.inner.prefill(params, state, chunk)
-
-    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
-        return absent(lambda: self.inner.draft(params, state, frame)[0]), None
-
-    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
-        return self.inner.update(params, state, aux, feedback)
+def shapes(state: PyTree) -> Any:
+    """The shapes and dtypes of a memory's leaves, and its structure."""
+    leaves, structure = jax.tree.flatten(state)
+    return [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure
 
 
 def drafted(state: Watched) -> Log:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.protocols import CausalLM
 from jspec.training import lm
 from jspec.training.loop import Metrics

@@ -4,7 +4,7 @@ import jax
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.protocols import CausalLM
 from jspec.training.lm import forward
 from jspec.types import PyTree

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import optax
 from jaxtyping import Array, Float, Int
 
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.protocols import CausalLM
 from jspec.training.loop import Metrics
 from jspec.types import Output, PyTree

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.protocols import CausalLM
 from jspec.training.loop import Metrics
 from jspec.training.unroll import Batch, draw_anchors, observed

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
-from jspec._xla.top_k import largest
+from jspec.arrays.top_k import largest
 from jspec.tree import paths, q_rows_of
 from jspec.types import NO_PARENT, Tree
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import sampling as samplings
 from jspec._validate.errors import InputError
-from jspec._xla.top_k import largest, top_k
+from jspec.arrays.top_k import largest, top_k
 from jspec.types import Frame, Sampling
 
 _CHILDREN = 1

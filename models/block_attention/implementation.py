@@ -1,4 +1,4 @@
-"""The implementations of attention that a model may take in the place of XLA's."""
+"""Attention by the kernel, which a model may take in the place of XLA's."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import Rounded
-from jspec.models.attention import XLA, Cached, Implementation
+from jspec.models.attention import Cached, Implementation
 from jspec.models.block_attention import visits
-from jspec.models.block_attention.kernel import AttentionWork, Launch
+from jspec.models.block_attention.kernel import AttentionWork, Triton
 from jspec.models.online_softmax import Softmax, merged
 
 
@@ -40,8 +40,8 @@ class BlockAttention(Implementation):
         128
     """
 
-    nodes: Launch | None = None
-    past: Launch | None = None
+    nodes: Triton | None = None
+    past: Triton | None = None
 
     def own(
         self,
@@ -104,28 +104,13 @@ class BlockAttention(Implementation):
         return merged(Softmax(*parts))
 
 
-@dataclass(frozen=True)
-class ByQueries(Implementation):
-    """One implementation or another, by the number of queries of a head; XLA's for all others.
-
-    Args:
-        chosen: pairs of a number of queries, G * N, and what computes them.
-    """
-
-    chosen: tuple[tuple[int, Implementation], ...] = ()
-
-    def of(self, queries: int) -> Implementation:
-        """As in `Implementation`."""
-        return dict(self.chosen).get(queries, XLA)
-
-
-def _fitting(launch: Launch | None, queries: Float[Array, "B H Q D"], slots: int) -> Launch | None:
+def _fitting(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int) -> Triton | None:
     """The launch with the sizes of a call; None where the kernel does not take it."""
     mesh = jax.typeof(queries).sharding.mesh
     # XLA cannot split a kernel over devices.
     if launch is None or not (mesh.empty or mesh.size == 1):
         return None
-    return launch.sized(queries.shape[2], slots, queries.shape[3], queries.dtype)
+    return launch.sized(queries.shape[2], slots, queries.shape[3])
 
 
 def _turned(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B*A D"]:

@@ -1,16 +1,21 @@
-"""The kernel, and what a way to start it owes.
+"""The kernel on a GPU: a program for each tile of queries loops over the blocks that it visits.
 
-A tile of queries visits listed blocks of keys, one softmax over all.
+One softmax runs over all of them. Several programs may share the blocks of a tile; their softmaxes
+are merged.
 """
 
-from typing import Any, NamedTuple, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec.models.block_attention.visits import Seen, Visits
-from jspec.models.online_softmax import LOW, Softmax, joined, scores_of
+from jspec.models.online_softmax import LOW, Softmax, joined, merged, scores_of
 
 
 class AttentionWork(NamedTuple):
@@ -38,41 +43,6 @@ class AttentionWork(NamedTuple):
         """Which layer is meant, as a kernel takes it."""
         layer = self.layer
         return jnp.zeros(1, jnp.int32) if layer is None else layer.reshape(1).astype(jnp.int32)
-
-
-class Launch(Protocol):
-    """A way to start the kernel, and its sizes."""
-
-    @property
-    def tile(self) -> int:
-        """Queries that share a visit."""
-        ...
-
-    @property
-    def block(self) -> int:
-        """Keys of a visit, a multiple of 32."""
-        ...
-
-    def sized(self, queries: int, slots: int, dim: int, dtype: Any) -> Self | None:
-        """The same for arrays of such sizes; None: it cannot.
-
-        Args:
-            queries: of a head.
-            slots: keys of a head; those of nodes are made a multiple of `block` afterwards.
-            dim: of a head.
-            dtype: of queries, keys and values.
-        """
-        ...
-
-    def __call__(self, work: AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
-        """The softmax of all queries.
-
-        Args:
-            work: whose number of queries is a multiple of `tile`.
-            seen: the mask inside of a block.
-            soft_cap: of the scores.
-        """
-        ...
 
 
 def visit(
@@ -115,3 +85,124 @@ def nothing(tile: int, dim: int) -> Softmax:
 def outputs(*shape: int, dim: int) -> list[jax.ShapeDtypeStruct]:
     """The arrays of a softmax."""
     return [jax.ShapeDtypeStruct((*shape, last), jnp.float32) for last in (1, 1, dim)]
+
+
+@dataclass(frozen=True)
+class Triton:
+    """The kernel on a CUDA GPU.
+
+    JAX 0.11 announces that Triton will be taken out of Pallas.
+
+    Raises:
+        InputError: if a size is not as it says.
+
+    Example:
+        >>> Triton(tile=64, block=32).sized(queries=12, slots=100, dim=64).tile
+        16
+    """
+
+    tile: int = 64
+    """Queries that share a visit: a power of two, from 16 on."""
+    block: int = 32
+    """Keys of a visit: a power of two, from 32 on."""
+    num_splits: int = 1
+    """Programs that share the blocks of a tile."""
+    num_warps: int = 4
+    num_stages: int = 2
+    interpret: bool = False
+    """True to run it step by step on any device, for tests."""
+
+    def __post_init__(self):
+        for name, least in (("tile", 16), ("block", 32)):
+            size = getattr(self, name)
+            check_integer(name, size, least, None)
+            if size & (size - 1):
+                raise InputError(
+                    f"{name} is {size}, no power of two; pass {2 ** size.bit_length()}"
+                )
+        for name in ("num_splits", "num_warps", "num_stages"):
+            check_integer(name, getattr(self, name), 1, None)
+
+    def sized(self, queries: int, slots: int, dim: int) -> "Triton | None":
+        """The same for arrays of such sizes; None: it cannot. Triton wants powers of two.
+
+        Args:
+            queries: of a head.
+            slots: keys of a head; those of nodes are made a multiple of `block` afterwards.
+            dim: of a head.
+        """
+        if dim < 16 or dim & (dim - 1) or slots < self.block:
+            return None
+        return replace(self, tile=min(self.tile, max(16, pl.next_power_of_2(queries))))
+
+    def __call__(self, work: AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
+        """The softmax of all queries.
+
+        Args:
+            work: whose number of queries is a multiple of `tile`.
+            seen: the mask inside of a block.
+            soft_cap: of the scores.
+        """
+        from jax.experimental.pallas import triton
+
+        batch, heads, count, dim = work.queries.shape
+        slots, layers = work.keys.shape[2], work.layers
+        tiles, listed = work.visits.blocks.shape[1:]
+
+        def run(layer, counts, blocks, queries, reach, keys, values, *out):
+            split, held, tile = pl.program_id(1), layer[0], queries[...]
+            share = pl.cdiv(counts[0], self.num_splits)
+            first = split * share
+
+            def column(place):
+                return reach[:, pl.ds(place, 1)]
+
+            def one(place, softmax):
+                number = blocks[place]
+                start = jnp.minimum(number * self.block, slots - self.block)
+                part = pl.ds(start, self.block)
+                both = keys[held, part, :], values[held, part, :]
+                return visit(softmax, tile, both, column, number, start, seen, soft_cap)
+
+            last = jnp.minimum(first + share, counts[0])
+            found = jax.lax.fori_loop(first, last, one, nothing(self.tile, dim))
+            for array, part in zip(out, found, strict=True):
+                array[...] = part
+
+        def of_row(*shape: int) -> pl.BlockSpec:
+            return pl.BlockSpec((None, None, *shape), lambda t, p, z: (z // heads, t, 0))
+
+        cache = pl.BlockSpec((None, layers, slots, dim), lambda t, p, z: (z, 0, 0, 0))
+        found = pl.pallas_call(
+            run,
+            out_shape=outputs(batch * heads, self.num_splits, count, dim=dim),
+            # Tiles go first: those that run side by side read the same keys.
+            grid=(tiles, self.num_splits, batch * heads),
+            in_specs=[
+                pl.BlockSpec((1,), lambda t, p, z: (0,)),
+                of_row(1),
+                of_row(listed),
+                pl.BlockSpec((None, self.tile, dim), lambda t, p, z: (z, t, 0)),
+                pl.BlockSpec(
+                    (None, self.tile, work.reach.shape[-1]), lambda t, p, z: (z // heads, t, 0)
+                ),
+                cache,
+                cache,
+            ],
+            out_specs=[
+                pl.BlockSpec((None, None, self.tile, last), lambda t, p, z: (z, p, t, 0))
+                for last in (1, 1, dim)
+            ],
+            interpret=self.interpret,
+            compiler_params=triton.CompilerParams(
+                num_warps=self.num_warps, num_stages=self.num_stages
+            ),
+            name="block_attention",
+        )(
+            *(work.number, work.visits.counts[..., None], work.visits.blocks),
+            *(work.queries.reshape(batch * heads, count, dim), work.reach),
+            work.keys.reshape(batch * heads, layers, slots, dim),
+            work.values.reshape(batch * heads, layers, slots, dim),
+        )
+        softmax = merged(Softmax(*found))
+        return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))

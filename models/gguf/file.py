@@ -13,10 +13,10 @@ import numpy as np
 from jspec._validate import extras
 from jspec._validate.errors import InputError
 from jspec.models.chat_template import ChatTemplate
-from jspec.models.gguf import families, header, vocabulary
+from jspec.models.gguf import architectures, header, vocabulary
 from jspec.models.gguf.header import Header, TensorInfo
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.families import Family
-from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
 from jspec.models.rope import RopeFactors
 
@@ -141,18 +141,18 @@ class File:
     @cached_property
     def fields(self) -> Settings:
         """The fields that config.json would have."""
-        name, layout = families.find(self.header)
+        name, layout = architectures.find(self.header)
         return Settings(layout.fields(self.header, name), str(self.header.file))
 
     def config(self, family: Family) -> Any:
         """Our config of the model."""
         found = family.parse(self.fields)
-        entry = self.header.tensors.get(families.ROPE_FACTORS)
+        entry = self.header.tensors.get(architectures.ROPE_FACTORS)
         if entry is None:
             return found
         factors = GGUFTensors(
-            self.header.file, {families.ROPE_FACTORS: entry}, lambda _, array: array
-        ).read(families.ROPE_FACTORS)
+            self.header.file, {architectures.ROPE_FACTORS: entry}, lambda _, array: array
+        ).read(architectures.ROPE_FACTORS)
         scaling = RopeFactors(tuple(factors.ravel().tolist()))
         found = replace(found, rope_scaling=scaling)
         if not getattr(found, "layers", ()):
@@ -163,13 +163,13 @@ class File:
 
     def tensors(self, table: Sequence[Weight]) -> GGUFTensors:
         """The weights, by the names of the table; others keep the names that they have here."""
-        name, layout = families.find(self.header)
+        name, layout = architectures.find(self.header)
         package = library()
         names = package.get_tensor_name_map(
             package.MODEL_ARCH[name.upper()], self.header.metadata.count(f"{name}.block_count")
         )
         held = dict(self.header.tensors)
-        held.pop(families.ROPE_FACTORS, None)
+        held.pop(architectures.ROPE_FACTORS, None)
         stacks = set()
         for wanted in (there for weight in table for there in weight.names):
             expert = re.search(r"\.experts\.(\d+)\.", wanted)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

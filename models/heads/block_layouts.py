@@ -15,8 +15,8 @@ from typing import Any
 
 from jspec._validate.errors import InputError
 from jspec.models.heads.block import BlockConfig, block_taps
-from jspec.models.huggingface import llama, settings
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface import config_json, llama
+from jspec.models.huggingface.config_json import Settings
 
 _STRANGE = ("attention_sink_bias", "final_logit_softcapping", "layer_adapter", "embedding_scale")
 """Fields of variants that are another network."""
@@ -64,7 +64,7 @@ def read(
         raise InputError(
             f"{folder} has a folder adapter, which jspec does not implement; take a head without"
         )
-    given = settings.read(folder / "config.json")
+    given = config_json.read(folder / "config.json")
     found = _layout(given, held, model)
     layers, rank = found.layers, _rank(found.markov)
     _check(layers, found.own, model)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.models import blocks
 from jspec.models.linear import unembed
 from jspec.models.llama import LlamaConfig

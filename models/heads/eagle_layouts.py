@@ -11,8 +11,8 @@ from typing import Any
 
 from jspec._validate.errors import InputError
 from jspec.models.heads.eagle3 import Eagle3Config
-from jspec.models.huggingface import llama, settings
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface import config_json, llama
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.llama import Layer, LlamaConfig
 
 EAGLE4 = "LlamaForCausalLMEagle4"
@@ -60,7 +60,7 @@ def shape(folder: Path, model: Any) -> LlamaConfig:
     """
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} has no config.json; download the head again, with its config")
-    config = llama.llama(_layer(settings.read(folder / "config.json")))
+    config = llama.llama(_layer(config_json.read(folder / "config.json")))
     # Angles are computed, so a head goes on beyond the positions it was trained on, as it does in
     # the authors' code; `tied` is about a head that it does not have.
     return replace(config, num_layers=1, tied=False, context=model.context)
@@ -79,7 +79,7 @@ def read(folder: Path, model: Any, qkv_bias: bool, draft_tokens: int) -> Eagle3C
         InputError: if it is of a network that is not implemented.
     """
     layer = shape(folder, model)
-    whole = settings.read(folder / "config.json")
+    whole = config_json.read(folder / "config.json")
     inner = whole.part("eagle_config")
     parts = (whole, inner, _layer(whole))
     is_fourth = EAGLE4 in whole.get("architectures", [])

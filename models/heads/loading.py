@@ -11,7 +11,7 @@ from jspec.models import hub
 from jspec.models.fingerprint import fingerprint
 from jspec.models.heads import published, store
 from jspec.models.heads.registry import HEAD_KINDS, kind_of, with_taps
-from jspec.models.huggingface import settings
+from jspec.models.huggingface import config_json
 from jspec.models.load import Loaded
 from jspec.types import PyTree
 
@@ -124,7 +124,7 @@ def find(kind: str, target: Loaded) -> str:
     names = [name for name in bundled() if name.endswith(f"/{kind}")]
     ours = fingerprint(target.params, target.model) if names else None
     for name in names:
-        trained_for = settings.read(_bundled_folder(name) / store.RECORD).part("target")
+        trained_for = config_json.read(_bundled_folder(name) / store.RECORD).part("target")
         if trained_for.get("fingerprint") == ours:
             return name
     raise InputError(

@@ -24,13 +24,13 @@ from jspec.models.heads.medusa import MedusaConfig
 from jspec.models.heads.mtp import MTPConfig
 from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, check_kind, check_target
 from jspec.models.huggingface import (
+    config_json,
     draft_heads,
     families,
     fused_experts,
-    mtp,
+    mtp_tensors,
     pickles,
     quantised,
-    settings,
     shards,
     weights,
 )
@@ -125,9 +125,9 @@ def read(
 def own(target: Loaded) -> Path | None:
     """The folder of a target whose weights come with a draft head that is known; None: none do."""
     folder = target.source
-    if folder is None or mtp.find(shards.open_folder(folder).files) is None:
+    if folder is None or mtp_tensors.find(shards.open_folder(folder).files) is None:
         return None
-    family = families.find(settings.read(folder / "config.json"))
+    family = families.find(config_json.read(folder / "config.json"))
     return None if family.mtp is None else folder
 
 
@@ -135,7 +135,9 @@ def _open(folder: Path) -> Files:
     """The weights' files; safetensors go before pickles."""
     if any((folder / name).is_file() for name in (shards.INDEX, shards.SINGLE)):
         config = folder / "config.json"  # a target's head is quantised as the target is
-        fields = settings.read(config) if config.is_file() else settings.Settings({}, str(config))
+        fields = (
+            config_json.read(config) if config.is_file() else config_json.Settings({}, str(config))
+        )
         return fused_experts.single(quantised.reader(fields)(shards.open_folder(folder)))
     readers = {
         "*.safetensors": shards.open_file,
@@ -202,7 +204,7 @@ def _block(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayo
 
 def _mtp(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     model: Any = target.model
-    family = families.find(settings.read(folder / "config.json"))
+    family = families.find(config_json.read(folder / "config.json"))
     if (layout := family.mtp) is None or layout.mark not in names.held:
         known = ", ".join(one.architecture for one in families.FAMILIES if one.mtp)
         raise InputError(
@@ -224,7 +226,7 @@ def _mtp(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout
     )
     config = MTPConfig(**shape | {"num_layers": 1, "layers": (layer,), "own_head": own})
     return HeadLayout(
-        config, list(mtp.table(config, layout, family.weights, own)), (*copies,), copies
+        config, list(mtp_tensors.table(config, layout, family.weights, own)), (*copies,), copies
     )
 
 
@@ -249,7 +251,7 @@ def _factors(
     }
     held = {part: name for part, name in FACTORS.items() if name in names.held}
     if not held:
-        whole = settings.read(folder / "config.json")
+        whole = config_json.read(folder / "config.json")
         # Weighted ones need the tokens' frequencies in training.
         whole.part("efficient_lm_head_config").choice("type", ["low_rank"], None)
         return candidates.factors(table, rank)

@@ -34,7 +34,7 @@ from jspec.models.heads.registry import (
     leaves,
     shapes,
 )
-from jspec.models.huggingface import settings
+from jspec.models.huggingface import config_json
 from jspec.models.load import Loaded
 from jspec.types import PyTree
 
@@ -124,7 +124,7 @@ def read(
     Raises:
         InputError: if the folder is not whole, of another kind, or of another target.
     """
-    record = settings.read(folder / RECORD)
+    record = config_json.read(folder / RECORD)
     head = _rebuild(record, target, dtype, only)
     check_target(str(folder), head, target.model)
     found, ours = record.part("target").get("fingerprint"), fingerprint(target.params, target.model)
@@ -145,7 +145,7 @@ def read(
 
 
 def _rebuild(
-    record: settings.Settings,
+    record: config_json.Settings,
     target: Loaded,
     dtype: DTypeLike | None,
     only: str | tuple[str, ...] | None,

@@ -6,10 +6,10 @@ from functools import partial
 
 from jspec._validate.errors import InputError
 from jspec.models.experts import ExpertGroups, Experts
-from jspec.models.huggingface import rope as ropes
+from jspec.models.huggingface import rope_fields
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.llama import shape
 from jspec.models.huggingface.routed import weights as routed_weights
-from jspec.models.huggingface.settings import Settings
 from jspec.models.latent import LatentAttention
 from jspec.models.llama import LlamaConfig
 
@@ -107,13 +107,13 @@ def _latent(
         context=settings.size("max_position_embeddings", context),
         kv_heads=heads,
         eps=eps,
-        rotary=(replace(ropes.read(settings, sizes.rotary_dim), interleaved=interleaved),),
+        rotary=(replace(rope_fields.read(settings, sizes.rotary_dim), interleaved=interleaved),),
         experts=experts,
         qkv_bias=bias,
         output_bias=bias,
         mlp_bias=settings.flag("mlp_bias", False),
         latent=sizes,
-        attention_scale=dim**-0.5 * ropes.score_factor(settings),
+        attention_scale=dim**-0.5 * rope_fields.score_factor(settings),
     )
     # In the files, head_dim is that of the rotary lanes.
     return replace(config, num_kv_heads=1, head_dim=dim)

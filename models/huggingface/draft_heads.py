@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jspec.models.heads.block import BlockConfig
 from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
-from jspec.models.huggingface import mtp
+from jspec.models.huggingface import mtp_tensors
 from jspec.models.huggingface.llama import block, norm
 from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import LlamaConfig
@@ -46,7 +46,7 @@ def find(names: Iterable[str]) -> Names | None:
     if "fc.weight" in held:
         third = any(name.endswith(".hidden_norm.weight") for name in held)
         return Names("eagle3" if third else "eagle", held)
-    if (own := mtp.find(held)) is not None:
+    if (own := mtp_tensors.find(held)) is not None:
         return Names("mtp", own)
     heads = {match[1]: name for name in held if (match := re.fullmatch(_MEDUSA, name))}
     return Names("medusa", heads) if heads else None

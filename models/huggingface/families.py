@@ -10,18 +10,18 @@ from jspec.models.huggingface import (
     gemma,
     gemma4,
     gpt2,
+    gpt_neox,
     gpt_oss,
     hybrids,
     llama,
-    mtp,
-    neox,
+    mtp_tensors,
     opt,
     others,
     phi3,
     routed,
 )
-from jspec.models.huggingface.mtp import MTPLayout
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
+from jspec.models.huggingface.mtp_tensors import MTPLayout
 from jspec.models.huggingface.weights import Weight
 from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionDecoder
@@ -110,7 +110,7 @@ FAMILIES = (
         Llama,
         deepseek.weights,
         extra_layers=True,
-        mtp=mtp.NEXTN,
+        mtp=mtp_tensors.NEXTN,
     ),
     Family(
         "Glm4MoeForCausalLM",
@@ -119,7 +119,7 @@ FAMILIES = (
         Llama,
         deepseek.weights,
         extra_layers=True,
-        mtp=mtp.NEXTN,
+        mtp=mtp_tensors.NEXTN,
     ),
     Family(
         "Glm4MoeLiteForCausalLM",
@@ -128,7 +128,7 @@ FAMILIES = (
         Llama,
         deepseek.weights,
         extra_layers=True,
-        mtp=mtp.NEXTN,
+        mtp=mtp_tensors.NEXTN,
     ),
     Family("GptOssForCausalLM", "gpt_oss", gpt_oss.gpt_oss, Llama, gpt_oss.weights),
     Family(
@@ -138,7 +138,7 @@ FAMILIES = (
         Hybrid,
         hybrids.qwen_weights,
         buffers=hybrids.QWEN3_NEXT_OTHERS,
-        mtp=mtp.QWEN,
+        mtp=mtp_tensors.QWEN,
     ),
     *(
         family
@@ -154,7 +154,7 @@ FAMILIES = (
                 Hybrid,
                 hybrids.qwen_weights,
                 buffers=hybrids.QWEN3_5_OTHERS,
-                mtp=mtp.QWEN,
+                mtp=mtp_tensors.QWEN,
             ),
             f"{name}ForConditionalGeneration",
             kind,
@@ -170,11 +170,11 @@ FAMILIES = (
     Family(
         "GPTNeoXForCausalLM",
         "gpt_neox",
-        neox.gpt_neox,
+        gpt_neox.gpt_neox,
         GPTNeoX,
-        neox.weights,
+        gpt_neox.weights,
         base="gpt_neox.",
-        buffers=neox.BUFFERS,
+        buffers=gpt_neox.BUFFERS,
     ),
     Family("OPTForCausalLM", "opt", opt.opt, LearnedPositionDecoder, opt.weights),
     Family(

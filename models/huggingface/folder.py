@@ -9,7 +9,7 @@ from typing import Any
 from jspec._validate.errors import InputError
 from jspec.models import chat_template, tokenizer
 from jspec.models.chat_template import ChatTemplate
-from jspec.models.huggingface import fused_experts, quantised, settings, shards
+from jspec.models.huggingface import config_json, fused_experts, quantised, shards
 from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.weights import Weight
 
@@ -21,7 +21,7 @@ class Folder:
     path: Path
 
     @cached_property
-    def fields(self) -> settings.Settings:
+    def fields(self) -> config_json.Settings:
         """The fields of config.json.
 
         Raises:
@@ -31,7 +31,7 @@ class Folder:
             raise InputError(
                 f"{self.path} has no config.json; name a folder in Hugging Face layout"
             )
-        fields = settings.read(self.path / "config.json")
+        fields = config_json.read(self.path / "config.json")
         quantised.reader(fields)  # refused before anything else is read
         return fields
 
@@ -57,7 +57,9 @@ class Folder:
     def special_tokens(self) -> tuple[tuple[int, ...], int | None]:
         """End tokens and first token; generation_config.json goes before config.json."""
         file = self.path / "generation_config.json"
-        generation = settings.read(file) if file.is_file() else settings.Settings({}, str(file))
+        generation = (
+            config_json.read(file) if file.is_file() else config_json.Settings({}, str(file))
+        )
         ends = generation.get("eos_token_id", self.fields.get("eos_token_id", ()))
         eos = tuple(ends) if isinstance(ends, list | tuple) else (ends,)
         # Beyond the vocabulary it is a default that nobody has corrected, and ends nothing.

@@ -1,8 +1,8 @@
 """config.json of Gemma 2 and Gemma 3, the text models."""
 
-from jspec.models.huggingface import rope as ropes
+from jspec.models.huggingface import rope_fields
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.llama import kinds, shape, window
-from jspec.models.huggingface.settings import Settings
 from jspec.models.llama import LlamaConfig
 from jspec.models.rope import Rope
 
@@ -67,11 +67,11 @@ def _rotary(settings: Settings) -> tuple[Rope, Rope]:
         bases = near.number("rope_theta", 10000.0), far.number("rope_theta", 1e6)
         # The old field means the others, in a new file too.
         far = settings.part("rope_scaling") if settings.get("rope_scaling") else far
-        stretches = [ropes.scaling(part, settings, lanes) for part in (near, far)]
+        stretches = [rope_fields.scaling(part, settings, lanes) for part in (near, far)]
         return Rope(bases[0], stretches[0]), Rope(bases[1], stretches[1])
     far = Rope(
         settings.number("rope_theta", 1e6),
-        ropes.scaling(settings.part("rope_scaling"), settings, lanes),
+        rope_fields.scaling(settings.part("rope_scaling"), settings, lanes),
     )
     return Rope(settings.number("rope_local_base_freq", 10000.0)), far
 

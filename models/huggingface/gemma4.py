@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from jspec._validate.errors import InputError
 from jspec.models.experts import Experts
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.gemma import cap
 from jspec.models.huggingface.llama import kinds, norm, shape, window
 from jspec.models.huggingface.llama import weights as dense
-from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import Layer, LlamaConfig
 from jspec.models.rope import ProportionalScaling, Rope

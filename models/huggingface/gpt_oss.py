@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from jspec.models.activations import ClampedGate
 from jspec.models.experts import Experts
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.llama import kinds, shape, window
 from jspec.models.huggingface.llama import weights as dense
-from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import LlamaConfig
 

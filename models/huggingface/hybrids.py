@@ -6,11 +6,11 @@ from math import inf
 
 from jspec._validate.errors import InputError
 from jspec.models.experts import Experts
-from jspec.models.huggingface import rope as ropes
+from jspec.models.huggingface import rope_fields
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.llama import norm, shape
 from jspec.models.huggingface.llama import weights as dense
 from jspec.models.huggingface.routed import each_or_common, qwen3_moe_weights
-from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
 from jspec.models.llama import LlamaConfig
 from jspec.models.mixers import DeltaNet, Mamba2
@@ -90,7 +90,7 @@ def _delta_nets(
         grouped=grouped,
     )
     bias = settings.flag("attention_bias", False)
-    rope = ropes.read(settings, settings.size("head_dim", 256), partial=0.25)
+    rope = rope_fields.read(settings, settings.size("head_dim", 256), partial=0.25)
     return shape(
         settings,
         context=settings.size("max_position_embeddings", 32768),
@@ -145,7 +145,7 @@ def granite(settings: Settings) -> LlamaConfig:
         )
     turned = settings.choice("position_embedding_type", [None, "nope", "rope"], None) == "rope"
     attention_heads = settings.size("num_attention_heads")
-    rope = ropes.read(settings, width // attention_heads) if turned else None
+    rope = rope_fields.read(settings, width // attention_heads) if turned else None
     bias = settings.flag("attention_bias", False)
     config = shape(
         settings,

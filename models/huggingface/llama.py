@@ -6,8 +6,8 @@ from typing import Any
 from jspec._validate.errors import InputError
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.experts import Experts
-from jspec.models.huggingface import rope as ropes
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface import rope_fields
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
 from jspec.models.llama import Layer, LlamaConfig, qkv
 from jspec.models.recurrence import Mixer
@@ -200,7 +200,7 @@ def shape(
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
     named, usual = activation
-    turned = rotary or (ropes.read(settings, head_dim, theta, partial),)
+    turned = rotary or (rope_fields.read(settings, head_dim, theta, partial),)
     count = settings.count("num_hidden_layers")
     first = next((rope for rope in turned if rope is not None), Rope())
     if isinstance(first.scaling, LongScaling):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.weights import Weight, affine, linear
 from jspec.models.learned_positions import LearnedPositionConfig
 

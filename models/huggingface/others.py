@@ -1,9 +1,9 @@
 """config.json of OLMo 2 and SmolLM3."""
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface import rope as ropes
+from jspec.models.huggingface import rope_fields
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.llama import kinds, shape, window
-from jspec.models.huggingface.settings import Settings
 from jspec.models.llama import LlamaConfig
 
 
@@ -41,7 +41,7 @@ def smollm3(settings: Settings) -> LlamaConfig:
     bias = settings.flag("attention_bias", False)
     heads = settings.size("num_attention_heads")
     head_dim = settings.size("head_dim", settings.size("hidden_size") // heads)
-    rope = ropes.read(settings, head_dim, 2e6)
+    rope = rope_fields.read(settings, head_dim, 2e6)
     return shape(
         settings,
         context=settings.size("max_position_embeddings", 32768),

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.llama import shape, window
 from jspec.models.huggingface.llama import weights as separate
-from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
 from jspec.models.llama import LlamaConfig
 

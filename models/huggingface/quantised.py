@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.shards import Shards
 
 _SCALE = "_scale_inv"

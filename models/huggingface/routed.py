@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 
 from jspec.models.experts import Experts
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.llama import mlp, shape, window
 from jspec.models.huggingface.llama import weights as dense
-from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import LlamaConfig
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface import settings
+from jspec.models.huggingface import config_json
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -125,7 +125,7 @@ def open_file(file: Path) -> Shards:
 
 
 def _indexed(folder: Path) -> Shards:
-    index = settings.read(folder / INDEX).part("weight_map").values
+    index = config_json.read(folder / INDEX).part("weight_map").values
     if not all(isinstance(name, str) for name in index.values()):
         raise InputError(f"{folder / INDEX} names files that are no texts; download it again")
     listed = sorted(set(index.values()))

@@ -1,4 +1,4 @@
-"""`jspec bench` on a tiny model: rows, resuming, memory, peers, and everything that is refused."""
+"""`jspec bench` on a tiny model: rows, resuming, memory, and other engines."""
 
 import json
 import re
@@ -6,13 +6,12 @@ import shutil
 
 import pytest
 
-from jspec.cli.bench import measure, peers, run, settings
+from jspec.cli.bench import measure, run, settings
 from jspec.cli.bench.chat import Bare
 from jspec.cli.bench.contenders import Reply
 from jspec.cli.bench.ledger import Ledger
 from jspec.cli.bench.measure import Bench, ReportedContender
-from jspec.cli.bench.peers import Peer
-from jspec.cli.bench.questions import Question
+from jspec.cli.bench.questions import Question, read
 from jspec.cli.bench.settings import PLAIN, BenchSettings
 from jspec.models import load
 from jspec.sessions import compilation
@@ -61,27 +60,49 @@ def counts(found):
     )
 
 
-@pytest.fixture(scope="module")
-def whole(folder, questions, tmp_path_factory):
-    """A bench that ran through."""
+def go(folder, questions, out, methods):
+    """Runs the command to its end, outside of a test."""
     from jspec.cli import main as cli
 
-    out = tmp_path_factory.mktemp("whole")
     where = ("--model", str(folder), "--questions", str(questions), "--out", str(out))
-    how = ("--max-new-tokens", "8", "--repeats", "2", "--methods", "suffix,token_recycling")
+    how = ("--max-new-tokens", "8", "--repeats", "2", "--methods", methods)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compilation, "keep_on_disk", lambda: None)  # as in `command`
         assert cli.run(["bench", *where, *how]) == 0
     return out
 
 
+@pytest.fixture(scope="module")
+def alone(folder, questions, tmp_path_factory):
+    """A bench of plain decoding."""
+    return go(folder, questions, tmp_path_factory.mktemp("alone"), "autoregressive")
+
+
+@pytest.fixture(scope="module")
+def whole(alone, folder, questions, tmp_path_factory):
+    """The same, to which a method was added."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    shutil.copytree(alone, out)
+    return go(folder, questions, out, "suffix")
+
+
+def test_plain_decoding_is_measured_alone(alone):
+    assert [(row["method"], row["question"]) for row in rows(alone)] == [
+        (PLAIN, "7"), (PLAIN, "b"), (PLAIN, "9")
+    ]  # fmt: skip
+
+
+def test_a_method_that_is_added_is_measured_alone(alone, whole):
+    before = rows(alone)
+    assert rows(whole)[: len(before)] == before
+    assert [row["method"] for row in rows(whole)[len(before) :]] == ["suffix"] * 3
+
+
 @pytest.mark.slow
 def test_every_prompt_and_method_has_a_row(whole, folder):
     found = rows(whole)
     assert {(row["method"], row["question"]) for row in found} == {
-        (method, name)
-        for method in (PLAIN, "suffix", "token_recycling")
-        for name in ("7", "b", "9")
+        (method, name) for method in (PLAIN, "suffix") for name in ("7", "b", "9")
     }
     loaded = load(folder)
     for row in found:
@@ -95,14 +116,14 @@ def test_every_prompt_and_method_has_a_row(whole, folder):
             assert row["plain_seconds"] == row["seconds"]
         assert row["metrics"]["mean_acceptance_length"] >= 1
     page = (whole / "report.html").read_text()
-    assert "token_recycling" in page and "<svg" in page
+    assert "suffix" in page and "<svg" in page
     assert "currentColor" not in (whole / "figure.svg").read_text()
 
 
 def test_the_output_ends_with_the_advice(bench, whole, tmp_path):
     out = tmp_path / "again"
     shutil.copytree(whole, out)
-    ran, found = bench(out, "--methods", "suffix,token_recycling")
+    ran, found = bench(out, "--methods", "suffix")
     # All was there: nothing was measured, and the tables are told again.
     assert found == rows(whole) and ran.err == ""
     assert "tales" in ran.out and "cats" in ran.out
@@ -115,22 +136,13 @@ def test_an_interrupted_bench_goes_on_with_the_memory_that_it_had(bench, whole, 
     shutil.copytree(whole, out)
     file = out / "rows.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
-    # Killed while the last prompt's rows were written.
-    file.write_bytes(b"".join(lines[:-2]) + lines[-2][:40])
-    ran, found = bench(out, "--methods", "suffix,token_recycling")
+    # Killed while the last prompt's row was written.
+    file.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
+    ran, found = bench(out, "--methods", "suffix")
     assert len(found) == len(rows(whole))
     assert re.fullmatch(r"finished prompts are .* memory\n3/3 cats 9: .*\n", ran.err)
     # Without the answers before it, suffix would draft other tokens.
     assert counts(found) == counts(rows(whole))
-
-
-def test_a_method_that_is_added_is_measured_alone(bench, whole, tmp_path):
-    out = tmp_path / "more"
-    shutil.copytree(whole, out)
-    ran, found = bench(out, "--methods", "suffix,token_recycling,prompt_lookup")
-    assert found[: len(rows(whole))] == rows(whole)
-    assert {row["method"] for row in found[len(rows(whole)) :]} == {"prompt_lookup"}
-    assert "suffix" not in ran.err and "prompt_lookup" in ran.err
 
 
 @pytest.mark.slow
@@ -265,24 +277,24 @@ def test_an_interrupted_command_says_how_to_go_on(
     assert ran.code == 130 and "the same command goes on" in ran.err
 
 
-def test_peers_that_cannot_take_part_say_why(bench, tmp_path, monkeypatch):
-    def broken(setting):
-        raise ValueError("cannot read that")
+def test_engines_that_cannot_take_part_say_why(whole, folder, questions, tmp_path, capsys):
+    out = tmp_path / "peers"
+    shutil.copytree(whole, out)
+    chosen = settings.choices("suffix", [], None, None)
+    job = settings.BenchOptions(
+        str(folder), None, None, None, None, chosen,
+        BenchSettings(RunSettings(max_new_tokens=8), repeats=2),
+    )  # fmt: skip
+    asked = []
 
-    there = Peer("there", ("json",), "x", "plain")
-    monkeypatch.setattr(peers, "PEERS", known := {
-        "absent": Peer("absent", ("no_such_engine",), "x", "plain"),
-        "needy": Peer("needy", ("json",), "x", "plain", needs_draft_model=True),
-        "broken": there,
-    })  # fmt: skip
-    monkeypatch.setattr(run, "PEERS", known)
-    monkeypatch.setattr(Peer, "start", lambda self, setting: broken(setting))
-    ran, found = bench(tmp_path, "--methods", "prompt_lookup", "--peers", "all", "--limit", 1)
-    assert "no_such_engine is not installed (pip install 'jspec-jax[peers]')" in ran.out
-    assert "it needs a draft model (--draft-model)" in ran.out
-    assert "it did not start: ValueError: cannot read that" in ran.out
-    assert {row["method"] for row in found} == {PLAIN, "prompt_lookup"}
-    assert there.missing(None, 4) == "it decodes one prompt at a time (--batch-size 1)"
+    def invite(target, room):
+        asked.append(room)
+        return {"absent": "it is not installed"}
+
+    run.run(job, read(questions), Ledger(out / "rows.jsonl"), invite)
+    said = capsys.readouterr()
+    assert "absent is left out: it is not installed" in said.out and said.err == ""
+    assert asked[0] > 8 and len(rows(out)) == len(rows(whole))
 
 
 def test_what_is_measured_by_default():

@@ -1,6 +1,8 @@
 """Every drafter, once. A new method joins the contract by a line here."""
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,20 +11,30 @@ import tiny
 import jspec
 from jspec import tree as trees
 from jspec.drafters.draft_head.lyanna_resampling import Separate
-from jspec.models import heads
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 
-# A row for each of the contract's.
-_SCRIPT = jspec.Script(tokens=jnp.asarray([[1, 2, 3, 4] * 16] * 6), accepts=jnp.array([2, 0, 1]))
-_CORPUS = np.random.default_rng(3).integers(0, tiny.VOCAB, 3000)
 _SMALL = trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
 _DRAFT = tiny.draft()
-_WEIGHTS = tiny.params(_DRAFT)
 _MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
-_HEADS = {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
 _BLOCK, _EAGLE, _LYANNA = tiny.block(), tiny.eagle(), tiny.lyanna()
 _EAGLE3, _MTP = tiny.eagle3(), tiny.mtp()
-_NARROW, _NARROWS = heads.with_candidates(_EAGLE, tiny.variables(_EAGLE), rank=5, count=6)
+_COSTS = jspec.CostCurve.of({6: 1.0, 12: 1.1, 30: 1.6})
+
+
+_weights = cache(lambda: tiny.params(_DRAFT))
+_variables = cache(tiny.variables)
+
+
+@cache
+def _script():
+    """A row for each of the contract's."""
+    tokens = jnp.asarray([[1, 2, 3, 4] * 16] * 6)
+    return jspec.Script(tokens=tokens, accepts=jnp.array([2, 0, 1]))
+
+
+@cache
+def _medusa():
+    return {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
 
 
 @dataclass(frozen=True)
@@ -36,67 +48,91 @@ class AtRandom(jspec.Adaptive):
         return replace(tree, choice=choice), aux
 
 
-_COSTS = jspec.CostCurve.of({6: 1.0, 12: 1.1, 30: 1.6})
+class Made(Mapping):
+    """Drafters with their params by name, each made when it is first asked for."""
+
+    def __init__(self, makers: dict[str, Callable[[], tuple]]):
+        self._makers = makers
+        self._made = cache(lambda name: makers[name]())
+
+    def __getitem__(self, name: str) -> tuple:
+        return self._made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
 
 # name: (drafter, its params)
-DRAFTERS = {
-    "token_recycling": (jspec.TokenRecycling(tiny.VOCAB), None),
-    "token_recycling_small": (
+_MAKERS = {
+    "token_recycling": lambda: (jspec.TokenRecycling(tiny.VOCAB), None),
+    "token_recycling_small": lambda: (
         jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True),
         None,
     ),
-    "token_recycling_per_row": (jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True), None),
-    "dynamic_token_recycling": (
+    "token_recycling_per_row": lambda: (
+        jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True),
+        None,
+    ),
+    "dynamic_token_recycling": lambda: (
         jspec.DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=7, max_depth=4, beam=4, k=3),
         None,
     ),
-    "prompt_lookup": (jspec.PromptLookup(num_speculative_tokens=4), None),
-    "rest": (
+    "prompt_lookup": lambda: (jspec.PromptLookup(num_speculative_tokens=4), None),
+    "rest": lambda: (
         jspec.REST(num_speculative_tokens=9, max_depth=4, num_matches=6),
-        jspec.datastore.build(_CORPUS, tiny.VOCAB),
+        jspec.datastore.build(np.random.default_rng(3).integers(0, tiny.VOCAB, 3000), tiny.VOCAB),
     ),
-    "prompt_lookup_latest": (
+    "prompt_lookup_latest": lambda: (
         jspec.PromptLookup(num_speculative_tokens=3, whole=False, latest=True),
         None,
     ),
-    "prompt_lookup_verified": (
+    "prompt_lookup_verified": lambda: (
         jspec.with_verifier(
             jspec.PromptLookup(num_speculative_tokens=3), jspec.rules.deterministic_proposal
         ),
         None,
     ),
-    "jump_forward": (jspec.JumpForward(num_speculative_tokens=3), None),  # without a grammar
-    "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
-    "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
-    "suffix_of_rollouts": (
+    "jump_forward": lambda: (
+        jspec.JumpForward(num_speculative_tokens=3),
+        None,
+    ),  # without a grammar
+    "lookahead": lambda: (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
+    "suffix": lambda: (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
+    "suffix_of_rollouts": lambda: (
         jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=8),
-        jspec.Rollouts(_SCRIPT.tokens, jnp.array([64, 0, 9, 30, 64, 1])),
+        jspec.Rollouts(_script().tokens, jnp.array([64, 0, 9, 30, 64, 1])),
     ),
-    "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),
-    "merge": (
+    "scripted": lambda: (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _script()),
+    "merge": lambda: (
         jspec.merge(
             jspec.TokenRecycling(tiny.VOCAB, _SMALL),
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
         ),
         None,
     ),
-    "speculative_decoding": (jspec.SpeculativeDecoding(_DRAFT, 3), _WEIGHTS),
-    "speculative_decoding_published": (
+    "speculative_decoding": lambda: (jspec.SpeculativeDecoding(_DRAFT, 3), _weights()),
+    "speculative_decoding_published": lambda: (
         jspec.SpeculativeDecoding(_DRAFT, 3, scheme=jspec.schemes.RECURSIVE),
-        _WEIGHTS,
+        _weights(),
     ),
-    "pard": (jspec.PARD(_DRAFT, mask_token_id=22, template=_SMALL), _WEIGHTS),
-    "pard_published": (
+    "pard": lambda: (jspec.PARD(_DRAFT, mask_token_id=22, template=_SMALL), _weights()),
+    "pard_published": lambda: (
         jspec.PARD.published(_DRAFT, mask_token_id=22, template=trees.chain(3)),
-        _WEIGHTS,
+        _weights(),
     ),
-    "spectr": (jspec.SpecTr(_DRAFT, num_chains=3, max_depth=3), _WEIGHTS),
-    "specinfer": (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _WEIGHTS),
-    "sequoia": (jspec.Sequoia(_DRAFT, _SMALL), _WEIGHTS),
-    "rsd_c": (jspec.RSDC(_DRAFT, (2, 2)), _WEIGHTS),
-    "rsd_s": (jspec.RSDS(_DRAFT, beam=3, max_depth=3), _WEIGHTS),
-    "dyspec": (jspec.DySpec(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), _WEIGHTS),
-    "calibrated_dyspec": (
+    "spectr": lambda: (jspec.SpecTr(_DRAFT, num_chains=3, max_depth=3), _weights()),
+    "specinfer": lambda: (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _weights()),
+    "sequoia": lambda: (jspec.Sequoia(_DRAFT, _SMALL), _weights()),
+    "rsd_c": lambda: (jspec.RSDC(_DRAFT, (2, 2)), _weights()),
+    "rsd_s": lambda: (jspec.RSDS(_DRAFT, beam=3, max_depth=3), _weights()),
+    "dyspec": lambda: (
+        jspec.DySpec(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4),
+        _weights(),
+    ),
+    "calibrated_dyspec": lambda: (
         jspec.CalibratedDySpec(
             _DRAFT,
             num_speculative_tokens=8,
@@ -105,15 +141,15 @@ DRAFTERS = {
             threshold=0.05,
             order=trees.depth_first,
         ),
-        _WEIGHTS,
+        _weights(),
     ),
-    "coupled_tree": (
+    "coupled_tree": lambda: (
         jspec.CoupledTree(
             _DRAFT, num_speculative_tokens=8, max_depth=4, beam=4, order=trees.heavy_paths
         ),
-        _WEIGHTS,
+        _weights(),
     ),
-    "mixture": (
+    "mixture": lambda: (
         jspec.merge(
             jspec.TokenRecycling(tiny.VOCAB, _SMALL),
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
@@ -124,53 +160,55 @@ DRAFTERS = {
         ),
         None,
     ),
-    "mixture_with_a_draft_model": (
+    "mixture_with_a_draft_model": lambda: (
         # As many nodes as the draft model has: it must not take them for its own.
         jspec.merge(
             jspec.SpeculativeDecoding(_DRAFT, 4),
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
             num_speculative_tokens=4,
         ),
-        (_WEIGHTS, None),
+        (_weights(), None),
     ),
-    "block": (
+    "block": lambda: (
         jspec.BlockDrafter(_BLOCK, num_speculative_tokens=7, beam=3, num_candidates=8),
-        tiny.variables(_BLOCK),
+        _variables(_BLOCK),
     ),
-    "eagle": (jspec.EAGLE(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
-    "eagle_recursive": (
+    "eagle": lambda: (jspec.EAGLE(_EAGLE, _SMALL), _variables(_EAGLE)),
+    "eagle_recursive": lambda: (
         jspec.EAGLE(_EAGLE, _SMALL, scheme=jspec.schemes.RECURSIVE),
-        tiny.variables(_EAGLE),
+        _variables(_EAGLE),
     ),
-    "eagle2": (
+    "eagle2": lambda: (
         jspec.EAGLE2(_EAGLE, num_speculative_tokens=8, max_depth=4, beam=4),
-        tiny.variables(_EAGLE),
+        _variables(_EAGLE),
     ),
-    "eagle3": (
+    "eagle3": lambda: (
         jspec.EAGLE2(_EAGLE3, num_speculative_tokens=8, max_depth=4, beam=4),
-        tiny.variables(_EAGLE3),
+        _variables(_EAGLE3),
     ),
-    "eagle_candidates": (jspec.EAGLE(_NARROW, _SMALL), _NARROWS),
-    "mtp": (jspec.EAGLE(_MTP, _SMALL), tiny.variables(_MTP)),
-    "medusa": (jspec.Medusa(_MEDUSA, _SMALL), _HEADS),
-    "lyanna": (jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3), tiny.variables(_LYANNA)),
-    "lyanna_separate": (
+    "mtp": lambda: (jspec.EAGLE(_MTP, _SMALL), _variables(_MTP)),
+    "medusa": lambda: (jspec.Medusa(_MEDUSA, _SMALL), _medusa()),
+    "lyanna": lambda: (
+        jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3),
+        _variables(_LYANNA),
+    ),
+    "lyanna_separate": lambda: (
         jspec.Lyanna(
             _LYANNA,
             num_speculative_tokens=5,
             beam=3,
             resampling=Separate(num_speculative_tokens=6, threshold=1),
         ),
-        tiny.variables(_LYANNA),
+        _variables(_LYANNA),
     ),
-    "lyanna_merged": (
+    "lyanna_merged": lambda: (
         jspec.merge(
             jspec.Lyanna(_LYANNA, num_speculative_tokens=5, beam=3),
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
         ),
-        (tiny.variables(_LYANNA), None),
+        (_variables(_LYANNA), None),
     ),
-    "adaptive": (
+    "adaptive": lambda: (
         jspec.adaptive(
             jspec.merge(
                 jspec.PromptLookup(num_speculative_tokens=4, whole=False),
@@ -181,56 +219,26 @@ DRAFTERS = {
         ),
         jspec.AdaptiveParams(None, _COSTS),
     ),
-    "adaptive_draft_model_at_random": (
+    "adaptive_draft_model_at_random": lambda: (
         AtRandom(
             jspec.CoupledTree(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), (0, 2, 8)
         ),
-        jspec.AdaptiveParams(_WEIGHTS, _COSTS),
+        jspec.AdaptiveParams(_weights(), _COSTS),
     ),
 }
+DRAFTERS = Made(_MAKERS)
 
-SLOW = (
-    "prompt_lookup_verified",
-    "pard_published",
-    "spectr",
-    "specinfer",
-    "sequoia",
-    "rsd_c",
-    "rsd_s",
-    "dyspec",
-    "eagle",
-    "eagle_recursive",
-    "eagle3",
-    "eagle_candidates",
-    "mtp",
-    "lyanna_merged",
-    "mixture_with_a_draft_model",
-    "adaptive_draft_model_at_random",
-    "calibrated_dyspec",
-    "lyanna_separate",
-    "speculative_decoding",
-    "mixture",
-    "medusa",
-    "speculative_decoding_published",
-    "token_recycling_small",
-    "token_recycling_per_row",
-    "suffix_of_rollouts",
-    "merge",
-    "lookahead",
-    "dynamic_token_recycling",
-    "rest",
-    "lyanna",
-    "pard",
-    "jump_forward",
-    "scripted",
-    "prompt_lookup_latest",
-)
-"""Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
+QUICK = ("token_recycling_small", "prompt_lookup", "speculative_decoding")
+"""Drafters with a memory of the batch, of a row's text, and of a draft model. The slow tests have
+all others; heads and chosen widths have runs of their own in `tests/drafters`."""
 
-IN_MERGE = ("token_recycling", "suffix", "speculative_decoding", "pard", "medusa")
-"""Drafters that are also run inside `jspec.merge`, a program of its own: one of each family."""
+IN_MERGE = ("token_recycling", "suffix", "pard")
+"""Drafters that are also run inside `jspec.merge`, a program of its own, by the slow tests;
+`tests/drafters/ensemble` has merges quickly."""
 
 IN_MERGE_TOO = (
+    "speculative_decoding",
+    "medusa",
     "dynamic_token_recycling",
     "rest",
     "lookahead",

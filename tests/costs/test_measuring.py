@@ -65,9 +65,8 @@ def test_what_seems_to_take_longer_than_more_is_timed_again(backoff_is_slow_for,
     assert float(curve.without_draft()) == pytest.approx(rest)
 
 
-@pytest.mark.parametrize(
-    ("drafter", "options", "said"),
-    [
+def test_what_cannot_be_measured():
+    for drafter, options, said in (
         (jspec.Suffix(), {}, "which chooses no widths; pass jspec.adaptive"),
         (
             DRAFTER,
@@ -78,8 +77,6 @@ def test_what_seems_to_take_longer_than_more_is_timed_again(backoff_is_slow_for,
         (DRAFTER, {"repeats": 0}, "repeats is 0; pass an integer"),
         (DRAFTER, {"prompt_length": 0}, "prompt_length is 0; pass an integer"),
         (DRAFTER, {"max_new_tokens": 1.5}, r"max_new_tokens is 1\.5; pass an integer"),
-    ],
-)
-def test_what_cannot_be_measured(drafter, options, said):
-    with pytest.raises(InputError, match=said):
-        measure(MODEL, MODEL.init(), drafter, **options)
+    ):
+        with pytest.raises(InputError, match=said):
+            measure(MODEL, MODEL.init(), drafter, **options)

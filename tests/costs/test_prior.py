@@ -8,7 +8,7 @@ import pytest
 
 from jspec._validate.errors import InputError
 from jspec._xla import native
-from jspec.costs import launching, prior
+from jspec.costs.prior import BACKOFF, DRAFT, launching, prior
 
 PARAMS = {
     "kernel": jax.ShapeDtypeStruct((100_000, 50_000), np.float32),
@@ -21,7 +21,7 @@ def curve(platform, params=PARAMS):
     """The guess, without what launches take."""
     found = np.asarray(prior(params, SimpleNamespace(platform=platform)).at(TOKENS), np.float64)
     # A device of another kind counts as a GPU.
-    launched = 0.0 if platform in ("cpu", "tpu") else launching.plain(params) + launching.draft()
+    launched = 0.0 if platform in ("cpu", "tpu") else launching(params) + DRAFT
     return found - launched
 
 
@@ -49,12 +49,12 @@ def test_an_accelerator_scores_a_tree_in_the_time_of_a_token():
 def test_on_a_gpu_a_draft_and_a_rest_cost_launches():
     found = prior(PARAMS, SimpleNamespace(platform="gpu"))
     drafted, rest = float(found.at([1])[0]), float(found.without_draft())
-    assert drafted - rest == pytest.approx(launching.draft() - launching.backoff(), rel=1e-4)
-    assert rest > launching.plain(PARAMS) + launching.backoff()
+    assert drafted - rest == pytest.approx(DRAFT - BACKOFF, rel=1e-4)
+    assert rest > launching(PARAMS) + BACKOFF
     # A layer more is as many arrays more, in a stack of layers as by itself.
     stack = {"params": {"layers_0:3:1": {"kernel": np.zeros((3, 4, 4))}}}
     single = {"params": {f"layers_{n}": {"kernel": np.zeros((4, 4))} for n in range(3)}}
-    assert launching.plain(stack) == launching.plain(single) > launching.plain({})
+    assert launching(stack) == launching(single) > launching({})
     tpu = prior(PARAMS, SimpleNamespace(platform="tpu"))
     assert float(tpu.at([1])[0]) == float(tpu.without_draft())
 

@@ -135,9 +135,8 @@ def test_forgotten_params_are_a_sentence_in_a_step_too():
         jspec.step(model, model.init(), state, drafter=drafter)
 
 
-@pytest.mark.parametrize(
-    "name", ["budgeted_merge", pytest.param("tree_of_a_draft_model", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["budgeted_merge", "tree_of_a_draft_model"])
 def test_rounds_of_the_narrowest_width_alone_go_on_with_the_same_state(name):
     inner, weights = FORCED[name]
     drafter = jspec.adaptive(inner, (0, 2, 5))
@@ -202,17 +201,19 @@ def check_every_round_accepts_its_width(drafter, widths):
 
 
 @pytest.mark.parametrize(
-    "widths",
-    # The others are slow: more of the same.
+    ("known", "widths"),
     [
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ([0], [1], [2], [5], [0, 0, 5])),
-        [5, 0, 2, 1],
+        ((0, 2), [2, 0, 2, 2, 0, 0]),
+        *(
+            pytest.param((0, 1, 2, 5), widths, marks=pytest.mark.slow)
+            for widths in ([0], [1], [2], [5], [0, 0, 5], [5, 0, 2, 1])
+        ),
     ],
     ids=str,
 )
-def test_a_draft_model_that_is_the_target_is_right_at_every_width(widths):
+def test_a_draft_model_that_is_the_target_is_right_at_every_width(known, widths):
     chain = jspec.SpeculativeDecoding(MODEL, 5)
-    check_every_round_accepts_its_width(jspec.adaptive(chain, (0, 1, 2, 5)), widths)
+    check_every_round_accepts_its_width(jspec.adaptive(chain, known), widths)
 
 
 def check_the_draft_has_read_what_the_target_has(drafter):
@@ -413,11 +414,16 @@ def outcome(tree, path_tokens):
     )
 
 
-@pytest.mark.parametrize("values", [False, True], ids=["ranks", "values"])
 @pytest.mark.parametrize(
-    "rate",
+    ("rate", "values"),
     # The others are slow: more of the same.
-    [pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.5, marks=pytest.mark.slow), 0.9],
+    [
+        (0.9, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((0.9, False), (0.1, False), (0.1, True), (0.5, False), (0.5, True))
+        ),
+    ],
 )
 def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
     """Each further token of a chain is right at a rate that the drafter does not know."""
@@ -505,6 +511,7 @@ def test_a_drafter_that_is_wrong_is_left_out_and_taken_up_again():
     assert int(state.stats.num_accepted_tokens[0]) > 20
 
 
+@pytest.mark.slow
 def test_flat_costs_take_the_widest_and_steep_ones_none():
     model, prompt, script = scripted(24, [1, 3, 0, 4], batch=2)
     drafter = jspec.adaptive(jspec.Scripted(23, CHAIN), (0, 1, 4))
@@ -560,9 +567,8 @@ def test_what_does_not_fit_is_one_sentence():
         jspec.step(MODEL, PARAMS, state, drafter=other, drafter_params=params)
 
 
-@pytest.mark.parametrize(
-    "name", ["budgeted_merge", pytest.param("tree_of_a_draft_model", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["budgeted_merge", "tree_of_a_draft_model"])
 def test_types_are_promoted_nowhere(name):
     inner, weights = FORCED[name]
     drafter = jspec.adaptive(inner, (0, 2, 5))

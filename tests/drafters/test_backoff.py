@@ -52,7 +52,9 @@ def test_a_skipped_round_leaves_a_matrix_as_it_was():
         output=SimpleNamespace(logits=logits),
         verdict=SimpleNamespace(path=jnp.array([[0]])),
     )
-    for skip_expensive_updates in (None, jnp.bool_(False), jnp.bool_(True)):
+
+    @jax.jit
+    def update(skip_expensive_updates):
         told = SimpleNamespace(
             scored=scored,
             skip_expensive_updates=skip_expensive_updates,
@@ -63,7 +65,10 @@ def test_a_skipped_round_leaves_a_matrix_as_it_was():
             keys=None,
             sampling=None,
         )
-        after = drafter.update(None, state, None, told)
+        return drafter.update(None, state, None, told)
+
+    for skip_expensive_updates in (None, jnp.bool_(False), jnp.bool_(True)):
+        after = update(skip_expensive_updates)
         assert after.before.tolist() == [5]
         learnt = replace(after, before=state.before)
         same = all(map(np.array_equal, jax.tree.leaves(learnt), jax.tree.leaves(state)))
@@ -79,16 +84,20 @@ def test_what_pays_or_costs_nothing_never_backs_off(saved, cost):
 
 
 def test_a_rest_drafts_nothing():
-    drafter = jspec.Suffix(num_speculative_tokens=3)
-    state = jspec.prefill(MODEL, PARAMS, PROMPT, drafter=drafter, max_new_tokens=8)
-    now = jspec.round.frame(state)
+    drafter, prompt = jspec.PromptLookup(num_speculative_tokens=3), jnp.array([[1, 2, 3, 1, 2]])
+    chunk = jspec.PromptChunk.whole(prompt, jnp.array([5]), None)
+    now = jspec.Frame(jnp.array([2]), jnp.array([4]), None, None, jnp.array([False]))
 
-    def draft():
-        return drafter.draft(None, state.drafter_state, now)[0]
+    @jax.jit
+    def drafts(in_backoff):
+        state = drafter.prefill(None, drafter.init(1, 16, None), chunk)
+        draft = lambda: drafter.draft(None, state, now)[0]  # noqa: E731
+        return draft(), draft_unless(in_backoff, draft, state)
 
     for in_backoff in (False, True):
-        tree = draft_unless(jnp.bool_(in_backoff), draft, state.drafter_state)
-        wanted = jax.tree.map(jnp.zeros_like, draft()) if in_backoff else draft()
+        drafted, tree = drafts(jnp.bool_(in_backoff))
+        assert drafted.tokens[0].tolist() == [2, 3, 1, 2]
+        wanted = jax.tree.map(jnp.zeros_like, drafted) if in_backoff else drafted
         jax.tree.map(np.testing.assert_array_equal, tree, wanted)
 
 
@@ -215,6 +224,7 @@ class Learns:
         return state
 
 
+@pytest.mark.slow
 def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
     drafter = jspec.adaptive(Learns(), (1, 2))
     costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)

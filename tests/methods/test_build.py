@@ -22,27 +22,7 @@ from jspec.sessions import method_choice
 from jspec.sessions import session as sessions
 from jspec.tree import Template
 
-MASK = tiny.VOCAB - 1
-WORDS = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(tiny.VOCAB)})
-
-
-def loaded(model, words=WORDS):
-    return Loaded(model, tiny.params(model), words, eos=(), bos=None)
-
-
-@pytest.fixture(scope="module")
-def target():
-    return loaded(tiny.model())
-
-
-@pytest.fixture(scope="module")
-def draft():
-    return replace(loaded(tiny.draft()), mask_token=MASK)
-
-
-@pytest.fixture(scope="module")
-def bundled():
-    return load("jspec-7m")
+pytestmark = pytest.mark.usefixtures("heads_once")
 
 
 def test_names_and_entries_are_public():
@@ -85,22 +65,18 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("options", ["defaults", "given"])
-@pytest.mark.parametrize(
-    "name",
-    [m.name for m in METHODS.values() if not m.needs_options and not m.needs_training],
-)
-def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, draft, name, options):
-    given = GIVEN.get(name, {}) if options == "given" else {}
+def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, draft):
     folders = {"target": target, "draft": draft}
     monkeypatch.setattr(jspec.models, "load", lambda name, *_, **__: folders[name])
-    choice = method_choice.choose(name, json.dumps(given))
-    needed = METHODS[name].needs_draft_model
-    session = sessions.start("target", "draft" if needed else None, choice, None)
-    built = methods.build(name, target, draft=draft if needed else None, **given)
-    assert built.drafter == session.built.drafter
-    assert built.model is session.built.model is target.model
-    assert built.drafter_params is session.built.drafter_params or not needed
+    free = [m.name for m in METHODS.values() if not m.needs_options and not m.needs_training]
+    for name, given in [(name, {}) for name in free] + list(GIVEN.items()):
+        choice = method_choice.choose(name, json.dumps(given))
+        needed = METHODS[name].needs_draft_model
+        session = sessions.start("target", "draft" if needed else None, choice, None)
+        built = methods.build(name, target, draft=draft if needed else None, **given)
+        assert built.drafter == session.built.drafter
+        assert built.model is session.built.model is target.model
+        assert built.drafter_params is session.built.drafter_params or not needed
 
 
 def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
@@ -149,7 +125,7 @@ def test_a_program_reads_the_sentences_of_the_command_line(
             sessions.start(None, None, method_choice.choose(name, json.dumps(options)), None)
 
 
-def test_models_that_do_not_fit_are_refused(target, draft):
+def test_models_that_do_not_fit_are_refused(target, draft, loaded):
     with pytest.raises(
         InputError, match=r"target is of type Llama; pass what jspec.models.load gives"
     ):
@@ -170,12 +146,19 @@ def test_models_that_do_not_fit_are_refused(target, draft):
         methods.build("dyspec", target, draft=other)
 
 
-@pytest.mark.parametrize("difference", [pytest.param(-3, marks=pytest.mark.slow), 4])
-def test_a_draft_of_another_padding_is_a_pair(target, difference):
+def test_a_draft_of_another_padding_is_made_a_pair(target, loaded):
+    for difference in (-3, 4):
+        draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
+        built = methods.build("speculative_decoding", target, draft=draft)
+        assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("difference", [-3, 4])
+def test_a_draft_of_another_padding_is_a_pair(target, loaded, difference):
     """One tokenizer, and two sizes of embeddings: the tokens are the target's."""
     draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
     built = methods.build("speculative_decoding", target, draft=draft, num_speculative_tokens=2)
-    assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
     arguments = target.model, target.params, tiny.PROMPTS, tiny.LENGTHS
     plain = jspec.decode(*arguments, max_new_tokens=6)
     drafted = dict(drafter=built.drafter, drafter_params=built.drafter_params)
@@ -186,12 +169,14 @@ def test_a_draft_of_another_padding_is_a_pair(target, difference):
 
 def test_the_mask_of_a_parallel_draft_is_that_of_its_checkpoint(target, draft):
     built = methods.build("pard", target, draft=draft)
-    assert built.drafter == jspec.PARD(draft.model, MASK)
+    assert built.drafter == jspec.PARD(draft.model, draft.mask_token)
     built = methods.build("pard", target, draft=draft, mask_token_id=3, num_speculative_tokens=5)
     assert built.drafter == jspec.PARD(draft.model, 3, jspec.tree.chain(5))
     shape = jspec.tree.branching([2, 1])
     built = methods.build("pard", target, draft=draft, template=shape, scheme="recursive")
-    assert built.drafter == jspec.PARD.published(draft.model, mask_token_id=MASK, template=shape)
+    assert built.drafter == jspec.PARD.published(
+        draft.model, mask_token_id=draft.mask_token, template=shape
+    )
     plain = replace(draft, mask_token=None)
     with pytest.raises(InputError, match=r"pard needs a mask token .* has no pard_token; name a"):
         methods.build("pard", target, draft=plain)

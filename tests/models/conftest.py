@@ -16,6 +16,8 @@ import jspec.models
 from jspec.types import Output
 
 FIXTURES = Path(__file__).parent / "fixtures"
+QUICK = ("deepseek_v3", "gemma3", "gpt2", "llama31", "mixtral", "qwen3_next")
+"""One family of each kind of attention or memory; the slow tests have all others."""
 SHARED = Path(os.environ.get("JSPEC_SHARED", Path(__file__).parents[2].parent / "shared"))
 
 
@@ -41,7 +43,12 @@ def load(name: str) -> Recorded:
     )
 
 
-@pytest.fixture(params=sorted(folder.name for folder in FIXTURES.iterdir()))
+@pytest.fixture(
+    params=[
+        folder.name if folder.name in QUICK else pytest.param(folder.name, marks=pytest.mark.slow)
+        for folder in sorted(FIXTURES.iterdir())
+    ]
+)
 def variant(request: pytest.FixtureRequest) -> Recorded:
     return load(request.param)
 

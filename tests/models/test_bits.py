@@ -1,5 +1,6 @@
 """A node of a tree has the bits of its token in plain decoding, in every family and dtype."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -36,16 +37,18 @@ def test_every_family_in_float32(variant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "w8a8", "q8_0", "q4_0"])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_family_in_other_dtypes(name, dtype, fixtures):
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    zip(VARIANTS, itertools.cycle(["bfloat16", "int8", "w8a8", "q8_0", "q4_0"]), strict=False),
+)
+def test_every_family_in_another_dtype(name, dtype, fixtures):
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, dtype=dtype)
     given = texts(loaded.model)
     found = testing.check_bits(loaded.model, loaded.params, given, sizes=[2, 7], batch_size=2)
     assert found.equal or not has_kernels(loaded.model), found
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_bundled_model(scan_layers):
     loaded = jspec.models.load("jspec-800k", scan_layers=scan_layers)
     found = testing.check_bits(loaded.model, loaded.params, texts(loaded.model, 2), sizes=[3, 16])
@@ -93,20 +96,17 @@ def test_weights_that_differ_in_their_last_bits_are_found():
     assert not testing.check_bits(Moved(), loaded.params, [text], sizes=[4]).equal
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_bad_input_is_a_sentence():
+    model = jspec.models.shapes("jspec-800k").model
+    for arguments, said in (
         (dict(texts=[]), "there are 0 texts; pass one or more"),
         (dict(texts=[[1], []]), "none of them empty"),
         (dict(texts=[[1]], batch_size=0), "batch_size"),
         (dict(texts=[[1]], sizes=[0]), "sizes"),
         (dict(texts=[[1] * 9999]), "a text has 9999 tokens and the model places .*; cut it"),
-    ],
-)
-def test_bad_input_is_a_sentence(arguments, said):
-    model = jspec.models.shapes("jspec-800k").model
-    with pytest.raises(jspec.InputError, match=said):
-        testing.check_bits(model, None, **arguments)
+    ):
+        with pytest.raises(jspec.InputError, match=said):
+            testing.check_bits(model, None, **arguments)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_with_all_optimisations_too(fixtures):
     variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     root = Path(__file__).resolve().parents[2]
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bits", *models, *options],
+        [sys.executable, "-m", "benchmarks.exactness", "bits", *models, *options],
         env=variables, cwd=root, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr[-2000:]

@@ -7,31 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from ancestry import ancestors
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
 from jspec._xla import native
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
-from jspec.models.block_attention import BlockAttention, ByQueries, Mosaic, Triton, visits
-from jspec.models.block_attention.kernel import AttentionWork
+from jspec.models.block_attention import AttentionWork, BlockAttention, Triton, visits
 
 TRITON = BlockAttention(
     nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, num_splits=2, interpret=True)
 )
-MOSAIC = BlockAttention(nodes=Mosaic(32, 64, interpret=True), past=Mosaic(64, 32, interpret=True))
 # 5 earlier nodes and 40 new ones, 2 heads of 3 group-mates each; blocks divide none of it.
 EARLIER, NEW, HEADS, MATES, DIM, SLOTS = 5, 40, 2, 3, 16, 75
 LENGTHS = np.array([0, 40, 75], np.int32)
 ATTENTION = ("soft_cap", "window", "impl")
-
-
-def ancestors(parents):
-    mask = np.eye(len(parents), dtype=bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            mask[node] |= mask[parent]
-    return mask
 
 
 def random_tree(size):
@@ -69,33 +60,24 @@ def attended(q, k, v, mask, nodes, cached, positions, *, impl, soft_cap=None, wi
 CAP_AND_WINDOW = {"soft_cap": 1.5, "window": 7}
 
 
-@pytest.mark.parametrize(
-    ("impl", "options"),
-    [
-        pytest.param(TRITON, {}, id="triton"),
-        pytest.param(TRITON, CAP_AND_WINDOW, id="triton, cap and window"),
-        pytest.param(MOSAIC, {}, id="mosaic"),
-        pytest.param(MOSAIC, CAP_AND_WINDOW, id="mosaic, cap and window", marks=pytest.mark.slow),
-    ],
-)
-def test_the_kernel_is_xlas_attention(arrays, impl, options):
+@pytest.mark.parametrize("options", [{}, CAP_AND_WINDOW], ids=["plain", "cap and window"])
+def test_the_kernel_is_xlas_attention(arrays, options):
     wanted = attended(**arrays, impl=attention.XLA, **options)
-    np.testing.assert_allclose(attended(**arrays, impl=impl, **options), wanted, atol=1e-5)
+    np.testing.assert_allclose(attended(**arrays, impl=TRITON, **options), wanted, atol=1e-5)
     # One bit more in the mask of one node is noticed, and is what the mask says.
     row, node = 1, 30
     other = int(np.flatnonzero(~arrays["mask"][row, node, :-1])[-1])
     flipped = arrays["mask"].copy()
     flipped[row, node, other] = True
     changed = arrays | {"mask": flipped}
-    found = np.asarray(attended(**changed, impl=impl, **options))
+    found = np.asarray(attended(**changed, impl=TRITON, **options))
     np.testing.assert_allclose(found, attended(**changed, impl=attention.XLA, **options), atol=1e-5)
     off = np.abs(found - wanted).max(-1) > 1e-4
     assert np.argwhere(off).tolist() == [[row, node]] or options.get("window")
     assert off[row, node]
 
 
-@pytest.mark.parametrize("impl", [TRITON, MOSAIC], ids=["triton", "mosaic"])
-def test_blocks_behind_the_last_live_slot_are_not_read(arrays, impl):
+def test_blocks_behind_the_last_live_slot_are_not_read(arrays):
     """Nor is what no query sees: NaN times a weight of 0 is NaN."""
     cached = arrays["cached"]
     dead = (np.arange(SLOTS) >= 64)[:, None]
@@ -103,30 +85,26 @@ def test_blocks_behind_the_last_live_slot_are_not_read(arrays, impl):
     clean = arrays | {"cached": cached._replace(lengths=short)}
     values = np.where(dead, np.nan, cached.values)
     spoilt = clean | {"cached": Cached(cached.keys, values, short)}
-    wanted = np.asarray(attended(**clean, impl=impl))
-    np.testing.assert_array_equal(attended(**spoilt, impl=impl), wanted)
+    wanted = np.asarray(attended(**clean, impl=TRITON))
+    np.testing.assert_array_equal(attended(**spoilt, impl=TRITON), wanted)
     # XLA's attention reads them, which shows that they are there to be read.
     with native.disabled():
         assert np.isnan(attended(**spoilt, impl=attention.XLA)).any()
 
 
-@pytest.mark.parametrize("impl", [TRITON, MOSAIC], ids=["triton", "mosaic"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays, impl, value):
-    clean = np.asarray(attended(**arrays, impl=impl))
-    bad = arrays["v"].copy()
-    bad[:, :, 1, 3] = value
-    found = np.asarray(attended(**(arrays | {"v": bad}), impl=impl))
+def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays):
+    clean = np.asarray(attended(**arrays, impl=TRITON))
     below = arrays["mask"][0, :, EARLIER + 1]
     assert 1 < below.sum() < NEW
-    np.testing.assert_array_equal(found[:, ~below], clean[:, ~below])
-    assert np.isnan(found[:, below]).any(-1).all()
+    for value in (np.nan, np.inf):
+        bad = arrays["v"].copy()
+        bad[:, :, 1, 3] = value
+        found = np.asarray(attended(**(arrays | {"v": bad}), impl=TRITON))
+        np.testing.assert_array_equal(found[:, ~below], clean[:, ~below])
+        assert np.isnan(found[:, below]).any(-1).all()
 
 
-@pytest.mark.parametrize(
-    "impl", [TRITON, pytest.param(MOSAIC, marks=pytest.mark.slow)], ids=["triton", "mosaic"]
-)
-def test_a_layer_among_others_is_the_same_layer_alone(arrays, impl):
+def test_a_layer_among_others_is_the_same_layer_alone(arrays):
     held = arrays["cached"]
 
     def beside(array):
@@ -136,8 +114,8 @@ def test_a_layer_among_others_is_the_same_layer_alone(arrays, impl):
 
     layer = np.int32(1)
     among = Cached(beside(held.keys), beside(held.values), held.lengths, layer)
-    wanted = attended(**arrays, impl=impl)
-    np.testing.assert_array_equal(attended(**(arrays | {"cached": among}), impl=impl), wanted)
+    wanted = attended(**arrays, impl=TRITON)
+    np.testing.assert_array_equal(attended(**(arrays | {"cached": among}), impl=TRITON), wanted)
 
 
 def test_only_blocks_with_an_entry_are_visited():
@@ -189,80 +167,64 @@ def test_what_is_not_listed_is_not_seen(arrays):
 
 
 def test_what_the_kernel_does_not_take_is_left_to_xla(arrays):
-    assert Triton().sized(queries=8, slots=64, dim=24, dtype=jnp.float32) is None
-    assert Triton().sized(queries=8, slots=31, dim=64, dtype=jnp.float32) is None
-    few = BlockAttention(nodes=Triton(16, 128), past=Triton(16, 128))  # it would not run on a CPU
-    found = attended(**arrays, impl=ByQueries(((NEW * MATES + 1, few),)))
-    np.testing.assert_array_equal(found, attended(**arrays, impl=attention.XLA))
+    assert Triton().sized(queries=8, slots=64, dim=24) is None
+    assert Triton().sized(queries=8, slots=31, dim=64) is None
+    few = BlockAttention(past=Triton(16, 128))  # more slots than there are
+    found = attended(**arrays, impl=few)
+    with native.disabled():
+        np.testing.assert_array_equal(found, attended(**arrays, impl=attention.XLA))
     with pytest.raises(ValueError, match="interpret"):
-        attended(**arrays, impl=ByQueries(((NEW * MATES, few),)))
+        attended(**arrays, impl=BlockAttention(nodes=Triton(16, 32)))
 
 
-@pytest.mark.parametrize(
-    ("make", "sizes", "said"),
-    [
-        (Triton, dict(tile=48), "tile is 48, no power of two; pass 64"),
-        (Triton, dict(block=16), "block"),
-        (Triton, dict(num_splits=0), "num_splits"),
-        (Mosaic, dict(tile=8), "tile"),
-        (Mosaic, dict(block=192), "block is 192, no multiple of 128; pass 128"),
-    ],
-)
-def test_sizes_that_no_compiler_takes_are_one_sentence(make, sizes, said):
-    with pytest.raises(jspec.InputError, match=said):
-        make(**sizes)
+def test_sizes_that_no_compiler_takes_are_one_sentence():
+    for sizes, said in (
+        (dict(tile=48), "tile is 48, no power of two; pass 64"),
+        (dict(block=16), "block"),
+        (dict(num_splits=0), "num_splits"),
+    ):
+        with pytest.raises(jspec.InputError, match=said):
+            Triton(**sizes)
 
 
+CALL = "@__gpu$xla.gpu.triton"
 GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, num_splits=8, num_warps=8))
-TPU = BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512))
 
 
-def lowered(impl, platform, dtype, nodes, heads, mates, dim, layers, options, placed=None):
-    """The program of an attention behind 2,048 slots, as that platform's compiler gets it."""
+def lowered(dtype, nodes, heads, mates, dim, layers, options, placed=None):
+    """The program of an attention behind 2,048 slots, as a GPU's compiler gets it."""
+    if jax.version.__version_info__ > (0, 10, 2):
+        pytest.skip("newer JAX compiles the kernel where it lowers it, for which it needs CUDA")
     rows, slots = 2, 2048
     new, held = (rows, heads, nodes, dim), (rows, heads * layers, slots, dim)
 
     def run(q, k, v, mask, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer if layers > 1 else None), None)
         positions = lengths[:, None] + jnp.arange(nodes)
-        return attend(q, k, v, mask, past, positions, **options, impl=impl)
+        return attend(q, k, v, mask, past, positions, **options, impl=GPU)
 
     shapes = [((rows, nodes, heads * mates, dim), dtype), (new, dtype), (new, dtype)]
     shapes += [((rows, nodes, nodes), bool), (held, dtype), (held, dtype)]
     shapes += [((rows,), jnp.int32), ((), jnp.int32)]
     arguments = [jax.ShapeDtypeStruct(*shape, sharding=placed) for shape in shapes]
-    return jax.jit(run).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+    return jax.jit(run).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.parametrize(
-    ("impl", "platform", "call"), [(GPU, "cuda", "triton"), (TPU, "tpu", "tpu_custom_call")]
-)
-@pytest.mark.parametrize(
-    ("dtype", "sizes", "options"),
-    [
-        (jnp.bfloat16, (64, 8, 8, 128, 1), {}),
-        (jnp.float32, (40, 3, 3, 64, 4), {"soft_cap": 30.0, "window": 1024}),
-    ],
-    ids=["70B", "SmolLM scanned"],
-)
-def test_the_kernel_is_lowered_without_its_device(impl, platform, call, dtype, sizes, options):
+def test_the_kernel_is_lowered_without_its_device():
     """Two kernels, of the nodes and of the past. No device compiles them here."""
-    if platform == "cuda" and jax.version.__version_info__ > (0, 10, 2):
-        pytest.skip(
-            "newer JAX compiles Triton's kernels where it lowers them, for which it needs CUDA"
-        )
-    text = lowered(impl, platform, dtype, *sizes, options)
-    assert text.count("custom_call @") - text.count("custom_call @Sharding") == 2
-    assert call in text
-    assert "block_attention" in text or platform == "cuda"
+    for dtype, sizes, options in (
+        (jnp.bfloat16, (64, 8, 8, 128, 1), {}),  # 70B
+        (jnp.float32, (40, 3, 3, 64, 4), {"soft_cap": 30.0, "window": 1024}),  # SmolLM, scanned
+    ):
+        assert lowered(dtype, *sizes, options).count(CALL) == 2
 
 
-@pytest.mark.parametrize(("devices", "kernels"), [(1, 2), (2, 0)])
-def test_arrays_on_several_devices_are_left_to_xla(devices, kernels):
-    mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    text = lowered(TPU, "tpu", jnp.bfloat16, 16, 2, 1, 128, 1, {}, everywhere)
-    assert text.count("tpu_custom_call") == kernels
+def test_arrays_on_several_devices_are_left_to_xla():
+    for devices, kernels in ((1, 2), (2, 0)):
+        mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        text = lowered(jnp.bfloat16, 16, 2, 1, 128, 1, {}, everywhere)
+        assert text.count(CALL) == kernels
 
 
 def tree_model(impl):
@@ -289,13 +251,12 @@ def test_a_model_takes_it_and_gives_the_same_scores():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("impl", [TRITON, MOSAIC], ids=["triton", "mosaic"])
-def test_decoding_with_the_kernel_gives_the_same_tokens(impl):
+def test_decoding_with_the_kernel_gives_the_same_tokens():
     plain = tree_model(attention.XLA)
     params = tiny.params(plain)
     drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([3, 2]))
     options = dict(max_new_tokens=48, drafter=drafter)
     wanted = jspec.decode(plain, params, tiny.PROMPTS, tiny.LENGTHS, **options)
-    found = jspec.decode(tree_model(impl), params, tiny.PROMPTS, tiny.LENGTHS, **options)
+    found = jspec.decode(tree_model(TRITON), params, tiny.PROMPTS, tiny.LENGTHS, **options)
     np.testing.assert_array_equal(found.tokens, wanted.tokens)
     np.testing.assert_array_equal(found.stats.num_rounds, wanted.stats.num_rounds)

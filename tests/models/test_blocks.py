@@ -25,8 +25,19 @@ def drawn(kind, outputs, inputs):
     return packed, wide.reshape(outputs, inputs), draw.normal(size=(20, inputs)).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("outputs", "inputs"), [(1, 32), (7, 64), (97, 576), (24, 1600)])
+def kinds(*shapes):
+    """All kinds times all shapes, of which each shape has one kind in the quick tests."""
+    return pytest.mark.parametrize(
+        ("kind", "outputs", "inputs"),
+        [
+            pytest.param(kind, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
+            for one, kind in enumerate(KINDS)
+            for two, shape in enumerate(shapes)
+        ],
+    )
+
+
+@kinds((1, 32), (7, 64), (97, 576), (24, 1600))
 def test_products_are_those_of_the_weights_that_the_bytes_say(kind, outputs, inputs):
     packed, wide, x = drawn(kind, outputs, inputs)
     np.testing.assert_array_equal(blocks.dequantised(packed, kind), wide)
@@ -44,8 +55,7 @@ def test_products_are_those_of_the_weights_that_the_bytes_say(kind, outputs, inp
 
 
 @there
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("outputs", "inputs"), [(7, 32), (50, 576)])
+@kinds((7, 32), (50, 576), (7, 96))
 def test_kernels_give_the_bits_of_the_weights_in_float32(kind, outputs, inputs):
     packed, wide, x = drawn(kind, outputs, inputs)
     held = blocks.Blocks(jnp.asarray(packed), kind, jnp.float32)
@@ -67,7 +77,12 @@ def folder(tmp_path_factory):
     return where
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = pytest.mark.parametrize(
+    "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+)
+
+
+@QUICK
 def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
     stored = gguf.GGMLQuantizationType[kind.upper()]
     file = tiny_gguf.convert(folder, tmp_path / "model.gguf", stored)
@@ -94,7 +109,7 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@QUICK
 def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
     loaded = jspec.models.load(folder, kind, with_tokenizer=False)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params))

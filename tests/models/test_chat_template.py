@@ -78,9 +78,8 @@ def test_variables_of_the_template_can_be_set(words):
     assert template.render(HI, enable_thinking=True) == " Hi  thinks"
 
 
-@pytest.mark.parametrize(
-    ("template", "messages", "said"),
-    [
+def test_refusals_are_one_sentence(words):
+    for template, messages, said in (
         (LLAMA2, [{"role": "assistant", "content": "a"}], "must alternate user/assistant"),
         (DEAF, [*HI, {"role": "critic", "content": "b"}], "leaves out message 2, of role 'critic'"),
         ("{% if %}", HI, "no Jinja template .*restore the file"),
@@ -91,11 +90,9 @@ def test_variables_of_the_template_can_be_set(words):
         (CHATML, "Hi", "no list of messages"),
         (CHATML, [*HI, "Hi"], "message 2 of the conversation has no text under 'role'"),
         (CHATML, [{"role": "user", "content": None}], "no text under 'content'"),
-    ],
-)
-def test_refusals_are_one_sentence(words, template, messages, said):
-    with pytest.raises(jspec.InputError, match=said):
-        chat(words, template).encode(messages)
+    ):
+        with pytest.raises(jspec.InputError, match=said):
+            chat(words, template).encode(messages)
 
 
 def test_a_trimmed_or_empty_message_is_not_left_out(words):

@@ -25,10 +25,10 @@ def readers(tmp_path_factory):
     return damage.Readers(tmp_path_factory.mktemp("files"))
 
 
-@pytest.mark.parametrize("kind", damage.FOUND)
-def test_the_corpus_is_answered_in_sentences(readers, kind):
-    for number in damage.FOUND[kind]:
-        assert damage.wrong(readers, kind, number) is None, number
+def test_the_corpus_is_answered_in_sentences(readers):
+    for kind, numbers in damage.FOUND.items():
+        for number in numbers:
+            assert damage.wrong(readers, kind, number) is None, (kind, number)
 
 
 @pytest.mark.slow
@@ -78,30 +78,28 @@ def test_a_damaged_folder_is_one_sentence(tmp_path, fixtures, name, content, sai
         jspec.models.load(folder, with_tokenizer=False)
 
 
-@pytest.mark.parametrize("count", [10**6, 10**12, 10**30])
-def test_a_model_has_so_many_layers_and_no_more(tmp_path, fixtures, count):
+def test_a_model_has_so_many_layers_and_no_more(tmp_path, fixtures):
     config = json.loads((fixtures / "llama2/config.json").read_text())
-    content = json.dumps({**config, "num_hidden_layers": count}).encode()
-    folder = _folder(tmp_path, fixtures, "config.json", content)
-    with pytest.raises(InputError, match=f"num_hidden_layers = {count}; it has to be at most 8192"):
-        jspec.models.load(folder, with_tokenizer=False)
+    folder = _folder(tmp_path, fixtures, "config.json", b"")
+    for count in (10**6, 10**12, 10**30):
+        (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": count}))
+        said = f"num_hidden_layers = {count}; it has to be at most 8192"
+        with pytest.raises(InputError, match=said):
+            jspec.models.load(folder, with_tokenizer=False)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_fields_of_other_kinds_are_one_sentence(tmp_path, fixtures):
+    for changes, said in (
         ({"tokenizer.chat_template": 5}, "chat_template = 5; it has to be a text"),
         ({"split.count": "two"}, "is one of 'two' parts"),
         ({"tokenizer.ggml.tokens": 5}, "tokens = 5; it has to be a list of str"),
         ({"tokenizer.ggml.token_type": 5}, "token_type = 5; it has to be a list of int"),
         ({"tokenizer.ggml.eos_token_id": [1]}, "it has to be a token id"),
         ({"llama.block_count": 2**32 - 1}, "block_count = 4294967295; it has to be at most 8192"),
-    ],
-)
-def test_fields_of_other_kinds_are_one_sentence(tmp_path, fixtures, changes, said):
-    file = tiny_gguf.convert(fixtures / "llama2", tmp_path / "a.gguf", changes=changes)
-    with pytest.raises(InputError, match=said):
-        jspec.models.load(file)
+    ):
+        file = tiny_gguf.convert(fixtures / "llama2", tmp_path / "a.gguf", changes=changes)
+        with pytest.raises(InputError, match=said):
+            jspec.models.load(file)
 
 
 def test_a_token_of_a_number_without_end_is_one_sentence(tmp_path):
@@ -162,10 +160,10 @@ def test_sizes_that_are_none(readers, tmp_path, kind, name, changes, said):
         getattr(readers, f"read_{kind}")(folder)
 
 
-@pytest.mark.parametrize("dtype", ["\ud800", "f4,(", "x" * 10**5, [1]])
-def test_a_dtype_that_is_none(dtype):
-    with pytest.raises(InputError, match="is unknown; use one of"):
-        precision.find(dtype)
+def test_a_dtype_that_is_none():
+    for dtype in ("\ud800", "f4,(", "x" * 10**5, [1]):
+        with pytest.raises(InputError, match="is unknown; use one of"):
+            precision.find(dtype)
 
 
 def test_a_tokenizer_that_lacks_a_token_that_it_writes(tmp_path):
@@ -185,12 +183,12 @@ def test_a_field_that_is_nested_without_end_is_one_sentence(tmp_path):
         jspec.models.load(file)
 
 
-@pytest.mark.parametrize("content", [b"P1\n.", b"\x82\x01.", b"(" * 10**5, b"N.", b"0."])
-def test_a_pickle_that_is_none_is_one_sentence(tmp_path, content):
-    with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
-        archive.writestr("a/data.pkl", content)
-    with pytest.raises(InputError, match=r"holds no tensors|no plain state dict"):
-        pickles.open_file(tmp_path / "a.bin")
+def test_a_pickle_that_is_none_is_one_sentence(tmp_path):
+    for content in (b"P1\n.", b"\x82\x01.", b"(" * 10**5, b"N.", b"0."):
+        with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
+            archive.writestr("a/data.pkl", content)
+        with pytest.raises(InputError, match=r"holds no tensors|no plain state dict"):
+            pickles.open_file(tmp_path / "a.bin")
 
 
 def test_a_pickle_takes_no_more_than_it_has(tmp_path):
@@ -228,7 +226,7 @@ def test_a_sentence_fits_a_screen_and_keeps_its_fix():
     assert len(said) == 1000 and said.startswith("a is xx") and said.endswith("; pass less")
 
 
-@pytest.mark.parametrize("kind", damage.FOUND)
-def test_whole_files_are_read(readers, kind):
+def test_whole_files_are_read(readers):
     """What the fuzzer damages is answered with a model."""
-    assert readers.whole(kind)() is not None
+    for kind in damage.FOUND:
+        assert readers.whole(kind)() is not None, kind

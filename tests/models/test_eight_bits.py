@@ -78,7 +78,7 @@ def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures, caus
 
 def small_model(kind: str = "int8", **changes):
     model = tiny.model(**changes).clone(param_dtype=precision.find(kind, held=True))
-    return model, model.init(
+    return model, jax.jit(model.init)(
         jax.random.key(0), *[jnp.zeros((1, 1), jnp.int32)] * 2, jnp.ones((1, 1, 1), bool)
     )
 
@@ -123,7 +123,9 @@ def test_it_keeps_the_contract(kind):
     jspec.testing.check_model(scanned, checkpoint.relaid(scanned, params))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+)
 def test_it_is_restored_from_disk(kind, tmp_path):
     model, params = small_model(kind)
     jspec.models.save(tmp_path / "model", model, params)

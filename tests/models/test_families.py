@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ancestry import ancestors
 
 from jspec.memory import KVCache
 from jspec.models import checkpoint
@@ -14,15 +15,6 @@ PAST = np.array([8, 5])
 # A tree behind the past: root, its children a and b, a's child c, b's children d and e.
 PARENTS = np.array([-1, 0, 0, 1, 2, 2])
 PATHS = ([0, 1, 3], [0, 2, 4], [0, 2, 5])
-
-
-def ancestors(parents: np.ndarray) -> np.ndarray:
-    """[N, N] node i sees node j: itself and its ancestors."""
-    mask = np.eye(len(parents), dtype=bool)
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            mask[node] |= mask[parent]
-    return mask
 
 
 def test_logits_are_those_of_transformers(variant, causal):

@@ -9,7 +9,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers, processors
 
 from jspec.models.gguf import vocabulary
 from jspec.models.gguf.header import Header
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 
 TEXTS = [
     *tiny_gguf.TEXTS,

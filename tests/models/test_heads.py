@@ -176,18 +176,15 @@ def test_the_fingerprint_tells_weights_and_not_their_dtype():
     assert fingerprint({"params": named}) != ours
 
 
-@pytest.mark.parametrize(
-    ("target", "why"),
-    [
+def test_a_head_of_another_target_is_refused(folder):
+    for target, why in (
         (loaded(seed=1), r"other weights \(fingerprint \w{8}, and this target's is \w{8}\)"),
         (loaded(vocab_size=29), "for a vocabulary of 23 tokens and the target has 29"),
         (loaded(hidden_size=20), "reads states of width 16 and the target's have 20"),
         (dataclasses.replace(TARGET, model=TARGET.model.clone(taps=(0, 1))), "target's have 32"),
-    ],
-)
-def test_a_head_of_another_target_is_refused(folder, target, why):
-    with pytest.raises(ValueError, match=why):
-        heads.load(folder, target)
+    ):
+        with pytest.raises(ValueError, match=why):
+            heads.load(folder, target)
 
 
 def test_a_head_of_another_kind_is_refused(folder):

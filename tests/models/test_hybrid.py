@@ -18,7 +18,9 @@ from jspec.testing import check_model
 NAMES = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "granite4")
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(
+    params=[NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
+)
 def found(request, recorded):
     return recorded(request.param)
 

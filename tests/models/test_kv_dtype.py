@@ -1,6 +1,7 @@
 """Keys and values in 8 bits: a tree's node and the same token in the memory are the same
 numbers."""
 
+import functools
 from functools import partial
 
 import jax
@@ -60,14 +61,8 @@ def test_the_memory_is_a_quarter_and_a_scale():
     assert size == 2 * layers * vectors * (4 + 4) + 2 * 4
 
 
-@pytest.mark.parametrize(
-    ("dtype", "scan"),
-    [
-        (jnp.int8, True),
-        pytest.param(jnp.int8, False, marks=pytest.mark.slow),
-        pytest.param(jnp.float8_e4m3fn, True, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "scan"), [(jnp.int8, False), (jnp.float8_e4m3fn, True)])
 def test_it_keeps_the_promises_of_a_model(dtype, scan):
     model = MODEL.clone(kv_dtype=dtype, scan_layers=scan)
     assert not check_model(model, checkpoint.relaid(model, PARAMS)).skipped
@@ -89,17 +84,18 @@ def _behind(model, prompt, tentative):
         model.init_memory(1, 300), tentative, every, jnp.array([every.shape[1] - 1])
     )
     last = jnp.asarray(prompt)[:, -1:]
-    return model.apply(PARAMS, last, every[:, -1:], jnp.ones((1, 1, 1), bool), cache).logits[0, 0]
+    one = jnp.ones((1, 1, 1), bool)
+    return jax.jit(model.apply)(PARAMS, last, every[:, -1:], one, cache).logits[0, 0]
 
 
 def test_a_node_and_its_token_are_the_same_numbers(causal):
     """And are not, if what is committed alone were rounded."""
     prompt = tiny.PROMPTS[:1]
-    whole = MODEL.apply(PARAMS, *causal(prompt), None)
+    whole = jax.jit(MODEL.apply)(PARAMS, *causal(prompt), None)
     behind = _behind(MODEL, prompt, whole.tentative)
     np.testing.assert_allclose(behind, whole.logits[0, -1], atol=1e-5, rtol=0)
 
-    wide = WIDE.apply(PARAMS, *causal(prompt), None)
+    wide = jax.jit(WIDE.apply)(PARAMS, *causal(prompt), None)
     late = jax.tree.map(rounded, wide.tentative)
     off = np.abs(_behind(MODEL, prompt, late) - wide.logits[0, -1]).max()
     assert off > 1e-3
@@ -121,7 +117,7 @@ DRAFTERS = {
 
 @pytest.fixture(scope="module")
 def plain():
-    return {sampled: _run(jspec.Autoregressive(), None, sampled) for sampled in (False, True)}
+    return functools.cache(lambda sampled: _run(jspec.Autoregressive(), None, sampled))
 
 
 def _run(drafter, params, sampled, model=MODEL):
@@ -138,24 +134,31 @@ def _run(drafter, params, sampled, model=MODEL):
     )
 
 
-@pytest.mark.parametrize("sampled", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(
+    ("name", "sampled"),
+    [
+        ("recycling", True),
+        pytest.param("lookup", False, marks=pytest.mark.slow),
+        pytest.param("eagle", True, marks=pytest.mark.slow),
+        pytest.param("draft", False, marks=pytest.mark.slow),
+    ],
+)
 def test_drafted_tokens_are_those_of_plain_decoding(name, sampled, plain):
     found = _run(*DRAFTERS[name], sampled)
-    np.testing.assert_array_equal(found.tokens, plain[sampled].tokens)
+    np.testing.assert_array_equal(found.tokens, plain(sampled).tokens)
 
 
-@pytest.mark.parametrize("sampled", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_and_in_float8_too(sampled, plain):
+@pytest.mark.slow
+def test_and_in_float8_too(plain):
     model = WIDE.clone(kv_dtype="float8_e4m3fn")
-    wanted = _run(jspec.Autoregressive(), None, sampled, model).tokens
-    found = _run(*DRAFTERS["recycling"], sampled, model)
+    wanted = _run(jspec.Autoregressive(), None, True, model).tokens
+    found = _run(*DRAFTERS["recycling"], True, model)
     np.testing.assert_array_equal(found.tokens, wanted)
-    assert (wanted != plain[sampled].tokens).any(), "a model of its own"
+    assert (wanted != plain(True).tokens).any(), "a model of its own"
 
 
 def test_it_is_a_model_of_its_own(plain):
-    assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain[True].tokens).any()
+    assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain(True).tokens).any()
 
 
 @pytest.mark.slow

@@ -74,7 +74,11 @@ def alone(folder):
     return [load(folder, name) for name in ("base", "merged_one", "merged_two")]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["layers", "scanned"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["layers", "scanned"],
+)
 def adapted(folder, request):
     adapters = {"one": folder / "one", "two": folder / "two"}
     return load(folder, "base", adapters=adapters, scan_layers=request.param)
@@ -96,31 +100,33 @@ def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
         assert abs(found[row] - apart[row]).max() > 0.1, "another adapter says something else"
 
 
+RECYCLING = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
+MERGED = jspec.adaptive(
+    jspec.merge(
+        RECYCLING, jspec.Suffix(num_speculative_tokens=4, capacity=64), num_speculative_tokens=6
+    ),
+    (0, 2, 6), token_budget=0.5,
+)  # fmt: skip
+COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 21: 1.1}))
+
+
 @pytest.mark.parametrize(
-    ("adapted", "sampling"),
+    ("adapted", "sampling", "drafter", "costs"),
     [
-        pytest.param(False, None, id="layers"),
-        pytest.param(True, jspec.Sampling(0.8), id="scanned-drawn"),
-        pytest.param(False, jspec.Sampling(0.8), id="layers-drawn", marks=pytest.mark.slow),
-        pytest.param(True, None, id="scanned", marks=pytest.mark.slow),
+        pytest.param(True, jspec.Sampling(0.8), RECYCLING, None, id="scanned-drawn"),
+        pytest.param(False, jspec.Sampling(0.8), MERGED, COSTS, marks=pytest.mark.slow, id="drawn"),
+        pytest.param(False, None, RECYCLING, None, marks=pytest.mark.slow, id="greedy"),
+        pytest.param(True, None, MERGED, COSTS, marks=pytest.mark.slow, id="scanned-greedy"),
     ],
     indirect=["adapted"],
 )
-def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(adapted, alone, sampling):
-    drafter = jspec.adaptive(
-        jspec.merge(
-            jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])),
-            jspec.Suffix(num_speculative_tokens=4, capacity=64),
-            num_speculative_tokens=6,
-        ),
-        (0, 2, 6), token_budget=0.5,
-    )  # fmt: skip
+def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(
+    adapted, alone, sampling, drafter, costs
+):
     asked = dict(max_new_tokens=24, sampling=sampling, key=3)
     found = jspec.decode(
         adapted.model, adapted.model.choose(adapted.params, ["two", None, "one"]), tiny.PROMPTS,
-        LENGTHS, drafter=drafter,
-        drafter_params=jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 21: 1.1})),
-        **asked,
+        LENGTHS, drafter=drafter, drafter_params=costs, **asked,
     )  # fmt: skip
     plain = []
     for row, number in enumerate((2, 0, 1)):
@@ -210,58 +216,60 @@ def test_names_and_numbers_of_adapters_are_checked(adapted):
         jspec.decode(model, model.choose(params, [1, 2]), tiny.PROMPTS, LENGTHS, max_new_tokens=2)
 
 
-@pytest.mark.parametrize(
-    ("config", "change", "told"),
-    [
-        (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
-        (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules beside"),
-        (dict(alpha_pattern={"q_proj": 3}), {}, "alpha_pattern: an alpha for each module"),
-        (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that stand in"),
-        (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
-        (
-            dict(target_parameters=["mlp.experts.gate_up_proj"]),
-            {},
-            "target_parameters: adapters of",
-        ),
-        (
-            dict(init_lora_weights="pissa"),
-            {},
-            "init_lora_weights = 'pissa', which changes the base",
-        ),
-        (dict(bias="all"), {}, "bias = 'all'"),
-        (dict(peft_type="IA3"), {}, "is a 'IA3' adapter; jspec implements LORA"),
-        (dict(lora_alpha=0), {}, "lora_alpha = 0; it has to be above 0"),
-        ({}, {"model.embed_tokens.lora_A": (2, 4)}, r"adapts 1 tensor \(base_model.model.model.em"),
-        ({}, {"model.layers.9.self_attn.q_proj.lora_A": (2, 16)}, "for which this model has no"),
-        ({}, {"model.layers.0.self_attn.q_proj.lora_A": (2, 12)}, "was trained for another base"),
-        ({}, {"lm_head.lora_A": (2, 16)}, r"adapts 1 tensor \(base_model.model.lm_head.lora_A.we"),
-        ({}, {"model.layers.0.input_layernorm.lora_A": (2, 16)}, "for which this model has no"),
-        ({}, {"model.layers.0.mlp.experts.0.w1.lora_A": (2, 16)}, "for which this model has no"),
-        ({}, {"model.layers.0.self_attn.q_proj.lora_magnitude_vector": (16,)}, "for which this"),
-        ({}, {"model.layers.0.self_attn.q_proj.lora_B": (12, 2)}, "was trained for another base"),
-        ({}, {"model.layers.0.self_attn.q_proj.lora_B": (16, 3)}, "was trained for another base"),
-        ({}, {"model.layers.0.self_attn.q_proj.lora_A": ()}, "was trained for another base"),
-        (
-            {},
-            {
-                "model.layers.0.self_attn.q_proj.lora_A": (0, 16),
-                "model.layers.0.self_attn.q_proj.lora_B": (16, 0),
-            },
-            "was trained for another base",
-        ),
-        ({}, {"model.layers.0.mlp.up_proj.lora_A": (2, 16)}, "lacks lora_B of model.layers.0.mlp"),
-        ({}, {"model.layers.0.self_attn.q_proj.lora_B": None}, "holds no numbers in model.layers"),
-    ],
+WRONG = (
+    (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
+    (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules beside"),
+    (dict(alpha_pattern={"q_proj": 3}), {}, "alpha_pattern: an alpha for each module"),
+    (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that stand in"),
+    (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
+    (
+        dict(target_parameters=["mlp.experts.gate_up_proj"]),
+        {},
+        "target_parameters: adapters of",
+    ),
+    (
+        dict(init_lora_weights="pissa"),
+        {},
+        "init_lora_weights = 'pissa', which changes the base",
+    ),
+    (dict(bias="all"), {}, "bias = 'all'"),
+    (dict(peft_type="IA3"), {}, "is a 'IA3' adapter; jspec implements LORA"),
+    (dict(lora_alpha=0), {}, "lora_alpha = 0; it has to be above 0"),
+    ({}, {"model.embed_tokens.lora_A": (2, 4)}, r"adapts 1 tensor \(base_model.model.model.em"),
+    ({}, {"model.layers.9.self_attn.q_proj.lora_A": (2, 16)}, "for which this model has no"),
+    ({}, {"model.layers.0.self_attn.q_proj.lora_A": (2, 12)}, "was trained for another base"),
+    ({}, {"lm_head.lora_A": (2, 16)}, r"adapts 1 tensor \(base_model.model.lm_head.lora_A.we"),
+    ({}, {"model.layers.0.input_layernorm.lora_A": (2, 16)}, "for which this model has no"),
+    ({}, {"model.layers.0.mlp.experts.0.w1.lora_A": (2, 16)}, "for which this model has no"),
+    ({}, {"model.layers.0.self_attn.q_proj.lora_magnitude_vector": (16,)}, "for which this"),
+    ({}, {"model.layers.0.self_attn.q_proj.lora_B": (12, 2)}, "was trained for another base"),
+    ({}, {"model.layers.0.self_attn.q_proj.lora_B": (16, 3)}, "was trained for another base"),
+    ({}, {"model.layers.0.self_attn.q_proj.lora_A": ()}, "was trained for another base"),
+    (
+        {},
+        {
+            "model.layers.0.self_attn.q_proj.lora_A": (0, 16),
+            "model.layers.0.self_attn.q_proj.lora_B": (16, 0),
+        },
+        "was trained for another base",
+    ),
+    ({}, {"model.layers.0.mlp.up_proj.lora_A": (2, 16)}, "lacks lora_B of model.layers.0.mlp"),
+    ({}, {"model.layers.0.self_attn.q_proj.lora_B": None}, "holds no numbers in model.layers"),
 )
-def test_what_is_no_adapter_of_this_base_is_refused(folder, tmp_path, config, change, told):
-    held = load_file(folder / "one" / "adapter_model.safetensors")
-    for name, shape in change.items():
-        full = f"base_model.model.{name}.weight"
-        held[full] = held[full] * np.nan if shape is None else np.zeros(shape, np.float32)
-    save_file(held, tmp_path / "adapter_model.safetensors")
-    (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG | config))
-    with pytest.raises(jspec.InputError, match=told):
-        load(folder, "base", adapters={"other": tmp_path})
+"""What an adapter asks, tensors of its own, and what is said of it."""
+
+
+def test_what_is_no_adapter_of_this_base_is_refused(folder, tmp_path):
+    one = load_file(folder / "one" / "adapter_model.safetensors")
+    for config, change, told in WRONG:
+        held = dict(one)
+        for name, shape in change.items():
+            full = f"base_model.model.{name}.weight"
+            held[full] = held[full] * np.nan if shape is None else np.zeros(shape, np.float32)
+        save_file(held, tmp_path / "adapter_model.safetensors")
+        (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG | config))
+        with pytest.raises(jspec.InputError, match=told):
+            load(folder, "base", adapters={"other": tmp_path})
 
 
 def test_an_adapter_of_experts_is_refused(tmp_path):

@@ -258,30 +258,26 @@ def other(**shape):
     return dataclasses.replace(TARGET, model=model, params=tiny.params(model, seed=5))
 
 
-@pytest.mark.parametrize(
-    ("layout", "target", "why"),
-    [
+def test_a_head_of_another_target_is_refused(tmp_path):
+    for layout, target, why in (
         ("z-lab", other(vocab_size=29), "for a vocabulary of 23 tokens and the target has 29"),
         ("z-lab", other(hidden_size=20), "a head for states 16 wide and the target's are 20"),
         ("z-lab", other(num_layers=5), "for a target of 6 layers and this one has 5; load"),
         ("speculators", other(num_layers=4), r"taps has layer 4 and the model has layers 0 \.\. 3"),
         ("deepseek-ai", other(), r"trained on other embeddings than this target's \(\d+% away\)"),
         ("speculators", other(), r"trained on other embeddings than this target's \(\d+% away\)"),
-    ],
-)
-def test_a_head_of_another_target_is_refused(tmp_path, layout, target, why):
-    tensors, config, _ = LAYOUTS[layout]
-    with pytest.raises(jspec.InputError, match=why):
-        heads.load(write(tmp_path / "head", tensors, config), target)
+    ):
+        tensors, config, _ = LAYOUTS[layout]
+        with pytest.raises(jspec.InputError, match=why):
+            heads.load(write(tmp_path / "head", tensors, config), target)
 
 
 def inner(**changes):
     return {"dflash_config": ZLAB["dflash_config"] | changes}
 
 
-@pytest.mark.parametrize(
-    ("layout", "changes", "why"),
-    [
+def test_what_does_not_fit_is_refused(tmp_path):
+    for layout, changes, why in (
         ("z-lab", {"block_size": 1}, "block_size = 1; a block has at least 2 slots"),
         ("z-lab", {"block_size": None}, "has no field 'block_size'"),
         ("z-lab", inner(mask_token_id=23), r"mask_token_id = 23 and the target's tokens are 0 .."),
@@ -304,25 +300,20 @@ def inner(**changes):
         ("deepseek-ai", {"enable_confidence_head": False}, "2 tensors .* no place for"),
         ("speculators", {"speculators_model_type": "eagle3"}, "speculators_model_type = 'eagle3'"),
         ("speculators", {"target_hidden_size": 20}, "for states 20 wide and the target's are 16"),
-    ],
-)
-def test_what_does_not_fit_is_refused(tmp_path, layout, changes, why):
-    tensors, config, _ = LAYOUTS[layout]
-    with pytest.raises(jspec.InputError, match=why):
-        heads.load(write(tmp_path / "head", tensors, config | changes), TARGET)
+    ):
+        tensors, config, _ = LAYOUTS[layout]
+        with pytest.raises(jspec.InputError, match=why):
+            heads.load(write(tmp_path / "head", tensors, config | changes), TARGET)
 
 
-@pytest.mark.parametrize(
-    ("tensors", "why"),
-    [
+def test_tensors_that_do_not_fit_are_refused(tmp_path):
+    for tensors, why in (
         (dspark() | {"lm_head.weight": HEAD[::-1]}, "trained on other scores than this target's"),
         (dspark() | {"selector.weight": HEAD}, r"1 tensor \(selector\.weight\) that .* no place"),
         (without(dspark(), "norm.weight"), r"lacks 1 tensor \(norm\.weight\) of a head of kind"),
-    ],
-)
-def test_tensors_that_do_not_fit_are_refused(tmp_path, tensors, why):
-    with pytest.raises(jspec.InputError, match=why):
-        heads.load(write(tmp_path / "head", tensors, DEEPSEEK), TARGET)
+    ):
+        with pytest.raises(jspec.InputError, match=why):
+            heads.load(write(tmp_path / "head", tensors, DEEPSEEK), TARGET)
 
 
 def test_a_head_that_scores_some_tokens_alone_has_no_candidates(tmp_path):

@@ -156,9 +156,10 @@ def apply(head, variables, states, tokens):
 TOKENS = np.array([4, 1, 22, 0, 9, 9, 13])
 
 
-@pytest.mark.parametrize("prefix", ["", "model."])
 @pytest.mark.parametrize(
-    "config", [{}, THIRD, SPECULATORS, FOURTH], ids=["3", "3.1", "speculators", "4"]
+    ("config", "prefix"),
+    [({}, ""), (THIRD, "model."), (SPECULATORS, "model."), (FOURTH, "")],
+    ids=["3", "3.1", "speculators", "4"],
 )
 def test_a_head_computes_what_is_published(tmp_path, config, prefix):
     folder = write(tmp_path / "head", config, prefix=prefix)
@@ -210,8 +211,9 @@ def test_factors_that_are_not_there_are_the_svd(tmp_path):
         published.read(write(tmp_path / "weighted", weighted, made), TARGET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [THIRD, FOURTH], ids=["3.1", "4"])
-def test_it_decodes_and_is_saved_in_our_format(tmp_path, config):
+def test_it_decodes(tmp_path, config):
     head, variables, target = heads.load(write(tmp_path / "head", config), TARGET, only="eagle3")
     call = dict(max_new_tokens=10, key=2, sampling=jspec.Sampling(temperature=0.7))
     plain = jspec.decode(MODEL, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, **call)
@@ -221,6 +223,11 @@ def test_it_decodes_and_is_saved_in_our_format(tmp_path, config):
         drafter_params=variables, **call,
     )  # fmt: skip
     np.testing.assert_array_equal(ours.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("config", [THIRD, FOURTH], ids=["3.1", "4"])
+def test_it_is_saved_in_our_format(tmp_path, config):
+    head, variables, _ = heads.load(write(tmp_path / "head", config), TARGET, only="eagle3")
     heads.save(tmp_path / "saved", head, variables, TARGET)
     again, held, _ = heads.load(tmp_path / "saved", TARGET)
     assert again == head
@@ -231,9 +238,8 @@ def without(name):
     return {key: value for key, value in tensors(FOURTH).items() if key != name}
 
 
-@pytest.mark.parametrize(
-    ("config", "made", "why"),
-    [
+def test_variants_are_refused(tmp_path):
+    for config, made, why in (
         ({"attn_norm": True}, None, "attn_norm = True, which jspec does not implement"),
         ({"enable_moe": True}, None, "enable_moe = True, which jspec does not implement"),
         ({"use_rope": False}, None, "use_rope = False, which jspec does not implement"),
@@ -250,11 +256,9 @@ def without(name):
         ({"fc_norm": False}, None, r"holds 3 tensors \(fc_norm.0.weight.* no place for"),
         ({}, without("efficient_lm_head.weight"), "efficient_lm_head.weight in shape None"),
         ({"hidden_size": 8}, None, "of a head that reads states of width 24"),
-    ],
-)
-def test_variants_are_refused(tmp_path, config, made, why):
-    with pytest.raises(ValueError, match=why):
-        heads.load(write(tmp_path / "head", FOURTH | config, made or tensors(FOURTH)), TARGET)
+    ):
+        with pytest.raises(ValueError, match=why):
+            heads.load(write(tmp_path / "head", FOURTH | config, made or tensors(FOURTH)), TARGET)
 
 
 def test_candidates_of_a_head_of_our_own():

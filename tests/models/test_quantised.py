@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import jspec
 import jspec.models
-from jspec.models.huggingface import families, quantised, settings, shards
+from jspec.models.huggingface import config_json, families, quantised, shards
 
 BLOCK = 4, 8
 FLOAT8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": list(BLOCK)}
@@ -77,7 +77,7 @@ def test_float8_is_read_block_by_block(small, fixtures, tmp_path, causal):
     save_file(wide, plain / shards.SINGLE)
     found, wanted = (jspec.models.load(one, with_tokenizer=False) for one in (folder, plain))
     equal(found.params, wanted.params)
-    fields = settings.read(folder / "config.json")
+    fields = config_json.read(folder / "config.json")
     held = quantised.reader(fields)(shards.open_folder(folder))
     name = "model.layers.0.mlp.down_proj.weight"
     for cut in (slice(0, 3), slice(3, 6), slice(5, 16), slice(None)):
@@ -103,7 +103,7 @@ def gpt_oss(folder, fixtures, tensors):
     shutil.copytree(fixtures / "gpt_oss", folder)
     sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1)
     describe(folder, **sizes, layer_types=["sliding_attention"])
-    fields = settings.read(folder / "config.json")
+    fields = config_json.read(folder / "config.json")
     family = families.find(fields)
     draw, held = np.random.default_rng(0), {}
     for weight in family.weights(family.parse(fields)):

@@ -85,18 +85,15 @@ def test_each_part_of_the_rule_shows():
     assert same.all()
 
 
-@pytest.mark.parametrize(
-    ("groups", "chosen", "message"),
-    [
+def test_groups_that_do_not_fit_are_refused():
+    for groups, chosen, message in (
         (ExpertGroups(3, 1), 2, "num_groups is 3, which does not divide the 8 experts"),
         (ExpertGroups(4, 5), 2, "num_chosen_groups is 5; pass an integer in 1 .. 4"),
         (ExpertGroups(4, 2, 3), 2, "num_ranking is 3; pass an integer in 1 .. 2"),
         (ExpertGroups(4, 1), 3, "num_chosen is 3; pass an integer in 1 .. 2"),
-    ],
-)
-def test_groups_that_do_not_fit_are_refused(groups, chosen, message):
-    with pytest.raises(jspec.InputError, match=message):
-        Experts(8, chosen, 4, groups=groups)
+    ):
+        with pytest.raises(jspec.InputError, match=message):
+            Experts(8, chosen, 4, groups=groups)
 
 
 def test_the_bias_of_the_choice_stays_float32(fixtures):

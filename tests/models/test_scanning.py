@@ -146,7 +146,7 @@ def copied(program, capacity: int) -> list[str]:
 
 
 @pytest.mark.skipif(native.instruction_set() is None, reason="needs the kernels of a CPU")
-@pytest.mark.parametrize("param_dtype", ["float32", "int8"])
+@pytest.mark.parametrize("param_dtype", [pytest.param("float32", marks=pytest.mark.slow), "int8"])
 def test_the_kernels_copy_no_weights_out_of_a_stack(param_dtype):
     model = tiny.model(num_layers=3, hidden_size=32).clone(scan_layers=True)
     model = model.clone(param_dtype=param_dtype)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jspec.models.huggingface import families
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.rope import LinearScaling, RopeScaling, frequencies
 
 LLAMA = {
@@ -105,9 +105,8 @@ def test_absent_fields_mean_what_they_mean_in_transformers():
     assert [layer.window for layer in oss.layers] == [128, None]
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "windows"),
-    [
+def test_layers_have_the_windows_that_slide_within_the_context():
+    for kind, fields, windows in (
         ("mistral", {"sliding_window": 24}, [24, 24]),
         ("mistral", {"sliding_window": 128}, []),
         ("mistral", {"sliding_window": None}, []),
@@ -127,17 +126,14 @@ def test_absent_fields_mean_what_they_mean_in_transformers():
             },
             [None, 24],
         ),
-    ],
-)
-def test_layers_have_the_windows_that_slide_within_the_context(kind, fields, windows):
-    config = parse(kind, **fields)
-    assert config.context == 64
-    assert [layer.window for layer in config.layers] == windows
+    ):
+        config = parse(kind, **fields)
+        assert config.context == 64
+        assert [layer.window for layer in config.layers] == windows
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "message"),
-    [
+def test_what_is_not_implemented_is_refused():
+    for kind, fields, message in (
         ("qwen3", {"layer_types": ["chunked_attention"]}, "layer of type 'chunked_attention'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported: False"),
         ("gpt2", {"n_embd": 20, "n_head": 3}, "n_head = 3, which does not divide 20"),
@@ -218,11 +214,9 @@ def test_layers_have_the_windows_that_slide_within_the_context(kind, fields, win
             GEMMA4 | {"per_layer_config": {"1": {"window": 7}}},
             "'window', which jspec does not implement for a layer of its own",
         ),
-    ],
-)
-def test_what_is_not_implemented_is_refused(kind, fields, message):
-    with pytest.raises(ValueError, match=message):
-        parse(kind, **fields)
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse(kind, **fields)
 
 
 def test_every_fixture_is_a_family_of_its_own_name(fixtures):

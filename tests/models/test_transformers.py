@@ -8,7 +8,7 @@ import pytest
 
 import jspec.models
 from jspec.models.huggingface import quantised, shards
-from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.config_json import Settings
 
 torch = pytest.importorskip("torch", reason="needs the parity extra")
 TOLERANCE = 1e-4

@@ -61,7 +61,7 @@ def written(folder: Path) -> Path:
 
 
 def test_launches_of_a_round_are_those_of_its_loops_and_graphs(tmp_path):
-    assert launches.of_rounds(written(tmp_path)).each == Launches(
+    assert launches.of_rounds(written(tmp_path)) == Launches(
         # its condition, two in a graph, five passes of two, a pass of two, the larger branch
         kernels=1 + 2 + 5 * 2 + 2 + 2,
         alone=1 + 5 * 2 + 2 + 2,
@@ -80,7 +80,7 @@ def test_a_program_in_one_graph_launches_nothing_more(tmp_path):
     (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(
         "000: kCommandBuffer [source | sink]\n" + inside
     )
-    found = launches.of_rounds(folder).each
+    found = launches.of_rounds(folder)
     # The wait is that of its end.
     assert (found.kernels, found.launched, found.waits) == (17, 0, 0)
 
@@ -128,7 +128,7 @@ jit(f)/while/body/turn_of_rounds_1/while/body/switch_in_place/branch_0_fun/cond"
 """
 
 
-def switched(folder: Path, steps: str) -> launches.Rounds:
+def switched(folder: Path, steps: str) -> Launches:
     written(folder)
     (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(steps)
     (folder / "m.sm_9.0a_gpu_after_optimizations.txt").write_text(SWITCH_HLO)
@@ -139,38 +139,17 @@ def switched(folder: Path, steps: str) -> launches.Rounds:
     return launches.of_rounds(folder)
 
 
-def test_each_width_has_its_own_launches_and_a_back_off_those_of_its_loop(tmp_path):
+def test_a_round_of_each_width_and_a_back_off_count_together(tmp_path):
     found = switched(tmp_path, SWITCH)
-    narrow, wide = found.widths
-    # The condition of its loop, the draft, and what one width does.
-    assert (narrow.kernels, wide.kernels) == (1 + 1 + 1, 1 + 1 + 4)
-    # Whether there is another round, which width it has, and a condition in one of them.
-    assert (narrow.waits, wide.waits) == (1 + 1 + 1, 1 + 1)
-    assert found.rest == Launches(kernels=2, alone=2, waits=1)
-    assert found.each.kernels == 2 + 1 + 1 + 1 + 4
-    assert (narrow.exchanges, wide.exchanges, wide.beside) == (0, 2, 1)
-    assert (wide.exchanged, wide.largest_exchange) == (64 + 24, 64)
-    assert found.rest is not None
-    assert wide.seconds > narrow.seconds > found.rest.seconds
-
-
-def test_branches_of_equal_width_are_one_width_with_the_launches_of_the_larger():
-    """As where rows share a round: plain decoding has a branch for some rows, and one for all."""
-    some, every, wide = (Launches(kernels=number) for number in (3, 5, 9))
-    found = launches.Rounds(wide, (some, every, wide), None).of_widths((0, 0, 7))
-    assert found.widths == (every, wide)
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        launches.Rounds(wide, (some, wide), None).of_widths((0, 0, 7))
-
-
-def test_where_there_are_no_back_offs_the_smallest_width_stands_for_one(tmp_path):
-    """A drafter that is asked in every round has no loop for back-offs."""
+    # The back-off, the condition of the loop, the draft, and what both widths do.
+    assert found.kernels == 2 + 1 + 1 + 1 + 4
+    # Whether there is another round of either kind, which width it has, a condition in one.
+    assert found.waits == 1 + 1 + 1 + 1
+    assert (found.exchanges, found.exchanged, found.largest_exchange) == (2, 64 + 24, 64)
+    # A drafter that is asked in every round has no loop for back-offs.
     lines = SWITCH.splitlines(keepends=True)
     alone = "".join(lines[:4] + [line[4:] if line[0] == " " else line for line in lines[13:]])
-    found = switched(tmp_path, alone)
-    narrow, wide = found.widths
-    assert (narrow.kernels, wide.kernels, found.each.kernels) == (3, 6, 7)
-    assert found.rest == narrow
+    assert switched(tmp_path, alone).kernels == 7
 
 
 class Held(NamedTuple):
@@ -205,7 +184,7 @@ def test_what_is_looked_for_has_its_name_in_the_program():
     assert (int(held.drafter_state), int(count)) == (2, 9)  # 5, 6, 7, and then by two
 
 
-def test_what_is_no_such_program_is_refused(tmp_path):
+def test_another_program_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has 0 files"):
         launches.of_rounds(tmp_path)
     folder = written(tmp_path)
@@ -214,9 +193,9 @@ def test_what_is_no_such_program_is_refused(tmp_path):
         launches.of_rounds(folder)
 
 
-@pytest.mark.parametrize("name", gpu_chips.CHIPS)
-def test_a_chip_is_described_by_its_data_sheet(name):
-    text, sheet = gpu_chips.description(name), devices.find(name)
-    assert f"device_memory_size: {sheet.memory}\n" in text
-    assert f"memory_bandwidth: {sheet.bandwidth:.0f}\n" in text
-    assert text.count("{") == text.count("}")
+def test_a_chip_is_described_by_its_data_sheet():
+    for name in gpu_chips.CHIPS:
+        text, sheet = gpu_chips.description(name), devices.find(name)
+        assert f"device_memory_size: {sheet.memory}\n" in text
+        assert f"memory_bandwidth: {sheet.bandwidth:.0f}\n" in text
+        assert text.count("{") == text.count("}")

@@ -340,4 +340,4 @@ def test_the_end_is_the_end_whatever_runs_in_threads(tmp_path):
 @pytest.mark.slow
 def test_hostile_clients_stop_nobody():
     """It fails where an answer of a friend's is lost, or the server's log shows an error."""
-    hostile.main("jspec-800k", clients=4, seconds=8, ends=0, seed=0)
+    hostile.main("jspec-800k", clients=4, seconds=8, seed=0)

@@ -11,9 +11,9 @@ from scipy import stats
 import jspec
 from jspec import sampling as samplings
 from jspec._validate import seeds
-from jspec.testing import PrefixLM, certify
+from jspec.testing import Certificate, PrefixLM, certify
 from jspec.testing.certification import forwards, parity
-from jspec.testing.certification.goodness import ALARM, POWER, GTest, g_test
+from jspec.testing.certification.goodness import ALARM, GTest, g_test
 from jspec.testing.certification.rounding import Rounding, ulp
 from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject
 from jspec.verify.tree_verifier import TreeVerifier
@@ -26,7 +26,7 @@ LIKELY = jspec.TokenRecycling(
     MODEL.vocab_size, jspec.tree.branching([2, 1]), k=2, update_on_prefill=True
 )
 LOOKUP = jspec.PromptLookup(num_speculative_tokens=3)
-SEEN = Rounding("float32", 2**-23, 8.0, (), 9, 1e-5, 1e-5, 0.0, None, None)
+SEEN = Rounding("float32", 2**-23, 1, 9, 1e-5, 1e-5, 0.0, 1.0)
 
 
 def certified(drafter=LOOKUP, model=MODEL, params=WEIGHTS, **changes):
@@ -84,12 +84,8 @@ def test_a_sound_drafter_is_certified():
     assert found.verdict == "lossless" and found.exit_code == 0 and found.reasons == ()
     for compared in (found.greedy, found.sampled):
         assert compared.num_equal == 3 and compared.num_tokens == 60
-    assert found.draws is None and "distribution" in found.skipped[0]
-    assert found.rounding.blind == 0 and found.rounding.same_plain == 1  # sums of integers
-    assert found.matched.num_equal_to_plain == found.matched.num_equal_to_drafted == 3
-    assert found.matched.width == 4 and found.matched.time_ratio > 0
-    # The greedy run again: metrics are those of all groups.
-    assert found.metrics.num_rounds + found.metrics.num_accepted_tokens == 60
+    assert found.draws is None and found.rounding.width == 4
+    assert found.rounding.blind == 0 and found.rounding.equal_bits == 1  # sums of integers
     assert {line.split(":")[0] for line in told} == {"greedy", "rounding", "sampled"}
     written = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert written["verdict"] == "lossless" and written["settings"]["widths"] == [3]
@@ -100,15 +96,15 @@ def test_a_sound_drafter_is_certified():
 def test_a_rule_that_draws_is_tested_by_its_distribution():
     found = certified(jspec.with_verifier(LIKELY, jspec.rules.deterministic_proposal))
     assert found.verdict == "lossless" and found.sampled is None and found.draws.passed
-    assert found.draws.test.freedom > 20 and 0.05 < found.draws.test.detectable < 0.3
-    assert len(found.draws.prompts) == 2 and found.draws.rounding == 0
-    assert "found with 80% chance" in str(found)
+    assert found.draws.test.freedom > 20 and len(found.draws.prompts) == 2
+    assert "Law: kept" in str(found)
 
     # Right where decoding is greedy, wrong where it draws: only the G-test can see it.
     found = certified(jspec.with_verifier(LIKELY, keep_residual))
     assert found.greedy.bugs == () and not found.draws.passed
     assert found.verdict == "bug" and found.exit_code == 1
-    assert "not of the target's distribution" in str(found).splitlines()[-1]
+    assert "Law: BROKEN" in str(found)
+    assert "do not follow the target's distribution" in str(found).splitlines()[-1]
     json.dumps(found.as_dict(), allow_nan=False)
 
 
@@ -118,7 +114,7 @@ def test_a_verifier_that_accepts_too_much_is_a_bug_in_both_parities():
     assert found.verdict == "bug" and found.exit_code == 1 and len(found.reasons) == 2
     assert found.greedy.bugs and found.sampled.bugs
     one = found.greedy.bugs[0]
-    assert one.gap > 1e3 * found.rounding.bound and one.ulps > 1e3 and one.verdict == "bug"
+    assert one.gap > 1e3 * found.rounding.bound and one.verdict == "bug"
     assert f"prompt {one.prompt + 1}, place {one.position + 1}" in str(found)
     written = found.as_dict()["greedy"]["divergences"][0]
     assert (written["plain"], written["drafted"]) == (one.plain, one.drafted)
@@ -129,13 +125,22 @@ def test_a_tie_is_called_a_tie_and_a_bug_beside_it_a_bug():
     found = certified(**jittery())
     assert found.greedy.divergences and not found.greedy.bugs
     for one in found.greedy.divergences:
-        assert one.gap <= 2e-4 and one.top_two_gap <= 2e-4 and one.bounds <= 1
+        assert one.gap <= 2e-4 and one.bounds <= 1
     assert found.verdict == "lossless" and 0 < found.rounding.blind < 0.5
-    assert "but for" in str(found).splitlines()[-1] and "ties of rounding" in str(found)
+    assert found.greedy.nearest == max(one.bounds for one in found.greedy.divergences)
+    assert f"(up to {found.greedy.nearest:.2g} of what rounding does)" in str(found)
     found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)), **jittery())
     assert found.greedy.bugs and found.verdict == "bug"
 
 
+def test_a_model_whose_rounding_hides_too_much_is_undecided():
+    none = parity.Parity(3, 60, ())
+    found = Certificate({}, none, none, None, replace(SEEN, blind=0.6))
+    assert found.verdict == "undecided" and found.exit_code == 1
+    assert "in 60% of all places" in str(found).splitlines()[-1]
+
+
+@pytest.mark.slow
 def test_forwards_that_differ_by_more_than_rounding_are_no_certificate():
     found = certified(**jittery(by=4.0))
     assert found.rounding.blind > 0.5 and found.verdict == "undecided" and found.exit_code == 1
@@ -144,8 +149,7 @@ def test_forwards_that_differ_by_more_than_rounding_are_no_certificate():
 
 def test_plain_decoding_needs_no_yardstick():
     found = certified(jspec.Autoregressive())
-    assert found.verdict == "lossless" and found.matched is None and found.rounding.noises == ()
-    assert found.metrics.num_drafts == 0
+    assert found.verdict == "lossless" and found.rounding.width == 1
 
 
 def subject(**changes):
@@ -205,23 +209,19 @@ def test_the_g_test_is_scipys():
     assert g_test(np.array([500, 498, 1, 1]), np.array([0.5, 0.498, 0.001, 0.001])).freedom == 1
 
 
-@pytest.mark.parametrize("bins", [2, 40])
-def test_the_stated_deviation_is_found_as_often_as_stated(bins):
-    rng, draws = np.random.default_rng(bins), 4000
-    probs = np.full(bins, 1 / bins)
-    far = GTest(0.0, bins - 1, draws).detectable
-    signs = np.resize([1.0, -1.0], bins)
-    other = probs + 2 * far * signs / bins  # total variation `far`, spread as evenly as can be
-    assert abs(other - probs).sum() / 2 == pytest.approx(far)
-    caught = [g_test(rng.multinomial(draws, other), probs).p_value < ALARM for _ in range(400)]
-    assert POWER - 0.06 < np.mean(caught) < POWER + 0.06
-    sound = [g_test(rng.multinomial(draws, probs), probs).p_value < ALARM for _ in range(400)]
-    assert np.mean(sound) < 0.01
+def test_the_g_test_alarms_of_what_is_biased_and_of_nothing_else():
+    for bins in (2, 40):
+        rng, draws = np.random.default_rng(bins), 4000
+        probs = np.full(bins, 1 / bins)
+        other = probs + 0.3 * np.resize([1.0, -1.0], bins) / bins
+        biased = [g_test(rng.multinomial(draws, other), probs).p_value for _ in range(100)]
+        assert max(biased) < ALARM
+        sound = [g_test(rng.multinomial(draws, probs), probs).p_value for _ in range(400)]
+        assert np.mean(np.array(sound) < ALARM) < 0.01
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_bad_input_is_one_sentence():
+    for changes, said in (
         (dict(prompts=[]), "there are 0 prompts"),
         (dict(prompts=[[1], []]), "none of them empty"),
         (dict(batch_size=0), "batch_size is 0"),
@@ -232,8 +232,6 @@ def test_the_stated_deviation_is_found_as_often_as_stated(bins):
         (dict(prompts=[[1, 99]]), "outside the vocabulary of 23"),
         (dict(max_new_tokens=0), "max_new_tokens is 0"),
         (dict(drafter=jspec.PromptLookup), "pass an instance"),
-    ],
-)
-def test_bad_input_is_one_sentence(changes, said):
-    with pytest.raises(jspec.InputError, match=said):
-        certified(**changes)
+    ):
+        with pytest.raises(jspec.InputError, match=said):
+            certified(**changes)

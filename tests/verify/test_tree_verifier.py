@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,8 +35,13 @@ def logits(*choices):
     return jnp.asarray(np.eye(VOCAB)[None, list(choices)] * 5, jnp.float32)
 
 
+@partial(jax.jit, static_argnums=0)
+def verdict_of(rule, tree, scores, frame):
+    return TreeVerifier(rule).verdict(tree, scores, frame)
+
+
 def walk(scores, rule=rules.coupled, tree=TREE, **changes):
-    verdict = TreeVerifier(rule).verdict(tree, scores, frame(**changes))
+    verdict = verdict_of(rule, tree, scores, frame(**changes))
     count = int(verdict.counts[0])
     return verdict.path[0, :count].tolist(), int(verdict.bonus[0]), bool(verdict.failed[0])
 
@@ -47,7 +54,7 @@ def test_greedy_descends_while_the_argmax_was_drafted():
 
 
 def test_entries_behind_the_path_are_zero():
-    verdict = TreeVerifier(rules.coupled).verdict(TREE, logits(3, 0, 4, 0, 5, 4), frame())
+    verdict = verdict_of(rules.coupled, TREE, logits(3, 0, 4, 0, 5, 4), frame())
     assert verdict.path.tolist() == [[0, 2, 0, 0]]
 
 
@@ -61,8 +68,8 @@ def test_nan_ends_the_path_where_it_stands_and_nowhere_else():
 
 
 def test_rows_that_ended_are_not_walked():
-    verdict = TreeVerifier(rules.coupled).verdict(
-        TREE, jnp.full((1, 6, VOCAB), jnp.nan), frame(done=jnp.array([True]))
+    verdict = verdict_of(
+        rules.coupled, TREE, jnp.full((1, 6, VOCAB), jnp.nan), frame(done=jnp.array([True]))
     )
     assert not verdict.failed[0]
 
@@ -89,14 +96,16 @@ def test_a_row_draws_by_its_key_and_position_whoever_stands_beside_it():
     keys = samplings.row_keys(jax.random.key(0), jnp.arange(3))
     settings = Sampling(*(jnp.full(3, value) for value in (1.0, 0, 1.0, 0.0)))
     positions = jnp.array([3, 9, 27])
-    together = TreeVerifier(rules.deterministic_proposal).verdict(
+    together = verdict_of(
+        rules.deterministic_proposal,
         tree,
         scores,
         Frame(jnp.zeros(3, int), positions, keys, settings, jnp.zeros(3, bool)),
     )
     for row in range(3):
         pick = slice(row, row + 1)
-        alone = TreeVerifier(rules.deterministic_proposal).verdict(
+        alone = verdict_of(
+            rules.deterministic_proposal,
             TREE,
             scores[pick],
             Frame(

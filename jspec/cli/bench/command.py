@@ -7,7 +7,6 @@ import typer
 
 from jspec._validate.errors import InputError
 from jspec.cli import options
-from jspec.cli.bench import peers as others
 from jspec.cli.bench import questions as asking
 from jspec.cli.bench import settings as checks
 from jspec.cli.bench.ledger import Ledger
@@ -74,14 +73,6 @@ def bench(
     raw: Annotated[
         bool, typer.Option("--raw", help="No chat template, even if the tokenizer has one.")
     ] = False,
-    peers: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B,..",
-            help=f"Other engines on the same weights: all, or of {', '.join(others.PEERS)}.",
-            show_default="none",
-        ),
-    ] = "",
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
     out: Annotated[
@@ -91,11 +82,17 @@ def bench(
             help="Rows, figure and page. The same command goes on with what is there.",
         ),
     ] = Path("jspec-bench"),
+    peers: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measure methods on your model and prompts, beside plain decoding, and say which to use.
 
     What a drafter learns is kept from prompt to prompt, as `jspec generate` keeps it.
     """
+    if peers is not None:  # for one version
+        raise InputError(
+            "--peers is gone from jspec bench; run `python -m benchmarks.peers` in a checkout of "
+            "jspec, which has the same options"
+        )
     run = RunSettings(
         max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size,
         memory=memory,
@@ -104,8 +101,7 @@ def bench(
     chosen = checks.choices(methods, speculative_config or [], head, draft_model)
     for choice in chosen.values():
         method_choice.check_temperature(choice, temperature)
-    asked = others.choose(peers)
-    draft = checks.draft_model(chosen, asked, model, draft_model)
+    draft = checks.draft_model(chosen, model, draft_model)
     if memory is not None and not memory.is_file():
         raise InputError(
             f"--memory is {memory}, and there is no such file; `jspec generate --memory {memory}` "
@@ -124,5 +120,5 @@ def bench(
     from jspec.sessions import compilation
 
     compilation.keep_on_disk()
-    made = checks.BenchOptions(model, draft, head, dtype, kv_dtype, chosen, asked, settings)
+    made = checks.BenchOptions(model, draft, head, dtype, kv_dtype, chosen, settings)
     runs.run(made, found, ledger)

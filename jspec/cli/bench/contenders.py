@@ -1,9 +1,7 @@
 """Who takes turns in a bench: a protocol, and jspec's own methods by it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,34 +9,6 @@ from jspec.sessions.batches import Group, Runner, interruptible, outcomes, progr
 from jspec.sessions.json_output import finish_reason
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
-
-if TYPE_CHECKING:
-    from jspec.models import Loaded
-
-
-@dataclass(frozen=True)
-class BenchRun:
-    """The run that a contender takes part in."""
-
-    path: Path
-    """The target in Hugging Face layout."""
-    draft_path: Path | None
-    target: "Loaded"
-    run: RunSettings
-    room: int
-    """Most tokens of a prompt and its continuation."""
-
-    @property
-    def ends(self) -> tuple[int, ...]:
-        """The end tokens; none where they are ignored."""
-        return () if self.run.ignore_eos else tuple(self.target.eos)
-
-    @property
-    def on_gpu(self) -> bool:
-        """True if jspec runs on a GPU; peers then have to as well, and else not."""
-        import jax
-
-        return jax.default_backend() == "gpu"
 
 
 @dataclass(frozen=True)
@@ -138,10 +108,3 @@ class Drafting:
 
         call = self._runner.arguments(group) | changes
         return interruptible(lambda: jax.block_until_ready(jspec.decode(**call)))
-
-
-def prompts_of(group: Group) -> Sequence[list[int]]:
-    """The token ids of the group's prompts, those that only fill it up left out."""
-    return [
-        group.prompt[place, : group.lengths[place]].tolist() for place in range(len(group.rows))
-    ]

@@ -16,46 +16,67 @@ class Ledger:
     """The rows that were measured so far, in memory and on disk.
 
     Args:
-        path: the file; its folder is made if absent.
+        path: the file; its folder is made if absent. None: rows are kept in memory alone.
 
     Raises:
         InputError: if it cannot be written to, or a line of it is no JSON object.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path | None):
         self.path = path
-        self.rows: list[Row] = []
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab"):
-                pass
-            content = path.read_bytes()
-        except OSError as error:
-            raise InputError(
-                f"{path} cannot be written ({error.strerror}); name a folder that can"
-            ) from error
-        # A run that was killed while it wrote may have left half a row.
-        whole = content[: content.rfind(b"\n") + 1]
-        for number, line in enumerate(whole.split(b"\n"), 1):
-            if line.strip():
-                self.rows.append(_row(line, f"line {number} of {path}"))
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
+        self.rows: list[Row] = [] if path is None else _resumed(path)
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def extend(self, rows: Sequence[Row]) -> None:
         """Adds rows and has them on disk when it returns."""
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        self.write(rows)
+        self.rows += rows
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Writes rows to the file, and keeps none of them."""
+        if self.path is None:
+            return
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(lines)
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
             file.flush()
             os.fsync(file.fileno())
-        self.rows += rows
 
     def find(self, **wanted: Any) -> list[Row]:
         """The rows with these values."""
         return [
             row for row in self.rows if all(row.get(name) == is_ for name, is_ in wanted.items())
         ]
+
+
+def _resumed(path: Path) -> list[Row]:
+    """The rows of a file, which ends with a whole line afterwards."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}); name a folder that can"
+        ) from error
+    # A run that was killed while it wrote may have left half a row.
+    whole = content[: content.rfind(b"\n") + 1]
+    rows = parsed(whole, path)
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return rows
+
+
+def parsed(content: bytes, path: Path) -> list[Row]:
+    """The rows of a file's lines.
+
+    Raises:
+        InputError: if one of them is no JSON object.
+    """
+    return [
+        _row(line, f"line {number} of {path}")
+        for number, line in enumerate(content.split(b"\n"), 1)
+        if line.strip()
+    ]
 
 
 def _row(line: bytes, source: str) -> Row:

@@ -78,7 +78,7 @@ class Bench:
                 again_told = True
             rows = self._ask(part, now, again)
             # A part is whole in the file where its first turn is: that is written last.
-            self.ledger.add(rows[::-1])
+            self.ledger.extend(rows[::-1])
             if rows:
                 self.say(f"{count}/{len(self.questions)} {self._told(part, rows)}")
 

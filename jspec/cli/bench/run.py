@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,60 +16,61 @@ import jspec
 from jspec import models
 from jspec._validate.errors import InputError
 from jspec._xla import native
-from jspec.cli.bench import chat, figure, page, tables, verdict
-from jspec.cli.bench.contenders import BenchRun, Drafting
+from jspec.cli.bench import chat, figure, page, tables, timing, verdict
+from jspec.cli.bench.contenders import Contender, Drafting
 from jspec.cli.bench.ledger import Ledger, Row
 from jspec.cli.bench.measure import Bench, ReportedContender, fits
-from jspec.cli.bench.peers import PEERS
 from jspec.cli.bench.questions import Question, choose
 from jspec.cli.bench.settings import PLAIN, BenchOptions
 from jspec.cli.bench.statistics import report
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, Built, describe
 from jspec.methods.builders import COUPLED
-from jspec.models import hub
 from jspec.models.fingerprint import fingerprint
 from jspec.sessions import session as sessions
 from jspec.sessions.method_choice import Choice
 
+Invite = Callable[[models.Loaded, int], Mapping[str, Contender | str]]
+"""Makes other engines for a target and a number of tokens, or says why one cannot take part."""
 
-def run(job: BenchOptions, questions: Sequence[Question], ledger: Ledger) -> None:
+
+def run(
+    job: BenchOptions,
+    questions: Sequence[Question],
+    ledger: Ledger,
+    invite: Invite | None = None,
+) -> None:
     """Measures what the ledger does not have, and tells all that it has of these settings.
 
     Args:
-        job: models, methods, peers and settings.
+        job: models, methods and settings.
         questions: to choose from.
         ledger: where rows are kept; figure and page go beside it.
+        invite: makes other engines that take part, see `benchmarks.peers`.
 
     Raises:
         InputError: if a model, a head or a prompt does not serve, before anything is compiled.
     """
     target = sessions.load(job.model or BUNDLED, job.dtype, job.kv_dtype)
-    path = hub.find(job.model or BUNDLED)
     dtypes = job.dtype, job.kv_dtype
     draft = None if job.draft_model is None else sessions.load(job.draft_model, *dtypes)
     wording = chat.wording(target, job.settings.raw)
     asked, longest = _fitting(job, target, wording, questions)
     entries = _methods(job, target, draft)
     absent: dict[str, str] = {}
-    for name in job.peers:
-        if reason := PEERS[name].missing(job.draft_model, job.settings.run.batch_size):
-            absent[name] = reason
-    room = longest + job.settings.run.max_new_tokens
-    draft_path = None if job.draft_model is None else hub.find(job.draft_model)
-    setting = BenchRun(
-        path, draft_path, target, job.settings.run,
-        room=room if job.settings.turns == 1 else target.model.context or 8 * room,
-    )  # fmt: skip
-    for name in job.peers:
-        if name not in absent:
-            contender = _started(name, setting, absent)
-            if contender is not None:
+    if invite is not None:
+        room = longest + job.settings.run.max_new_tokens
+        if job.settings.turns > 1:
+            room = target.model.context or 8 * room
+        for name, peer in invite(target, room).items():
+            if isinstance(peer, str):
+                absent[name] = peer
+            else:
                 greedy = job.settings.run.temperature == 0
-                entries[name] = ReportedContender(contender, is_peer=True, same_tokens=greedy)
+                entries[name] = ReportedContender(peer, is_peer=True, same_tokens=greedy)
     about = _about(job, target, draft, wording, asked)
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     if not ledger.find(run=name, about=about):
-        ledger.add([{"run": name, "about": about}])
+        ledger.extend([{"run": name, "about": about}])
     bench = Bench(
         entries, asked, wording, target.tokenizer, target.model.context, job.settings, ledger,
         name, _say,
@@ -81,6 +80,7 @@ def run(job: BenchOptions, questions: Sequence[Question], ledger: Ledger) -> Non
     except KeyboardInterrupt:
         _say(f"jspec: interrupted; the same command goes on with what is in {ledger.path}")
         raise
+    assert ledger.path is not None, "the command names a file"
     _tell(_rows(ledger, name), list(entries), absent | bench.stopped, about, ledger.path.parent)
 
 
@@ -138,15 +138,6 @@ def _methods(
     return entries
 
 
-def _started(name: str, setting: BenchRun, absent: dict[str, str]) -> Any:
-    """The peer, or None if it cannot start, with the reason."""
-    try:
-        return PEERS[name].start(setting)
-    except Exception as error:  # other people's code: its column says what it said
-        absent[name] = f"it did not start: {type(error).__name__}: {error}"
-        return None
-
-
 def _about(
     job: BenchOptions,
     target: models.Loaded,
@@ -157,8 +148,7 @@ def _about(
     """All that a row depends on besides its method: rows of other settings are left alone."""
     said = json.dumps([[question.category, *question.turns] for question in asked])
     model: Any = target.model
-    device = jax.devices()[0]
-    kernels = f", {native.described()}" if device.platform == "cpu" else ""
+    kernels = f", {native.described()}" if jax.default_backend() == "cpu" else ""
     return {
         "model": job.model or BUNDLED,
         "weights": fingerprint(target.params)[:16],
@@ -171,8 +161,7 @@ def _about(
         "wording": wording.name,
         "num_questions": len(asked),
         "questions": hashlib.sha256(said.encode()).hexdigest()[:16],
-        "device": f"{jax.device_count()} x {device.device_kind} ({platform.machine()}, "
-        f"{os.cpu_count()} cores{kernels})",
+        "device": timing.device(kernels),
         "jspec": jspec.__version__,
         "jax": jax.__version__,
     }
@@ -211,7 +200,7 @@ def _tell(
         figures.summaries.pop(name, None)
         for found in figures.by_class.values():
             found.pop(name, None)
-    facts = _facts(about, names)
+    facts = _facts(about)
     screen = tables.console()
     screen.print(f"\n{facts['model']} · {facts['run']} · {facts['device']}", markup=False)
     tables.show(screen, figures, absent)
@@ -226,7 +215,7 @@ def _tell(
     screen.print(verdict.sentence(figures), markup=False, soft_wrap=True)
 
 
-def _facts(about: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
+def _facts(about: dict[str, Any]) -> dict[str, str]:
     """What was measured, in words."""
     settings = about["settings"]
     run = settings["run"]
@@ -239,8 +228,6 @@ def _facts(about: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
     memory = "empty before each prompt" if settings["cold"] else "kept from prompt to prompt"
     if run["memory"] is not None:
         memory += f", the first of {run['memory']}"
-    used = [name for name in ("transformers", "torch", "llama-cpp-python") if _is_used(name, names)]
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in used)
     return {
         "model": f"{about['model']}, {about['dtype']}, weights {about['weights']}",
         "run": f"{kind}, batch {run['batch_size']}, at most {run['max_new_tokens']} tokens, "
@@ -253,14 +240,9 @@ def _facts(about: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
         "head": str(about["head"] or "none given"),
         "device": about["device"],
         "versions": f"jspec {about['jspec']}, jax {about['jax']}, Python "
-        f"{platform.python_version()}" + (f", {versions}" if versions else ""),
+        f"{platform.python_version()}",
         "date": date.today().isoformat(),
     }
-
-
-def _is_used(package: str, names: Sequence[str]) -> bool:
-    first = {"llama-cpp-python": "llama.cpp"}.get(package, "transformers")
-    return any(name.startswith(first) and name in PEERS for name in names)
 
 
 def _say(line: str) -> None:

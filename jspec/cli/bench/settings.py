@@ -7,8 +7,7 @@ from typing import Any
 from jspec import methods
 from jspec._validate import plain_json
 from jspec._validate.errors import InputError
-from jspec.cli.bench import peers
-from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS
+from jspec.methods import DEFAULT, METHODS
 from jspec.sessions import method_choice
 from jspec.sessions.method_choice import Choice
 from jspec.sessions.run_settings import RunSettings
@@ -67,7 +66,6 @@ class BenchOptions:
     """Of keys and values; None: `dtype`."""
     choices: Mapping[str, Choice]
     """The methods, by the label of their column."""
-    peers: Sequence[str]
     settings: BenchSettings
 
 
@@ -120,14 +118,11 @@ def json_object(text: str) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def draft_model(
-    chosen: dict[str, Choice], asked: Sequence[str], model: str | None, named: str | None
-) -> str | None:
-    """The draft model to load, if a method or a peer needs one.
+def draft_model(chosen: dict[str, Choice], model: str | None, named: str | None) -> str | None:
+    """The draft model to load, if a method needs one.
 
     Args:
         chosen: the methods.
-        asked: the peers.
         model: `--model`, if given.
         named: `--draft-model`, if given.
 
@@ -138,8 +133,6 @@ def draft_model(
         taken = choice.method.takes_draft_model and named is not None
         if choice.method.needs_draft_model or taken:
             return method_choice.draft_model(choice, model, named)
-    if any(peers.PEERS[name].needs_draft_model for name in asked):
-        return named or (BUNDLED_DRAFT if model in (None, BUNDLED) else None)
     if named is not None:
         raise InputError(
             f"--draft-model is {named!r} and {_none_of(chosen)} uses one; add "

@@ -1,5 +1,7 @@
 """Seconds of runs that take turns, so that what else the machine does hits all of them alike."""
 
+import os
+import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,3 +42,11 @@ def in_turn(runs: Mapping[K, Callable[[], T]], repeats: int) -> dict[K, Timed[T]
             timed.setdefault(name, Timed(value)).value = value
             timed[name].seconds.append(seconds)
     return timed
+
+
+def device(more: str = "") -> str:
+    """The devices that are timed, with the machine that they are in, and more about it."""
+    import jax
+
+    kind = jax.devices()[0].device_kind
+    return f"{jax.device_count()} x {kind} ({platform.machine()}, {os.cpu_count()} cores{more})"

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.drafters.draft_model.base import Drafted
-from jspec.drafters.draft_model.best_first import drawn_along_path
+from jspec.drafters.draft_model.best_first_tree import drawn_along_path
+from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.draft_model.dyspec import DySpec, remaining_mass
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback

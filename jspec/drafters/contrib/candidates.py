@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec._xla.top_k import largest
+from jspec.arrays.top_k import largest
 from jspec.drafters.growth.calibration import (
     BASE_LOG_ODDS,
     NUM_BUCKETS,

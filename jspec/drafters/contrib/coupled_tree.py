@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float
 
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Number
-from jspec.drafters.draft_model.base import Drafted
-from jspec.drafters.draft_model.best_first import BestFirst, drawn_along_path
+from jspec.drafters.draft_model.best_first_tree import BestFirst, drawn_along_path
+from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback
 from jspec.verify import schemes

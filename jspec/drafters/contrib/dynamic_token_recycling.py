@@ -19,7 +19,7 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer, Number
 from jspec._xla.manual_axes import vary
-from jspec._xla.top_k import largest, top_k
+from jspec.arrays.top_k import largest, top_k
 from jspec.drafters.backoff import learn_unless
 from jspec.drafters.contrib import deciding_noise
 from jspec.drafters.contrib.candidates import (

@@ -13,11 +13,11 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Integer
 from jspec._validate.options import check_fields
-from jspec._xla.ragged import sequence
-from jspec._xla.top_k import largest
+from jspec.arrays.ragged import sequence
+from jspec.arrays.top_k import largest
 from jspec.drafters.contrib import block_probabilities
 from jspec.drafters.contrib.block_probabilities import BlockDistributions, ProbabilityWeights
-from jspec.drafters.draft_head.base import check_depth, check_head, check_is_head
+from jspec.drafters.draft_head.head_drafter import check_depth, check_head, check_is_head
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput

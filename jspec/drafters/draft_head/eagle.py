@@ -8,16 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.kinds import COUNT, Number
-from jspec.drafters.draft_head.base import (
+from jspec.drafters.draft_head.draft_head import DraftHead
+from jspec.drafters.draft_head.head_drafter import (
     SHARPNESS,
     HeadDrafter,
     HeadState,
     child_probability,
     top_k_draw,
 )
-from jspec.drafters.draft_head.protocol import DraftHead
 from jspec.drafters.growth import best_first
-from jspec.drafters.growth import template as templates
+from jspec.drafters.growth import template_trees as templates
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.memory import KVCache, TreeKV
@@ -157,7 +157,7 @@ class EAGLE2(HeadDrafter):
         beam: paths expanded a level, and children of each ("top-k").
         min_gain: no level is grown that adds less than this share to the tokens expected so far.
         sharpness: power of the head's probabilities; 1 is published. See
-            `jspec.drafters.draft_head.base.child_probability`.
+            `jspec.drafters.draft_head.head_drafter.child_probability`.
 
     Raises:
         InputError: if an argument is out of range.

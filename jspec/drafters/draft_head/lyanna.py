@@ -8,10 +8,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT
-from jspec.drafters.draft_head.base import SHARPNESS, HeadDrafter, HeadState
+from jspec.drafters.draft_head.draft_head import DraftHead
+from jspec.drafters.draft_head.head_drafter import SHARPNESS, HeadDrafter, HeadState
 from jspec.drafters.draft_head.lyanna_resampling import FUSED, ChainCache, Merged, Resampling
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
-from jspec.drafters.draft_head.protocol import DraftHead
 from jspec.drafters.growth import best_first
 from jspec.types import Feedback, Frame, PyTree, Tree
 
@@ -36,7 +36,7 @@ class Lyanna(HeadDrafter):
         resampling: how the chain is used again: `Fused()`, the published `Merged()`, the slower
             `Separate()`, all in `jspec.drafters.draft_head.lyanna_resampling`, or None: not at all.
         sharpness: power of the head's probabilities; 1 is published. See
-            `jspec.drafters.draft_head.base.child_probability`.
+            `jspec.drafters.draft_head.head_drafter.child_probability`.
 
     Raises:
         InputError: if an argument is out of range.

@@ -6,9 +6,9 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec.drafters.draft_head.base import top_k_draw
+from jspec.drafters.draft_head.draft_head import DraftHead
 from jspec.drafters.draft_head.eagle import joint_probability
-from jspec.drafters.draft_head.protocol import DraftHead
+from jspec.drafters.draft_head.head_drafter import top_k_draw
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput
 from jspec.types import Frame, PyTree, Tree
@@ -70,7 +70,7 @@ def token_info_tree(
         depth: N, levels.
         branch: k, children of a node, and nodes of a level that get some.
         nodes: the budget, without the root.
-        sharpness: see `jspec.drafters.draft_head.base.child_probability`.
+        sharpness: see `jspec.drafters.draft_head.head_drafter.child_probability`.
     """
     draft, _ = best_first.grow(
         scorer,

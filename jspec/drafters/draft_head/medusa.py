@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec.drafters.draft_head.base import check_head, check_is_head, child_probability
-from jspec.drafters.growth.template import check_template
+from jspec.drafters.draft_head.head_drafter import check_head, check_is_head, child_probability
+from jspec.drafters.growth.template_trees import check_template
 from jspec.protocols import Verifier
 from jspec.tree import Template, best_paths
 from jspec.types import (

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.protocols import CausalLM
 from jspec.types import Frame, PyTree, Sampling
 from jspec.verify.schemes import COUPLED, Scheme

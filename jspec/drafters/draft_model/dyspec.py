@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.kinds import Number
-from jspec.drafters.draft_model.best_first import BestFirst
+from jspec.drafters.draft_model.best_first_tree import BestFirst
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.protocols import CausalLM
 from jspec.types import PyTree, Sampling

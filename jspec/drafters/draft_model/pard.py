@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import TOKEN
-from jspec._xla.ragged import sequence
+from jspec.arrays.ragged import sequence
 from jspec.drafters.draft_model.model_drafter import ModelDrafter
-from jspec.drafters.draft_model.vocabulary import PaddedVocabulary
-from jspec.drafters.growth import template as templates
+from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
+from jspec.drafters.growth import template_trees as templates
 from jspec.drafters.growth.scorer import LevelOutput
 from jspec.tree import Template, chain
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree

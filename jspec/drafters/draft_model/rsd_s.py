@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.kinds import COUNT
-from jspec._xla.top_k import largest
-from jspec.drafters.draft_model.base import DraftModel
+from jspec.arrays.top_k import largest
+from jspec.drafters.draft_model.draft_model import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer, inherit
 from jspec.types import PyTree

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from jspec._validate.kinds import COUNT, Several
 from jspec.drafters.draft_model.static_tree import StaticTree
-from jspec.drafters.growth.template import check_branching
+from jspec.drafters.growth.template_trees import check_branching
 from jspec.tree import Template, branching
 from jspec.verify.schemes import MULTI_ROUND
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.kinds import COUNT
-from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.draft_model.draft_model import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.types import PyTree

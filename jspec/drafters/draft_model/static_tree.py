@@ -3,8 +3,8 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.growth import template as templates
+from jspec.drafters.draft_model.draft_model import DraftModel
+from jspec.drafters.growth import template_trees as templates
 from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.tree import Template
 from jspec.types import PyTree

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._xla.manual_axes import vary
-from jspec._xla.top_k import largest
+from jspec.arrays.top_k import largest
 from jspec.drafters.growth.pool import DrawnChildren, Pool, TreeLimits, empty_pool, flat, put
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, inherit
 from jspec.types import Frame, PyTree, Sampling

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec._xla.top_k import largest
+from jspec.arrays.top_k import largest
 from jspec.drafters.growth.scorer import Draft
 from jspec.types import NO_PARENT, PyTree, Tree
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec._xla.top_k import largest
+from jspec.arrays.top_k import largest
 from jspec.types import NO_PARENT, Tree
 
 

@@ -12,7 +12,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import Flag, Integer
 from jspec._validate.options import check_fields
-from jspec._xla.ragged import append
+from jspec.arrays.ragged import append
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 

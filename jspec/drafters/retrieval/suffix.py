@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Integer, Number
 from jspec._validate.options import check_fields
-from jspec._xla.top_k import largest
+from jspec.arrays.top_k import largest
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree

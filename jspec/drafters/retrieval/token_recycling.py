@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import Flag, Integer
-from jspec._xla.top_k import top_k
+from jspec.arrays.top_k import top_k
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_cells, write_lines
 from jspec.tree import Template, likeliest
 from jspec.types import Frame, PyTree, Tree

@@ -48,22 +48,10 @@ class Bits:
 
     def __str__(self) -> str:
         by = f"{self.kernels} kernels" if self.kernels else f"XLA's products, {self.device}"
-        sizes = ", ".join(map(str, self.sizes))
-        together = "alone" if self.batch_size == 1 else f"{self.batch_size} rows at a time"
         found = "no bit differs" if self.equal else f"{self.num_different:,} differ"
         return (
             f"Bitwise: {found}, of {self.num_numbers:,} logits and hidden states of "
-            f"{self.num_nodes:,} nodes. Each node of random trees of {sizes} tokens, "
-            f"{together}, stands beside its token in plain decoding of its row alone ({by})."
-            f"{self._why()}"
-        )
-
-    def _why(self) -> str:
-        if self.equal or self.kernels:
-            return ""
-        return (
-            " XLA adds the numbers of a product in an order that follows from its number of rows, "
-            "so equal texts are no promise here; in bfloat16 near ties come out otherwise."
+            f"{self.num_nodes:,} nodes ({by})."
         )
 
 

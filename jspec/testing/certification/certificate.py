@@ -1,38 +1,24 @@
-"""The result of a certification: what was found, what it means, and what could not be seen."""
+"""The result of a certification: what was found, and what it means."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jspec.costs.metrics import Metrics
 from jspec.testing.certification.draws import DrawTest
-from jspec.testing.certification.goodness import ALARM, POWER, GTest
-from jspec.testing.certification.parity import Divergence, Parity
+from jspec.testing.certification.goodness import ALARM
+from jspec.testing.certification.parity import Parity
 from jspec.testing.certification.rounding import Rounding
 
 LOSSLESS, BROKEN, UNDECIDED = "lossless", "bug", "undecided"
 _TOO_BLIND = 0.5
 """The share of places where a bug looks like a tie, above which equality says nothing."""
-
-
-@dataclass(frozen=True)
-class MatchedWidth:
-    """Plain decoding by forward passes as wide as a round's, the others of their tokens absent."""
-
-    width: int
-    """Tokens of each forward."""
-    num_equal_to_plain: int
-    """Prompts whose text is that of plain decoding by forward passes of one token."""
-    num_equal_to_drafted: int
-    """Prompts whose text is the drafted one."""
-    num_prompts: int
-    time_ratio: float
-    """Its time over that of plain decoding, prefill included, same prompts, one run each."""
+_SHOWN = 10
+"""Bugs that are listed."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a certification found. `verdict` is its one word, `str` a report for people.
+    """What a certification found. `verdict` is its one word, `str` a few lines.
 
     Args:
         settings: of the certification, by name.
@@ -40,10 +26,6 @@ class Certificate:
         sampled: the same with sampling under one key; None if the verifier's rule draws by itself.
         draws: the distribution of drawn tokens; None if the rule is the coupled one.
         rounding: what rounding does to this model's logits.
-        matched: plain decoding by wider forward passes; None if a round is no wider.
-        metrics: of the greedy run.
-        speed: tokens per second of the drafted greedy run over those of plain decoding.
-        skipped: what was not tested, each with its reason.
         compiler: what XLA is known to compute wrongly in this process; None: nothing.
     """
 
@@ -52,15 +34,11 @@ class Certificate:
     sampled: Parity | None
     draws: DrawTest | None
     rounding: Rounding
-    matched: MatchedWidth | None
-    metrics: Metrics
-    speed: float
-    skipped: tuple[str, ...]
     compiler: str | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the verdict is not `lossless`, in sentences; empty if it is."""
+        """Why the verdict is not `lossless`; empty if it is."""
         found = [
             f"{len(parity.bugs)} of {parity.num_prompts} {kind} texts differ from plain decoding "
             "by more than rounding does"
@@ -68,8 +46,12 @@ class Certificate:
             if parity is not None and parity.bugs
         ]
         if self.draws is not None and not self.draws.passed:
+            found.append("drawn tokens do not follow the target's distribution")
+        if not found and self.rounding.blind > _TOO_BLIND:
             found.append(
-                f"drawn tokens are not of the target's distribution (p = {self.draws.p_value:.1e})"
+                f"forward passes of different widths swap the two best tokens in "
+                f"{self.rounding.blind:.0%} of all places; take a wider dtype or matmul precision, "
+                "or run jspec.testing.check_model on the model"
             )
         return tuple(found)
 
@@ -78,11 +60,13 @@ class Certificate:
         """`lossless` within what was tested, `bug`, or `undecided` where rounding hides too much.
 
         It is undecided if in more than half of all places the two best tokens are so near that
-        rounding swaps them: that is no certificate, and most likely a mistake in the model.
+        rounding swaps them: most likely the model is at fault.
         """
-        if self.reasons:
-            return BROKEN
-        return UNDECIDED if self.rounding.blind > _TOO_BLIND else LOSSLESS
+        if not self.reasons:
+            return LOSSLESS
+        broken = self.greedy.bugs or (self.sampled is not None and self.sampled.bugs)
+        failed = self.draws is not None and not self.draws.passed
+        return BROKEN if broken or failed else UNDECIDED
 
     @property
     def exit_code(self) -> int:
@@ -93,15 +77,13 @@ class Certificate:
         """All of it by name, as JSON has it; infinities are None there."""
         draws = None
         if self.draws is not None:
+            test = self.draws.test
             draws = {
                 "prompts": list(self.draws.prompts),
                 "num_tokens": self.draws.num_tokens,
-                "plain": _g_test(self.draws.test),
-                "wide": _g_test(self.draws.wide),
-                "p_value": self.draws.p_value,
+                "num_draws": test.num_draws,
+                "p_value": test.p_value,
                 "alarm": ALARM,
-                "power": POWER,
-                "rounding": self.draws.rounding,
                 "passed": self.draws.passed,
             }
         return {
@@ -111,45 +93,57 @@ class Certificate:
             "greedy": _parity(self.greedy),
             "sampled": None if self.sampled is None else _parity(self.sampled),
             "draws": draws,
-            "rounding": asdict(self.rounding) | {"ulp": self.rounding.ulp},
-            "matched_width": None if self.matched is None else asdict(self.matched),
-            "speed": self.speed,
-            "metrics": self.metrics.as_dict(),
-            "skipped": list(self.skipped),
+            "rounding": asdict(self.rounding),
             "compiler": self.compiler,
         }
 
     def __str__(self) -> str:
-        from jspec.testing.certification.report import lines
+        rounding = self.rounding
+        bits = (
+            f"Bitwise: {rounding.equal_bits:.1%} of {rounding.num_places} places have the same "
+            f"bits by forward passes of {rounding.width} tokens, {rounding.dtype}."
+        )
+        lines = [bits, *_lines("Greedy", self.greedy)]
+        if self.sampled is not None:
+            lines += _lines("Sampled, same key", self.sampled)
+        if self.draws is not None:
+            kept, test = "kept" if self.draws.passed else "BROKEN", self.draws.test
+            lines.append(f"Law: {kept}, p = {test.p_value:.2g} by {test.num_draws} draws.")
+        if self.compiler is not None:
+            lines.append(f"Warning: {self.compiler}.")
+        because = f": {'; '.join(self.reasons)}" if self.reasons else " within what was tested"
+        return "\n".join([*lines, f"Verdict: {self.verdict}{because}."])
 
-        return "\n".join(lines(self))
+
+def _lines(kind: str, parity: Parity) -> list[str]:
+    ties = len(parity.divergences) - len(parity.bugs)
+    near = "" if parity.nearest is None else f" (up to {parity.nearest:.2g} of what rounding does)"
+    head = (
+        f"{kind}: {parity.num_equal} of {parity.num_prompts} texts are those of plain decoding; "
+        f"ties {ties}{near}, bugs {len(parity.bugs)}."
+    )
+    return [head] + [
+        f"  bug: prompt {one.prompt + 1}, place {one.position + 1}: {_name(one.drafted)} instead "
+        f"of {_name(one.plain)}, {one.bounds:.2g} times what rounding does"
+        for one in parity.bugs[:_SHOWN]
+    ]
 
 
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def _g_test(test: GTest) -> dict[str, Any]:
-    return {
-        "statistic": _finite(test.statistic),
-        "freedom": test.freedom,
-        "num_draws": test.num_draws,
-        "p_value": test.p_value,
-        "detectable": test.detectable,
-    }
+def _name(token: int | None) -> str:
+    return "the end" if token is None else f"token {token}"
 
 
 def _parity(parity: Parity) -> dict[str, Any]:
-    def divergence(one: Divergence) -> dict[str, Any]:
-        return {
-            name: _finite(value) if isinstance(value, float) else value
-            for name, value in asdict(one).items()
-        }
+    def finite(value: Any) -> Any:
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
     return {
         "num_prompts": parity.num_prompts,
         "num_equal": parity.num_equal,
         "num_tokens": parity.num_tokens,
         "num_bugs": len(parity.bugs),
-        "divergences": [divergence(one) for one in parity.divergences],
+        "divergences": [
+            {name: finite(value) for name, value in asdict(one).items()}
+            for one in parity.divergences
+        ],
     }

@@ -10,10 +10,10 @@ from jspec._validate.errors import InputError
 from jspec._xla import compiler
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
-from jspec.testing.certification.certificate import Certificate, MatchedWidth
-from jspec.testing.certification.draws import NUM_TOKENS, DrawTest, check_draws
-from jspec.testing.certification.forwards import WidePlain, widths_of
-from jspec.testing.certification.parity import Parity, compare
+from jspec.testing.certification.certificate import Certificate
+from jspec.testing.certification.draws import check_draws
+from jspec.testing.certification.forwards import widths_of
+from jspec.testing.certification.parity import compare
 from jspec.testing.certification.rounding import Rounding, measure
 from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject, Drafting
 from jspec.types import PyTree, Sampling
@@ -46,9 +46,7 @@ def certify(
     divergence is judged by the gap of the two tokens' logits: a tie if forward passes of the widths
     in question differ by that much without any drafter, else a bug. Where the drafter's verifier
     draws by a rule of its own, the same key gives other tokens; then the distribution of the first
-    tokens is put to a G-test instead, with the total variation that it would have found. Last,
-    plain decoding is run by forward passes as wide as a round's: whether that makes the arithmetic
-    equal to the last bit, and what it costs.
+    tokens is put to a G-test instead.
 
     Args:
         model: the target.
@@ -94,28 +92,26 @@ def certify(
     drafting = drafter, drafter_params
     plainly: Drafting = Autoregressive(), None
 
-    greedy = subject.run(
-        "greedy",
-        {"plain": plainly, "drafted": drafting, "wide": (WidePlain(widths[-1]), None)},
-        still,
-    )
+    greedy = subject.run("greedy", {"plain": plainly, "drafted": drafting}, still)
     rounding = _rounding(subject, greedy["plain"], widths)
-    sampled, draws, skipped = None, None, []
+    sampled, draws = None, None
     if coupled:
         runs = subject.run("sampled", {"plain": plainly, "drafted": drafting}, sampling)
         sampled = compare(subject, runs["plain"], runs["drafted"], sampling, rounding)
-        skipped.append("the distribution of draws, since the same key gave the same tokens")
     else:
-        draws = check_draws(subject, drafting, sampling, widths[-1], num_draws, num_drawn_prompts)
-        skipped += [
-            f"seed parity, since {verifier} draws tokens of its own",
-            f"the distribution of sampled tokens behind the first {NUM_TOKENS}",
-        ]
+        draws = check_draws(subject, drafting, sampling, num_draws, num_drawn_prompts)
+    settings = {
+        "drafter": type(drafter).__name__,
+        "verifier": str(verifier),
+        "widths": [width - 1 for width in widths],
+        "device": jax.devices()[0].device_kind,
+        "num_prompts": len(prompts),
+        "max_new_tokens": max_new_tokens,
+        "batch_size": batch_size,
+        "sampling": {name: float(value) for name, value in vars(sampling).items()},
+    }
     parity = compare(subject, greedy["plain"], greedy["drafted"], still, rounding)
-    return _certificate(
-        subject, str(verifier), drafter, widths, sampling, greedy, parity, sampled, draws,
-        rounding, skipped,
-    )  # fmt: skip
+    return Certificate(settings, parity, sampled, draws, rounding, compiler.wrong())
 
 
 def _check(
@@ -155,56 +151,3 @@ def _rounding(subject: CertifiedSubject, plain: CertifiedRun, widths: tuple[int,
         subject.model, subject.params, subject.prompts[:count], plain.tokens[:count], chosen,
         subject.batch_size, subject.said,
     )  # fmt: skip
-
-
-def _certificate(
-    subject: CertifiedSubject,
-    verifier: str,
-    drafter: Drafter,
-    widths: tuple[int, ...],
-    sampling: Sampling,
-    greedy: dict[str, CertifiedRun],
-    parity: Parity,
-    sampled: Parity | None,
-    draws: DrawTest | None,
-    rounding: Rounding,
-    skipped: list[str],
-) -> Certificate:
-    plain, drafted, wide = (greedy[name] for name in ("plain", "drafted", "wide"))
-
-    def equal(one: CertifiedRun, other: CertifiedRun) -> int:
-        return sum(a == b for a, b in zip(one.tokens, other.tokens, strict=True))
-
-    matched = None
-    if widths[-1] > 1:
-        matched = MatchedWidth(
-            width=widths[-1],
-            num_equal_to_plain=equal(wide, plain),
-            num_equal_to_drafted=equal(wide, drafted),
-            num_prompts=len(subject.prompts),
-            time_ratio=wide.seconds / plain.seconds,
-        )
-    # Ties change how much is written.
-    rates = [sum(map(len, run.tokens)) / run.seconds for run in (drafted, plain)]
-    settings = {
-        "drafter": type(drafter).__name__,
-        "verifier": verifier,
-        "widths": [width - 1 for width in widths],
-        "device": jax.devices()[0].device_kind,
-        "num_prompts": len(subject.prompts),
-        "max_new_tokens": subject.max_new_tokens,
-        "batch_size": subject.batch_size,
-        "sampling": {name: float(value) for name, value in vars(sampling).items()},
-    }
-    return Certificate(
-        settings=settings,
-        greedy=parity,
-        sampled=sampled,
-        draws=draws,
-        rounding=rounding,
-        matched=matched,
-        metrics=drafted.metrics,
-        speed=rates[0] / rates[1] if rates[1] else 0.0,
-        skipped=tuple(skipped),
-        compiler=compiler.wrong(),
-    )

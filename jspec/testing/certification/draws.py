@@ -18,7 +18,7 @@ from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
-from jspec.testing.certification.goodness import ALARM, GTest, g_test, total
+from jspec.testing.certification.goodness import ALARM, GTest, g_test
 from jspec.testing.certification.runs import CertifiedSubject, Drafting
 from jspec.types import Sampling
 
@@ -43,29 +43,19 @@ class DrawTest:
     prompts: tuple[int, ...]
     """The prompts' numbers: those whose next tokens are the least certain."""
     test: GTest
-    """Against the target's probabilities by forward passes of one token."""
-    wide: GTest
-    """Against those by forward passes as wide as a round's."""
+    """Against the target's probabilities."""
     num_tokens: int
     """Tokens of each draw."""
-    rounding: float
-    """The largest total variation between the two distributions: what rounding alone does."""
-
-    @property
-    def p_value(self) -> float:
-        """The larger of both: a deviation that rounding explains is none of the rule's."""
-        return max(self.test.p_value, self.wide.p_value)
 
     @property
     def passed(self) -> bool:
-        return self.p_value >= ALARM
+        return self.test.p_value >= ALARM
 
 
 def check_draws(
     subject: CertifiedSubject,
     drafting: Drafting,
     sampling: Sampling,
-    width: int,
     num_draws: int,
     num_prompts: int,
 ) -> DrawTest:
@@ -75,38 +65,26 @@ def check_draws(
         subject: the target and the prompts.
         drafting: the drafter, whose verifier draws, and its weights.
         sampling: the target's.
-        width: of the widest round.
         num_draws: of all prompts together.
         num_prompts: on how many prompts.
     """
     chosen = _least_certain(subject, sampling, num_prompts)
     each = -(-num_draws // (len(chosen) * _ROWS)) * _ROWS
-    tests: list[list[GTest]] = [[], []]
-    variation = 0.0
+    test = GTest(0.0, 0, 0)
     for number, row in enumerate(chosen):
         subject.said(f"draws: {number * each} of {len(chosen) * each}")
         prompt = subject.prompts[row]
         seen = _draw(subject, drafting, sampling, prompt, (number + 1) * _APART, each)
-        plain = _Distribution.of(subject, prompt, sampling, each, 1)
-        wide = plain.by_width(subject, prompt, sampling, width)
-        counts = plain.count(seen)
-        for place, one in enumerate((plain, wide)):
-            tests[place].append(g_test(counts, one.probs))
-        variation = max(variation, float(abs(plain.probs - wide.probs).sum() / 2))
-    return DrawTest(
-        prompts=tuple(chosen),
-        test=total(tests[0]),
-        wide=total(tests[1]),
-        num_tokens=NUM_TOKENS,
-        rounding=variation,
-    )
+        wanted = _Distribution.of(subject, prompt, sampling, each)
+        test += g_test(wanted.count(seen), wanted.probs)
+    return DrawTest(prompts=tuple(chosen), test=test, num_tokens=NUM_TOKENS)
 
 
 def _distributions(
-    subject: CertifiedSubject, texts: Sequence[Sequence[int]], sampling: Sampling, width: int
+    subject: CertifiedSubject, texts: Sequence[Sequence[int]], sampling: Sampling
 ) -> Float[np.ndarray, "R V"]:
     """The distribution of the token after each text."""
-    logits = next_logits(subject.model, subject.params, texts, width)
+    logits = next_logits(subject.model, subject.params, texts)
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, (len(texts),)), sampling)
     probs = np.asarray(samplings.probabilities(jnp.asarray(logits), rows), np.float64)
     return probs / probs.sum(-1, keepdims=True)
@@ -129,7 +107,7 @@ def _least_certain(subject: CertifiedSubject, sampling: Sampling, count: int) ->
             f"every prompt fills the model's context of {context}; pass one that is "
             f"{NUM_TOKENS} tokens shorter"
         )
-    probs = _distributions(subject, [subject.prompts[row] for row in fit], sampling, 1)
+    probs = _distributions(subject, [subject.prompts[row] for row in fit], sampling)
     entropy = -(probs * np.log(np.where(probs > 0, probs, 1.0))).sum(-1)
     return sorted(fit[place] for place in np.argsort(-entropy, kind="stable")[:count].tolist())
 
@@ -154,14 +132,13 @@ class _Distribution:
         prompt: Sequence[int],
         sampling: Sampling,
         num_draws: int,
-        width: int,
     ) -> "_Distribution":
         level: dict[Text, float] = {(): 1.0}
         distributions: dict[Text, tuple[float, Any]] = {}
         for _ in range(NUM_TOKENS):
             if not level:
                 break
-            found = _distributions(subject, [[*prompt, *text] for text in level], sampling, width)
+            found = _distributions(subject, [[*prompt, *text] for text in level], sampling)
             following: dict[Text, float] = {}
             for (text, probability), probs in zip(level.items(), found, strict=True):
                 distributions[text] = probability, probs
@@ -179,23 +156,6 @@ class _Distribution:
             probabilities.append(probability * probs[~inner])
             number += int((~inner).sum())
         return cls(tuple(distributions), cells, np.concatenate([*probabilities, [0.0]]))
-
-    def by_width(
-        self, subject: CertifiedSubject, prompt: Sequence[int], sampling: Sampling, width: int
-    ) -> "_Distribution":
-        """The same cells, with their probabilities by forward passes of another width."""
-        texts = [[*prompt, *text] for text in self.beginnings]
-        found = dict(
-            zip(self.beginnings, _distributions(subject, texts, sampling, width), strict=True)
-        )
-        probability: dict[Text, float] = {(): 1.0}
-        probs = np.zeros_like(self.probs)
-        for place, text in enumerate(self.beginnings):
-            if text:
-                probability[text] = probability[text[:-1]] * float(found[text[:-1]][text[-1]])
-            free = self.cells[place] >= 0
-            probs[self.cells[place][free]] = probability[text] * found[text][free]
-        return replace(self, probs=probs)
 
     def count(self, seen: Sequence[Text]) -> Int[np.ndarray, " C"]:
         """How often each cell was drawn."""

@@ -1,12 +1,11 @@
-"""The target's logits at a place of a text, by forward passes of any width; and plain decoding by
-such.
+"""The target's logits at a place of a text, by forward passes of one token and of any width.
 
 A forward of another width adds the same numbers in another order. What that changes is measured
 here, without any drafter: it is the yardstick of what rounding can do.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,41 +16,14 @@ from jaxtyping import Array, Float, Int
 
 from jspec import decoding
 from jspec import tree as trees
-from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame, score
-from jspec.types import Frame, PyTree, State, Tree
+from jspec.types import Frame, PyTree, State
 
 _ROWS = 8
 """Texts that are scored together."""
 BEST = 8
 """The tokens of largest logit that are looked at in every place."""
-
-
-@dataclass(frozen=True)
-class WidePlain(Autoregressive):
-    """Plain decoding by forward passes of `num_nodes` tokens, of which all but the root are absent.
-
-    Args:
-        num_nodes: N, the root included.
-    """
-
-    num_nodes: int = 1
-
-    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
-        return _alone(frame.root, self.num_nodes), None
-
-
-def _alone(root: Int[Array, " B"], num_nodes: int) -> Tree:
-    """The tree of a root and absent nodes."""
-    tree = trees.root_only(root)
-    absent = [(0, 0), (0, num_nodes - 1)]
-    return replace(
-        tree,
-        tokens=jnp.pad(tree.tokens, absent),
-        parents=jnp.pad(tree.parents, absent),
-        valid=jnp.pad(tree.valid, absent),
-    )
 
 
 def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
@@ -73,29 +45,28 @@ def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
 
 
 def next_logits(
-    model: CausalLM, params: PyTree, texts: Sequence[Sequence[int]], width: int = 1
+    model: CausalLM, params: PyTree, texts: Sequence[Sequence[int]]
 ) -> Float[np.ndarray, "R V"]:
-    """The logits after each text, float32: of a round that verifies nothing, `width` tokens wide.
+    """Computes the logits after each text, float32, by a round that verifies nothing.
 
     Args:
         model: the target.
         params: its weights.
         texts: token lists, none empty.
-        width: of the forward over the last token.
     """
     found = []
     for start in range(0, len(texts), _ROWS):
         members = list(texts[start : start + _ROWS])
         prompt, lengths = padded(members + [members[0]] * (_ROWS - len(members)))
         state = decoding.prefill(model, params, prompt, lengths, max_new_tokens=1)
-        logits = _score_root(model, params, state, width)
+        logits = _score_root(model, params, state)
         found.append(np.asarray(logits[: len(members)], np.float32))
     return np.concatenate(found)
 
 
-@partial(jax.jit, static_argnames=("model", "width"))
-def _score_root(model: CausalLM, params: PyTree, state: State, width: int) -> Float[Array, "B V"]:
-    tree = _alone(state.root, width)
+@partial(jax.jit, static_argnames="model")
+def _score_root(model: CausalLM, params: PyTree, state: State) -> Float[Array, "B V"]:
+    tree = trees.root_only(state.root)
     return score(model, params, tree, frame(state), state.memory).logits[:, 0].astype(jnp.float32)
 
 
@@ -123,14 +94,11 @@ def replay(
     texts: Sequence[Sequence[int]],
     num_tokens: int,
     width: int,
-    advance: int,
     ids: Int[np.ndarray, "B T K"] | None = None,
 ) -> Places:
-    """The logits that a known text is drawn from, by forward passes of `width` tokens.
+    """Computes the logits that a known text is drawn from, by forward passes of `width` tokens.
 
-    `advance` tokens of the text enter the cache with each forward, as an accepted path would; the
-    others are absent. (1, 1) is plain decoding, (N, 1) is `WidePlain`, (N, N) is a round of a chain
-    that is accepted whole.
+    1 is plain decoding, any other a round of a chain that is accepted whole.
 
     Args:
         model: the target.
@@ -138,17 +106,15 @@ def replay(
         prompts: token lists.
         texts: what follows each.
         num_tokens: T, places that are replayed; those beyond a text hold nothing of use.
-        width: of each forward.
-        advance: tokens of the text in each.
+        width: of each forward pass.
         ids: whose logits are wanted; None: the largest `BEST`.
     """
     prompt, lengths = padded(prompts)
-    chunks = -(-num_tokens // advance)
-    fed = np.zeros((len(prompts), chunks * advance), np.int32)
+    room = -(-num_tokens // width) * width
+    fed = np.zeros((len(prompts), room), np.int32)
     for row, (start, text) in enumerate(zip(prompts, texts, strict=True)):
         read = [start[-1], *text][:num_tokens]
         fed[row, : len(read)] = read
-    room = chunks * advance
     if model.context is not None:
         room = min(room, model.context)
     state = decoding.prefill(model, params, prompt, lengths, max_new_tokens=room)
@@ -156,11 +122,11 @@ def replay(
         ids = np.full((len(prompts), num_tokens, min(BEST, model.vocab_size)), -1)
     behind = fed.shape[1] - num_tokens
     wanted = np.pad(ids, [(0, 0), (0, behind), (0, 0)], constant_values=-1)
-    ids, values = _replay(model, params, state.memory, state.positions, fed, wanted, width, advance)
+    ids, values = _replay(model, params, state.memory, state.positions, fed, wanted, width)
     return Places(np.asarray(ids)[:, :num_tokens], np.asarray(values)[:, :num_tokens])
 
 
-@partial(jax.jit, static_argnames=("model", "width", "advance"))
+@partial(jax.jit, static_argnames=("model", "width"))
 def _replay(
     model: CausalLM,
     params: PyTree,
@@ -169,21 +135,16 @@ def _replay(
     fed: Int[Array, "B T"],
     ids: Int[Array, "B T K"],
     width: int,
-    advance: int,
 ) -> tuple[Int[Array, "B T K"], Float[Array, "B T K"]]:
     batch, length = fed.shape
     chain = trees.chain(width - 1) if width > 1 else None
 
     def by_chunk(x: Array) -> Array:
-        return jnp.moveaxis(x.reshape(batch, length // advance, advance, *x.shape[2:]), 1, 0)
+        return jnp.moveaxis(x.reshape(batch, length // width, width, *x.shape[2:]), 1, 0)
 
     def forward(held: tuple[PyTree, Array], chunk: tuple[Array, Array]) -> tuple[Any, Any]:
         (memory, positions), (tokens, wanted) = held, chunk
-        if chain is None:
-            tree = trees.root_only(tokens[:, 0])
-        else:
-            tree = chain.fill(jnp.pad(tokens, [(0, 0), (0, width - advance)]))
-            tree = replace(tree, valid=tree.valid & (jnp.arange(width) < advance))
+        tree = trees.root_only(tokens[:, 0]) if chain is None else chain.fill(tokens)
         now = Frame(
             root=tokens[:, 0],
             positions=positions,
@@ -192,13 +153,13 @@ def _replay(
             done=jnp.zeros(batch, bool),
         )
         output = score(model, params, tree, now, memory)
-        path = jnp.broadcast_to(jnp.arange(advance), (batch, advance))
-        memory = model.commit(memory, output.tentative, path, jnp.full(batch, advance))
-        logits = output.logits[:, :advance].astype(jnp.float32)
+        path = jnp.broadcast_to(jnp.arange(width), (batch, width))
+        memory = model.commit(memory, output.tentative, path, jnp.full(batch, width))
+        logits = output.logits.astype(jnp.float32)
         values, best = jax.lax.top_k(logits, wanted.shape[-1])
         known = wanted >= 0
         asked = jnp.take_along_axis(logits, jnp.maximum(wanted, 0), axis=-1)
-        return (memory, positions + advance), (
+        return (memory, positions + width), (
             jnp.where(known, wanted, best),
             jnp.where(known, asked, values),
         )

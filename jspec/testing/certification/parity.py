@@ -30,14 +30,10 @@ class Divergence:
     plain: int | None
     """The token of plain decoding; None: it had ended."""
     drafted: int | None
-    top_two_gap: float
-    """The gap between the two largest logits there, by a forward of one token."""
     gap: float
     """How far rounding has to bring the two tokens together to swap them: their logits' gap where
     decoding is greedy, twice the least change of single logits that makes the target draw the
     other token where it draws. Infinity if no rounding does it."""
-    ulps: float
-    """The gap in units in the last place, at the logits' magnitude."""
     bounds: float
     """The gap over what rounding was seen to explain, `Rounding.bound` or `drawn_bound`."""
     verdict: str
@@ -56,6 +52,11 @@ class Parity:
     @property
     def num_equal(self) -> int:
         return self.num_prompts - len(self.divergences)
+
+    @property
+    def nearest(self) -> float | None:
+        """The gap of the tie that comes nearest to a bug, in bounds; None without a tie."""
+        return max((one.bounds for one in self.divergences if one.verdict == TIE), default=None)
 
     @property
     def bugs(self) -> tuple[Divergence, ...]:
@@ -118,20 +119,18 @@ def _judge(
     sampling: Sampling | None,
     noise: Float[Array, " V"] | None,
     rounding: Rounding,
-) -> tuple[float, float, float, float, str]:
-    """The fields of a `Divergence` from `top_two_gap` on."""
-    best = np.sort(logits)[-2:]
-    top_two = float(best[1] - best[0])
+) -> tuple[float, float, str]:
+    """Returns gap, bounds and verdict of a `Divergence`."""
     if plain is None or drafted is None:
         # The same tokens, and one text ended: no rounding of logits does that.
-        return top_two, float("inf"), float("inf"), float("inf"), BUG
+        return float("inf"), float("inf"), BUG
     unit = ulp(float(abs(logits[[plain, drafted]]).max()), rounding.epsilon)
     if sampling is None or noise is None:
         gap, bound = float(abs(logits[plain] - logits[drafted])), rounding.bound
     else:
         gap = 2 * _least_change(logits, drafted, sampling, noise, unit)
         bound = rounding.drawn_bound
-    return top_two, gap, gap / unit, gap / bound, TIE if gap <= bound else BUG
+    return gap, gap / bound, TIE if gap <= bound else BUG
 
 
 def _least_change(

@@ -1,8 +1,7 @@
 """Prompts in groups through `jspec.decode`, by several drafters in turn."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ from jaxtyping import Array, Int
 from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate import seeds
-from jspec.costs.metrics import Metrics, of
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.certification.forwards import padded
 from jspec.types import PyTree, Sampling
@@ -27,9 +25,6 @@ class CertifiedRun:
 
     tokens: list[list[int]] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-    """Time of compiled code, from prompts to last tokens."""
-    metrics: Metrics = field(default_factory=Metrics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +87,6 @@ class CertifiedSubject:
         """Decodes all prompts by every drafter, group by group, each with its memory kept hot."""
         runs = {name: CertifiedRun() for name in drafters}
         states: dict[str, PyTree] = dict.fromkeys(drafters)
-        compiled: set[tuple[str, int]] = set()
         for start in range(0, len(self.prompts), self.batch_size):
             self.said(f"{what}: {start} of {len(self.prompts)} prompts")
             rows = range(start, min(start + self.batch_size, len(self.prompts)))
@@ -100,18 +94,9 @@ class CertifiedSubject:
             for name, (drafter, weights) in drafters.items():
                 drafting = dict(drafter_params=weights, drafter_state=states[name])
                 call: dict[str, Any] = request | {"drafter": drafter} | drafting
-                if (shape := (name, request["prompt"].shape[1])) not in compiled:
-                    # With limits of 0 the same program is compiled and emits nothing.
-                    idle: dict[str, Any] = call | {"limits": np.zeros_like(call["limits"])}
-                    jax.block_until_ready(decoding.decode(**idle).tokens)
-                    compiled.add(shape)
-                begin = time.perf_counter()
-                result = jax.block_until_ready(decoding.decode(**call))
-                run = runs[name]
-                run.seconds += time.perf_counter() - begin
-                states[name] = result.drafter_state
-                run.metrics += of(result.stats)
-                result = jax.device_get(result.replace(drafter_state=None))
+                result = decoding.decode(**call)
+                run, states[name] = runs[name], result.drafter_state
+                result = jax.device_get(replace(result, drafter_state=None))
                 for place in range(len(rows)):
                     run.tokens.append(result.tokens[place, : result.lengths[place]].tolist())
                     run.status.append(int(result.status[place]))

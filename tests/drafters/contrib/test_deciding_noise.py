@@ -107,7 +107,7 @@ def test_the_drafted_token_is_the_one_that_will_be_drawn():
         frame = Frame(
             jnp.full(PLACES, 3, jnp.int32), positions, keys, sampling, jnp.zeros(PLACES, bool)
         )
-        tree, _ = drafter.draft(None, state, frame)
+        tree, _ = jax.jit(lambda: drafter.draft(None, state, frame))()
         return float((tree.tokens[:, 1] == drawn).mean())
 
     # Not all: how far estimates can be trusted is yet to be learnt.

@@ -90,11 +90,11 @@ def ngrams(target):
 @pytest.mark.parametrize(
     ("decay", "beside", "warm"),
     [
+        (0.6, False, 0.0),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((0.0, False, 0.0), (0.6, False, 0.0), (0.5, True, 0.0))
+            for case in ((0.0, False, 0.0), (0.5, True, 0.0), (0.5, True, 0.8))
         ),
-        (0.5, True, 0.8),
     ],
 )
 def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, beside, warm):
@@ -107,7 +107,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
     params, table = ngrams if beside else (None, {})
     drafting = {"drafter": drafter, "drafter_params": params}
     asked = {"sampling": jspec.Sampling(warm), "key": 5} if warm else {}
-    state = jspec.prefill(*target, prompt[None], **drafting, **asked, max_new_tokens=30)
+    state = jspec.prefill(*target, prompt[None], **drafting, **asked, max_new_tokens=20)
     matrix, beliefs, full, again = {}, ({}, {}), 0, 0
     while True:
         frame = jspec.round.frame(state)
@@ -172,12 +172,6 @@ def test_lines_that_were_never_written_are_not_drafted(target):
 def test_options_and_states_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"k is 0; pass an integer in 1 \.\. 23"):
         DynamicTokenRecycling(23, k=0)
-    with pytest.raises(ValueError, match=r"tokens is 0; pass an integer in 1 \.\. 4096"):
-        DynamicTokenRecycling(23, num_speculative_tokens=0)
-    with pytest.raises(ValueError, match=r"beam is -1; pass an integer in 1 \.\. 4096"):
-        DynamicTokenRecycling(23, beam=-1)
-    with pytest.raises(ValueError, match=r"decay is 1; pass a number x with 0 <= x < 1"):
-        DynamicTokenRecycling(23, decay=1)
     other = DynamicTokenRecycling(23, k=2).init(1, 8, None)
     with pytest.raises(ValueError, match=r"of \(1, 23, 2\) and .*State of \(1, 23, 3\)"):
         DynamicTokenRecycling(23, k=3).init(1, 8, other)

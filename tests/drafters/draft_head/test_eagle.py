@@ -5,14 +5,15 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pairwise
 import pytest
 import tiny
 from oracle import eagle as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.drafters.draft_head.base import child_probability
 from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
+from jspec.drafters.draft_head.head_drafter import child_probability
 from jspec.models import heads
 from jspec.tree import Template
 from jspec.types import Frame, PromptChunk
@@ -148,9 +149,12 @@ def test_a_head_of_hot_tokens_drafts_the_likeliest_of_these(params, variables, s
         assert found[row] != [path for path, _ in oracle.static(scores[row], list(template.paths))]
 
 
-@pytest.mark.parametrize(("nodes", "depth", "beam"), [(7, 3, 3), (12, 4, 4), (20, 3, 4), (3, 1, 3)])
-def test_dynamic_trees(params, variables, scores, nodes, depth, beam):
+@pytest.mark.parametrize(
+    "shape", pairwise.some([(7, 3, 3), (12, 4, 4), (20, 3, 4), (3, 1, 3)], (7, 3, 3)), ids=str
+)
+def test_dynamic_trees(params, variables, scores, shape):
     """The same nodes; their order is the drafter's own."""
+    nodes, depth, beam = shape
     drafter = EAGLE2(HEAD, num_speculative_tokens=nodes, max_depth=depth, beam=beam)
     found = proposed(drafter, params, variables)
     for row in ROWS:
@@ -158,6 +162,7 @@ def test_dynamic_trees(params, variables, scores, nodes, depth, beam):
         assert sorted(found[row]) == sorted(path for path, _ in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoilt", [jnp.nan, jnp.inf])
 def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, variables, spoilt):
     broken = jax.tree.map(lambda leaf: leaf * spoilt, variables["params"])
@@ -206,38 +211,3 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
         tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, at)
         drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
     assert drafted[0] < drafted[1]
-
-
-@pytest.mark.parametrize("sharpness", [0.0, -1.0, float("nan"), 101.0, None, "1", True])
-def test_a_sharpness_out_of_range_is_refused(sharpness):
-    with pytest.raises(ValueError, match=r"sharpness is .*; pass a number x with 0 < x <= 100"):
-        EAGLE2(HEAD, sharpness=sharpness)
-
-
-@pytest.mark.parametrize("drafter", [EAGLE, EAGLE2])
-@pytest.mark.parametrize("head", [None, type(HEAD), "jspec-7m/eagle", TARGET])
-def test_what_is_no_head_is_refused(drafter, head):
-    with pytest.raises(jspec.InputError, match=r"^head is .*; pass a jspec.DraftHead,"):
-        drafter(head)
-
-
-@pytest.mark.parametrize("template", [None, Template, 7, ((0,),)])
-def test_what_is_no_template_is_refused(template):
-    with pytest.raises(jspec.InputError, match=r"^the draft's tree is .*; pass a jspec.Template"):
-        EAGLE(HEAD, template)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(num_speculative_tokens=2.5), "num_speculative_tokens is 2.5; pass an integer in 1"),
-        (dict(num_speculative_tokens=None), "num_speculative_tokens is None; pass an integer in 1"),
-        (dict(max_depth=3.0), "max_depth is 3.0; pass an integer in 1 .. 4096"),
-        (dict(beam=int), "beam is <class 'int'>; pass an integer in 1 .. 4096"),
-        (dict(min_gain="0"), "min_gain is '0'; pass a number"),
-        (dict(min_gain=1.0), "min_gain is 1.0; pass a number x with 0 <= x < 1"),
-    ],
-)
-def test_bad_settings_are_refused(changes, message):
-    with pytest.raises(jspec.InputError, match=f"^{message}"):
-        EAGLE2(HEAD, **changes)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pairwise
 import pytest
 import tiny
 from oracle import lyanna as oracle
@@ -14,7 +15,7 @@ from jspec import tree as trees
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Merged, Separate
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
-from jspec.models.heads.lyanna import LyannaHead, collapse
+from jspec.models.heads.lyanna import collapse
 from jspec.training.distributions import observe
 from jspec.training.unroll import Unrolled
 from jspec.types import Frame
@@ -22,7 +23,7 @@ from jspec.types import Frame
 LEVELS, BATCH = 3, 2
 
 
-@pytest.fixture(scope="module", params=[0, 9], ids=["dense", "hot"])
+@pytest.fixture(scope="module", params=pairwise.some([0, 9], 9), ids=["dense", "hot"])
 def head(request):
     """(head, variables, the oracle's token info)."""
     head = tiny.lyanna(hot_tokens=request.param)
@@ -73,7 +74,7 @@ def same(found, wanted):
         assert found[path] == pytest.approx(joint, rel=2e-5)
 
 
-@pytest.mark.parametrize("budget", [36, 15, 11, 3])
+@pytest.mark.parametrize("budget", pairwise.some([36, 15, 11, 3], 15, 3))
 def test_the_tree_is_that_of_algorithm_1(head, logits, budget):
     module, variables, info = head
     first = jnp.zeros(BATCH, jnp.int32)
@@ -86,22 +87,23 @@ def test_the_tree_is_that_of_algorithm_1(head, logits, budget):
 
 
 @pytest.mark.parametrize("threshold", [0, 1])
-@pytest.mark.parametrize("used", [1, 2, 3])
-def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
+def test_the_second_tree_is_that_of_algorithm_2(head, logits, threshold):
     module, variables, info = head
-    leftover = ChainCache(logits, jnp.full(BATCH, used), jnp.zeros(BATCH, bool))
-    assert (leftover.num_reusable == LEVELS - (used - 1) - 1).all()
 
     def grown(logits, first, depth, nodes):
         scorer = ChainScorer(module, variables, logits, first, frame())
         return token_info_tree(scorer, depth, 4, nodes)
 
     fused = Fused(num_speculative_tokens=6, threshold=threshold)
-    tree = jax.jit(lambda: fused.second(leftover, grown))()
-    for row, root in enumerate((3, 8)):
-        remaining = oracle.reusable(np.asarray(logits[row]), used - 1)
-        again = oracle.resample(remaining, root, 4, info, threshold)
-        same(nodes_of(tree, row), oracle.prune(oracle.listed(again), 6))
+    second = jax.jit(lambda leftover: fused.second(leftover, grown))
+    for used in (1, 2, 3):
+        leftover = ChainCache(logits, jnp.full(BATCH, used), jnp.zeros(BATCH, bool))
+        assert (leftover.num_reusable == LEVELS - (used - 1) - 1).all()
+        tree = second(leftover)
+        for row, root in enumerate((3, 8)):
+            remaining = oracle.reusable(np.asarray(logits[row]), used - 1)
+            again = oracle.resample(remaining, root, 4, info, threshold)
+            same(nodes_of(tree, row), oracle.prune(oracle.listed(again), 6))
 
 
 def propose(head, variables, resampling, leftover, state, at, nodes=7):
@@ -229,28 +231,21 @@ def test_a_chain_follows_the_accepted_text(begun):
     state = jspec.prefill(target, weights, tiny.PROMPTS, tiny.LENGTHS, **call)
     for _ in range(3):
         state = jspec.step(target, weights, state, drafter=drafter, drafter_params=variables)
-    for row in range(3):
-        text = [*tiny.PROMPTS[row, : tiny.LENGTHS[row]], *state.out[row, : state.lengths[row]]]
-        again = jspec.prefill(target, weights, np.array([text]), **call)
-        np.testing.assert_allclose(
-            state.drafter_state.hidden[row], again.drafter_state.hidden[0], rtol=2e-4, atol=2e-4
-        )
-        assert (
-            state.drafter_state.cache.lengths[row]
-            == again.drafter_state.cache.lengths[0]
-            == len(text) - 1
-        )
+    lengths = tiny.LENGTHS + np.asarray(state.lengths)
+    texts = np.zeros((3, lengths.max()), np.int32)
+    for row, length in enumerate(tiny.LENGTHS):
+        emitted = state.out[row, : state.lengths[row]]
+        texts[row, : lengths[row]] = [*tiny.PROMPTS[row, :length], *emitted]
+    again = jspec.prefill(target, weights, texts, lengths, **call).drafter_state
+    held = state.drafter_state
+    np.testing.assert_allclose(held.hidden, again.hidden, rtol=2e-4, atol=2e-4)
+    np.testing.assert_array_equal(held.cache.lengths, lengths - 1)
+    np.testing.assert_array_equal(again.cache.lengths, lengths - 1)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer in 1"),
-        (dict(num_speculative_tokens=2.5), "num_speculative_tokens is 2.5; pass an integer"),
-        (dict(max_depth=None), "max_depth is None; pass an integer in 1 .. 4096"),
-        (dict(beam="4"), "beam is '4'; pass an integer in 1 .. 4096"),
-        (dict(sharpness=None), "sharpness is None; pass a number"),
-        (dict(max_depth=0), "max_depth is 0"),
         (dict(beam=24), "beam is 24; pass an integer in 1 .. 23, the vocabulary"),
         (dict(resampling=True), "resampling is True"),
     ],
@@ -258,27 +253,6 @@ def test_a_chain_follows_the_accepted_text(begun):
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         Lyanna(tiny.lyanna(), **changes)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer in 1"),
-        (dict(num_speculative_tokens=2.0), "num_speculative_tokens is 2.0; pass an integer"),
-        (dict(threshold=-1), "threshold is -1; pass an integer of at least 0"),
-        (dict(threshold=None), "threshold is None; pass an integer"),
-    ],
-)
-@pytest.mark.parametrize("resampling", [Fused, Merged, Separate])
-def test_bad_settings_of_the_second_tree_are_refused(resampling, change, message):
-    with pytest.raises(jspec.InputError, match=f"^{message}"):
-        resampling(**change)
-
-
-@pytest.mark.parametrize("head", [None, LyannaHead, 3, tiny.model()])
-def test_what_is_no_head_is_refused(head):
-    with pytest.raises(jspec.InputError, match=r"^head is .*; pass a jspec.DraftHead,"):
-        Lyanna(head)
 
 
 def test_a_head_of_another_target_is_refused():

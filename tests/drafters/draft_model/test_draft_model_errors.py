@@ -34,46 +34,24 @@ class WithoutNodes(tables.Table):
         (lambda: jspec.RSDC(MODEL, [2, 2]), r"branching is \[2, 2\]; give .* in a tuple"),
         (lambda: jspec.RSDC(MODEL, 3), "branching is 3; give .* in a tuple"),
         (lambda: jspec.RSDC(MODEL, (6,)), "a node 6 children and the vocabulary has 5"),
-        (
-            lambda: jspec.SpeculativeDecoding(MODEL, 0),
-            "num_speculative_tokens is 0; pass an integer in 1",
-        ),
         (lambda: jspec.Sequoia(MODEL, trees.Template(())), "no node below the root"),
-        (lambda: jspec.Sequoia(MODEL, ((0,),)), "pass a jspec.Template"),
-        (lambda: jspec.SpecTr(MODEL, 2, 0), "max_depth is 0; pass an integer in 1"),
         (
             lambda: jspec.SpecTr(MODEL, 6, 1),
             r"num_chains is 6; pass an integer in 1 \.\. 5, the vocabulary",
         ),
-        (lambda: jspec.RSDS(MODEL, 2, 0), "max_depth is 0; pass an integer in 1"),
         (
             lambda: jspec.RSDS(MODEL, 6, 1),
             r"beam is 6; pass an integer in 1 \.\. 5, the vocabulary",
         ),
-        (lambda: jspec.DySpec(MODEL, max_depth=0, beam=2), "max_depth is 0; pass an integer in 1"),
         (lambda: jspec.DySpec(MODEL, beam=6), r"beam is 6; pass an integer in 1 \.\. 5"),
         (
             lambda: jspec.DySpec(MODEL, num_speculative_tokens=7, max_depth=2, beam=2),
             r"tokens is 7; pass an integer in 1 \.\. 6, what a beam of 2 over 2 levels offers",
         ),
-        (
-            lambda: jspec.DySpec(MODEL, beam=4, threshold=1.0),
-            "threshold is 1.0; pass a number x with 0 <= x < 1",
-        ),
-        *[
-            (lambda bad=bad: jspec.SpeculativeDecoding(MODEL, bad), "tokens is .*; pass an integer")
-            for bad in (2.0, "3", None, int, True, [2])
-        ],
         (lambda: jspec.SpeculativeDecoding(None, 2), "draft model is None; pass a jspec.CausalLM"),
         (lambda: jspec.RSDC(tables.Table, (2,)), "draft model is <class .*; pass a jspec.CausalLM"),
-        (lambda: jspec.SpecTr(MODEL, 2.0, 2), "num_chains is 2.0; pass an integer"),
-        (lambda: jspec.RSDS(MODEL, 2, "2"), "max_depth is '2'; pass an integer"),
         (lambda: jspec.RSDC(MODEL, (2.0, 1)), r"branching is \(2.0, 1\); .* of integers"),
         (lambda: jspec.SpecInfer(MODEL, (True,)), r"branching is \(True,\); .* of integers"),
-        (lambda: jspec.DySpec(MODEL, 3.5, beam=2), "tokens is 3.5; pass an integer"),
-        (lambda: jspec.DySpec(MODEL, beam=None), "beam is None; pass an integer"),
-        (lambda: jspec.DySpec(MODEL, beam=4, threshold="0"), "threshold is '0'; pass a number"),
-        (lambda: jspec.CoupledTree(MODEL, beam=4, min_gain=None), "min_gain is None; pass"),
         (
             lambda: jspec.SpeculativeDecoding(WithoutNodes(SIZE), 2),
             r"whose apply does not take \(params, tokens, positions, mask, memory, nodes\)",
@@ -134,21 +112,25 @@ def decode_on(drafter):
     return jspec.prefill(MODEL, WEIGHTS, PROMPT[:, :1], max_new_tokens=2, earlier=first, **ask)
 
 
-PLAIN = np.asarray(jspec.decode(MODEL, WEIGHTS, PROMPT, max_new_tokens=4).tokens)
+@pytest.fixture(scope="module")
+def plain():
+    return np.asarray(jspec.decode(MODEL, WEIGHTS, PROMPT, max_new_tokens=4).tokens)
 
 
-def test_a_draft_model_serves_whatever_text_fits_its_context():
+@pytest.mark.slow
+def test_a_draft_model_serves_whatever_text_fits_its_context(plain):
     """3 + 4 tokens; what the engine makes room for is rounded up, and no text."""
     result = decode(jspec.SpeculativeDecoding(tables.Table(SIZE, context=7), 3))
-    np.testing.assert_array_equal(result.tokens, PLAIN)
+    np.testing.assert_array_equal(result.tokens, plain)
     # Its last levels would be beyond the context.
     assert result.stats.num_rounds.max() < 4
     short = jspec.SpeculativeDecoding(tables.Table(SIZE, context=5), 3)
-    np.testing.assert_array_equal(decode(short, limits=[2, 1]).tokens[:, :1], PLAIN[:, :1])
+    np.testing.assert_array_equal(decode(short, limits=[2, 1]).tokens[:, :1], plain[:, :1])
 
 
-def test_a_tree_may_be_deeper_than_the_text():
-    np.testing.assert_array_equal(decode(jspec.SpeculativeDecoding(MODEL, 64)).tokens, PLAIN)
+@pytest.mark.slow
+def test_a_tree_may_be_deeper_than_the_text(plain):
+    np.testing.assert_array_equal(decode(jspec.SpeculativeDecoding(MODEL, 12)).tokens, plain)
 
     @jax.jit
     def run(prompt):  # no rounding: a cache of 2 slots

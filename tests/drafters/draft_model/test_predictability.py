@@ -56,9 +56,8 @@ def test_a_node_without_a_distribution_has_no_independent_draws():
     keys = samplings.row_keys(jax.random.key(0), jnp.arange(2))
     one = jnp.ones(2)
     sampling = jspec.Sampling(one, zeros, one, 0 * one)
-    drawn = proposals.with_replacement(
-        logits, None, Frame(zeros, zeros, keys, sampling, one > 1), 0, 3
-    )
+    frame = Frame(zeros, zeros, keys, sampling, one > 1)
+    drawn = jax.jit(lambda: proposals.with_replacement(logits, None, frame, 0, 3))()
     assert (drawn.scores > -jnp.inf).tolist() == [[[False] * 3], [[True] * 3]]
 
 

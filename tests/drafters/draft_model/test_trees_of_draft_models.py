@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import pairwise
 import pytest
 import tables
 
@@ -23,7 +24,7 @@ from jspec.drafters.contrib.calibrated_dyspec import (
     RateTable,
     _residual_probabilities,
 )
-from jspec.drafters.draft_model.base import Drafted
+from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.pool import DrawnChildren
 from jspec.tree import Template
@@ -146,7 +147,7 @@ def best_first(method, **options):
 WRITTEN = written(WIDE)
 
 
-@pytest.mark.parametrize("budget", [4, 7, 12])
+@pytest.mark.parametrize("budget", pairwise.some([4, 7, 12], 7))
 def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
     """Algorithm 1. No level asks for more than 8 nodes or children, none is below the 12th."""
     distributions, orders = models
@@ -251,7 +252,7 @@ def test_spectr_is_the_oracles():
         equal(tree, row, oracle.spectr(sequences[row].tolist()))
 
 
-@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("width", pairwise.some([1, 4], 4))
 def test_stochastic_beam_search_is_the_oracles(models, width):
     distributions, _ = models
     noise = np.random.default_rng(3).gumbel(size=distributions.shape).astype(np.float32)
@@ -343,13 +344,17 @@ ENUMERATED = {
     "rsd_c": (jspec.RSDC(THREE, (2, 2), **SWOR), 2),
     "rsd_c_deep": (jspec.RSDC(TWO, (1, 2, 1), **PAIR), 3),
 }
-gaps = pytest.mark.parametrize("zeros", [(0, 0), (0.4, 0), (0, 0.4)], ids=["full", "p", "q"])
+GAPS = {"full": (0, 0), "p": (0.4, 0), "q": (0, 0.4)}
+"""The shares of impossible tokens of the target and of the draft model."""
+SUPPORTS = pairwise.some(
+    itertools.product(ENUMERATED, GAPS),
+    *(("dyspec_narrow", "q"), ("dyspec_threshold", "p"), ("dyspec_deep", "full"), ("rsd_c", "q")),
+)
 
 
-@gaps
-@pytest.mark.parametrize(("drafter", "depth"), ENUMERATED.values(), ids=ENUMERATED)
-def test_trees_of_recursive_rejection_are_lossless(drafter, depth, zeros):
-    assert error(drafter, depth, zeros) < 1e-12
+@pytest.mark.parametrize(("name", "gaps"), SUPPORTS)
+def test_trees_of_recursive_rejection_are_lossless(name, gaps):
+    assert error(*ENUMERATED[name], GAPS[gaps]) < 1e-12
 
 
 def learnt(state):
@@ -377,12 +382,14 @@ CALIBRATED = {
     ),
     "deep": (jspec.CalibratedDySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
 }
+CALIBRATED_SUPPORTS = pairwise.some(
+    itertools.product(CALIBRATED, GAPS), ("wide", "full"), ("threshold", "q")
+)
 
 
-@gaps
-@pytest.mark.parametrize(("drafter", "depth"), CALIBRATED.values(), ids=CALIBRATED)
-def test_whatever_rates_were_learnt_the_tree_is_lossless(drafter, depth, zeros):
-    assert error(drafter, depth, zeros, change=learnt) < 1e-12
+@pytest.mark.parametrize(("name", "gaps"), CALIBRATED_SUPPORTS)
+def test_whatever_rates_were_learnt_the_tree_is_lossless(name, gaps):
+    assert error(*CALIBRATED[name], GAPS[gaps], change=learnt) < 1e-12
 
 
 @dataclasses.dataclass(frozen=True)

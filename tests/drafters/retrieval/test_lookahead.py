@@ -23,7 +23,7 @@ def held(pool):
 @pytest.mark.parametrize(
     ("window", "ngram", "guesses", "from_prompt"),
     [
-        (7, 5, 7, False),
+        pytest.param(7, 5, 7, False, marks=pytest.mark.slow),
         (4, 2, 3, True),
         pytest.param(3, 3, 2, True, marks=pytest.mark.slow),
         pytest.param(1, 2, 1, False, marks=pytest.mark.slow),
@@ -38,8 +38,9 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     for row, length in enumerate(tiny.LENGTHS):
         prompt = tiny.PROMPTS[row, :length]
         result = jspec.decode(
-            *target, prompt[None], drafter=drafter, drafter_state=state, max_new_tokens=LIMIT
-        )
+            *target, tiny.PROMPTS[[row]], [length], drafter=drafter, drafter_state=state,
+            max_new_tokens=LIMIT,
+        )  # fmt: skip
         first = drafter.first_window(
             jnp.zeros((ngram - 1, window), jnp.int32), jnp.asarray(prompt),
             *(jnp.int32(0), jnp.asarray(length)),
@@ -57,6 +58,7 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     assert accepted > 0
 
 
+@pytest.mark.slow
 def test_a_tree_holds_every_path_once_and_values_fall(target):
     drafter = jspec.Lookahead(tiny.VOCAB, 3, 4, 4, pool_from_prompt=True)
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
@@ -106,13 +108,6 @@ def test_a_pool_of_another_shape_is_refused():
     state = jspec.Lookahead(9, 2, 3, 2).init(1, 4, None)
     with pytest.raises(ValueError, match=r"pool of shape \(1, 9, 2, 2\).*\(1, 9, 2, 3\) of int32"):
         jspec.Lookahead(9, 2, 4, 2).init(1, 4, state)
-
-
-@pytest.mark.parametrize("name", ["window", "ngram", "guesses", "vocab_size"])
-def test_options_out_of_range_are_refused(name):
-    options = dict(vocab_size=9) | {name: 0}
-    with pytest.raises(ValueError, match=f"{name} is 0; pass an integer (of|in) "):
-        jspec.Lookahead(**options)
 
 
 def test_trees_have_a_bound():

@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import pairwise
 import pytest
 import tiny
 
@@ -41,16 +42,16 @@ def drafted(tree, row):
     return found
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(num_speculative_tokens=9, max_depth=4, num_matches=64),
-        dict(num_speculative_tokens=6, max_depth=5, num_matches=5, max_match=3),
-        dict(num_speculative_tokens=30, max_depth=6, factor=1.0, offset=0.0, threshold=0.1),
-        dict(num_speculative_tokens=5, max_depth=3, min_match=2, max_match=4, num_matches=3),
-        dict(num_speculative_tokens=8, max_depth=3, capacity=0),
-    ],
-)
+TREES = [
+    dict(num_speculative_tokens=9, max_depth=4, num_matches=64),
+    dict(num_speculative_tokens=6, max_depth=5, num_matches=5, max_match=3),
+    dict(num_speculative_tokens=30, max_depth=6, factor=1.0, offset=0.0, threshold=0.1),
+    dict(num_speculative_tokens=5, max_depth=3, min_match=2, max_match=4, num_matches=3),
+    dict(num_speculative_tokens=8, max_depth=3, capacity=0),
+]
+
+
+@pytest.mark.parametrize("options", pairwise.some(TREES, *TREES[1:4]), ids=str)
 def test_trees_are_the_oracles_for_random_texts(options):
     drafter = jspec.Suffix(**{"capacity": 60, **options})
     rng = np.random.default_rng(len(str(options)))
@@ -90,14 +91,14 @@ def rollouts(texts, width):
     return jspec.Rollouts(jnp.asarray(tokens), jnp.array([len(text) for text in texts]))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(num_speculative_tokens=12, max_depth=4, num_matches=64),
-        dict(num_speculative_tokens=6, max_depth=5, num_matches=4, max_match=3),
-        dict(num_speculative_tokens=5, max_depth=3, min_match=2, num_matches=3, capacity=0),
-    ],
-)
+OF_ROLLOUTS = [
+    dict(num_speculative_tokens=12, max_depth=4, num_matches=64),
+    dict(num_speculative_tokens=6, max_depth=5, num_matches=4, max_match=3),
+    dict(num_speculative_tokens=5, max_depth=3, min_match=2, num_matches=3, capacity=0),
+]
+
+
+@pytest.mark.parametrize("options", pairwise.some(OF_ROLLOUTS, OF_ROLLOUTS[1]), ids=str)
 def test_places_of_rollouts_are_the_oracles(options):
     """Some rollouts are shorter than what the row wrote, some hold nothing."""
     drafter = jspec.Suffix(**{"capacity": 30, **options})
@@ -246,7 +247,7 @@ def test_the_longest_match_leads_and_a_loop_goes_on():
     assert paths == [(7,), (7, 5), (9,)]
 
 
-@pytest.mark.parametrize("capacity", [200, 48, 7])
+@pytest.mark.parametrize("capacity", pairwise.some([200, 48, 7], 48))
 def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
     model = tiny.model()
     target = model, tiny.params(model)
@@ -266,6 +267,7 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
         assert state.past.tolist() == held[-capacity:]
 
 
+@pytest.mark.slow
 def test_the_past_of_a_larger_vocabulary_changes_no_token():
     model = tiny.model()
     target, ask = (model, tiny.params(model), [[1, 5, 3]]), dict(max_new_tokens=8)
@@ -291,18 +293,8 @@ def test_a_past_of_another_size_is_refused():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),
-        (dict(max_depth=0), "max_depth is 0"),
-        (dict(num_matches=0), "num_matches is 0"),
-        (dict(min_match=0), "min_match is 0"),
         (dict(min_match=5, max_match=4), "min_match is 5; pass an integer in 1 .. 4"),
-        (dict(factor=-1.0), "factor is -1.0"),
         (dict(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
-        (dict(threshold=1.0), "threshold is 1.0"),
-        (dict(capacity=-1), "capacity is -1"),
-        (dict(max_match=129), "max_match is 129; pass an integer in 1 .. 128"),
-        (dict(num_matches=129), "num_matches is 129"),
-        (dict(max_depth=129), "max_depth is 129"),
     ],
 )
 def test_options_out_of_range_are_refused(options, told):

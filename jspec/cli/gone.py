@@ -1,0 +1,35 @@
+"""Says what to use instead of commands and options that this version no longer has.
+
+A line is removed one version later.
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+GONE = {
+    "plan --compile": "plan always compiles, so leave it out",
+    "plan --compile-layers": "pass --scan-layers, with which layers that are alike compile as one",
+    "plan --device": "name the chips that are not here by --topology, such as v5e:2x4 or h100:1",
+    "plan --devices": "pass --mesh model=N",
+}
+"""By the words of the command line: first those of the command, then the options."""
+
+
+def replacement(arguments: Sequence[str]) -> str | None:
+    """Returns what to use instead of what is gone; None if nothing among the arguments is.
+
+    Args:
+        arguments: of the command line, which the command refused.
+
+    Example:
+        >>> replacement(["plan", "llama-8b", "--devices=4"])
+        'jspec plan --devices is gone; pass --mesh model=N'
+    """
+    given = {word.partition("=")[0] for word in arguments} | set(arguments)
+    for name, instead in GONE.items():
+        words = name.split()
+        command = list(takewhile(lambda word: not word.startswith("-"), words))
+        begins = list(arguments[: len(command)]) == command
+        if begins and given.issuperset(words):
+            return f"jspec {name} is gone; {instead}"
+    return None

@@ -1,0 +1,294 @@
+"""Tracing: `decode` with everything that can be seen of each round, for `jspec trace`."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int
+
+from jspec._validate.errors import InputError
+from jspec.decoding import prefill, step
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.protocols import CausalLM, Drafter
+from jspec.round import frame
+from jspec.testing import origins
+from jspec.testing.recorded import Recorded, RecordedOutcome, RecordedTrees
+from jspec.types import NO_PARENT, PyTree, State, Status, Tree
+from jspec.verify.choice import verifier_of
+
+_CANDIDATES = 5
+
+
+@dataclass(frozen=True)
+class TracedWidths:
+    """The widths that a round could have, and what spoke for the one that it had."""
+
+    widths: tuple[int, ...]
+    """Numbers of drafted nodes, rising."""
+    index: int
+    """Which of them was chosen."""
+    expected_tokens: Float[np.ndarray, " W"]
+    seconds: Float[np.ndarray, " W"]
+
+
+@dataclass(frozen=True)
+class TracedRound:
+    """One round: N nodes, the verified ones first. A parent stands before its children.
+
+    Node 0 is the root, the last token of the round before. Siblings keep their order.
+    """
+
+    tokens: Int[np.ndarray, " N"]
+    parents: Int[np.ndarray, " N"]
+    num_verified: int
+    """The first so many nodes were verified, the root among them; the others only offered."""
+    estimates: Float[np.ndarray, " N"]
+    """The drafter's estimate that each node is accepted, with all above it; NaN: it has none."""
+    origins: Bool[np.ndarray, "N origins"]
+    """Which of `Trace.origins` offered each node; none offered the root."""
+    probs: Float[np.ndarray, " N"]
+    """The target's probability of each node's token after its parent; NaN where not verified."""
+    path: Int[np.ndarray, " P"]
+    """The accepted nodes from the root."""
+    bonus: int
+    """The token that the target itself drew after the path."""
+    bonus_prob: float
+    """The target's probability of it."""
+    emitted: Int[np.ndarray, " _"]
+    """The tokens of the round: those of the path without the root, then the bonus, cut at end
+    tokens and limits."""
+    candidates: Int[np.ndarray, "verified k"]
+    """The target's likeliest tokens after each verified node. Under sampling one more: the token
+    that the noise makes the target's own draw there."""
+    candidate_probs: Float[np.ndarray, "verified k"]
+    candidate_noise: Float[np.ndarray, "verified k"] | None
+    """Gumbel noise of each candidate at its position, the same whatever was drafted. Under the
+    coupled rule the largest log p + noise decides. None: greedy."""
+    choice: TracedWidths | None
+    """None where the width is not chosen: all that is drafted is verified."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A generation round by round, on the host. Made by `jspec.trace`."""
+
+    prompt: Int[np.ndarray, " T"]
+    rounds: tuple[TracedRound, ...]
+    status: Status
+    """The reason why the generation ended."""
+    origins: tuple[str, ...]
+    """The drafters that propose tokens, by class name; members of merges one by one."""
+    rule: str
+    """The rule that decides about drafted tokens, such as `coupled`."""
+
+    @property
+    def tokens(self) -> Int[np.ndarray, " _"]:
+        """The generated tokens: those of `decode` with the same arguments."""
+        return np.concatenate([np.zeros(0, np.int32), *(one.emitted for one in self.rounds)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Lists and numbers that the json module can write. Numbers are rounded to 4 digits, and
+        None stands where there is none.
+        """
+        return {
+            "prompt": self.prompt.tolist(),
+            "status": self.status.name.lower(),
+            "origins": list(self.origins),
+            "rule": self.rule,
+            "rounds": [_round_dict(one) for one in self.rounds],
+        }
+
+
+def trace(
+    model: CausalLM,
+    params: PyTree,
+    prompt: ArrayLike,
+    lengths: ArrayLike | None = None,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    **request,
+) -> Trace:
+    """Decodes one prompt and records every round: what each drafter offered, what was verified and
+    accepted, and how likely the target held it.
+
+    The rounds are the engine's own, and the tokens those of `decode`.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        prompt: [1, T] token ids, padded on the right.
+        lengths: [1] tokens of the prompt; None: all.
+        drafter: proposes the trees; static.
+        drafter_params: its weights, if it has any.
+        request: all else as in `decode`.
+
+    Returns:
+        The rounds and how the generation ended, in NumPy arrays.
+
+    Raises:
+        InputError: as in `decode`, or if there is more than one prompt, before anything is
+            compiled.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> seen = jspec.trace(
+        ...     model, model.init(), [[1, 2, 1, 2, 1]], drafter=jspec.PromptLookup(),
+        ...     max_new_tokens=6,
+        ... )
+        >>> seen.tokens.shape, seen.origins
+        ((6,), ('PromptLookup',))
+        >>> sum(len(one.emitted) for one in seen.rounds)
+        6
+    """
+    if (rows := _num_rows(prompt)) > 1:
+        raise InputError(f"prompt has {rows} rows and a trace is of one; pass [1, T] token ids")
+    state = prefill(
+        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
+    )
+    given = np.asarray(prompt)[0]
+    given = given if lengths is None else given[: int(np.ravel(lengths)[0])]
+    recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
+    recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
+    state = replace(state, drafter_state=recorder.around(state.drafter_state))
+    names, rounds = origins.names(drafter), []
+    while not jax.device_get(state.done).all():
+        state = step(model, params, state, drafter=recorder, drafter_params=drafter_params)
+        offered, scored = jax.device_get(_last(state))
+        rounds.append(_round(offered, scored, len(names)))
+    return Trace(
+        prompt=given,
+        rounds=tuple(rounds),
+        status=Status(int(state.status[0])),
+        origins=names,
+        rule=str(verifier_of(drafter)),
+    )
+
+
+def _num_rows(prompt: Any) -> int:
+    """The rows of a prompt; 1 for what is none, of which `prefill` says what it should be."""
+    try:
+        shape = np.shape(prompt)
+    except ValueError:  # lists of different lengths
+        return 1
+    return shape[0] if len(shape) == 2 else 1
+
+
+def _last(state: State) -> tuple[RecordedTrees, RecordedOutcome]:
+    return state.drafter_state.last
+
+
+class _Nodes:
+    """The union of trees at one root: nodes with equal paths are one.
+
+    Siblings that were sampled may be equal; the second of them is the second in every tree.
+    """
+
+    def __init__(self, root: int):
+        self.tokens, self.parents = [root], [NO_PARENT]
+        self._children: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, tokens: Any, parents: Any, valid: Any) -> list[int]:
+        """Adds a tree, the root first, and returns its nodes' numbers; -1 where none is valid."""
+        numbers, seen = [0], Counter[tuple[int, int]]()
+        for token, parent, there in zip(tokens[1:], parents[1:], valid[1:], strict=True):
+            above = numbers[parent] if there else -1
+            if above < 0:
+                numbers.append(-1)
+                continue
+            key = (above, int(token))
+            equal = self._children.setdefault(key, [])
+            if seen[key] == len(equal):
+                equal.append(len(self.tokens))
+                self.tokens.append(int(token))
+                self.parents.append(above)
+            numbers.append(equal[seen[key]])
+            seen[key] += 1
+        return numbers
+
+
+def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) -> TracedRound:
+    """The first row's round: its nodes joined by their paths, whoever numbered them."""
+    nodes = _Nodes(int(scored.tokens[0, 0]))
+    own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
+    there = np.flatnonzero(scored.valid[0])
+    num_verified = len(nodes.tokens)
+
+    def joined(tree: Tree) -> list[int]:
+        return nodes.add(tree.tokens[0], tree.parents[0], tree.valid[0])
+
+    places = [joined(tree) for tree in drafted.trees]
+    members = [joined(tree) for tree in drafted.members]
+    size = len(nodes.tokens)
+    estimates, whose = np.full(size, np.nan, np.float32), np.zeros((size, num_origins), bool)
+    for tree, numbers in reversed(list(zip(drafted.trees, places, strict=True))):
+        if tree.value is not None:
+            for value, number in zip(tree.value[0], numbers, strict=True):
+                if number >= 0:
+                    estimates[number] = value
+    for origin, numbers in enumerate(members):
+        whose[[number for number in numbers if number > 0], origin] = True
+    probs = np.full(size, np.nan, np.float32)
+    probs[:num_verified] = scored.probs[0, there]
+    choice = drafted.choice
+    noise = scored.candidate_noise
+    return TracedRound(
+        tokens=np.array(nodes.tokens, np.int32),
+        parents=np.array(nodes.parents, np.int32),
+        num_verified=num_verified,
+        estimates=estimates,
+        origins=whose,
+        probs=probs,
+        path=np.array([own[node] for node in scored.path[0, : scored.counts[0]]], np.int32),
+        bonus=int(scored.bonus[0]),
+        bonus_prob=float(scored.bonus_prob[0]),
+        emitted=np.asarray(scored.emitted)[0, : scored.num_emitted[0]],
+        candidates=np.asarray(scored.candidates)[0, there],
+        candidate_probs=np.asarray(scored.candidate_probs)[0, there],
+        candidate_noise=None if noise is None else np.asarray(noise)[0, there],
+        choice=None
+        if choice is None
+        else TracedWidths(choice.widths, int(choice.index), choice.expected_tokens, choice.seconds),
+    )
+
+
+def _round_dict(one: TracedRound) -> dict[str, Any]:
+    noise, choice = one.candidate_noise, one.choice
+    bits = 1 << np.arange(one.origins.shape[1], dtype=object)
+    return {
+        "tokens": one.tokens.tolist(),
+        "parents": one.parents.tolist(),
+        "num_verified": one.num_verified,
+        "estimates": _numbers(one.estimates),
+        # The bits of a number: bit i is set where origin i offered the node.
+        "origins": [int(sum(bits[row])) for row in one.origins],
+        "probs": _numbers(one.probs),
+        "path": one.path.tolist(),
+        "bonus": one.bonus,
+        "bonus_prob": _number(one.bonus_prob),
+        "emitted": one.emitted.tolist(),
+        "candidates": one.candidates.tolist(),
+        "candidate_probs": [_numbers(row) for row in one.candidate_probs],
+        "candidate_noise": None if noise is None else [_numbers(row) for row in noise],
+        "choice": None
+        if choice is None
+        else {
+            "widths": list(choice.widths),
+            "index": choice.index,
+            "expected_tokens": _numbers(choice.expected_tokens),
+            "seconds": _numbers(choice.seconds),
+        },
+    }
+
+
+def _numbers(values: Any) -> list[float | None]:
+    return [_number(float(value)) for value in values]
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None

@@ -1,0 +1,250 @@
+"""A draft head over the target's hidden states: its cache of pairs, and its predictions."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec._validate.errors import InputError
+from jspec._validate.kinds import Number
+from jspec._validate.options import check_fields
+from jspec.arrays.ragged import sequence
+from jspec.drafters.draft_head.draft_head import DraftHead
+from jspec.memory import KVCache
+from jspec.protocols import Verifier
+from jspec.types import (
+    Feedback,
+    Frame,
+    Output,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+)
+from jspec.verify import proposals
+from jspec.verify.proposals import ChildDraws
+from jspec.verify.schemes import COUPLED
+
+
+@struct.dataclass
+class HeadState:
+    """A head's memory, for a root at position t."""
+
+    cache: KVCache
+    """Keys and values of the true pairs at 0 .. t - 1, each a target's state and the next token."""
+    hidden: Float[Array, "B E"]
+    """The target's state at the root as the head predicts it; 0 where there is no pair yet."""
+    memory: PyTree
+    """The method's own memory."""
+
+
+@dataclass(frozen=True)
+class HeadDrafter(ABC):
+    """A drafter whose proposals come from a head that continues the target's hidden states.
+
+    After each round the head reads the true pairs that the round brought, all in one forward, and
+    forgets what it had predicted of them (as EAGLE does). They are read from the accepted path, so
+    it is the same in a tree that was united with another drafter's.
+
+    `drafter_params` of a call are the head's variables, see `jspec.models.heads`.
+
+    Args:
+        head: static, as the target is.
+
+    Raises:
+        InputError: if it is no head.
+    """
+
+    head: DraftHead
+
+    follows_text: ClassVar = True
+
+    def __post_init__(self):
+        check_is_head(self.head, DraftHead, "a jspec.DraftHead")
+        check_fields(self)
+
+    @property
+    def verifier(self) -> Verifier:
+        """The coupled rule: children are chosen by the noise that decides the target's token."""
+        return COUPLED.verifier
+
+    @property
+    def context(self) -> int | None:
+        """The longest row that the head can read, in tokens; None if it has no bound."""
+        return self.head.context
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """The largest number of levels below the root."""
+
+    @abstractmethod
+    def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
+        """The tree of a round, and what `learn` gets of it."""
+
+    def init_memory(self, batch: int) -> PyTree:
+        """The method's own memory at the beginning of a call."""
+        del batch
+        return ()
+
+    def after_reading(self, memory: PyTree, read: Bool[Array, " B"]) -> PyTree:
+        """The method's own memory where rows have read more text than their rounds emitted."""
+        del read
+        return memory
+
+    def learn(self, memory: PyTree, aux: PyTree | None, feedback: Feedback) -> PyTree:
+        """The method's own memory after a round; `aux` is what `draft` gave, None in a back-off."""
+        del aux, feedback
+        return memory
+
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> HeadState:
+        """The empty memory: nothing outlives a call, so an earlier state is not read."""
+        del earlier
+        head = self.head
+        check_depth(self.depth, capacity, self.context)
+        cache = head.init_memory(batch, capacity)
+        return HeadState(
+            cache=cache,
+            hidden=jnp.zeros((batch, head.hidden_size), cache.keys[0].dtype),
+            memory=self.init_memory(batch),
+        )
+
+    def prefill(self, params: PyTree, state: HeadState, chunk: PromptChunk) -> HeadState:
+        check_head(self.head, params, chunk.output)
+        assert chunk.output.hidden is not None, "the head reads it"
+        state = replace(state, memory=self.after_reading(state.memory, chunk.counts > 0))
+        return self._read(
+            params, state, chunk.output.hidden, chunk.following, chunk.positions, chunk.counts
+        )
+
+    def update(
+        self, params: PyTree, state: HeadState, aux: PyTree | None, feedback: Feedback
+    ) -> HeadState:
+        # The accepted path, whoever drafted it.
+        scored, counts = feedback.scored, feedback.counts
+        path, hidden = scored.verdict.path, scored.output.hidden
+        assert hidden is not None, "it was there when the call began"
+        hidden = jnp.take_along_axis(hidden, path[..., None], axis=1)
+        # The verified tree may have shorter paths than this drafter's own.
+        emitted = feedback.emitted[:, : path.shape[1]]
+        state = self._read(params, state, hidden, emitted, feedback.positions, counts)
+        return replace(state, memory=self.learn(state.memory, aux, feedback))
+
+    def _read(
+        self,
+        params: PyTree,
+        state: HeadState,
+        hidden: Float[Array, "B C F"],
+        following: Int[Array, "B C"],
+        first: Int[Array, " B"],
+        counts: Int[Array, " B"],
+    ) -> HeadState:
+        """The state after `counts` more true pairs, the first of them at position `first`."""
+        lanes, causal = sequence(*following.shape)
+        positions = first[:, None] + lanes
+        known = self.head.until(state.cache, first)
+        own = self.head.apply(params, hidden, following, positions, causal, known)
+        return replace(
+            state,
+            cache=self.head.commit(known, own.tentative, lanes, counts),
+            hidden=_last(own, counts, state.hidden),
+        )
+
+
+def check_depth(depth: int, capacity: int, context: int | None) -> None:
+    """Raises InputError if a call's rows are too short for trees of a depth."""
+    # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
+    capacity = capacity if context is None else min(capacity, context)
+    if depth >= capacity:
+        raise InputError(
+            f"the drafter's trees are {depth} deep and the call's cache holds {capacity} tokens a "
+            f"row; draft at most {capacity - 1} levels"
+        )
+
+
+def check_head(head: DraftHead, params: PyTree, output: Output) -> None:
+    """Raises InputError unless the head can read what the target gives."""
+    if params is None:
+        raise InputError(
+            "drafter_params is None and a draft head needs its weights; pass "
+            "drafter_params=variables, beside the drafter"
+        )
+    if output.hidden is None:
+        raise InputError(
+            "the target's forward gives no hidden states and a draft head reads them; take a "
+            "model whose Output.hidden is set"
+        )
+    if (found := output.logits.shape[-1]) != head.vocab_size:
+        raise InputError(
+            f"the draft head has {head.vocab_size} tokens and the target {found}; take the head "
+            "that was trained for this target"
+        )
+    if (found := output.hidden.shape[-1]) != head.features:
+        raise InputError(
+            f"the draft head reads states {head.features} wide and the target's are {found}; take "
+            "the head that was trained for this target, and the target with the taps it needs"
+        )
+
+
+def top_k_draw(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    frame: Frame,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> ChildDraws:
+    """Takes the top k children of each node, as a `jspec.proposals.ChildSampler`.
+
+    In greedy decoding these are the top k of q. In sampling they are the top k of what the target
+    will choose by: log q with the very noise that decides its token. `scores` hold that sum;
+    `child_probs` are the probabilities of q, with no temperature.
+    """
+    del sampling
+    return proposals.coupled(logits, Sampling(), frame, level, size)
+
+
+def child_probability(drawn: ChildDraws, sharpness: float = 1.0) -> Float[Array, "B M K"]:
+    """Estimates how probable it is that the target takes each child: q, moved by known noise.
+
+    Without noise it is the draft's probability, as published. With noise a child weighs exp(score)
+    instead, against its siblings and against what q leaves to all other tokens.
+
+    Args:
+        drawn: the children.
+        sharpness: power that the weights are raised to. The probability that a token is the
+            target's *choice* is sharper than its own: a greedy target always takes the likeliest.
+    """
+    # All exponents less the largest: at a high temperature the noise alone would overflow.
+    top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
+    weight = jnp.exp(sharpness * (drawn.scores - top))
+    left = jnp.maximum(1.0 - drawn.child_probs.sum(-1, keepdims=True), 0.0)
+    total = weight.sum(-1, keepdims=True) + (left * jnp.exp(-top)) ** sharpness
+    # Where filters left tokens of no weight at all, none is probable.
+    return weight / jnp.where(total > 0, total, 1.0)
+
+
+SHARPNESS = Number(0, 100, above_low=True)
+"""The powers to which `child_probability` can raise weights."""
+
+
+def check_is_head(head: Any, protocol: type, wanted: str) -> None:
+    """Raises InputError unless a drafter's head is an instance of a protocol."""
+    if isinstance(head, type) or not isinstance(head, protocol):
+        shown = " ".join(repr(head).split())  # a Flax module's representation takes many lines
+        raise InputError(
+            f"head is {shown:.80}; pass {wanted}, such as the first that jspec.models.heads.load "
+            "gives"
+        )
+
+
+def _last(
+    output: Output, counts: Int[Array, " B"], before: Float[Array, "B E"]
+) -> Float[Array, "B E"]:
+    """The prediction after the last of `counts` pairs; the earlier one if there was none."""
+    assert output.hidden is not None, "a head predicts states"
+    last = jnp.maximum(counts - 1, 0)[:, None, None]
+    hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0].astype(before.dtype)
+    return jnp.where(counts[:, None] > 0, hidden, before)

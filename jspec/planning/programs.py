@@ -1,0 +1,264 @@
+"""Compiles programs ahead of time, and says what XLA says of them. None of them is run."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec import decoding
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla import backend
+from jspec.decoding import engine
+from jspec.models import sharding
+from jspec.planning import launches, layout
+from jspec.planning.launches import Launches
+from jspec.protocols import CausalLM, Drafter
+from jspec.round.request import Prepared, chunk_of, prepare
+from jspec.sampling import Sampling
+from jspec.types import PyTree, State
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What XLA says of a program, in bytes and operations of one device."""
+
+    function: str
+    arguments: int
+    """Bytes of weights, cache and all else that the program is given."""
+    temporaries: int
+    """Bytes that it holds besides its arguments, at most; on a TPU vector memory is included."""
+    flops: float
+    """Of a chunk of the prompt, or of one round at each width: a loop counts once. Without our
+    kernels of a CPU; 0 for a GPU, where XLA counts none."""
+    accessed: float
+    """Bytes that its operations read and write, counted as `flops`."""
+    code: int
+    """Bytes of the program itself."""
+    seconds: float
+    """Of compiling."""
+    launches: Launches | None = None
+    """What a round of each width launches on a GPU; None for other programs and devices."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that a device holds while the program runs."""
+        return self.arguments + self.temporaries
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures by name, as `jspec plan --json` writes them."""
+        return asdict(self) | {"held": self.held}
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs of a generation, whose weights need not exist.
+
+    Args:
+        model: the target.
+        params: its weights, or their shapes.
+        drafter: proposes the trees.
+        drafter_params: its weights, or their shapes.
+        mesh: devices to compile for, with the axes `data` and `model`: of `mesh_here`, or of a
+            `Topology`.
+        rows: that decode together.
+        capacity: most tokens of a row, prompt and output.
+        max_new_tokens: of these, the most of the output.
+        sampling: as in `jspec.decode`; None: greedy decoding.
+
+    Raises:
+        InputError: if a number is out of range, or the rows do not divide over the mesh.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> asked = Programs(
+        ...     model, model.init(), jspec.Autoregressive(), None, mesh_here(), capacity=16,
+        ...     max_new_tokens=8,
+        ... )
+        >>> asked.rounds().function
+        'rounds'
+    """
+
+    model: CausalLM
+    params: PyTree
+    drafter: Drafter
+    drafter_params: PyTree
+    mesh: Any
+    rows: int = 1
+    capacity: int = 2048
+    max_new_tokens: int = 128
+    sampling: Sampling | None = None
+
+    def __post_init__(self):
+        context, data = self.model.context, self.mesh.shape["data"]
+        check_integer("rows", self.rows, 1, None)
+        check_integer("capacity", self.capacity, 2, context, "what the model's context holds")
+        check_integer(
+            "max_new_tokens", self.max_new_tokens, 1, self.capacity - 1, "what a row holds"
+        )
+        if self.rows % data:
+            raise InputError(
+                f"{self.rows} rows do not divide over data={data} devices; give a multiple of "
+                f"{data} rows, such as {-(-self.rows // data) * data}"
+            )
+        # As loading onto this mesh would lay it out.
+        object.__setattr__(self, "model", sharding.laid_out(self.model, self.mesh))
+        object.__setattr__(self, "params", layout.spread(self.params, self.mesh))
+        placed = layout.spread_drafter(self.drafter_params, self.mesh)
+        object.__setattr__(self, "drafter_params", placed)
+
+    def prefill(self) -> Compiled:
+        """Compiles the program that reads prompts.
+
+        Raises:
+            InputError: if the compiler refuses it, such as for lack of memory.
+        """
+        with backend.planned(self._platform):
+            lowered = decoding._prefill.lower(self.model, self.params, *self._prefill_arguments)
+            return self._compile("prefill", lowered)
+
+    def rounds(self) -> Compiled:
+        """Compiles the loop of rounds of `jspec.decode`.
+
+        Raises:
+            InputError: as `prefill` does.
+        """
+        with backend.planned(self._platform):
+            return self._compile("rounds", self.lowered_rounds())
+
+    def step(self) -> Compiled:
+        """Compiles one step of a `jspec.Engine`.
+
+        Raises:
+            InputError: as `prefill` does.
+        """
+        with backend.planned(self._platform):
+            until_one_ends = layout.whole(jax.ShapeDtypeStruct((), jnp.bool_), self.mesh)
+            lowered = engine._step.lower(
+                self.model, self.params, self.state, self.drafter, self.drafter_params, 1,
+                until_one_ends,
+            )  # fmt: skip
+            return self._compile("step", lowered)
+
+    def lowered_rounds(self) -> jax.stages.Lowered:
+        """Returns the loop of rounds before it is compiled."""
+        count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), self.mesh)
+        return decoding.decode_rounds.lower(
+            self.model, self.params, self.state, self.drafter, self.drafter_params, count
+        )
+
+    @cached_property
+    def state(self) -> State:
+        """The shapes of the state before the first round, with their shardings."""
+        arrays, cache, lengths, drafter, drafter_params, memory, *sizes = self._prefill_arguments
+        state = jax.eval_shape(
+            lambda given, drafter_params, memory: decoding._prefill(
+                self.model, *given, drafter, drafter_params, memory, *sizes
+            ),
+            (self.params, arrays, cache, lengths), drafter_params, memory,
+        )  # fmt: skip
+        return layout.state_of(state, cache, memory, self.mesh)
+
+    @cached_property
+    def _prefill_arguments(self) -> tuple[Any, ...]:
+        """Arguments of `decoding._prefill` behind model and params: shapes, on their devices."""
+        call, mesh = self._call, self.mesh
+        arrays = jax.tree.map(lambda leaf: layout.by_row(leaf, self.rows, mesh), call.arrays)
+        cache = layout.model_memory(self.model, self.rows, self.capacity, mesh)
+        memory = layout.memory_of(self.drafter, self.rows, self.capacity, mesh)
+        return (
+            arrays, cache, arrays.lengths, self.drafter, self.drafter_params, memory, call.size,
+            call.capacity, call.chunk,
+        )  # fmt: skip
+
+    @cached_property
+    def _call(self) -> Prepared:
+        """The shapes of a call of `jspec.decode` whose prompts fill the cache."""
+        # Of one row, so that many need no memory for their prompts.
+        tokens = np.zeros((1, self.capacity - self.max_new_tokens), np.int32)
+        one = prepare(
+            self.model, tokens, None, self.max_new_tokens, eos=0, sampling=self.sampling,
+            key=None if self.sampling is None else jax.random.key(0), capacity=self.capacity,
+        )  # fmt: skip
+
+        def of_rows(leaf: Any) -> jax.ShapeDtypeStruct:
+            shape = (self.rows, *leaf.shape[1:]) if leaf.ndim else ()
+            return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+        arrays = jax.tree.map(of_rows, one.arrays)
+        return one._replace(arrays=arrays, chunk=chunk_of(self.rows, self.capacity))
+
+    @property
+    def _platform(self) -> str:
+        return self.mesh.devices.flat[0].platform
+
+    def _compile(self, function: str, lowered: jax.stages.Lowered) -> Compiled:
+        here = self.mesh.devices.flat[0] in jax.devices()
+        kept = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+        # What is compiled for a device that is not here cannot be read back from disk.
+        jax.config.update("jax_enable_compilation_cache", kept and here)
+        try:
+            return self._compiled(function, lowered)
+        except jax.errors.JaxRuntimeError as error:
+            kind = self.mesh.devices.flat[0].device_kind
+            reason = " ".join(str(error).split())
+            advice = "take another method"
+            if "RESOURCE_EXHAUSTED" in reason or "Ran out of memory" in reason:
+                advice = "it does not fit: take fewer rows, a shorter context or more devices"
+            raise InputError(
+                f"the program {function} does not compile for {kind} ({reason:.160}); {advice}"
+            ) from error
+        finally:
+            jax.config.update("jax_enable_compilation_cache", kept)
+
+    def _compiled(self, function: str, lowered: jax.stages.Lowered) -> Compiled:
+        begin = time.perf_counter()
+        found = None
+        if self._platform == "gpu":
+            program, found = for_gpu(lowered, is_loop=function != "prefill")
+        else:
+            program = lowered.compile()
+        memory: Any = program.memory_analysis()
+        costs: Any = program.cost_analysis() or {}
+        if isinstance(costs, Sequence):  # one for each partition, in older versions of JAX
+            costs = costs[0]
+        peak = getattr(memory, "peak_memory_in_bytes", 0) - memory.argument_size_in_bytes
+        # On TPU temp_size_in_bytes counts a buffer again where a loop passes it on; on a CPU the
+        # peak leaves out what is needed besides.
+        use_peak = self._platform != "cpu" and peak > 0
+        return Compiled(
+            function=function,
+            arguments=int(memory.argument_size_in_bytes),
+            temporaries=int(peak if use_peak else memory.temp_size_in_bytes),
+            flops=float(costs.get("flops", 0.0)),
+            accessed=float(costs.get("bytes accessed", 0.0)),
+            code=int(memory.generated_code_size_in_bytes),
+            seconds=time.perf_counter() - begin,
+            launches=found,
+        )
+
+
+def for_gpu(
+    lowered: jax.stages.Lowered, is_loop: bool
+) -> tuple[jax.stages.Compiled, Launches | None]:
+    """Compiles a program for a GPU that is not here, and counts what its rounds launch.
+
+    Args:
+        lowered: for devices of `jspec.planning.gpu_chips`.
+        is_loop: whether it is a loop of rounds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        # Without the chip no tiles can be tried.
+        asked: dict[str, Any] = {"xla_gpu_autotune_level": 0}
+        if is_loop:  # XLA writes the launches to files alone
+            asked |= {"xla_dump_to": folder, **launches.OPTIONS}
+        program = lowered.compile(compiler_options=asked)
+        return program, launches.of_rounds(Path(folder)) if is_loop else None

@@ -1,0 +1,277 @@
+"""Records the rounds of a drafter: nodes drafted, verified and accepted, with their probabilities.
+
+It drafts what its drafter drafts, and writes down what the engine tells every drafter. So a
+recorded generation runs the engine's own rounds, and its tokens are those of the drafter alone.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import sampling as samplings
+from jspec import tree as trees
+from jspec.arrays.top_k import top_k
+from jspec.protocols import Drafter, Verifier
+from jspec.testing import origins
+from jspec.tree.sanitize import sanitize
+from jspec.types import (
+    NO_PARENT,
+    Feedback,
+    Frame,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+)
+
+
+@struct.dataclass
+class RecordedTrees:
+    """The drafter's part of a round."""
+
+    trees: tuple[Tree, ...]
+    """Trees of what could have been verified, those with the better estimates first."""
+    members: tuple[Tree, ...]
+    """The tree of each of `origins.names`."""
+    choice: Any
+    """`Tree.choice`: the width of the round and what spoke for it, if it was chosen."""
+
+
+@struct.dataclass
+class RecordedOutcome:
+    """The target's part of a round; k candidates for the token after each verified node."""
+
+    tokens: Int[Array, "B N"]
+    parents: Int[Array, "B N"]
+    valid: Bool[Array, "B N"]
+    """True at the nodes that were verified; the arrays are as wide as the drafted tree."""
+    path: Int[Array, "B P"]
+    counts: Int[Array, " B"]
+    bonus: Int[Array, " B"]
+    emitted: Int[Array, "B P"]
+    num_emitted: Int[Array, " B"]
+    probs: Float[Array, "B N"]
+    """The target's probability of each node's token after its parent; 1 at the root."""
+    bonus_prob: Float[Array, " B"]
+    candidates: Int[Array, "B N k"]
+    """The likeliest tokens after each node. Under sampling one more: the token that the noise of
+    the position makes the target's own draw."""
+    candidate_probs: Float[Array, "B N k"]
+    candidate_noise: Float[Array, "B N k"] | None
+    """The position's Gumbel noise of each candidate; None if decoding is greedy."""
+
+
+@struct.dataclass
+class Recording:
+    """The memory of the recorded drafter, and its last round."""
+
+    inner: PyTree
+    last: tuple[RecordedTrees, RecordedOutcome] | None
+
+
+@struct.dataclass
+class RecordedDraft:
+    """What `update` needs of a round's draft."""
+
+    inner: PyTree
+    """The drafter's own."""
+    drafted: RecordedTrees
+    sampling: Sampling | None
+    noise: Float[Array, "B P V"] | None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Drafts the trees of its drafter, and remembers the last round. `jspec.trace` makes it.
+
+    Args:
+        drafter: proposes the trees.
+        vocab_size: V of the target.
+        num_candidates: of the target's likeliest tokens, those that are kept.
+        shapes: of `Recording.last`, flattened; None while they are not known, and nothing is kept.
+        structure: its structure.
+    """
+
+    drafter: Drafter
+    vocab_size: int
+    num_candidates: int
+    shapes: tuple[tuple[tuple[int, ...], Any], ...] | None = None
+    structure: Any = None
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """The drafter's own."""
+        return getattr(self.drafter, "verifier", None)
+
+    def sized(self, params: PyTree, state: PyTree, frame: Frame) -> "Recorded":
+        """The recorder with room for a round.
+
+        Args:
+            params: the drafter's weights.
+            state: the drafter's, as `prefill` left it.
+            frame: of the first round.
+        """
+
+        def first(params, state, frame):
+            tree, aux = self._draft(params, state, frame)
+            return aux.drafted, self._room(tree, frame)
+
+        leaves, structure = jax.tree.flatten(jax.eval_shape(first, params, state, frame))
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        return replace(self, shapes=shapes, structure=structure)
+
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Recording:
+        return self.around(self.drafter.init(batch, capacity, earlier))
+
+    def around(self, inner: PyTree) -> Recording:
+        """The state before the first round, from the drafter's own."""
+        if self.shapes is None:
+            return Recording(inner, None)
+        empty = [jnp.zeros(shape, dtype) for shape, dtype in self.shapes]
+        return Recording(inner, jax.tree.unflatten(self.structure, empty))
+
+    def prefill(self, params: PyTree, state: Recording, chunk: PromptChunk) -> Recording:
+        inner = self.drafter.prefill(params, state.inner, chunk)
+        return replace(state, inner=inner)
+
+    def draft(self, params: PyTree, state: Recording, frame: Frame) -> tuple[Tree, RecordedDraft]:
+        return self._draft(params, state.inner, frame)
+
+    def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, RecordedDraft]:
+        tree, inner = self.drafter.draft(params, state, frame)
+        drafted = _with_estimates(sanitize(tree, frame.root, self.vocab_size, frame.grammar))
+        wider = origins.unpruned(self.drafter, inner)
+        shown = RecordedTrees(
+            trees=(drafted,) if wider is None else (drafted, _bare(wider)),
+            members=tuple(_bare(own) for own in origins.member_trees(self.drafter, drafted, inner)),
+            choice=getattr(tree, "choice", None),
+        )
+        noise = None
+        if frame.sampling is not None and frame.keys is not None:
+            steps = [
+                samplings.gumbel(frame.keys, frame.positions + depth, self.vocab_size)
+                for depth in range(tree.depth + 1)
+            ]
+            noise = jnp.stack(steps, axis=1)
+        sampling = None if noise is None else frame.sampling
+        return tree, RecordedDraft(inner, shown, sampling, noise)
+
+    def update(
+        self, params: PyTree, state: Recording, aux: RecordedDraft | None, feedback: Feedback
+    ) -> Recording:
+        own = None if aux is None else aux.inner
+        inner = self.drafter.update(params, state.inner, own, feedback)
+        if aux is None or self.shapes is None:
+            return replace(state, inner=inner)
+        return Recording(inner, (aux.drafted, self._scored(aux, feedback)))
+
+    def _scored(self, aux: RecordedDraft, feedback: Feedback) -> RecordedOutcome:
+        """The outcome, as wide as the drafted tree, however many nodes were verified."""
+        tree, verdict = feedback.tree, feedback.verdict
+        batch, size = tree.tokens.shape
+        # Greedy decoding has no distribution of its own: the model's is shown.
+        sampling = Sampling() if aux.sampling is None else aux.sampling
+        logits = feedback.output.logits if feedback.processed is None else feedback.processed
+        probs = samplings.node_probabilities(logits, sampling)
+        best, candidates = top_k(probs, min(self.num_candidates, self.vocab_size))
+        noise = None
+        if aux.noise is not None:
+            depths = jnp.minimum(trees.depths(tree), aux.noise.shape[1] - 1)
+            here = jnp.take_along_axis(aux.noise, depths[..., None], axis=1)
+            drawn = samplings.argmax(jnp.log(probs) + here)
+            candidates = jnp.concatenate([candidates, drawn[..., None]], axis=-1)
+            best = jnp.take_along_axis(probs, candidates, axis=-1)
+            noise = jnp.take_along_axis(here, candidates, axis=-1)
+        rows = jnp.arange(batch)[:, None]
+        last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)
+        own = probs[rows, jnp.maximum(tree.parents, 0), tree.tokens].at[:, 0].set(1.0)
+        outcome = RecordedOutcome(
+            tokens=tree.tokens,
+            parents=tree.parents,
+            valid=tree.valid,
+            path=verdict.path,
+            counts=verdict.counts,
+            bonus=verdict.bonus,
+            emitted=feedback.emitted,
+            num_emitted=feedback.counts,
+            probs=own,
+            bonus_prob=probs[rows, last, verdict.bonus[:, None]][:, 0],
+            candidates=candidates,
+            candidate_probs=best,
+            candidate_noise=noise,
+        )
+        whole = aux.drafted.trees[0]
+        return _padded(outcome, whole.tokens.shape[1] - size, whole.depth - tree.depth)
+
+    def _room(self, tree: Tree, frame: Frame) -> RecordedOutcome:
+        """A round's `RecordedOutcome` with nothing in it."""
+        batch, size = tree.tokens.shape
+        sampled = frame.sampling is not None and frame.keys is not None
+        count = min(self.num_candidates, self.vocab_size) + sampled
+        row, path = jnp.zeros(batch, jnp.int32), jnp.zeros((batch, tree.depth + 1), jnp.int32)
+        nodes, each = jnp.zeros((batch, size)), jnp.zeros((batch, size, count))
+        return RecordedOutcome(
+            tokens=nodes.astype(jnp.int32),
+            parents=nodes.astype(jnp.int32),
+            valid=nodes > 0,
+            path=path,
+            counts=row,
+            bonus=row,
+            emitted=path,
+            num_emitted=row,
+            probs=nodes,
+            bonus_prob=nodes[:, 0],
+            candidates=each.astype(jnp.int32),
+            candidate_probs=each,
+            candidate_noise=each if sampled else None,
+        )
+
+
+def _bare(tree: Tree) -> Tree:
+    """The nodes alone, and what they were estimated at."""
+    return Tree(
+        tokens=tree.tokens.astype(jnp.int32),
+        parents=tree.parents.astype(jnp.int32),
+        valid=tree.valid,
+        depth=tree.depth,
+        width=tree.width,
+        value=tree.value,
+    )
+
+
+def _with_estimates(tree: Tree) -> Tree:
+    """The bare tree; where the drafter has no estimate but its distribution q, with that one's."""
+    bare = _bare(tree)
+    if tree.value is not None or tree.q is None:
+        return bare
+    row = jnp.arange(tree.tokens.shape[1])[None] if tree.q_row is None else tree.q_row
+    above = jnp.maximum(tree.parents, 0)
+    at = jnp.take_along_axis(jnp.broadcast_to(row, tree.tokens.shape), above, axis=1)
+    batch = jnp.arange(tree.tokens.shape[0])[:, None]
+    given = tree.q[batch, at, tree.tokens].astype(jnp.float32).at[:, 0].set(1.0)
+    return replace(bare, value=trees.path_probabilities(tree.parents, given, tree.depth))
+
+
+def _padded(outcome: RecordedOutcome, nodes: int, steps: int) -> RecordedOutcome:
+    """The outcome with absent nodes and steps added, none where nothing is missing."""
+
+    def wider(array, by, fill=0):
+        padding = [(0, 0), (0, by)] + [(0, 0)] * (array.ndim - 2)
+        return jnp.pad(array, padding, constant_values=fill)
+
+    return replace(
+        outcome,
+        tokens=wider(outcome.tokens, nodes),
+        parents=wider(outcome.parents, nodes, NO_PARENT),
+        valid=wider(outcome.valid, nodes),
+        path=wider(outcome.path, steps),
+        emitted=wider(outcome.emitted, steps),
+        probs=wider(outcome.probs, nodes),
+        candidates=wider(outcome.candidates, nodes),
+        candidate_probs=wider(outcome.candidate_probs, nodes),
+        candidate_noise=jax.tree.map(lambda noise: wider(noise, nodes), outcome.candidate_noise),
+    )

@@ -1,0 +1,163 @@
+"""Rotary positions in config.json, old and new."""
+
+from math import inf, log, sqrt
+from typing import Any
+
+from jspec._validate.errors import InputError
+from jspec.models.huggingface.config_json import Settings
+from jspec.models.rope import LinearScaling, LongScaling, Rope, RopeScaling, Scaling, YarnScaling
+
+
+def read(
+    settings: Settings, head_dim: int, theta: float = 10000.0, partial: float | None = None
+) -> Rope:
+    """The rotary positions of a model whose layers share them.
+
+    Transformers 5 writes all into `rope_parameters`; before, they were `rope_theta`,
+    `partial_rotary_factor` and `rope_scaling`, whose type was called `type` before `rope_type`.
+
+    Args:
+        settings: config.json.
+        head_dim: lanes of a head.
+        theta: the base that an absent field means.
+        partial: the part of the lanes that an absent field means; None: the family turns all.
+
+    Raises:
+        InputError: if the lanes do not make pairs, or are a part in a family that turns all.
+    """
+    new, rope = settings.part("rope_parameters"), fields(settings)
+    theta = rope.number(
+        "rope_theta", new.number("rope_theta", settings.number("rope_theta", theta))
+    )
+    part = partial or 1.0
+    for one in (settings, new, rope):
+        part = one.number("partial_rotary_factor", part)
+    if partial is None:
+        rope.choice("partial_rotary_factor", [1.0], part)
+    lanes = int(head_dim * min(part, 2.0))
+    if lanes % 2 or not 0 < lanes <= head_dim:
+        raise InputError(
+            f"{settings.source} gives a head_dim of {head_dim}, of which {lanes} are turned; "
+            "rotary embeddings need an even one"
+        )
+    return Rope(theta, scaling(rope, settings, lanes), None if lanes == head_dim else lanes)
+
+
+def fields(settings: Settings) -> Settings:
+    """The fields of the stretch."""
+    # Who adds the old field to a new file, as cards of models say, means it.
+    old = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
+    return settings.part(old)
+
+
+def score_factor(settings: Settings) -> float:
+    """What DeepSeek's models multiply scores with where YaRN stretches the frequencies.
+
+    The square of `0.1 mscale_all_dim ln(factor) + 1`, in their code.
+    """
+    rope = fields(settings)
+    found = scaling(rope, settings, 2)
+    if not isinstance(found, YarnScaling) or not rope.get("mscale_all_dim"):
+        return 1.0
+    return _length(found.factor, rope.number("mscale_all_dim")) ** 2
+
+
+def _length(factor: float, scale: float = 1.0) -> float:
+    """YaRN's factor of queries and keys, for a context that is so many times as long."""
+    return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
+
+
+def scaling(rope: Settings, settings: Settings, lanes: int) -> Scaling | None:
+    """The stretch of the frequencies.
+
+    Args:
+        rope: the fields of the rotary positions.
+        settings: config.json, which has the context.
+        lanes: of a head that are turned.
+    """
+    name = "rope_type" if rope.get("rope_type") else "type"
+    kind = rope.choice(name, list(_SCALINGS), "default")
+    return _SCALINGS[kind](rope, settings, lanes // 2)
+
+
+def original(rope: Settings, settings: Settings) -> int:
+    """The context that a model was trained with before it was stretched."""
+    name = "original_max_position_embeddings"
+    if settings.get(name) is not None:
+        return settings.size(name)
+    return rope.size(name, settings.size("max_position_embeddings"))
+
+
+def _none(rope: Settings, settings: Settings, pairs: int) -> None:
+    """As it is. `dynamic` too: it stretches beyond max_position_embeddings, where contexts end."""
+
+
+def _linear(rope: Settings, settings: Settings, pairs: int) -> LinearScaling:
+    return LinearScaling(rope.number("factor"))
+
+
+def _llama3(rope: Settings, settings: Settings, pairs: int) -> RopeScaling:
+    return RopeScaling(
+        factor=rope.number("factor"),
+        low_freq_factor=rope.number("low_freq_factor"),
+        high_freq_factor=rope.number("high_freq_factor"),
+        original_context=original(rope, settings),
+    )
+
+
+def _yarn(rope: Settings, settings: Settings, pairs: int) -> YarnScaling:
+    start = original(rope, settings)
+    factor = _factor(rope, settings, start)
+    suggested = _length(factor)
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        names = "mscale", "mscale_all_dim"
+        own, other = (_length(factor, rope.number(name)) for name in names)
+        suggested = own / other
+    return YarnScaling(
+        factor=factor,
+        original_context=start,
+        attention_factor=rope.number("attention_factor", suggested),
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        truncate=rope.flag("truncate", True),
+    )
+
+
+def _long(rope: Settings, settings: Settings, pairs: int) -> LongScaling:
+    start = original(rope, settings)
+    factor = _factor(rope, settings, start)
+    suggested = 1.0 if factor <= 1 else sqrt(1 + log(factor) / log(start))
+    return LongScaling(
+        short=_divisors(rope, "short_factor", pairs),
+        long=_divisors(rope, "long_factor", pairs),
+        original_context=start,
+        attention_factor=rope.number("attention_factor", suggested),
+    )
+
+
+def _factor(rope: Settings, settings: Settings, start: int) -> float:
+    return rope.number("factor", settings.size("max_position_embeddings") / start)
+
+
+def _divisors(rope: Settings, name: str, pairs: int) -> tuple[float, ...]:
+    values: Any = rope.get(name, [])
+    numbers = isinstance(values, list) and all(
+        isinstance(x, int | float) and 0 < x < inf for x in values
+    )
+    if not numbers or len(values) != pairs:
+        raise InputError(
+            f"{rope.source} has {name} = {values!r:.80}; it has to be {pairs} positive numbers, "
+            "one for each pair of lanes"
+        )
+    return tuple(float(value) for value in values)
+
+
+_SCALINGS = {
+    "default": _none,
+    "dynamic": _none,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _long,
+    "su": _long,
+}

@@ -1,0 +1,48 @@
+"""Numbers that come one for all rows or one a row: cast to what they say, whatever holds them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import integers, reals
+
+LIMITS = dict(batch=3, name="limits", low=-(2**31), high=2**31 - 1, why="an id")
+SIGNED = [np.int8, np.int16, np.int32]
+
+
+def test_integers_mean_the_same_in_every_dtype():
+    """JAX casts the bounds of a clip to the dtype of what is clipped: 300 is 44 in 8 bits."""
+    for dtype in (*SIGNED, np.uint8, np.uint16, np.uint32):
+        for library, high in itertools.product((np, jnp), (300, 2**31 - 1)):
+            given = library.array([0, 1, 100], dtype)
+            found = integers(given, **LIMITS | dict(low=0, high=high))
+            assert found.dtype == np.int32
+            assert found.tolist() == [0, 1, 100]
+
+
+def test_traced_integers_are_made_to_lie_within_their_bounds():
+    clamp = jax.jit(lambda given: integers(given, **LIMITS | dict(low=1, high=100)))
+    whole = jax.jit(lambda given: integers(given, **LIMITS))
+    for dtype in (*SIGNED, np.uint8, np.uint32):
+        given = jnp.array([0, 7, 120], dtype)
+        assert clamp(given).tolist() == [1, 7, 100]
+        assert whole(given).tolist() == [0, 7, 120]
+
+
+def test_an_id_of_more_than_31_bits_is_refused_where_it_is_known():
+    with pytest.raises(InputError, match=r"limits\[1\] is 4294967295, outside"):
+        integers(jnp.array([0, 2**32 - 1, 1], jnp.uint32), **LIMITS)
+    traced = jax.jit(lambda given: integers(given, **LIMITS))
+    assert traced(jnp.array([0, 2**32 - 1, 1], jnp.uint32)).tolist() == [0, 2**31 - 1, 1]
+
+
+def test_traced_reals_are_made_to_lie_within_their_bounds():
+    clamp = jax.jit(lambda given: reals(given, 3, "top_p", 1e-6, 1, "1 is off"))
+    for dtype in (np.float32, np.float16, jnp.bfloat16, np.int32):
+        found = clamp(jnp.array([-1, 0, 2], dtype))
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, [1e-6, 1e-6, 1], rtol=1e-6)

@@ -1,0 +1,349 @@
+"""The kernels of a CPU: their numbers, their bits, and what they leave to XLA."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ancestry import ancestors
+
+from jspec._xla import native
+from jspec._xla.native import library
+from jspec.models import attention, eight_bits, linear
+
+there = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
+PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 3, 5, 8, 0, 10])
+
+
+def bits(x):
+    return np.asarray(x).view(np.uint32)
+
+
+def weights_of(dtype, outputs, inputs, draw):
+    if dtype == "int8":
+        return jnp.asarray(draw.integers(-127, 128, (outputs, inputs)), jnp.int8)
+    return jnp.asarray(draw.normal(size=(outputs, inputs)), dtype)
+
+
+DTYPES = ("float32", "bfloat16", "int8")
+SHAPES = ((1, 1), (7, 5), (50, 77), (97, 576), (24, 1600))
+
+
+@there
+@pytest.mark.parametrize(
+    ("dtype", "outputs", "inputs"),
+    [
+        pytest.param(dtype, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
+        for one, dtype in enumerate(DTYPES)
+        for two, shape in enumerate(SHAPES)
+    ],
+)
+def test_products_are_numpys_and_a_rows_bits_are_its_own(dtype, outputs, inputs):
+    draw = np.random.default_rng(0)
+    weights = weights_of(dtype, outputs, inputs, draw)
+    x = draw.normal(size=(40, inputs)).astype(np.float32)
+    run = jax.jit(native.product)
+    whole = run(x, weights)
+    wanted = x.astype(np.float64) @ np.asarray(weights, np.float64).T
+    np.testing.assert_allclose(whole, wanted, atol=2e-6 * np.abs(wanted).max() * inputs**0.5)
+    for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17):
+        np.testing.assert_array_equal(bits(run(x[:rows], weights)), bits(whole)[:rows])
+    # Nor do they depend on the outputs beside it.
+    np.testing.assert_array_equal(bits(run(x[:9], weights[-1:])), bits(whole)[:9, -1:])
+
+
+@there
+def test_of_xlas_products_that_is_not_true():
+    """The negative control."""
+    draw = np.random.default_rng(0)
+    weights = weights_of("float32", 960, 576, draw)
+    x = draw.normal(size=(40, 576)).astype(np.float32)
+    with native.disabled():
+        run = jax.jit(linear.product)
+        whole = run(x, weights)
+        parts = [bits(run(x[:rows], weights)) != bits(whole)[:rows] for rows in (1, 8)]
+    assert any(part.any() for part in parts)
+
+
+@there
+@pytest.mark.parametrize("rows", [1, 4, 5, 16])
+def test_one_of_several_matrices_is_that_matrix(rows):
+    draw = np.random.default_rng(0)
+    stack = jnp.asarray(draw.normal(size=(3, 20, 33)), jnp.float32)
+    x = jnp.asarray(draw.normal(size=(rows, 33)), jnp.float32)
+    narrow = eight_bits.LowPrecision(
+        jnp.asarray(draw.integers(-99, 99, (3, 20, 33)), jnp.int8), stack[:, :, 0], jnp.float32
+    )
+    run = jax.jit(linear.multiply)
+    for index in range(3):
+        alone = linear.multiply(x, stack[index])
+        np.testing.assert_array_equal(bits(run(x, stack, jnp.int32(index))), bits(alone))
+        one = eight_bits.LowPrecision(narrow.weights[index], narrow.factors[index], jnp.float32)
+        found = run(x, narrow, jnp.int32(index))
+        np.testing.assert_array_equal(bits(found), bits(linear.multiply(x, one)))
+
+
+def rounded_by_hand(x, weights, factors):
+    """Rows in 127ths of their largest, by integers of 64 bits; factors in float32, as written."""
+    largest = np.abs(x).max(-1, keepdims=True)
+    inverse = np.float32(127) / np.where(largest, largest, 1).astype(np.float32)
+    states = np.rint(x * inverse).astype(np.int64)
+    sums = (states @ weights.astype(np.int64).T).astype(np.float32)
+    return sums * (largest * np.float32(1 / 127)) * factors
+
+
+@pytest.mark.parametrize(
+    ("kernels", "outputs", "inputs"),
+    [
+        *(pytest.param(True, *shape, marks=there) for shape in (*SHAPES, (3, 64))),
+        (False, 7, 5),
+        pytest.param(False, 97, 576, marks=pytest.mark.slow),
+    ],
+)
+def test_products_of_integers_are_exact_with_kernels_and_without(kernels, outputs, inputs):
+    draw = np.random.default_rng(0)
+    weights = np.array(weights_of("int8", outputs, inputs, draw))
+    factors = draw.normal(size=outputs).astype(np.float32)
+    x = draw.normal(size=(20, inputs)).astype(np.float32)
+    x[3], x[4, 0] = 0, 1e6
+    x[5] = 127  # every product is the largest there is
+    weights[0] = 127
+    run = jax.jit(linear.multiply)
+    with contextlib.nullcontext() if kernels else native.disabled():
+        held = eight_bits.LowPrecision(weights, factors, jnp.float32, rounds_states=True)
+        whole = run(x, held)
+        np.testing.assert_array_equal(bits(whole), bits(rounded_by_hand(x, weights, factors)))
+        for rows in (1, 2, 3, 5, 6, 7, 9, 13):
+            np.testing.assert_array_equal(bits(run(x[:rows], held)), bits(whole)[:rows])
+        several = eight_bits.LowPrecision(
+            np.stack([weights, weights[::-1]]), np.stack([factors, factors]), jnp.float32, True
+        )
+        other = jax.jit(linear.multiply)(x, several, jnp.int32(1))
+        wanted = rounded_by_hand(x, weights[::-1], factors)
+        np.testing.assert_array_equal(bits(other), bits(wanted))
+
+
+@pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
+def test_a_rounded_row_that_is_no_number_touches_no_other(kernels):
+    draw = np.random.default_rng(0)
+    held = eight_bits.LowPrecision(
+        weights_of("int8", 30, 70, draw), np.ones(30, np.float32), jnp.float32, rounds_states=True
+    )
+    x = draw.normal(size=(9, 70)).astype(np.float32)
+    with contextlib.nullcontext() if kernels else native.disabled():
+        clean = np.asarray(linear.multiply(x, held))
+        for value in (np.nan, np.inf, -np.inf):
+            bad = x.copy()
+            bad[4, 7] = value
+            found = np.asarray(linear.multiply(bad, held))
+            assert np.isnan(found[4]).all()
+            others = np.arange(9) != 4
+            np.testing.assert_array_equal(found[others], clean[others])
+        assert not np.asarray(linear.multiply(x * 1e-36, held)).any()
+    # XLA for a CPU loses a NaN in the maximum of a row as long as this one.
+    long = jnp.ones((2, 2048)).at[1, 7].set(jnp.nan)
+    assert np.isnan(jax.jit(eight_bits.rounded_states)(long)[1]).tolist() == [[False], [True]]
+
+
+@there
+def test_what_is_no_number_stays_none_and_touches_no_other_row():
+    draw = np.random.default_rng(0)
+    weights = weights_of("float32", 30, 40, draw)
+    x = draw.normal(size=(9, 40)).astype(np.float32)
+    clean = np.asarray(linear.product(x, weights))
+    for value in (np.nan, np.inf, -np.inf):
+        bad = x.copy()
+        bad[4, 7] = value
+        found = np.asarray(linear.product(bad, weights))
+        assert not np.isfinite(found[4]).any()
+        others = np.arange(9) != 4
+        np.testing.assert_array_equal(found[others], clean[others])
+
+
+@there
+def test_what_the_kernels_do_not_take_is_xlas():
+    x = jnp.ones((4, 8))
+    assert native.takes_product(x, jnp.ones((3, 8)))
+    assert not native.takes_product(jnp.ones((129, 8)), jnp.ones((3, 8)))
+    assert not native.takes_product(jnp.ones((0, 8)), jnp.ones((3, 8)))
+    assert not native.takes_product(x, jnp.ones((0, 8)))
+    assert not native.takes_product(x, jnp.ones((3, 8), jnp.float16))
+    assert not native.takes_product(x.astype(jnp.float16), jnp.ones((3, 8)))
+    assert linear.product(jnp.ones((0, 8)), jnp.ones((3, 8))).shape == (0, 3)
+    assert linear.product(x, jnp.ones((3, 8), jnp.float16)).tolist() == [[8.0] * 3] * 4
+
+
+def long_softmax(q, keys, values, soft_cap):
+    """One query [D] over all keys [T, D] that it sees, float64."""
+    scores = keys.astype(np.float64) @ q
+    scores = scores if soft_cap is None else soft_cap * np.tanh(scores / soft_cap)
+    weights = np.exp(scores - scores.max())
+    return weights @ values.astype(np.float64) / weights.sum()
+
+
+@there
+@pytest.mark.parametrize(
+    ("dtype", "dim", "heads", "group", "window", "soft_cap"),
+    [
+        pytest.param(dtype, *sizes, marks=[pytest.mark.slow] if (one + two) % 2 else [])
+        for one, dtype in enumerate(DTYPES[:2])
+        for two, sizes in enumerate(
+            [(8, 2, 1, None, None), (20, 1, 3, 5, None), (64, 3, 3, None, 2.0), (80, 2, 2, 40, 1.5)]
+        )
+    ],
+)
+def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
+    dtype, dim, heads, group, window, soft_cap
+):
+    """A tree behind a cache, against float64; then its paths, committed token by token."""
+    draw = np.random.default_rng(0)
+    size, slots, lengths = len(PARENTS), 90, np.array([71, 3])
+
+    def normal(*shape):
+        return jnp.asarray(draw.normal(size=shape), dtype)
+
+    q = normal(2, size, heads * group, dim)
+    k, v = normal(2, heads, size, dim), normal(2, heads, size, dim)
+    keys, values = normal(2, heads, slots, dim), normal(2, heads, slots, dim)
+    mask = ancestors(PARENTS)
+    depths = mask.sum(-1) - 1
+
+    @jax.jit
+    def run(q, k, v, mask, keys, values, lengths, positions):
+        held = attention.Past(attention.Cached(keys, values, lengths), None)
+        return attention.attend(
+            q, k, v, mask, held, positions, window=window, soft_cap=soft_cap
+        )  # fmt: skip
+
+    whole = run(
+        q, k, v, np.broadcast_to(mask, (2, size, size)), keys, values, lengths,
+        lengths[:, None] + depths,
+    )  # fmt: skip
+    shaped = np.asarray(whole, np.float32).reshape(2, size, heads, group, dim)
+    wide = [np.asarray(x, np.float32) for x in (q, k, v, keys, values)]
+    scaled = np.asarray(q * dim**-0.5, np.float32).reshape(2, size, heads, group, dim)
+    for row in range(2):
+        for node in range(size):
+            path = np.flatnonzero(mask[node])
+            held, new = lengths[row], len(path)
+            first = 0 if window is None else max(0, held + new - window)
+            for head in range(heads):
+                seen = [
+                    np.concatenate([past[row, head, :held], own[row, head, path]])[first:]
+                    for past, own in ((wide[3], wide[1]), (wide[4], wide[2]))
+                ]
+                for mate in range(group):
+                    wanted = long_softmax(scaled[row, node, head, mate], *seen, soft_cap)
+                    atol = 2e-6 if dtype == "float32" else 2e-2
+                    np.testing.assert_allclose(shaped[row, node, head, mate], wanted, atol=atol)
+
+    # Now each node as the only new token, its ancestors committed.
+    for node in range(size):
+        path = np.flatnonzero(mask[node])
+        for row in range(2):
+            at = lengths[row] + np.arange(len(path) - 1)
+            filled = [
+                x[row : row + 1].at[:, :, at].set(new[row : row + 1, :, path[:-1]])
+                for x, new in ((keys, k), (values, v))
+            ]
+            alone = run(
+                q[row : row + 1, node : node + 1],
+                *(x[row : row + 1, :, node : node + 1] for x in (k, v)),
+                np.ones((1, 1, 1), bool),
+                *filled,
+                lengths[row : row + 1] + len(path) - 1,
+                np.array([[lengths[row] + len(path) - 1]]),
+            )
+            found = np.asarray(alone[0, 0], np.float32)
+            np.testing.assert_array_equal(
+                bits(found), bits(np.asarray(whole, np.float32)[row, node])
+            )
+
+
+@there
+def test_transformations_of_jax():
+    draw = np.random.default_rng(0)
+    x = jnp.asarray(draw.normal(size=(3, 8)), jnp.float32)
+    weights = jnp.asarray(draw.normal(size=(5, 8)), jnp.float32)
+
+    def squared(x, weights):
+        return jnp.square(linear.product(x, weights)).sum()
+
+    def plainly(x, weights):
+        return jnp.square(x @ weights.T).sum()
+
+    for found, wanted in zip(
+        jax.grad(squared, (0, 1))(x, weights), jax.grad(plainly, (0, 1))(x, weights), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    alone = jnp.stack([linear.product(row, weights) for row in x])
+    rows = jax.jit(jax.vmap(linear.product, in_axes=(0, None)))(x, weights)
+    np.testing.assert_array_equal(bits(rows), bits(alone))
+    both = jax.vmap(linear.product)(x, jnp.stack([weights, 2 * weights, weights]))
+    np.testing.assert_array_equal(bits(both[1]), bits(2 * alone[1]))
+
+
+@there
+def test_a_jitted_program_calls_the_kernel_and_an_exported_one_does_not():
+    x, weights = jnp.ones((3, 8)), jnp.ones((5, 8))
+    run = jax.jit(linear.product)
+    assert "jspec_product" in run.lower(x, weights).as_text()
+    text = jax.export.export(run)(x, weights).mlir_module()
+    assert "jspec_product" not in text and "dot_general" in text
+    for platform in ("tpu", "cuda"):
+        text = jax.export.export(run, platforms=[platform])(x, weights).mlir_module()
+        assert "jspec_product" not in text
+
+
+@pytest.fixture
+def afresh(monkeypatch):
+    """The library is looked for again."""
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    library._loaded.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    library._loaded.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0", "JSPEC_NATIVE=0 switches them off"),
+        ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of avx512, avx2, neon"),
+    ],
+)
+def test_a_variable_switches_them_off(afresh, value, said):
+    afresh.setenv(library.SWITCH, value)
+    assert native.missing() == said and native.instruction_set() is None
+    assert not native.takes_product(jnp.ones((2, 3)), jnp.ones((4, 3)))
+    assert linear.product(jnp.ones((2, 3)), jnp.ones((4, 3))).tolist() == [[3.0] * 4] * 2
+
+
+def test_no_library_and_one_that_does_not_load_are_a_sentence_each(afresh, tmp_path):
+    afresh.setattr(library, "FILE", tmp_path / "libjspec.so")
+    assert native.missing() == (
+        "jspec was installed without a C++ compiler; install one, then jspec again"
+    )
+    (tmp_path / "libjspec.so").write_bytes(b"no library")
+    library._loaded.cache_clear()
+    assert str(native.missing()).startswith("the library libjspec.so does not load: ")
+    assert native.instruction_set() is None
+
+
+@pytest.mark.slow
+@there
+@pytest.mark.skipif(native.instruction_set() != "AVX-512", reason="it is what is tested already")
+def test_avx2_where_there_is_avx512_too():
+    """All of these files, with the other instructions of the processor."""
+    files = [__file__, str(Path(__file__).with_name("test_recurrence_kernels.py"))]
+    options = ["-m", "not slow", "-n", "0", "-k", "not variable"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", *files, *options],
+        env=os.environ | {"JSPEC_NATIVE": "avx2"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-3000:]

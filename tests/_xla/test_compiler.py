@@ -1,0 +1,61 @@
+"""XLA's known mistakes: they are found, and the option of the command line avoids them."""
+
+import subprocess
+import sys
+
+import jaxlib.version
+import pytest
+from compiling import environment
+
+from jspec._xla import compiler
+
+RUN = """
+import os, sys
+from jspec._xla import compiler
+if sys.argv[1] == "avoid":
+    compiler.avoid(os.environ)
+print(compiler.wrong())
+"""
+
+
+def test_the_option_is_set_where_it_is_known_and_not_set_yet(monkeypatch):
+    cases = [
+        ("0.10.2", None, compiler.SAFE),
+        ("0.12.0.1", "--xla_dump_to=a", f"--xla_dump_to=a {compiler.SAFE}"),
+        ("0.12.0", f"{compiler.OPTION}=dot", f"{compiler.OPTION}=dot"),
+        # XLA ends a process over an option that it does not know.
+        ("0.10.1", None, None),
+        ("0.12.1", None, None),
+        ("0.12.0rc1", None, None),
+        ("0.11.0.dev20260101", None, None),
+        # What does not begin as an option is the name of a file, which XLA has to find.
+        ("0.10.2", "/flags", "/flags"),
+    ]
+    for version, given, wanted in cases:
+        monkeypatch.setattr(jaxlib.version, "__version__", version)
+        variables = {} if given is None else {"XLA_FLAGS": given}
+        compiler.avoid(variables)
+        assert variables.get("XLA_FLAGS") == wanted
+
+
+def said(how):
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN, how], env=environment(), capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return ran.stdout.strip()
+
+
+@pytest.mark.slow
+def test_with_the_option_all_is_right():
+    assert said("avoid") == "None"
+
+
+@pytest.mark.slow
+def test_without_it_what_is_wrong_is_a_sentence_with_the_cure():
+    """The negative control. A version of JAX in which all is right fails here: widen the list."""
+    found = said("nothing")
+    assert found.startswith(f"XLA of jaxlib {jaxlib.version.__version__} computes ")
+    assert "a reduced product with matrices of one number" in found
+    assert ("a sum of squares" in found) == (jaxlib.version.__version__ == "0.10.2")
+    assert found.endswith(f"set XLA_FLAGS={compiler.SAFE} before JAX starts")

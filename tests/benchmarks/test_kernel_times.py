@@ -1,0 +1,30 @@
+"""What times attention by a kernel takes none that fails or gives other numbers."""
+
+import numpy as np
+
+from benchmarks.dyspec import kernel_times
+from jspec.models.attention import XLA, Implementation
+from jspec.models.block_attention import BlockAttention, Triton
+
+
+class Zero(Implementation):
+    """Wrong numbers, as a compiler's bug would give."""
+
+    def own(self, queries, keys, values, seen, soft_cap):
+        return super().own(queries, keys, 0 * values, seen, soft_cap)
+
+
+class Broken(Implementation):
+    def own(self, queries, keys, values, seen, soft_cap):
+        raise NotImplementedError("no such layout\nand more")
+
+
+def test_what_fails_or_gives_other_numbers_is_an_error(monkeypatch):
+    monkeypatch.setattr(kernel_times, "CHAIN", 1)
+    good = BlockAttention(nodes=Triton(16, 32, interpret=True))
+    wrong, broken = Zero(), Broken()
+    mask = np.tri(16, dtype=bool)
+    seconds, errors = kernel_times.measure(mask, 1, 16, [wrong, broken, good])
+    assert set(seconds) == {repr(XLA), repr(good)}
+    assert "differs from XLA" in errors[repr(wrong)]
+    assert errors[repr(broken)] == "NotImplementedError: no such layout"

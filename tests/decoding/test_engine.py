@@ -1,0 +1,508 @@
+"""Rows that come and go: each has the tokens of `decode` alone, whatever happens around it."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+import refusals
+import tiny
+
+import jspec
+from jspec import decoding as engines
+from jspec import processors
+from jspec.decoding import rows
+from jspec.decoding.engine import _step
+from jspec.processors import grammar
+from jspec.testing.prefix_lm import PrefixLM
+from jspec.types import Status
+
+LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
+END, SLOTS, LIMIT = 22, 48, 16
+MODEL = PrefixLM()
+PARAMS = MODEL.init()
+PROCESSORS = (
+    processors.repetition_penalty(1.0),
+    processors.logit_bias({}),
+    processors.min_tokens(0),
+)
+ROOM, STOP_ROOM = (kind(states=24, classes=24) for kind in (grammar.Capacity, grammar.StopCapacity))
+BOUND = jspec.grammar.choices(["abab", "cdc", "a"], LETTERS)
+STOPS = [
+    jspec.stop_strings(strings, LETTERS) for strings in (["e", "h", "o"], ["fg", "c", "t", "m"])
+]
+LOOKUP = jspec.PromptLookup(num_speculative_tokens=4)
+COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 0.02, 8: 0.021}))
+DRAFTERS = {
+    "lookup": (LOOKUP, None),
+    "adaptive": (
+        jspec.adaptive(
+            jspec.merge(jspec.Suffix(num_speculative_tokens=6), jspec.JumpForward(2)), (0, 3, 7)
+        ),
+        COSTS,
+    ),
+}
+
+
+def engine_of(drafter):
+    """Three rows with every kind of processor."""
+    return jspec.Engine(
+        MODEL, num_slots=3, capacity=SLOTS, drafter=drafter,
+        processors=[*PROCESSORS, ROOM, STOP_ROOM, processors.logprobs(2)],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["lookup", pytest.param("adaptive", marks=pytest.mark.slow)])
+def engine(request):
+    """(an engine, its drafter's params)."""
+    drafter, weights = DRAFTERS[request.param]
+    return engine_of(drafter), weights
+
+
+@pytest.fixture(scope="module")
+def lookup():
+    return engine_of(LOOKUP)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return jspec.Engine(MODEL, num_slots=2, capacity=SLOTS)
+
+
+def asking(penalty=1.0, stop=None):
+    """The processors of a request that has a penalty and stop strings, or neither."""
+    return [processors.repetition_penalty(penalty), *PROCESSORS[1:], None, stop, None]
+
+
+def reads_logprobs(number):
+    return number % 4 != 0
+
+
+def requests(count, seed=0):
+    """What clients ask for: all kinds of settings beside each other."""
+    rng = np.random.default_rng(seed)
+    asked = []
+    for number in range(count):
+        few = rng.integers(0, 22, size=4)
+        asked.append(dict(
+            prompt=np.resize(few, int(rng.integers(1, 14))),
+            limits=jspec.Limits(
+                int(rng.integers(0 if number == 3 else 1, LIMIT)),
+            ),
+            sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
+            id=int(rng.integers(1000)),
+            eos=END if number % 2 else [END, int(rng.integers(22))],
+            stops=[int(rng.integers(22))] if number % 4 == 1 else None,
+            processors=[
+                processors.repetition_penalty(float(rng.choice([1.0, 1.4]))),
+                processors.logit_bias({int(few[0]): -1.5} if number % 5 == 2 else {}),
+                processors.min_tokens(int(rng.integers(3))),
+                BOUND if number % 3 == 1 else None,
+                STOPS[number % 2] if number % 3 != 2 else None,
+                processors.logprobs(2) if reads_logprobs(number) else None,
+            ],
+        ))  # fmt: skip
+        most = [None, 0, 2, 5][number % 4]
+        new, stops = asked[-1]["limits"].new_tokens, asked[-1].pop("stops")
+        asked[-1]["limits"] = jspec.Limits(new, most, stops)
+    return asked
+
+
+def alone(asked):
+    """All requests by `decode`, plainly, in one batch of rows that never come or go."""
+    lengths = np.array([len(one["prompt"]) for one in asked])
+    prompt = np.zeros((len(asked), lengths.max()), int)
+    for row, one in enumerate(asked):
+        prompt[row, : len(one["prompt"])] = one["prompt"]
+
+    def filled(given):
+        listed = [np.atleast_1d([] if one is None else one) for one in given]
+        return np.array([np.pad(some, (0, 4 - len(some)), constant_values=-1) for some in listed])
+
+    def of(name):
+        return [one["sampling"] and getattr(one["sampling"], name) for one in asked]
+
+    return jspec.decode(
+        MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT,
+        limits=jspec.Limits(
+            [one["limits"].new_tokens for one in asked], None,
+            filled([one["limits"].stop_token_ids for one in asked]).astype(int),
+        ),
+        sampling=jspec.Sampling(
+            np.array([value or 0.0 for value in of("temperature")]),
+            top_p=np.array([value or 1.0 for value in of("top_p")]),
+        ),
+        key=7, ids=[one["id"] for one in asked],
+        eos=filled([one["eos"] for one in asked]).astype(int),
+        processors=[
+            processors.repetition_penalty(
+                np.array([one["processors"][0].values for one in asked])
+            ),
+            processors.logit_bias([one["processors"][1].values for one in asked]),
+            processors.min_tokens(np.array([one["processors"][2].values for one in asked])),
+            [one["processors"][3] for one in asked],
+            [one["processors"][4] for one in asked],
+            processors.logprobs(2),
+        ],
+    )  # fmt: skip
+
+
+def read(engine, one, pieces=1):
+    """A request, its prompt read in so many pieces."""
+    engine, weights = engine
+    asked, state = one | dict(key=7), None
+    prompt = asked.pop("prompt")
+    for piece in np.array_split(prompt, min(pieces, len(prompt))):
+        state = engine.prefill(PARAMS, piece, drafter_params=weights, earlier=state, **asked)
+    return state
+
+
+def serve(engine, asked, rng, cancelled=()):
+    """Serves all requests as they come: into whatever row is free, at random moments.
+
+    Returns:
+        The tokens of each request that was not given up, its status, and its log-probabilities.
+    """
+    pair, (engine, weights) = engine, engine
+    state, waiting = engine.init(PARAMS, weights), list(range(len(asked)))
+    running, tokens, ended = {}, {}, {}
+    while waiting or running:
+        free = [row for row in range(engine.num_slots) if row not in running]
+        while waiting and free and rng.random() < 0.8:
+            row, number = free.pop(int(rng.integers(len(free)))), waiting.pop(0)
+            state = engine.insert(state, row, read(pair, asked[number], pieces=1 + number % 3))
+            running[row], tokens[number] = number, ([], [])
+        state, output = engine.generate(
+            PARAMS, state, drafter_params=weights, rounds=2, until_one_ends=bool(waiting)
+        )
+        output = jax.device_get(output)
+        for row, number in list(running.items()):
+            new = slice(0, int(output.counts[row]))
+            tokens[number][0].extend(output.tokens[row, new].tolist())
+            tokens[number][1].extend(output.logprobs.emitted[row, new].tolist())
+            over = number in cancelled and len(tokens[number][0]) > 1
+            if over or output.status[row] != Status.RUNNING:
+                ended[number] = int(output.status[row]), int(output.stop_bytes[row])
+                state = engine.free(state, row)
+                del running[row]
+    return tokens, ended
+
+
+def test_a_row_that_left_waits_for_no_stop_string(lookup):
+    """Its last tokens may have been the beginning of one, and are told to nobody."""
+    whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=8).tokens[0]
+    # The output is the stop string but for its last token, which never comes.
+    never = (int(whole[4]) + 1) % 22
+    text = b"".join(LETTERS[int(token)] for token in [*whole[:4], never]).decode()
+    one_a_round = jspec.Limits(draft_tokens=0)
+    own = asking(stop=jspec.stop_strings([text], LETTERS))
+    arrival = lookup.prefill(PARAMS, [1, 2, 3], one_a_round, processors=own)
+    state = lookup.insert(lookup.init(PARAMS), 0, arrival)
+    state = lookup.insert(state, 1, lookup.prefill(PARAMS, [4, 5], one_a_round))
+    state, output = lookup.generate(PARAMS, state, rounds=2)
+    assert output.counts.tolist() == [0, 2, 0] and state.lengths.tolist() == [2, 2, 0]
+    state, output = lookup.generate(PARAMS, state, rounds=2)
+    assert output.counts.tolist() == [0, 2, 0] and state.lengths.tolist() == [4, 4, 0]
+    state, output = lookup.generate(PARAMS, lookup.free(state, 0), rounds=2)
+    assert output.counts.tolist() == [0, 2, 0]
+    assert output.status.tolist() == [Status.FREE, Status.RUNNING, Status.FREE]
+
+
+def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends(lookup):
+    """However much it is: tokens without a text go on waiting with those before them."""
+    stop = jspec.stop_strings("ab", [b"a", b"b", b"c"] + [None] * 20)
+    for key in range(3, 9):
+        ask = dict(sampling=jspec.Sampling(1.0), key=key)
+        arrival = lookup.prefill(PARAMS, [3, 4], limits=40, processors=asking(stop=stop), **ask)
+        state, told = lookup.insert(lookup.init(PARAMS), 0, arrival), []
+        while not state.done.all():
+            state, output = lookup.generate(PARAMS, state, rounds=2)
+            told += output.tokens[0, : output.counts[0]].tolist()
+        want = jspec.decode(MODEL, PARAMS, [[3, 4]], max_new_tokens=40, processors=stop, **ask)
+        assert told == want.tokens[0, : want.lengths[0]].tolist()
+
+
+def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup):
+    """A next turn goes on from there, under penalties that count what is left."""
+    ask = dict(processors=processors.repetition_penalty(1.5), max_new_tokens=8)
+
+    def alone(text):
+        prompt = [text + [0] * (8 - len(text))]
+        return jspec.decode(MODEL, PARAMS, prompt, [len(text)], **ask).tokens[0].tolist()
+
+    whole = alone([1, 2, 3])
+    for kept in (0, 3):
+        text = b"".join(LETTERS[token] for token in whole[kept : kept + 2]).decode()
+        own = asking(1.5, jspec.stop_strings([text], LETTERS))
+        arrival = lookup.prefill(PARAMS, [1, 2, 3], processors=own)
+        state = lookup.insert(lookup.init(PARAMS), 1, arrival)
+        while not state.done.all():
+            state, _ = lookup.generate(PARAMS, state, rounds=2)
+        assert state.lengths.tolist() == [0, kept, 0]
+        assert jspec.Status(int(state.status[1])) == Status.STOP
+        next_turn = dict(limits=8, processors=asking(1.5), earlier=lookup.take(state, 1))
+        state = lookup.insert(state, 0, lookup.prefill(PARAMS, [4, 5], **next_turn))
+        while not state.done.all():
+            state, _ = lookup.generate(PARAMS, state, rounds=2)
+        assert state.out[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
+
+
+def test_what_a_drafter_knows_of_a_row_goes_with_it(lookup):
+    """The rounds are those of the text alone: looked up in it, and in no other row's."""
+    prompt = np.resize([3, 1, 4], 11)
+    other = lookup.prefill(PARAMS, np.resize([9, 8], 9), limits=20)
+    state = lookup.insert(lookup.init(PARAMS), 0, other)
+    state, _ = lookup.generate(PARAMS, state, rounds=2)
+    state = lookup.insert(state, 1, lookup.prefill(PARAMS, prompt, limits=20))
+    while not state.done.all():
+        state, _ = lookup.generate(PARAMS, state, rounds=2)
+    one = jspec.decode(MODEL, PARAMS, prompt[None], drafter=LOOKUP, max_new_tokens=20, limits=[20])
+    assert (state.out[1, :20] == one.tokens[0]).all()
+    assert (state.stats.histogram[1] == one.stats.histogram[0]).all()
+    assert one.stats.num_accepted_tokens[0] > 0
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return requests(14)
+
+
+@pytest.fixture(scope="module")
+def wanted(asked):
+    return alone(asked)
+
+
+def equal(found, wanted, skipped=()):
+    tokens, ended = found
+    kinds = set()
+    for number in range(len(wanted.lengths)):
+        if number in skipped:
+            continue
+        there = slice(0, int(wanted.lengths[number]))
+        assert tokens[number][0] == wanted.tokens[number, there].tolist(), number
+        assert ended[number] == (wanted.status[number], wanted.stop_bytes[number]), number
+        if reads_logprobs(number):
+            known = wanted.logprobs.emitted[number, there]
+            np.testing.assert_allclose(tokens[number][1], known, rtol=1e-5, atol=1e-6)
+        kinds.add(int(wanted.status[number]))
+    return kinds
+
+
+def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for(
+    engine, asked, wanted
+):
+    """Prompts in pieces, penalties, grammars, stops, log-probabilities; some are given up."""
+    given_up, known = {2, 5}, None
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        kinds = equal(serve(engine, asked, rng, given_up), wanted, given_up)
+        assert {Status.EOS, Status.STOP, Status.LIMIT} <= kinds
+        programs = engines._prefill._cache_size(), _step._cache_size()
+        programs += rows.insert._cache_size(), rows.free._cache_size()
+        assert known in (None, programs), "another request compiled something"
+        known = programs
+
+
+def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
+    changed = [*asked[:5], asked[5] | dict(id=asked[5]["id"] + 1), *asked[6:]]
+    with pytest.raises(AssertionError):
+        equal(serve(engine, changed, np.random.default_rng(0)), wanted)
+
+
+@pytest.mark.slow
+def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
+    """What `take` copies is gone on from, also by several requests, and stays as it was."""
+    engine, weights = engine
+    read_by = partial(engine.prefill, PARAMS, drafter_params=weights)
+    begun = read_by([5, 3, 9, 1], limits=0)
+    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:], None, None, None]
+    state = engine.init(PARAMS, weights)
+    for row, rest in enumerate(([7, 2], [4])):
+        whole = dict(limits=6, processors=penalty, sampling=jspec.Sampling(1.0), key=row, id=row)
+        arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
+        state = engine.insert(state, row, arrival)
+        state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
+        state, output = engine.generate(PARAMS, state, drafter_params=weights)
+        assert output.tokens[row].tolist() == output.tokens[2].tolist()
+    # The next turn: behind the answer of row 1 comes another question.
+    answer = state.out[1, :6].tolist()
+    turn = dict(limits=5, processors=penalty)
+    state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
+    state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
+    state, output = engine.generate(PARAMS, state, drafter_params=weights)
+    assert output.tokens[0].tolist() == output.tokens[2].tolist()
+    assert output.counts.tolist() == [5, 0, 5]
+
+
+def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
+    for waiting, ran in ((False, 9), (True, 3)):
+        state = plain.init(PARAMS)
+        for row, limit in enumerate((3, 9)):
+            state = plain.insert(state, row, plain.prefill(PARAMS, [1, 2], limits=limit))
+        state, output = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
+        assert output.counts.tolist() == [3, ran]
+        if waiting:  # and goes on, though that row is still there
+            state, output = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
+            assert output.counts.tolist() == [0, 6]
+    assert plain.generate(PARAMS, plain.free(state, 0), rounds=20)[1].status.tolist() == [
+        Status.FREE, Status.LIMIT,
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
+    """And so are masks and penalties, which the other tests would miss."""
+    one = asked[2] | dict(limits=jspec.Limits(LIMIT, 2), eos=[])
+    made, weights = engine
+    for reads in (False, True):
+        own = [*one["processors"][:4], None, processors.logprobs(2) if reads else None]
+        arrival = read(engine, one | {"processors": own})
+        state = made.insert(made.init(PARAMS, weights), 1, arrival)
+        _, output = made.generate(PARAMS, state, drafter_params=weights, rounds=2)
+        taken = np.asarray(output.logprobs.emitted[1, : int(output.counts[1])])
+        assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
+
+
+def test_memory_is_known_before_it_is_taken(engine):
+    engine, weights = engine
+    said = engine.memory(PARAMS, weights)
+    state = engine.init(PARAMS, weights)
+    taken = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert sum(said.values()) == taken
+    assert said["memory"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.memory))
+
+
+WRONG = [
+    (lambda e, s: e.insert(s, 3, e.prefill(PARAMS, [1])), "slot is 3; pass an integer"),
+    (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is no state of one row"),
+    (
+        lambda e, s: e.insert(s, 0, jspec.prefill(MODEL, PARAMS, [[1]], max_new_tokens=9)),
+        "the arrival holds other things than the engine's rows",
+    ),
+    (
+        lambda e, s: e.insert(s, 0, jspec.Engine(MODEL, 2, 40).prefill(PARAMS, [1])),
+        "the arrival's row holds 40 tokens and the engine's hold 48",
+    ),
+    (lambda e, s: e.prefill(PARAMS, [1] * 49), "the prompt has 49 tokens and a row"),
+    (lambda e, s: e.prefill(PARAMS, []), "the prompt is empty; pass at least one"),
+    (lambda e, s: e.prefill(PARAMS, [[1], [2, 3]]), "prompt is .*lists of equal length"),
+    (lambda e, s: e.prefill(PARAMS, [2**32 + 1]), r"is token 4294967297, outside"),
+    (lambda e, s: e.prefill(PARAMS, [1], eos=2**32 + 3), "eos holds"),
+    (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
+    (
+        lambda e, s: e.prefill(PARAMS, [1], processors=BOUND, eos=END),
+        "the request has 1 processors and the engine 0; pass one for each",
+    ),
+    (
+        lambda e, s: e.prefill(PARAMS, [1], eos=list(range(9))),
+        "eos has 9 tokens and a row has room for 8; make the engine with num_end_tokens=9",
+    ),
+    (
+        lambda e, s: e.prefill(PARAMS, [1], jspec.Limits(draft_tokens=-1)),
+        r"draft_tokens\[0\] is -1, outside 0",
+    ),
+    (
+        lambda e, s: e.prefill(PARAMS, [1], limits=49),
+        "limits is 49; pass an integer in 0 .. 48",
+    ),
+    (lambda e, s: e.generate(PARAMS, s, rounds=0), "rounds is 0"),
+    (lambda e, s: e.init(None), "params is None"),
+    (
+        lambda e, s: e.prefill(PARAMS, [1], processors=PROCESSORS),
+        "the request has 3 processors and the engine 0",
+    ),
+]
+
+
+def test_what_does_not_fit_is_one_sentence(plain):
+    refusals.check(WRONG, lambda call: call(plain, plain.init(PARAMS)))
+
+
+def test_processors_of_a_request_are_the_engines():
+    engine = jspec.Engine(MODEL, 2, SLOTS, processors=[processors.logit_bias({}, capacity=8)])
+    fits = [processors.logit_bias(dict.fromkeys(range(7), 1.0), capacity=8)]
+    engine.insert(engine.init(PARAMS), 0, engine.prefill(PARAMS, [1], processors=fits))
+    large = [processors.logit_bias(dict.fromkeys(range(9), 1.0))]
+    with pytest.raises(jspec.InputError, match=r"has shape .*12.* has room for .*8"):
+        engine.prefill(PARAMS, [1], processors=large)
+    with pytest.raises(jspec.InputError, match="a processor is min_tokens and the engine has bias"):
+        engine.prefill(PARAMS, [1], processors=[processors.min_tokens(2)])
+
+
+def test_what_is_too_large_for_its_room_is_refused(engine):
+    engine, weights = engine
+    many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
+    with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):
+        engine.prefill(
+            PARAMS, [1], drafter_params=weights, processors=[*PROCESSORS, many, None, None], eos=END
+        )
+    with pytest.raises(jspec.InputError, match="capacity is 49"):
+        jspec.Engine(MODEL, 2, 49)
+    with pytest.raises(jspec.InputError, match="drafter is <class"):
+        jspec.Engine(MODEL, 2, 9, jspec.PromptLookup)
+    with pytest.raises(jspec.InputError, match="num_slots is 0"):
+        jspec.Engine(MODEL, 0, 9)
+    for asked, said in (
+        (dict(processors=STOPS[0]), r"holds stop strings, \('e', 'h', 'o'\); give it jspec.gramma"),
+        (dict(processors=BOUND), "holds Grammar of .*; give it jspec.grammar.Capacity"),
+        (dict(processors=[[None]]), "each request its own; a list has no place in an engine"),
+        (dict(processors=5), "processors is 5; pass what jspec.processors, jspec.grammar and"),
+    ):
+        with pytest.raises(jspec.InputError, match=said):
+            jspec.Engine(MODEL, 2, 9, **asked)
+    assert len(jspec.Engine(MODEL, 2, 9, processors=processors.min_tokens(0)).processors) == 1
+
+
+@pytest.mark.slow
+def test_a_real_models_rows(tmp_path):
+    """A transformer's cache and a draft model's: the tokens and the rounds of `decode`."""
+    model, draft = tiny.model(), tiny.draft()
+    params, weights = tiny.params(model), tiny.params(draft)
+    drafter = jspec.SpeculativeDecoding(draft, num_speculative_tokens=3)
+    engine = jspec.Engine(model, num_slots=2, capacity=64, drafter=drafter)
+    state = engine.init(params, weights)
+    for row, length in ((1, 8), (0, 2)):
+        prompt = tiny.PROMPTS[1 - row, :length]
+        arrival = engine.prefill(params, prompt, drafter_params=weights, limits=12)
+        state = engine.insert(state, row, arrival)
+        state, _ = engine.generate(params, state, drafter_params=weights, rounds=1)
+    state, output = engine.generate(params, state, drafter_params=weights, rounds=20)
+    wanted = jspec.decode(
+        model, params, tiny.PROMPTS[[1, 0]], [2, 8], drafter=drafter, drafter_params=weights,
+        max_new_tokens=12,
+    )  # fmt: skip
+    assert (state.out[:, :12] == wanted.tokens).all()
+    assert (output.stats.histogram == wanted.stats.histogram).all()
+
+
+def test_a_row_verifies_as_many_nodes_as_it_asked_for():
+    """The best of the tree, or the first of a tree without values; and the tokens stay."""
+    paths = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0), (1, 0))
+    tree = jspec.Template(paths).fill(jax.numpy.array([[9, 1, 2, 3, 4, 5, 6]] * 4))
+    values = np.array([[1, 0.5, 0.9, 0.5, 0.1, 0.8, 0.4]] * 4)
+    by_value = [[0], [0, 2, 5], [0, 1, 2, 3, 5], [*range(7)]]
+    first = [[0], [0, 1, 2], [0, 1, 2, 3, 4], [*range(7)]]
+    sanitized = jax.jit(lambda tree, root, most: jspec.round.sanitize(tree, root, most=most))
+    for value, wanted in ((jax.numpy.asarray(values), by_value), (None, first)):
+        root, most = (jax.numpy.array(given) for given in ([7] * 4, [0, 2, 4, 99]))
+        kept = sanitized(tree.replace(value=value), root, most).valid
+        assert [np.flatnonzero(row).tolist() for row in kept] == wanted
+    cut = jspec.decode(
+        MODEL, PARAMS, [[1, 2, 1, 2, 1]] * 3, max_new_tokens=12, drafter=LOOKUP,
+        limits=jspec.Limits(draft_tokens=[0, 1, 4]),
+    )  # fmt: skip
+    assert (cut.tokens == cut.tokens[0]).all(), "the first row is decoded plainly"
+    drafted, drafts = cut.stats.num_draft_tokens, cut.stats.num_drafts
+    assert drafted[0] == 0 < drafted[1] == drafts[1]
+    assert drafted[2] > drafts[2]
+
+
+def test_draws_that_are_verified_together_have_no_width_of_a_row():
+    model = tiny.model()
+    drafter = jspec.RSDC.published(tiny.draft(), branching=(2, 1))
+    with pytest.raises(jspec.InputError, match="draft_tokens came with RSDC, whose draws"):
+        jspec.prefill(
+            model, tiny.params(model), [[1]], drafter=drafter, key=0,
+            limits=jspec.Limits(draft_tokens=2), drafter_params=tiny.params(tiny.draft()),
+            sampling=jspec.Sampling(),
+        )  # fmt: skip

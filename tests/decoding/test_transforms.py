@@ -1,0 +1,132 @@
+"""`decode` taken whole by the transformations of JAX, on eight virtual devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from contract.methods import DRAFTERS
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import jspec
+
+LIMIT = 12
+BATCH = 8
+PROMPTS = np.tile(tiny.PROMPTS[:2], (4, 1))
+LENGTHS = np.tile(tiny.LENGTHS[:2], 4)
+ROWS = np.arange(BATCH)
+SAMPLING = jspec.Sampling(temperature=0.9, top_p=0.9)
+
+
+@pytest.fixture(scope="module")
+def target():
+    model = tiny.model(num_layers=1)
+    return model, tiny.params(model)
+
+
+@pytest.fixture(scope="module")
+def generate(target):
+    model, _ = target
+    drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([3, 1]))
+
+    def call(params, prompt, lengths, rows, key):
+        result = jspec.decode(
+            model, params, prompt, lengths, drafter=drafter, max_new_tokens=LIMIT,
+            sampling=SAMPLING, key=key, ids=rows,
+        )  # fmt: skip
+        return result.tokens, result.lengths
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def want(target, generate):
+    return np.asarray(generate(target[1], PROMPTS, LENGTHS, ROWS, jax.random.key(0))[0])
+
+
+def data_mesh():
+    # Explicit axes (sharding in types, the default of make_mesh) would ask the model for them.
+    return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+
+
+def test_jit(target, generate, want):
+    tokens, _ = jax.jit(generate)(target[1], PROMPTS, LENGTHS, ROWS, jax.random.key(0))
+    np.testing.assert_array_equal(tokens, want)
+
+
+@pytest.mark.slow
+def test_pmap(target, generate, want):
+    devices = jax.device_count()
+    split = [x.reshape(devices, -1, *x.shape[1:]) for x in (PROMPTS, LENGTHS, ROWS)]
+    tokens, _ = jax.pmap(generate, in_axes=(None, 0, 0, 0, None))(
+        target[1], *split, jax.random.key(0)
+    )
+    np.testing.assert_array_equal(tokens.reshape(want.shape), want)
+
+
+def test_shard_map(target, generate, want):
+    mesh = data_mesh()
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+    sharded = jax.jit(
+        jax.shard_map(
+            generate,
+            mesh=mesh,
+            in_specs=(whole, rows, rows, rows, whole),
+            out_specs=(rows, rows),
+        )
+    )
+    tokens, _ = sharded(target[1], PROMPTS, LENGTHS, ROWS, jax.random.key(0))
+    np.testing.assert_array_equal(tokens, want)
+
+
+# One of each kind of loop, and the kinds that compile for more than a second are slow.
+LOOPS = ["lookahead", "rest", "spectr"] + [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("dyspec", "lyanna_separate", "mixture")
+]
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_shard_map_finds_no_fault_with_any_drafter(target, name):
+    """Its check of what varies between devices, which happens while it traces: no loop may begin
+    with a constant.
+    """
+    drafter, weights = DRAFTERS[name]
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+
+    def call(params, weights, prompt, lengths, ids):
+        return jspec.decode(
+            target[0], params, prompt, lengths, drafter=drafter, drafter_params=weights,
+            max_new_tokens=6, sampling=SAMPLING, key=0, ids=ids,
+        ).tokens  # fmt: skip
+
+    sharded = jax.shard_map(
+        call, mesh=data_mesh(), in_specs=(whole, whole, rows, rows, rows), out_specs=rows
+    )
+    arrays = (jnp.asarray(PROMPTS, jnp.int32), jnp.asarray(LENGTHS), jnp.asarray(ROWS))
+    assert jax.eval_shape(sharded, target[1], weights, *arrays).shape == (BATCH, 6)
+
+
+def test_a_sharded_batch_stays_sharded(target, generate, want):
+    mesh = data_mesh()
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    prompt, lengths, rows = (jax.device_put(x, sharding) for x in (PROMPTS, LENGTHS, ROWS))
+    tokens, _ = generate(target[1], prompt, lengths, rows, jax.random.key(0))
+    np.testing.assert_array_equal(tokens, want)
+    assert tokens.sharding.is_equivalent_to(sharding, tokens.ndim)
+
+
+@pytest.mark.slow  # test_artefact.py exports quickly
+def test_export(target, generate, want):
+    def call(params, prompt, lengths, rows, data):
+        return generate(params, prompt, lengths, rows, jax.random.wrap_key_data(data))
+
+    arguments = (
+        target[1],
+        jnp.asarray(PROMPTS, jnp.int32),
+        jnp.asarray(LENGTHS, jnp.int32),
+        jnp.asarray(ROWS, jnp.int32),
+        jax.random.key_data(jax.random.key(0)),
+    )
+    blob = jax.export.export(jax.jit(call))(*arguments).serialize()
+    tokens, _ = jax.export.deserialize(blob).call(*arguments)
+    np.testing.assert_array_equal(tokens, want)

@@ -1,0 +1,138 @@
+"""A drafter's memory on disk: what rows share comes back, and what does not fit is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import refusals
+from safetensors.numpy import save_file
+
+import jspec
+from jspec.testing.prefix_lm import PrefixLM
+
+MODEL = PrefixLM()
+PARAMS = MODEL.init()
+SIZE = MODEL.vocab_size
+TREE = jspec.tree.branching([2, 1])
+DRAFTERS = {
+    "matrix": (jspec.TokenRecycling(SIZE, TREE), None),
+    "past": (jspec.Suffix(num_speculative_tokens=4, capacity=64), None),
+    "widths": (
+        jspec.adaptive(
+            jspec.merge(
+                jspec.DynamicTokenRecycling(SIZE, 4),
+                jspec.Suffix(4, capacity=64),
+                num_speculative_tokens=4,
+            ),
+            (0, 4),
+        ),
+        jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 5: 1.01})),
+    ),
+}
+
+
+def run(name, state=None):
+    drafter, params = DRAFTERS[name]
+    return jspec.decode(
+        MODEL, PARAMS, [[1, 2, 3, 1, 2]], drafter=drafter, drafter_params=params,
+        drafter_state=state, max_new_tokens=30,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_start_from_disk_is_a_hot_start(tmp_path, name):
+    drafter, _ = DRAFTERS[name]
+    cold = run(name)
+    jspec.memory_file.save(tmp_path / "new" / "memory", drafter, cold.drafter_state, "toy")
+    known = jspec.memory_file.load(tmp_path / "new" / "memory", drafter, "toy")
+    hot, loaded = run(name, cold.drafter_state), run(name, known)
+    for ours, theirs in zip(*map(jax.tree.leaves, (loaded, hot)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert loaded.stats.num_rounds[0] < cold.stats.num_rounds[0]
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["memory"]
+
+
+def test_other_numbers_of_nodes_share_a_memory(tmp_path):
+    jspec.memory_file.save(tmp_path / "m", DRAFTERS["past"][0], run("past").drafter_state)
+    jspec.memory_file.load(tmp_path / "m", jspec.Suffix(num_speculative_tokens=9, capacity=64))
+
+
+def test_what_does_not_fit_is_one_sentence(tmp_path):
+    (matrix, _), (past, _) = DRAFTERS["matrix"], DRAFTERS["past"]
+    file, state = tmp_path / "m", run("matrix").drafter_state
+    jspec.memory_file.save(file, matrix, state, "smollm")
+    wrong = {
+        "is a memory of smollm and this is qwen": lambda: jspec.memory_file.load(
+            file, matrix, "qwen"
+        ),
+        "is a memory of TokenRecycling and does not fit this Suffix": lambda: (
+            jspec.memory_file.load(file, past, "smollm")
+        ),
+        r"its array is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here": (
+            lambda: jspec.memory_file.load(file, jspec.TokenRecycling(SIZE + 1, TREE), "smollm")
+        ),
+        "PromptLookup keeps nothing that outlives a call": lambda: jspec.memory_file.save(
+            file, jspec.PromptLookup(), ()
+        ),
+        "pass the drafter that it is of": lambda: jspec.memory_file.save(
+            file, DRAFTERS["widths"][0], state
+        ),
+        # A good file is not replaced by one that would be refused.
+        r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (
+            lambda: jspec.memory_file.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
+        ),
+        "the memory is no Suffix's": lambda: jspec.memory_file.save(
+            file, past, jspec.DynamicTokenRecycling(SIZE, 4).init(1, 8, None)
+        ),
+        "cannot be read as a drafter's memory": lambda: jspec.memory_file.load(
+            tmp_path / "none", matrix
+        ),
+    }
+    refusals.check((call, sentence) for sentence, call in wrong.items())
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(jspec.InputError, match="cannot be read"):
+        jspec.memory_file.load(file, matrix, "smollm")
+
+
+def test_a_memory_of_version_0_1_is_refused_by_name(tmp_path):
+    said = {"format": "jspec memory 1", "drafter": "TokenRecycling", "about": ""}
+    save_file({"": np.zeros((1, SIZE, 8), np.int32)}, tmp_path / "m", said)
+    with pytest.raises(jspec.InputError, match=r"m is a drafter's memory that jspec 0\.1 wrote"):
+        jspec.memory_file.load(tmp_path / "m", DRAFTERS["matrix"][0])
+
+
+def test_a_merged_matrix_has_the_lines_of_all_replicas():
+    drafter = jspec.TokenRecycling(4, jspec.tree.branching([1]), k=2)
+    first = jnp.array([[[1, 2], [0, 0], [3, 1], [0, 0]]])
+    second = jnp.array([[[3, 3], [2, 0], [0, 0], [0, 0]]])
+    merged = jspec.memory_file.merge(drafter, [first, second])
+    assert merged.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
+
+
+def test_a_merged_past_has_the_newest_of_all_replicas():
+    drafter = jspec.Suffix(num_speculative_tokens=2, capacity=8)
+    states = [
+        drafter.init(1, 16, None).replace(past=jnp.arange(10 * n, 10 * n + 8)) for n in (1, 2)
+    ]
+    merged = jspec.memory_file.merge(drafter, states)
+    past = merged.past.tolist()
+    assert past[1:4] == [15, 16, 17]
+    assert past[5:] == [25, 26, 27]
+    assert past[0] == past[4] < 0
+    drafter.init(3, 32, merged)  # a start for any number of rows
+
+
+def test_what_cannot_be_merged_is_refused():
+    cases = [
+        ((jspec.PromptLookup(), [jnp.zeros(3)]), "PromptLookup, whose memories cannot be merged"),
+        (
+            (
+                jspec.TokenRecycling(4, jspec.tree.chain(1), k=1),
+                [jnp.zeros((1, 4, 1), int), jnp.zeros((1, 5, 1), int)],
+            ),
+            r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]",
+        ),
+        ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "no memories of Suffix"),
+    ]
+    refusals.check(cases, lambda given: jspec.memory_file.merge(*given))

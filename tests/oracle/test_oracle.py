@@ -1,0 +1,309 @@
+"""The oracle itself: hand-worked cases, exact sums over all draws, and errors it must catch."""
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+
+import oracle
+
+# ---- sampling ------------------------------------------------------------------------------------
+
+
+def logs(*masses):
+    with np.errstate(divide="ignore"):
+        return np.log(np.array(masses, dtype=np.float64))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [0.1, 0.4, 0.3, 0.2]),
+        ({"temperature": 0}, [0, 1, 0, 0]),
+        ({"temperature": 0.5}, np.array([1, 16, 9, 4]) / 30),
+        ({"top_k": 2}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_k": 9}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_p": 0.69}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_p": 0.71}, [0, 4 / 9, 3 / 9, 2 / 9]),
+        ({"top_p": 0}, [0, 1, 0, 0]),
+        ({"min_p": 0.7}, [0, 4 / 7, 3 / 7, 0]),
+        ({"min_p": 1}, [0, 1, 0, 0]),
+        # 0.4 of all is too little for 0.55, but 4/7 of what top-k leaves is enough
+        ({"top_k": 2, "top_p": 0.55}, [0, 1, 0, 0]),
+        # 16/30 reaches 0.5 only after the temperature
+        ({"temperature": 0.5, "top_p": 0.5}, [0, 1, 0, 0]),
+        # 9/16 fails 0.6 only after the temperature
+        ({"temperature": 0.5, "min_p": 0.6}, [0, 1, 0, 0]),
+    ],
+)
+def test_each_filter_and_their_order(settings, expected):
+    probs = oracle.probabilities(logs(0.1, 0.4, 0.3, 0.2), **settings)
+    np.testing.assert_allclose(probs, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"temperature": 0}, [0]),
+        ({"top_k": 1}, [0, 2]),
+        ({"top_k": 3}, [0, 1, 2, 4]),
+        ({"top_p": 0.1}, [0, 2]),
+        ({"top_p": 0.7}, [0, 1, 2, 4]),
+        ({"min_p": 1}, [0, 2]),
+    ],
+)
+def test_ties_stay_together(settings, kept):
+    probs = oracle.probabilities([2.0, 1.0, 2.0, 0.0, 1.0], **settings)
+    assert np.flatnonzero(probs).tolist() == kept
+    assert probs.sum() == pytest.approx(1, abs=1e-15)
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        full = rng.dirichlet(np.ones(5))
+        top_p = rng.uniform()
+        kept = np.flatnonzero(oracle.probabilities(np.log(full), top_p=top_p)).tolist()
+        subsets = [list(s) for n in range(1, 6) for s in itertools.combinations(range(5), n)]
+        reaching = [s for s in subsets if full[s].sum() >= top_p]
+        assert len(kept) == len(reaching[0])
+        assert full[kept].sum() == max(full[s].sum() for s in reaching if len(s) == len(kept))
+
+
+def test_far_and_forbidden_logits_are_finite():
+    probs = oracle.probabilities([1e4, -1e4, -np.inf], temperature=1e-3, top_k=2, top_p=0.9)
+    assert probs.tolist() == [1, 0, 0]
+
+
+# ---- greedy decoding -----------------------------------------------------------------------------
+
+
+def random_model(vocab, seed, order=2):
+    """Logits that depend on the last `order` tokens: deterministic, and repetitive enough."""
+
+    def next_logits(tokens):
+        return np.random.default_rng([seed, *tokens[-order:]]).normal(size=vocab)
+
+    return next_logits
+
+
+def cycle(tokens, vocab=5):
+    """After t comes t + 1, round and round; the second best is t + 2, and so on."""
+    return -((np.arange(vocab) - tokens[-1] - 1) % vocab).astype(float)
+
+
+def test_greedy_ends_with_an_end_token_or_at_the_limit():
+    assert oracle.greedy(cycle, [1], 7) == [2, 3, 4, 0, 1, 2, 3]
+    assert oracle.greedy(cycle, [1], 7, eos={0, 4}) == [2, 3, 4]
+    assert oracle.greedy(cycle, [1], 2, eos={4}) == [2, 3]
+    assert oracle.greedy(cycle, [1], 0) == []
+
+
+# ---- Token Recycling -----------------------------------------------------------------------------
+
+
+def test_published_tree_is_sorted_prefix_closed_and_has_40_leaves():
+    template = oracle.TEMPLATE
+    assert len(template) == 80
+    assert template == sorted(template, key=lambda path: (len(path), path))
+    assert all(len(path) == 1 or path[:-1] in template for path in template)
+    # a node of rank r stands only beside its elder siblings
+    assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in template for path in template)
+    assert sum((*path, 0) not in template for path in template) == 40
+
+
+def test_tree_reads_the_parents_row_at_the_rank():
+    matrix = np.array([[0, 0], [2, 3], [4, 1], [1, 0], [0, 2]])
+    tokens, parents = oracle.token_recycling_tree(matrix, [(0,), (1,), (0, 0), (0, 1), (1, 0)], 1)
+    assert tokens == [1, 2, 3, 4, 1, 1]
+    assert parents == [-1, 0, 0, 1, 1, 2]
+
+
+def test_last_occurrence_in_bfs_order_decides_the_row():
+    before = np.zeros((4, 2), dtype=int)
+    after = oracle.token_recycling_update(before, [3, 0, 3], [[1, 2], [2, 1], [0, 3]])
+    assert after.tolist() == [[2, 1], [0, 0], [0, 0], [0, 3]]
+    assert not before.any()
+
+
+def test_token_recycling_by_hand():
+    """Chain of two drafts on the cycle 0 1 2 3 4, from zeros.
+
+    tree 1 0 0 -> 2;  2 0 1 -> 3;  3 0 1 -> 4;  4 0 1 -> 0 1 2;  2 3 4 -> 3 4 0, cut at the limit.
+    """
+    chain = [(0,), (0, 0)]
+    tokens, steps, matrix, histogram = oracle.token_recycling(cycle, [1], 8, k=1, template=chain)
+    assert tokens == [2, 3, 4, 0, 1, 2, 3, 4]
+    assert (steps, histogram) == (5, [0, 3, 1, 1])
+    assert matrix.tolist() == [[1], [2], [3], [4], [0]]
+
+
+def test_the_step_that_ends_the_row_updates_only_on_request():
+    """On the second step, tree 2 0 1, the row of 2 is first written."""
+    settings = dict(prompt=[1], limit=2, k=1, template=[(0,), (0, 0)])
+    assert oracle.token_recycling(cycle, **settings)[2].tolist() == [[1], [2], [0], [0], [0]]
+    updated = oracle.token_recycling(cycle, **settings, update_on_last=True)[2]
+    assert updated.tolist() == [[1], [2], [3], [0], [0]]
+
+
+def test_the_prompt_updates_only_on_request():
+    settings = dict(prompt=[3, 4, 0, 1, 2], limit=1, k=1, template=[(0,)])
+    assert not oracle.token_recycling(cycle, **settings)[2].any()
+    updated = oracle.token_recycling(cycle, **settings, update_on_prefill=True)[2]
+    assert updated.tolist() == [[1], [2], [0], [4], [0]]
+
+
+def test_token_recycling_equals_greedy():
+    for seed in range(4):
+        model = random_model(vocab=12, seed=seed)
+        expected = oracle.greedy(model, [1, 2, 3], 25, eos={seed})
+        tokens, steps, matrix, histogram = oracle.token_recycling(model, [1, 2, 3], 25, eos={seed})
+        assert tokens == expected
+        assert sum(n * count for n, count in enumerate(histogram)) == len(tokens)
+        assert sum(histogram) == steps and histogram[0] == 0 and len(histogram) == 8
+
+        again = oracle.token_recycling(model, [1, 2, 3], 25, eos={seed}, matrix=matrix)
+        assert again[0] == expected
+
+
+def test_a_hot_start_saves_steps():
+    model = partial(cycle, vocab=12)
+    cold = oracle.token_recycling(model, [1], 21)
+    hot = oracle.token_recycling(model, [1], 21, matrix=cold[2])
+    assert hot[0] == cold[0]
+    assert cold[1] > 3
+    assert hot[1] == 3 and hot[3][7] == 3  # seven tokens a step: six drafts and the bonus
+
+
+# ---- prompt lookup -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("context", "options", "draft"),
+    [
+        ([1, 2, 3, 9, 8, 1, 2, 3], {}, [9, 8, 1, 2, 3]),
+        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 2}, [9, 8]),
+        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 5, "full": True}, [9, 8, 1, 2, 3]),
+        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 6, "full": True}, []),
+        ([3, 7, 2, 3, 8, 2, 3, 9, 2, 3], {"num": 1}, [8]),  # longest first, then leftmost
+        ([3, 7, 2, 3, 8, 2, 3, 9, 2, 3], {"num": 1, "n_max": 1}, [7]),
+        ([3, 7, 6, 2, 3, 8, 2, 3], {"num": 4, "full": True}, [7, 6, 2, 3]),  # 2 3 ends too early
+        ([5, 6, 3, 7, 3], {"n_min": 2}, []),
+        ([4, 4, 4], {}, [4]),
+        ([1, 2, 3], {}, []),
+        ([1], {}, []),
+    ],
+)
+def test_prompt_lookup(context, options, draft):
+    assert oracle.prompt_lookup(context, **options) == draft
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_prompt_lookup_decode_equals_greedy(seed, full):
+    model = random_model(vocab=6, seed=seed, order=1)
+    expected = oracle.greedy(model, [1, 2, 3], 40, eos={seed})
+    tokens, steps, histogram = oracle.prompt_lookup_decode(
+        model, [1, 2, 3], 40, eos={seed}, num=4, full=full
+    )
+    assert tokens == expected
+    assert sum(n * count for n, count in enumerate(histogram)) == len(tokens)
+    assert sum(histogram) == steps
+
+
+def test_prompt_lookup_decode_by_hand():
+    """Five tokens from scratch, one more before 1 is seen again, then drafts of 3 and the bonus."""
+    tokens, steps, histogram = oracle.prompt_lookup_decode(cycle, [1], 13, num=3)
+    assert tokens == [2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+    assert (steps, histogram) == (7, [0, 5, 0, 0, 2])
+
+
+# ---- rules: verify/test_rules.py finds them lossless, and equal to those of the package ----------
+
+
+def distributions(count, seed=0):
+    """Pairs (p, q) on 3 or 4 tokens: with zeros, disjoint, equal, one-hot, and a sure draft."""
+    rng = np.random.default_rng(seed)
+    pairs = [
+        (np.array([0.5, 0.5, 0.0, 0.0]), np.array([0.0, 0.0, 0.3, 0.7])),
+        (np.array([0.2, 0.3, 0.5]), np.array([0.2, 0.3, 0.5])),
+        (np.array([0.0, 1.0, 0.0]), np.array([0.5, 0.2, 0.3])),
+        (np.array([0.5, 0.2, 0.3]), np.array([0.0, 1.0, 0.0])),
+    ]
+    for _ in range(count):
+        vocab = rng.integers(3, 5)
+        pair = rng.dirichlet(np.ones(vocab) / 2, size=2)
+        pair[rng.uniform(size=pair.shape) < 0.25] = 0
+        pair[np.arange(2), rng.integers(vocab, size=2)] += 0.1
+        p, q = pair / pair.sum(axis=1, keepdims=True)
+        pairs.append((p, q))
+    return pairs
+
+
+def error(rule, p, q, draws):
+    return np.abs(oracle.emitted_probs(rule, p, q, draws) - p).max()
+
+
+def test_accept_and_residual_are_distributions():
+    for p, q in distributions(40):
+        for rule in (oracle.recursive, oracle.multi_round, oracle.k_seq):
+            for children in itertools.product(range(len(p)), repeat=3):
+                accept, residual = rule(p, q, children)
+                assert accept.shape == (3,) and (0 <= accept).all() and (accept <= 1).all()
+                assert (residual >= 0).all()
+                assert residual.sum() == 0 or residual.sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_no_rule_beats_optimal_transport():
+    for p, q in distributions(40):
+        for num in (1, 2, 3):
+            best = oracle.optimal_acceptance(p, q, num) + 1e-12
+            assert oracle.acceptance(oracle.multi_round, p, q, oracle.draws_iid(q, num)) <= best
+            k_seq = oracle.acceptance(oracle.k_seq, p, q, oracle.draws_iid(q, num))
+            assert k_seq <= best
+            assert k_seq >= (1 - (1 - 1 / num) ** num) * best - 1e-9  # SpecTr, Theorem 2
+
+
+def test_coupled_token_follows_the_target_and_ignores_the_children():
+    rng = np.random.default_rng(0)
+    p = np.array([0.1, 0.0, 0.6, 0.3])
+    noises = rng.gumbel(size=(20_000, 4))
+    verdicts = [oracle.coupled(logs(*p), noise, [3, 1, 3]) for noise in noises]
+    share = np.bincount([token for token, _ in verdicts], minlength=4) / len(noises)
+    assert np.abs(share - p).max() < 5 * np.sqrt(0.25 / len(noises))
+    assert all(child == (0 if token == 3 else -1) for token, child in verdicts)
+
+
+def test_a_coupled_child_is_kept_as_often_as_a_point_mass():
+    p = np.array([0.1, 0.0, 0.6, 0.3])
+    accept, residual = oracle.deterministic_proposal(p, [3, 1, 3])
+    np.testing.assert_allclose(accept, [0.3, 0, 0], atol=1e-15)
+    np.testing.assert_allclose(residual, [1 / 7, 0, 6 / 7, 0], atol=1e-15)
+
+
+# ---- negative controls: what is wrong must show; verify/test_rules.py has the others -------------
+
+
+def changed(draws, change):
+    """The draws after `change` has dropped some of the children."""
+    return [(tuple(change(children)), weight) for children, weight in draws]
+
+
+# Where refusing one child leaves the residual on one token, most mistakes cancel; not so here.
+P, Q = np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1])
+
+
+def test_children_dropped_for_their_own_probability_are_caught():
+    """Whether a sibling exists may depend on those before it, never on itself (DySpec, errata)."""
+
+    def by_itself(children):
+        return [child for child in children if Q[child] >= 0.2]
+
+    def by_those_before(children):
+        return [c for i, c in enumerate(children) if 1 - sum(Q[list(children[:i])]) >= 0.5]
+
+    draws = oracle.draws_swor(Q, 3)
+    assert {len(children) for children, _ in changed(draws, by_those_before)} == {1, 2, 3}
+    assert error(oracle.recursive, P, Q, changed(draws, by_those_before)) < 1e-12
+    assert error(oracle.recursive, P, Q, changed(draws, by_itself)) > 0.05

@@ -1,0 +1,414 @@
+"""The oracle of sampled trees: cases by hand, exact sums over all draws, and what must fail.
+
+Losslessness is a finite sum: over every tree that the draws can give, every uniform of the walk,
+and what the target adds, the joint distribution of two tokens is the target's. Three tokens in the
+vocabulary.
+"""
+
+import itertools
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+import oracle
+
+VOCAB, DEPTH = 3, 2
+EXACT = 1e-12
+
+
+def model(seed, zeros=0.0):
+    """prefix -> distribution: anew for each prefix, some tokens impossible."""
+
+    @cache
+    def probs(prefix):
+        rng = np.random.default_rng([seed, len(prefix), *prefix])
+        mass = rng.dirichlet(np.ones(VOCAB))
+        mass[rng.uniform(size=VOCAB) < zeros] = 0
+        mass[rng.integers(VOCAB)] += 0.05
+        return mass / mass.sum()
+
+    return probs
+
+
+# (p, q): both with all tokens possible, then with gaps in the one, the other, and both.
+PAIRS = [
+    (model(0), model(1)),
+    (model(2, zeros=0.4), model(3)),
+    (model(4), model(5, zeros=0.4)),
+    (model(6, zeros=0.4), model(7, zeros=0.4)),
+]
+pairs = pytest.mark.parametrize(("p", "q"), PAIRS, ids=["full", "gaps-p", "gaps-q", "gaps-both"])
+
+
+def joint(p, prefix=()):
+    """The target's own distribution of the first tokens."""
+    if len(prefix) == DEPTH:
+        return np.ones(())
+    probs = p(prefix)
+    return np.stack([probs[token] * joint(p, (*prefix, token)) for token in range(VOCAB)])
+
+
+def error(trees, rule, p, q):
+    """Largest error of the joint distribution over all trees, each with its probability."""
+    assert sum(probability for _, probability in trees) == pytest.approx(1, abs=EXACT)
+    probs = sum(
+        probability * oracle.walk_distribution(tree, rule, p, q, DEPTH)
+        for tree, probability in trees
+    )
+    return np.abs(probs - joint(p)).max()
+
+
+def orders(q, factors=(VOCAB,) * 9):
+    return lambda prefix: oracle.draws_swor(q(prefix), factors[len(prefix)])
+
+
+def independent(q, factors):
+    return lambda prefix: oracle.draws_iid(q(prefix), factors[len(prefix)])
+
+
+def sequences(q, num):
+    """Every way to draw `num` independent sequences, as one draw at the root."""
+    single = [
+        (sequence, np.prod([q(sequence[:i])[token] for i, token in enumerate(sequence)]))
+        for sequence in itertools.product(range(VOCAB), repeat=DEPTH)
+    ]
+    return [
+        ([sequence for sequence, _ in drawn], np.prod([probability for _, probability in drawn]))
+        for drawn in itertools.product([pair for pair in single if pair[1] > 0], repeat=num)
+    ]
+
+
+def every_rsd_c(q, factors):
+    return oracle.every_tree(lambda ask: oracle.rsd_c(ask, factors), orders(q, factors))
+
+
+def every_specinfer(q, factors):
+    return oracle.every_tree(lambda ask: oracle.specinfer(ask, factors), independent(q, factors))
+
+
+def every_spectr(q, num):
+    return oracle.every_tree(lambda ask: oracle.spectr(ask(())), lambda _: sequences(q, num))
+
+
+def changed(trees, change):
+    """The same trees after `change(prefix, children)`; what hung below a lost child is lost."""
+
+    def rebuilt(tree):
+        children = oracle.children_of(tree)
+        return oracle.tree_of(lambda prefix: change(prefix, children.get(prefix, [])))
+
+    return [(rebuilt(tree), probability) for tree, probability in trees]
+
+
+# ---- by hand -------------------------------------------------------------------------------------
+
+
+def table(distributions):
+    return lambda prefix: np.array(distributions[prefix], dtype=float)
+
+
+HALVES = table(
+    {
+        (): [0.5, 0.25, 0.25],
+        (0,): [0.5, 0.25, 0.25],
+        (1,): [0.125, 0.125, 0.75],
+        (2,): [0.25, 0.5, 0.25],
+    }
+)
+ORDERS = {(): [1, 0, 2], (0,): [2, 0, 1], (1,): [2, 1, 0], (2,): [1, 0, 2]}
+
+
+def test_trees_are_breadth_first_and_equal_siblings_share_the_first_ones_children():
+    children = {(): [2, 0, 2], (2,): [1], (0,): [1, 1], (0, 1): [2]}
+    tokens, parents = oracle.tree_of(lambda prefix: children.get(prefix, ()))
+    assert tokens == [oracle.ROOT, 2, 0, 2, 1, 1, 1, 2]
+    assert parents == [-1, 0, 0, 0, 1, 2, 2, 5]
+    assert oracle.children_of((tokens, parents)) == children
+
+
+def test_a_tree_that_goes_on_below_the_second_of_equal_siblings_is_refused():
+    with pytest.raises(ValueError, match="later of two equal siblings"):
+        oracle.children_of(([oracle.ROOT, 2, 2, 1], [-1, 0, 0, 2]))
+
+
+def test_constant_branching_takes_the_first_of_each_order():
+    tokens, parents = oracle.rsd_c(ORDERS.__getitem__, [2, 1])
+    assert (tokens[1:], parents) == ([1, 0, 2, 2], [-1, 0, 0, 1, 2])
+
+
+def test_specinfer_keeps_repeats():
+    draws = {(): [1, 1, 0], (1,): [2, 2], (0,): [0, 1]}
+    tokens, parents = oracle.specinfer(draws.__getitem__, [3, 2])
+    assert (tokens[1:], parents) == ([1, 1, 0, 2, 2, 0, 1], [-1, 0, 0, 0, 1, 1, 3, 3])
+
+
+def test_sequences_share_their_beginnings():
+    tokens, parents = oracle.spectr([[1, 2, 0], [0, 2, 1], [1, 2, 1], [1, 0, 0]])
+    assert tokens[1:] == [1, 0, 1, 1, 2, 2, 0, 2, 0, 1, 0, 1]
+    assert parents == [-1, 0, 0, 0, 0, 1, 1, 1, 2, 5, 5, 7, 8]
+
+
+def test_dyspec_by_hand():
+    """The root's slot is worth 1 and gives token 1, of 1/4; the next, worth 3/4, token 0, of 1/2.
+    Below 0 then stand 1/2, which gives token 2, and 3/8, which gives 0. Then four slots tie at 1/4:
+    the root's third, which gives 2, and the first ones below 1, below 2 and below 0 0.
+    """
+    grown = [oracle.dyspec_greedy(HALVES, ORDERS.__getitem__, budget) for budget in range(8)]
+    children = [oracle.children_of(tree) for tree in grown]
+    assert children[:5] == [
+        {},
+        {(): [1]},
+        {(): [1, 0]},
+        {(): [1, 0], (0,): [2]},
+        {(): [1, 0], (0,): [2, 0]},
+    ]
+    assert children[5:] == [
+        {(): [1, 0, 2], (0,): [2, 0]},
+        {(): [1, 0, 2], (0,): [2, 0], (1,): [2]},
+        {(): [1, 0, 2], (0,): [2, 0], (1,): [2], (2,): [1]},
+    ]
+
+
+def test_a_threshold_keeps_the_slots_above_it():
+    def grown(threshold, budget=99):
+        return oracle.children_of(
+            oracle.dyspec_threshold(HALVES, ORDERS.__getitem__, threshold, budget)
+        )
+
+    assert grown(1.0) == {}
+    assert grown(0.75) == {(): [1]}
+    assert grown(0.25) == {(): [1, 0], (0,): [2, 0]}
+    assert grown(0.24, 6) == {(): [1, 0, 2], (1,): [2], (0,): [2, 0]}
+    assert grown(0.24, 5) == {(): [1, 0, 2], (1,): [2], (0,): [2]}  # cut breadth-first
+
+
+def test_a_threshold_tree_is_the_greedy_tree_of_its_size():
+    for seed in range(20):
+        q, rng = model(seed, zeros=0.2), np.random.default_rng(seed)
+
+        @cache
+        def order(prefix, q=q, rng=rng):
+            probs = q(prefix)
+            return rng.choice(VOCAB, np.count_nonzero(probs), replace=False, p=probs).tolist()
+
+        grown = oracle.dyspec_threshold(q, order, rng.uniform(0.02, 0.3), 10**6)
+        assert len(grown[0]) > 4
+        assert grown == oracle.dyspec_greedy(q, order, len(grown[0]) - 1)
+
+
+def test_drawing_stops_where_the_support_ends():
+    q = table({(): [0.5, 0, 0.5]} | {(i,): [0, 1, 0] for i in range(3)} | {(2, 1): [0, 1, 0]})
+    order = {(): [2, 0], (2,): [1], (0,): [1], (2, 1): [1]}.__getitem__
+    assert oracle.children_of(oracle.dyspec_greedy(q, order, 4)) == {
+        (): [2, 0],
+        (2,): [1],
+        (0,): [1],
+    }
+    assert oracle.children_of(oracle.rsd_c(order, [3, 2])) == {(): [2, 0], (2,): [1], (0,): [1]}
+
+
+# ---- losslessness, all randomness summed out ---------------------------------------------------
+
+
+@pairs
+def test_rsd_c_is_lossless(p, q):
+    for factors in [(1,), (2,), (3,), (1, 1), (2, 1), (2, 2), (3, 1), (1, 3)]:
+        assert error(every_rsd_c(q, factors), oracle.recursive, p, q) < EXACT
+
+
+@pairs
+def test_specinfer_is_lossless(p, q):
+    for factors in [(2,), (1, 1), (2, 1), (2, 2), (3, 2)]:
+        assert error(every_specinfer(q, factors), oracle.multi_round, p, q) < EXACT
+
+
+@pairs
+def test_recursive_rejection_of_independent_draws_is_lossless(p, q):
+    """A repeat is refused and changes nothing, and the first of each token come as draws without
+    replacement do: the repeats between them tell when a new token comes, not which.
+    """
+    assert error(every_specinfer(q, (3, 2)), oracle.recursive, p, q) < EXACT
+
+
+@pytest.mark.parametrize("num", [1, 2, 3])
+@pytest.mark.parametrize("rule", [oracle.k_seq, oracle.multi_round])
+@pairs
+def test_spectr_is_lossless(p, q, rule, num):
+    """The rule sees the sequences that still match: its K shrinks from level to level."""
+    assert error(every_spectr(q, num), rule, p, q) < EXACT
+
+
+@pairs
+def test_greedy_dyspec_is_lossless(p, q):
+    for budget in [1, 2, 3, 4, 6]:
+
+        def grown(ask, budget=budget):
+            return oracle.dyspec_greedy(q, ask, budget)
+
+        trees = oracle.every_tree(grown, orders(q))
+        assert error(trees, oracle.recursive, p, q) < EXACT
+
+
+@pairs
+def test_threshold_dyspec_is_lossless(p, q):
+    for threshold, budget in [(0.3, 8), (0.15, 4), (0.15, 5), (0.05, 6)]:
+
+        def grown(ask, threshold=threshold, budget=budget):
+            return oracle.dyspec_threshold(q, ask, threshold, budget)
+
+        trees = oracle.every_tree(grown, orders(q))
+        assert error(trees, oracle.recursive, p, q) < EXACT
+
+
+@pairs
+def test_rsd_s_is_lossless(p, q):
+    for width in [1, 2, 3, 4]:
+        assert error(oracle.every_beam(q, width, DEPTH), oracle.recursive, p, q) < EXACT
+
+
+@pairs
+def test_a_beam_longer_than_what_is_looked_at_is_lossless(p, q):
+    assert error(oracle.every_beam(q, 2, DEPTH + 1), oracle.recursive, p, q) < EXACT
+
+
+@pairs
+def test_point_masses_are_lossless_on_any_tree(p, q):
+    def rule(p, q, children):
+        return oracle.deterministic_proposal(p, children)
+
+    for tree in [
+        ([-1], [-1]),
+        ([-1, 1, 1, 0, 2], [-1, 0, 0, 0, 1]),
+        ([-1, 0, 1, 2], [-1, 0, 1, 2]),
+    ]:
+        assert error([(tree, 1.0)], rule, p, q) < EXACT
+
+
+# ---- stochastic beam search itself ---------------------------------------------------------------
+
+
+def gumbel(rng):
+    @cache
+    def noise(prefix):
+        return rng.gumbel(size=VOCAB)
+
+    return noise
+
+
+def test_a_parents_value_is_the_largest_of_its_childrens():
+    """Kool et al. 2019, section 4.1; the root's is 0 by choice."""
+    for zeros in [0.0, 0.4]:
+        q, noise = model(1, zeros), gumbel(np.random.default_rng(0))
+        values = {(): 0.0}
+        for length in range(1, 5):
+            deeper = oracle.sequence_values(q, noise, length)
+            for prefix, value in values.items():
+                below = [deeper[child] for child in deeper if child[:-1] == prefix]
+                assert max(below) == pytest.approx(value, abs=EXACT)
+            values = deeper
+
+
+def test_the_order_of_whole_sequences_decides_the_tree():
+    """The pruned search finds, level by level, the first different beginnings in that order."""
+    for width in [1, 2, 3, 5]:
+        rng = np.random.default_rng(0)
+        for seed in range(20):
+            q, noise = model(seed, zeros=0.2), gumbel(rng)
+            values = oracle.sequence_values(q, noise, 3)
+            order = sorted(values, key=lambda sequence: -values[sequence])
+            children = {}
+            for depth in range(1, 4):
+                for prefix in list(dict.fromkeys(s[:depth] for s in order))[:width]:
+                    children.setdefault(prefix[:-1], []).append(prefix[-1])
+            assert oracle.children_of(oracle.rsd_s(q, noise, width, 3)) == children
+
+
+def test_trees_come_as_often_as_the_sum_over_orders_says():
+    q, rng, runs = model(1), np.random.default_rng(0), 3000
+    trees = dict(oracle.every_beam(q, 2, DEPTH))
+    seen = dict.fromkeys(trees, 0)
+    for _ in range(runs):
+        tokens, parents = oracle.rsd_s(q, gumbel(rng), 2, DEPTH)
+        seen[tuple(tokens), tuple(parents)] += 1
+    # Chi-squared; its mean is the number of trees less one, its deviation the root of twice that.
+    freedom = len(trees) - 1
+    far = sum(
+        (seen[tree] - runs * probability) ** 2 / (runs * probability)
+        for tree, probability in trees.items()
+    )
+    assert abs(far - freedom) < 4 * np.sqrt(2 * freedom)
+
+
+def test_unlikely_sequences_do_not_overflow():
+    def q(prefix):
+        return np.array([1e-300, 1e-200, 1 - 1e-200])
+
+    tokens, _ = oracle.rsd_s(q, lambda _: np.array([-2.0, 0.0, 5.0]), 4, 3)
+    assert len(tokens) == 1 + 3 + 4 + 4
+    assert np.isfinite(list(oracle.sequence_values(q, lambda _: np.zeros(3), 3).values())).all()
+
+
+# ---- negative controls: what is wrong must show --------------------------------------------------
+
+P, Q = PAIRS[0]
+
+
+def the_best(num, prefix, children):
+    """Those of the children that are among the `num` most probable nodes of the whole tree."""
+    nodes = [s for depth in (1, 2) for s in itertools.product(range(VOCAB), repeat=depth)]
+    value = {s: np.prod([Q(s[:i])[token] for i, token in enumerate(s)]) for s in nodes}
+    kept = sorted(nodes, key=lambda s: -value[s])[:num]
+    return [token for token in children if (*prefix, token) in kept]
+
+
+def recursive_on_repeats(p, q, children):
+    """Takes what is left of q from p once more for a repeat, which q has lost already."""
+    accept, _ = oracle.recursive(p, q, children)
+    for child in children:
+        p, q = np.maximum(p - q, 0), np.where(np.arange(VOCAB) == child, 0, q)
+        p, q = (probs / (probs.sum() or 1) for probs in (p, q))
+    return accept, p
+
+
+def once(children):
+    return list(dict.fromkeys(children))
+
+
+@pytest.mark.parametrize(
+    ("rule", "trees"),
+    [
+        pytest.param(
+            oracle.recursive,
+            lambda: changed(every_rsd_c(Q, (3, 3)), partial(the_best, 5)),
+            id="drawn nodes kept for their own value",
+        ),
+        pytest.param(
+            oracle.multi_round,
+            lambda: changed(every_specinfer(Q, (3, 2)), lambda _, children: once(children)),
+            id="repeats left out of independent draws",
+        ),
+        pytest.param(
+            oracle.multi_round,
+            lambda: every_rsd_c(Q, (2, 2)),
+            id="draws without replacement under multi-round",
+        ),
+        pytest.param(
+            oracle.k_seq,
+            lambda: every_rsd_c(Q, (2, 2)),
+            id="draws without replacement under K-SEQ",
+        ),
+        pytest.param(
+            recursive_on_repeats,
+            lambda: every_specinfer(Q, (3, 2)),
+            id="independent draws under recursive, which repeats change",
+        ),
+        pytest.param(
+            oracle.recursive,
+            lambda: changed(oracle.every_beam(Q, 2, DEPTH), lambda _, children: sorted(children)),
+            id="a beam's siblings in the order of their ids",
+        ),
+    ],
+)
+def test_what_is_wrong_shows(rule, trees):
+    assert error(trees(), rule, P, Q) > 0.04

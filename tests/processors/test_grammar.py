@@ -1,0 +1,297 @@
+"""Grammars in the loop by their definition: a token is allowed if some text goes on with it."""
+
+import itertools
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import refusals
+import tables
+import tiny
+
+import jspec
+from jspec.processors.grammar import automaton, masks
+from jspec.processors.grammar import compile as grammars
+from jspec.processors.grammar.compile import END, choices, json_schema, regex
+from jspec.types import Status
+
+# Tokens that begin and end anywhere; the last three have no text.
+TEXTS = [*"abcd", "ab", "bc", "cd", "abc", "dab", "bcd", "aa", "cc", "abcd", "d d", " ", "dd"]
+TOKENS = [text.encode() for text in TEXTS] + [None] * 7
+SIZE, LIMIT, EOS = len(TOKENS), 12, 22
+MODEL = tables.Table(SIZE, context=64)
+WEIGHTS = tables.logits(tables.distributions(np.random.default_rng(7), 1, SIZE, 2))
+LISTS = [["abcd", "abc", "ba", "ccda"], ["d", "dddddddd"], ["aab" * 4, "aab" * 3 + "cd"]]
+GRAMMARS = [choices(texts, TOKENS) for texts in LISTS]
+DRAFTER = jspec.merge(
+    jspec.JumpForward(num_speculative_tokens=3),
+    jspec.TokenRecycling(SIZE, jspec.tree.branching([2, 1])),
+)
+TEMPERATURES = np.array([0.0, 0.8, 1.5])
+CALL = dict(
+    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT, eos=EOS, key=2,
+    sampling=jspec.Sampling(temperature=TEMPERATURES),
+)  # fmt: skip
+
+
+def on_device(made):
+    return jax.tree.map(jnp.asarray, masks.Grammar.prepare([made], SIZE, np.array([[EOS]])))
+
+
+def of_nodes(grammars, tree):
+    return masks.of_nodes(grammars.automata, grammars.rows.states, tree, np.array([[EOS, -1]]))
+
+
+def next_logits(text):
+    return WEIGHTS[0][tuple([0, *text][-2:])]
+
+
+def check(result, grammars, **other):
+    for row, length in enumerate(tiny.LENGTHS):
+        texts = grammars[row]
+
+        def process(logits, prompt, output, texts=texts):
+            if texts is None:
+                return logits
+            return oracle.grammar(logits, output, TOKENS, {text.encode() for text in texts}, [EOS])
+
+        want, _ = oracle.plain(
+            next_logits, process, tables.chooser(TEMPERATURES[row], 2, row, SIZE),
+            tiny.PROMPTS[row, :length].tolist(), LIMIT, [EOS],
+        )  # fmt: skip
+        assert result.tokens[row, : result.lengths[row]].tolist() == want
+        if result.status[row] == Status.EOS and texts is not None:
+            text = b"".join(TOKENS[token] for token in want[:-1]).decode()
+            assert text in texts
+
+
+def test_tokens_are_those_of_plain_decoding_under_the_mask():
+    """A grammar of its own for each row, and none in one of them: one program."""
+    for turn in range(3):
+        order = [(row + turn) % 3 for row in range(3)]
+        texts = [None if place == 2 else LISTS[place] for place in order]
+        given = [None if place == 2 else GRAMMARS[place] for place in order]
+        result = jspec.decode(MODEL, WEIGHTS, **CALL, drafter=DRAFTER, processors=[given])
+        check(result, texts)
+        assert int(result.stats.num_accepted_tokens.sum()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drafter", "params"),
+    [
+        (jspec.Autoregressive(), None),
+        (jspec.JumpForward(), None),
+        (jspec.CoupledTree(tables.Table(SIZE), 8, max_depth=4, beam=4), WEIGHTS),
+        (
+            jspec.adaptive(
+                jspec.merge(*DRAFTER.drafters, num_speculative_tokens=5), widths=(0, 2, 5)
+            ),
+            jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 28: 1.0})),
+        ),
+    ],
+    ids=["plain", "forced", "draft_model", "adaptive"],
+)
+def test_they_are_the_same_for_other_drafters(drafter, params):
+    result = jspec.decode(
+        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, processors=[GRAMMARS]
+    )
+    check(result, LISTS)
+    states = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=GRAMMARS[0]))
+    assert states.processors[0].rows.states.shape == (3,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["RECURSIVE", "MULTI_ROUND", "BLOCK", "TRAVERSAL"])
+def test_rejection_sampling_has_the_masked_distribution(scheme):
+    """20,000 rows by a rule of the drafter's own, whose draft model knows no grammar."""
+    tokens, texts, rows = [b"a", b"b", b"ab", None], ["aab", "ab", "bb", "b"], 20_000
+    rng = np.random.default_rng(4)
+    target, draft = (tables.distributions(rng, 1, 4, 1) for _ in range(2))
+    model = tables.Table(4)
+    result = jspec.decode(
+        model, tables.logits(target), np.array([[1]] * rows), max_new_tokens=4, eos=3, key=0,
+        drafter=jspec.SpeculativeDecoding(model, 2, scheme=getattr(jspec.schemes, scheme)),
+        drafter_params=tables.logits(0.5 * target + 0.5 * draft), sampling=jspec.Sampling(),
+        processors=choices(texts, tokens),
+    )  # fmt: skip
+    assert (result.status == Status.EOS).all()
+    assert int(result.stats.num_accepted_tokens.sum()) > rows / 10
+    known = {text.encode() for text in texts}
+
+    def probs(output):
+        if output and output[-1] == 3:
+            return np.eye(4)[0]  # rows that have ended are filled with 0
+        logits = np.log(target[0][([1, *output])[-1]])
+        return oracle.probabilities(oracle.grammar(logits, output, tokens, known, [3]))
+
+    counts, wanted = np.zeros((4,) * 4), np.zeros((4,) * 4)
+    np.add.at(counts, tuple(np.asarray(result.tokens).T), 1)
+    for path in itertools.product(range(4), repeat=4):
+        probability, output = 1.0, []
+        for token in path:
+            ended = 3 in output
+            probability *= float(token == 0) if ended else probs(output)[token]
+            output.append(token)
+            if not probability:
+                break
+        wanted[path] = probability
+    assert tables.distance(counts, wanted) < 1
+
+
+def test_a_node_has_the_state_of_its_own_path():
+    """The negative control too: a node's mask is not its parent's."""
+    grammars = on_device(GRAMMARS[0])
+    tree = jspec.tree.chain(3).fill(np.array([[0, 0, 5, 3]]))  # root, a, bc, d
+    states, allowed = of_nodes(grammars, tree)
+    logits = np.zeros((1, 4, SIZE), np.float32)
+    found = np.asarray(masks.masked(grammars.automata, states, logits, np.array([[EOS, -1]])))
+    assert allowed.all()
+    known = {text.encode() for text in LISTS[0]}
+    for node, output in enumerate([[], [0], [0, 5], [0, 5, 3]]):
+        want = oracle.grammar(logits[0, node], output, TOKENS, known, [EOS])
+        np.testing.assert_array_equal(found[0, node], want)
+    assert (found[0, 0] != found[0, 1]).any() and (found[0, 1] != found[0, 2]).any()
+    wrong = tree.replace(tokens=np.array([[0, 0, 6, 3]]))  # "acd" is nowhere
+    _, allowed = of_nodes(grammars, wrong)
+    assert allowed.tolist() == [[True, True, False, False]]
+
+
+def test_the_longest_tokens_of_a_forced_text_are_drafted():
+    made = choices(["abcd", "abca"], TOKENS)
+    assert made.forced[0] == TEXTS.index("abc")
+    after = made.automaton.table[0, made.automaton.classes[TEXTS.index("abc")]]
+    assert made.forced[after] == -1
+    end = made.automaton.table[after, made.automaton.classes[3]]
+    assert made.forced[end] == END and made.accepting[end]
+
+
+def test_classes_have_the_columns_of_their_tokens():
+    """The table against a walk of every token from every state, byte by byte."""
+    rng = np.random.default_rng(0)
+    step = np.where(rng.uniform(size=(9, 256)) < 0.4, rng.integers(0, 9, (9, 256)), -1)
+    tokens = [bytes(rng.integers(0, 4, rng.integers(1, 4)).tolist()) for _ in range(200)] + [None]
+    made = automaton.read_tokens(step, tokens, "it", automaton.Bounds())
+    number = {origin: state for state, origin in enumerate(made.origins.tolist())}
+    for state, origin in enumerate(made.origins.tolist()):
+        for token, text in enumerate(tokens):
+            at = origin if text else -1
+            for byte in text or b"":
+                at = step[at, byte] if at >= 0 else -1
+            want = number[int(at)] if at >= 0 else -1
+            assert made.table[state, made.classes[token]] == want
+    assert made.table.shape[1] < len(set(tokens))
+
+
+def test_what_is_none_is_refused():
+    refusals.check([
+        (lambda: choices([], TOKENS), r"the choices are \[\]; pass a list of at least one"),
+        (lambda: choices("ab", TOKENS), "the choices are 'ab'; pass a list"),
+        (lambda: choices([""], TOKENS), "a choice is ''; pass text"),
+        (lambda: choices(["xyz"], TOKENS), "can be written with no tokens of this vocabulary"),
+        (lambda: choices(["abab" * 9], TOKENS, max_states=5), "has more than 5 states"),
+        (lambda: choices(["ab"], TOKENS, max_megabytes=0), "4 classes of tokens, 0 MB, and at m"),
+        (lambda: json_schema("{", TOKENS), "is no JSON"),
+        (lambda: json_schema("[]", TOKENS), "pass an object"),
+        (lambda: regex(3, TOKENS), "the regular expression is 3; pass text"),
+        (
+            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, processors=GRAMMARS[0]),
+            "row 0 has a grammar and no end token",
+        ),
+        (
+            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, eos=22, processors="a|b"),
+            r"processors is 'a\|b'; pass what jspec.processors, jspec.grammar",
+        ),
+    ])  # fmt: skip
+
+
+needs_outlines = pytest.mark.skipif(
+    not pytest.importorskip("importlib.util").find_spec("outlines_core"),
+    reason="regular expressions need pip install '.[grammar]'",
+)
+ASCII = [bytes([byte]) for byte in range(128)] + [b'{"', b'":', b'", "', b"name", b"tru", None]
+
+
+@needs_outlines
+@pytest.mark.parametrize("pattern", ["(a|bc){1,3}d?", "^a+(bd)?$", "d|[b-d]{2}|b", "(ab*c)*"])
+def test_a_regular_expression_allows_what_matches_it(pattern):
+    made = regex(pattern, TOKENS)
+    words = {
+        "".join(word)
+        for size in range(8)
+        for word in itertools.product("abcd", repeat=size)
+        if re.fullmatch(pattern, "".join(word))
+    }
+    grammars = on_device(made)
+    known = {word.encode() for word in words}
+    logits = np.zeros((1, 1, SIZE), np.float32)
+    for output in [[], [0], [5], [0, 5], [5, 0, 5], [0, 0, 0], [0, 3], [9], [7, 0], [1]]:
+        if not any(word.startswith("".join(TEXTS[t] for t in output)) for word in words):
+            continue
+        states = grammars.rows.states
+        for token in output:
+            states = masks.step(grammars.automata, states, np.array([token]))
+        found = masks.masked(grammars.automata, states[:, None], logits, np.array([[EOS]]))
+        want = oracle.grammar(logits[0, 0], output, TOKENS, known, [EOS])
+        np.testing.assert_array_equal(found[0, 0], want)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "ok": {"type": "boolean"},
+        "kind": {"enum": ["x", "yy"]},
+    },
+    "required": ["name", "ok", "kind"],
+}
+
+
+@needs_outlines
+@pytest.mark.slow
+def test_what_a_schema_allows_parses_and_fits():
+    size = len(ASCII)
+    model = tables.Table(size)
+    weights = np.random.default_rng(0).normal(size=(1, size, size)).astype(np.float32)
+    call = dict(
+        prompt=[[65]] * 6, max_new_tokens=120, eos=size - 1, key=1, sampling=jspec.Sampling(),
+        processors=json_schema(SCHEMA, ASCII),
+    )  # fmt: skip
+    plain = jspec.decode(model, weights, **call)
+    drafted = jspec.decode(model, weights, **call, drafter=jspec.JumpForward())
+    assert plain.tokens.tolist() == drafted.tokens.tolist()
+    assert int(drafted.stats.num_rounds.sum()) < 0.7 * int(plain.stats.num_rounds.sum())
+    for row, count in enumerate(plain.lengths.tolist()):
+        assert plain.status[row] == Status.EOS
+        found = json.loads(b"".join(ASCII[token] for token in plain.tokens[row, : count - 1]))
+        assert set(found) == set(SCHEMA["properties"]) and isinstance(found["ok"], bool)
+        assert len(found["name"]) <= 5 and found["kind"] in ("x", "yy")
+
+
+@needs_outlines
+def test_what_cannot_be_read_or_explodes_is_refused():
+    refusals.check([
+        (lambda: regex("a(", TOKENS), "'a\\(' has a parenthesis without its other one"),
+        (lambda: regex("a)|(b", TOKENS), "a parenthesis without its other one"),
+        (lambda: json_schema("[" * 100_000, TOKENS), "is nested too deep; make it flatter"),
+        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is no JSON"),
+        (lambda: regex("[a-d]{900}", TOKENS, max_states=99), "and at most 99 are allowed"),
+        (lambda: json_schema({"type": "nonsense"}, TOKENS), "has no automaton"),
+        (
+            lambda: regex("(a|b)*a(a|b){40}", TOKENS, max_seconds=1.0),
+            "explodes: its automaton took more than",
+        ),
+    ])  # fmt: skip
+
+
+def test_large_choices_are_refused_before_their_machine_is_built(monkeypatch):
+    def built(*_):
+        raise AssertionError("the machine was built")
+
+    monkeypatch.setattr(grammars, "ByteMachine", built)
+    with pytest.raises(jspec.InputError, match="has more than 64 states"):
+        choices(["abcd" * 100, "dcba" * 100], TOKENS, max_states=64)

@@ -1,0 +1,120 @@
+"""Log-probabilities against whole forward passes over the text, in float64."""
+
+import jax
+import numpy as np
+import oracle
+import pytest
+import tables
+import tiny
+
+import jspec
+from jspec.processors import logprobs
+from jspec.round import processing
+
+SIZE, LIMIT = 23, 12
+MODEL = tables.Table(SIZE, context=64)
+PROBS = tables.distributions(np.random.default_rng(5), 1, SIZE, 2)
+WEIGHTS = tables.logits(PROBS)
+LOOKUP = jspec.PromptLookup(num_speculative_tokens=3, whole=False)
+SAMPLING = jspec.Sampling(
+    temperature=np.array([0.0, 0.7, 1.3]), top_k=np.array([0, 6, 0]), top_p=np.array([1, 1, 0.8])
+)
+CALL = dict(
+    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, drafter=LOOKUP, max_new_tokens=LIMIT, key=1,
+    limits=[LIMIT, LIMIT, 5], sampling=SAMPLING,
+)  # fmt: skip
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def of_a_row(result, row, drawn_from):
+    """The expected log-probabilities along a row's text."""
+    text = tiny.PROMPTS[row, : tiny.LENGTHS[row]].tolist()
+    for token in np.asarray(result.tokens[row, : result.lengths[row]]).tolist():
+        logits = np.asarray(WEIGHTS[0][tuple([0, *text][-2:])], np.float64)
+        yield token, drawn_from(logits, row)
+        text.append(token)
+
+
+def raw(logits, row):
+    return log_softmax(logits)
+
+
+def processed(logits, row):
+    if SAMPLING.temperature[row] == 0:
+        return log_softmax(logits)
+    settings = (getattr(SAMPLING, name)[row] for name in ("temperature", "top_k", "top_p"))
+    with np.errstate(divide="ignore"):
+        return np.log(oracle.probabilities(logits, *settings))
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted"), [("raw_logprobs", raw), ("processed_logprobs", processed)]
+)
+def test_they_are_those_of_a_plain_forward(mode, wanted):
+    result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3, mode))
+    assert int(result.stats.num_accepted_tokens.sum()) > 0
+    found = jax.device_get(result.logprobs)
+    for row in range(3):
+        for place, (token, want) in enumerate(of_a_row(result, row, wanted)):
+            np.testing.assert_allclose(found.emitted[row, place], want[token], atol=1e-4)
+            best = found.top_tokens[row, place]
+            np.testing.assert_allclose(found.top[row, place], np.sort(want)[::-1][:3], atol=1e-4)
+            np.testing.assert_allclose(found.top[row, place], want[best], atol=1e-4)
+        assert not found.top[row, result.lengths[row] :].any()
+        assert not found.emitted[row, result.lengths[row] :].any()
+
+
+def test_raw_ones_are_not_those_drawn_from():
+    """The two differ where temperature or filters do anything, so neither test passes for both."""
+    result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3))
+    found = np.asarray(result.logprobs.emitted)
+    gaps = [
+        abs(found[row, place] - want[token])
+        for row in (1, 2)
+        for place, (token, want) in enumerate(of_a_row(result, row, processed))
+    ]
+    assert max(gaps) > 0.1
+
+
+def test_chunks_have_those_of_their_tokens():
+    whole = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3))
+    rows = [[], [], []]
+    for chunk in jspec.stream(MODEL, WEIGHTS, **CALL, processors=logprobs(3)):
+        for row, tokens in enumerate(chunk.tokens):
+            rows[row] += zip(
+                chunk.logprobs.emitted[row, : len(tokens)].tolist(),
+                chunk.logprobs.top_tokens[row, : len(tokens)].tolist(),
+                strict=True,
+            )
+    for row, found in enumerate(rows):
+        count = int(whole.lengths[row])
+        assert [one for one, _ in found] == whole.logprobs.emitted[row, :count].tolist()
+        assert [best for _, best in found] == whole.logprobs.top_tokens[row, :count].tolist()
+
+
+def test_none_are_kept_where_none_are_asked_for():
+    state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL))
+    assert state.processors == ()
+    state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=logprobs()))
+    assert processing.logprobs(state).top is None
+    with pytest.raises(jspec.InputError, match="logprobs is 24; pass an integer in 0"):
+        jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(24))
+    with pytest.raises(jspec.InputError, match="mode is 'logits'; pass 'raw_logprobs'"):
+        logprobs(1, "logits")
+
+
+@pytest.mark.slow
+def test_a_drafter_with_a_rule_of_its_own_has_them_too(target, next_logits):
+    drafter = jspec.SpeculativeDecoding(tiny.draft(), 3, scheme=jspec.schemes.RECURSIVE)
+    call = CALL | dict(drafter=drafter, drafter_params=tiny.params(tiny.draft()))
+    result = jspec.decode(*target, **call, processors=logprobs())
+    for row, length in enumerate(tiny.LENGTHS):
+        text = tiny.PROMPTS[row, :length].tolist()
+        for place, token in enumerate(result.tokens[row, : result.lengths[row]].tolist()):
+            want = log_softmax(next_logits(text))[token]
+            assert abs(float(result.logprobs.emitted[row, place]) - want) < 1e-4
+            text.append(token)

@@ -1,0 +1,173 @@
+"""Stop strings and stop tokens: where a row ends, and what is left of it."""
+
+import jax
+import numpy as np
+import pytest
+import refusals
+import tables
+
+import jspec
+from jspec.processors.grammar import stops
+from jspec.processors.grammar.stops import stop_strings
+from jspec.types import Status
+
+# Tokens that begin and end anywhere; the last two have no text.
+TEXTS = [*"abcd", "ab", "bc", "cd", "bca", "dab", "abcd", "aa", "cc", "é", "\n", "\n\n"]
+TOKENS = [text.encode() for text in TEXTS] + [b"\xc3", b"\xa9", None, None]
+SIZE, LIMIT, ROWS = len(TOKENS), 14, 4
+EOS = SIZE - 1
+MODEL = tables.Table(SIZE, context=64)
+PROBS = tables.distributions(np.random.default_rng(3), 1, SIZE, 1)
+WEIGHTS = tables.logits(PROBS)
+DRAFTER = jspec.PromptLookup(num_speculative_tokens=3, whole=False)
+CALL = dict(
+    prompt=[[0], [1], [2], [3]], max_new_tokens=LIMIT, drafter=DRAFTER, eos=EOS, key=0,
+    sampling=jspec.Sampling(temperature=np.array([0.0, 1.0, 1.5, 1.0])),
+)  # fmt: skip
+
+
+def cut(tokens, strings):
+    """The definition: (kept tokens, kept text, bytes of the last token that are cut, stopped)."""
+    text = b""
+    for place, token in enumerate(tokens):
+        text += TOKENS[token] or b""
+        ends = [
+            (text.index(string) + len(string), -len(string), text.index(string))
+            for string in strings
+            if string in text
+        ]
+        if ends:
+            begin = min(ends)[2]
+            kept, size = 0, 0
+            while size < begin or (kept <= place and not TOKENS[tokens[kept]] and size == begin):
+                size += len(TOKENS[tokens[kept]] or b"")
+                kept += 1
+            return tokens[:kept], text[:begin], size - begin, True
+    return tokens, text, 0, False
+
+
+def free(**options):
+    return jspec.decode(MODEL, WEIGHTS, **CALL, **options)
+
+
+def asking(*stop, **call):
+    return dict(CALL, **call, processors=[*stop, jspec.processors.logprobs(2)])
+
+
+CASES = {
+    "one": ["ca"],
+    "borders": ["bcda", "dd"],
+    "nested": ["abc", "c", "bcab"],
+    "overlap": ["aab", "ba"],
+    "bytes": ["é", "\n\n\n"],
+}
+
+
+# Automata of another size compile once more.
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("borders", "overlap")]
+
+
+@pytest.mark.parametrize("name", ["one", "nested", "bytes", *SLOW])
+def test_the_output_is_cut_before_the_first_stop_string(name):
+    strings = CASES[name]
+    made = stop_strings(strings, TOKENS)
+    for key in range(3):
+        whole = jspec.decode(MODEL, WEIGHTS, **asking(_NEVER) | dict(key=key))
+        found = jspec.decode(MODEL, WEIGHTS, **asking(made) | dict(key=key))
+        for row in range(ROWS):
+            count, plain = int(found.lengths[row]), int(whole.lengths[row])
+            kept, _, beyond, stopped = cut(
+                whole.tokens[row, :plain].tolist(), [string.encode() for string in strings]
+            )
+            assert found.tokens[row, :count].tolist() == kept
+            assert int(found.stop_bytes[row]) == beyond
+            status = Status.STOP if stopped else int(whole.status[row])
+            assert int(found.status[row]) == status
+            assert not found.tokens[row, count:].any()
+            assert not found.logprobs.emitted[row, count:].any()
+            assert not found.logprobs.top[row, count:].any()
+            np.testing.assert_array_equal(
+                found.logprobs.emitted[row, :count], whole.logprobs.emitted[row, :count]
+            )
+
+
+_NEVER = stop_strings("dcbabcdadcb", TOKENS)
+
+
+def test_a_stream_never_takes_a_token_back():
+    made = stop_strings(["bcda", "aab", "cab"], TOKENS)
+    stopped = 0
+    for key in range(6):
+        call = asking(made) | dict(key=key)
+        whole = jspec.decode(MODEL, WEIGHTS, **call)
+        rows = [[] for _ in range(ROWS)]
+        for chunk in jspec.stream(MODEL, WEIGHTS, **call):
+            for row, tokens in enumerate(chunk.tokens):
+                rows[row] += tokens
+                assert len(chunk.drafted[row]) == len(tokens)
+        for row in range(ROWS):
+            assert rows[row] == whole.tokens[row, : whole.lengths[row]].tolist()
+        stopped += int((whole.status == Status.STOP).sum())
+    assert stopped > 4
+
+
+def test_a_stop_comes_before_a_limit():
+    """The token that completes it is the last that the limit allows."""
+    long = jspec.decode(MODEL, WEIGHTS, **asking(_NEVER))
+    row = next(row for row in range(ROWS) if max(long.tokens[row, :3].tolist()) < len(TEXTS))
+    text = "".join(TEXTS[token] for token in long.tokens[row, :3].tolist())
+    limits, stop = np.full(ROWS, LIMIT), [None] * ROWS
+    limits[row], stop[row] = 3, stop_strings(text, TOKENS)
+    found = jspec.decode(MODEL, WEIGHTS, **asking(stop), limits=limits)
+    assert found.status[row] == Status.STOP and int(found.lengths[row]) == 0
+    others = [other for other in range(ROWS) if other != row]
+    assert found.tokens[np.array(others)].tolist() == long.tokens[np.array(others)].tolist()
+
+
+def test_stop_tokens_end_a_row():
+    whole = jspec.decode(MODEL, WEIGHTS, **asking(_NEVER))
+    third = [int(row[2]) for row in whole.tokens]
+    found = jspec.decode(
+        MODEL, WEIGHTS, **CALL, limits=jspec.Limits([14, 14, 3, 14], None, np.array(third)[:, None])
+    )
+    for row in range(ROWS):
+        first = whole.tokens[row].tolist().index(third[row]) + 1
+        assert found.status[row] == (Status.EOS if third[row] == EOS else Status.STOP)
+        assert int(found.lengths[row]) == first
+        assert found.tokens[row, :first].tolist() == whole.tokens[row, :first].tolist()
+
+
+def test_what_is_none_is_refused():
+    refusals.check([
+        (lambda: stop_strings("", TOKENS), "a stop string is ''; pass text of 1"),
+        (lambda: stop_strings([], TOKENS), "there are no stop strings"),
+        (lambda: stop_strings([3], TOKENS), "a stop string is 3"),
+        (lambda: stop_strings("a", "letters"), "tokenizer is 'letters'; pass a tokenizers.Tokeniz"),
+        (lambda: stop_strings("a", ["a"]), "the vocabulary has 'a'; pass the bytes of each token"),
+        (lambda: free(processors="a"), "processors is 'a'; pass what jspec.processors"),
+        (
+            lambda: free(processors=[[_NEVER]]),
+            "holds a list of 1 for 4 rows; pass what jspec.stop_strings makes for all",
+        ),
+        (
+            lambda: free(limits=jspec.Limits(stop_token_ids=SIZE)),
+            r"stop_token_ids holds 19, outside the vocabulary",
+        ),
+    ])  # fmt: skip
+
+
+def test_nothing_is_kept_where_nothing_is_asked_for():
+    state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, [[1]], max_new_tokens=3))
+    assert state.processors == () and state.request.stop_tokens is None
+
+
+def test_long_stop_strings_are_refused_before_their_automaton_is_built(monkeypatch):
+    def built(*_, **__):
+        raise AssertionError("tokens were read")
+
+    fits = stop_strings(["ab" * 40, "cd"], TOKENS, max_states=400)
+    assert stop_strings(["ab" * 40, "cd"], TOKENS, max_states=len(fits.automaton.table))
+    monkeypatch.setattr(stops, "read_tokens", built)
+    long = ["abcd" * 1000, "cdab" * 1000]
+    with pytest.raises(jspec.InputError, match="more than 512 states; make them shorter, or raise"):
+        stop_strings(long, TOKENS, max_states=512)

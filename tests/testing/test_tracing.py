@@ -1,0 +1,270 @@
+"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward, and whose
+every node was.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from flax import struct
+
+import jspec
+from jspec._validate.errors import InputError
+from jspec.testing import PrefixLM, origins
+
+MODEL = PrefixLM()
+PROMPT = np.array([[1, 2, 3, 1, 2, 3, 1, 2]])
+HOT = jspec.Sampling(temperature=0.7)
+RECYCLING = jspec.DynamicTokenRecycling(MODEL.vocab_size, 8, max_depth=4, beam=4, k=4)
+LOOKUP, SUFFIX = jspec.PromptLookup(num_speculative_tokens=3), jspec.Suffix()
+DRAFTERS = {
+    "plain": jspec.Autoregressive(),
+    "fixed": LOOKUP,
+    "merge": jspec.merge(LOOKUP, SUFFIX),
+    "budget": jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=5),
+    "adaptive": jspec.adaptive(
+        jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=7), widths=(0, 2, 7)
+    ),
+}
+PARAMS = {
+    "adaptive": jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.9})),
+}
+
+
+def ask(drafter, sampling=None, **changes) -> dict[str, Any]:
+    call = dict(
+        model=MODEL, params=MODEL.init(), prompt=PROMPT, drafter=drafter, max_new_tokens=20,
+        sampling=sampling, key=3,
+    )  # fmt: skip
+    return call | changes
+
+
+@cache
+def traced(name, sampling=None):
+    return jspec.trace(**ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name)))
+
+
+# The first is what the quick tests share.
+CASES = [
+    ("budget", None),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (("fixed", None), *((name, HOT) for name in DRAFTERS))
+    ),
+]
+cases = pytest.mark.parametrize(
+    ("name", "sampling"),
+    CASES,
+    ids=lambda value: value if isinstance(value, str) else str(bool(value)),
+)
+
+
+@cases
+def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
+    call = ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name))
+    result, trace = jspec.decode(**call), traced(name, sampling)
+    assert trace.tokens.tolist() == result.tokens[0, : result.lengths[0]].tolist()
+    assert trace.status == int(result.status[0])
+    assert trace.prompt.tolist() == PROMPT[0].tolist() and trace.rule == "coupled"
+    stats = result.stats
+    verified = sum(one.num_verified - 1 for one in trace.rounds)
+    assert (len(trace.rounds), verified) == (stats.num_rounds[0], stats.num_draft_tokens[0])
+    accepted = [len(one.emitted) - 1 for one in trace.rounds]
+    assert np.bincount(accepted, minlength=stats.histogram.shape[1]).tolist() == (
+        stats.histogram[0].tolist()
+    )
+
+
+@cases
+def test_a_round_is_a_tree_whose_path_was_emitted(name, sampling):
+    trace = traced(name, sampling)
+    root = PROMPT[0, -1]
+    for one in trace.rounds:
+        assert one.tokens[0] == root and one.parents[0] == -1
+        assert all(0 <= above < node for node, above in enumerate(one.parents[1:], 1))
+        assert all(above < one.num_verified for above in one.parents[: one.num_verified])
+        assert one.path[0] == 0 and one.parents[one.path[1:]].tolist() == one.path[:-1].tolist()
+        said = [*one.tokens[one.path[1:]].tolist(), one.bonus]
+        assert one.emitted.tolist() == said[: len(one.emitted)]
+        assert not one.origins[0].any() and one.origins[1:].any(-1).all()
+        assert np.isfinite(one.probs).sum() == one.num_verified == len(one.candidates)
+        root = one.emitted[-1]
+
+
+@pytest.mark.slow
+def test_the_probabilities_are_those_of_the_targets_own_forward():
+    model, params = tiny.model(), tiny.params(tiny.model())
+    prompt = tiny.PROMPTS[:1]
+    drafter = jspec.DynamicTokenRecycling(tiny.VOCAB)
+    call = ask(drafter, model=model, params=params, prompt=prompt, max_new_tokens=6)
+    for sampling, heat in ((None, 1.0), (HOT, HOT.temperature)):
+        said = prompt[0].tolist()
+        for one in jspec.trace(**call | {"sampling": sampling}).rounds:
+            for node in range(one.num_verified):
+                path, above = [], node
+                while above > 0:
+                    path.insert(0, int(one.tokens[above]))
+                    above = one.parents[above]
+                logits = tiny.plain_logits(model, params, said + path)[-2:] / heat
+                before, after = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+                if node:
+                    assert one.probs[node] == pytest.approx(before[path[-1]], rel=1e-4)
+                assert one.candidate_probs[node] == pytest.approx(
+                    after[one.candidates[node]], rel=1e-4
+                )
+                assert one.candidate_probs[node, 0] == pytest.approx(after.max(), rel=1e-4)
+                if node == one.path[-1]:
+                    assert one.bonus_prob == pytest.approx(after[one.bonus], rel=1e-4)
+            said += one.emitted.tolist()
+
+
+@pytest.mark.slow
+def test_under_sampling_the_noise_decides_every_token():
+    trace = traced("budget", HOT)
+    seen = 0
+    for one in trace.rounds:
+        with np.errstate(divide="ignore"):
+            sums = np.log(one.candidate_probs) + one.candidate_noise
+        said = [*one.tokens[one.path[1:]].tolist(), one.bonus]
+        for node, token in zip(one.path, said, strict=True):
+            assert one.candidates[node, sums[node].argmax()] == one.candidates[node, -1] == token
+            seen += 1
+    assert seen >= len(trace.tokens)
+    assert all(one.candidate_noise is None for one in jspec.trace(**ask(LOOKUP)).rounds)
+
+
+@struct.dataclass
+class Kept:
+    inner: Any
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A drafter around a drafter that keeps the inner one's state in a field of its own."""
+
+    drafter: Any
+
+    def init(self, batch, capacity, earlier):
+        return Kept(self.drafter.init(batch, capacity, earlier))
+
+    def prefill(self, params, state, *rest):
+        return Kept(self.drafter.prefill(params, state.inner, *rest))
+
+    def draft(self, params, state, frame):
+        tree, inner = self.drafter.draft(params, state.inner, frame)
+        return tree, Kept(inner)
+
+    def update(self, params, state, aux, feedback):
+        return Kept(self.drafter.update(params, state.inner, aux.inner, feedback))
+
+
+@pytest.mark.slow
+def test_every_node_has_its_origins_through_merges_and_wrappers():
+    nested = jspec.merge(jspec.merge(LOOKUP, SUFFIX), RECYCLING, num_speculative_tokens=6)
+    plain = jspec.trace(**ask(nested))
+    assert plain.origins == ("PromptLookup", "Suffix", "DynamicTokenRecycling")
+    # A member alone, which sees the same text, offers the same tokens.
+    alone = jspec.trace(**ask(LOOKUP))
+    first = alone.rounds[0]
+    offered = {tuple(path) for path in paths(first)}
+    mine = plain.rounds[0].origins[:, 0]
+    assert {tuple(path) for path, own in zip(paths(plain.rounds[0]), mine, strict=True) if own} == (
+        offered - {()}
+    )
+    for drafter in (
+        Wrapper(nested),
+        jspec.with_verifier(Wrapper(nested), jspec.rules.deterministic_proposal),
+    ):
+        wrapped = jspec.trace(**ask(drafter))
+        assert wrapped.origins == plain.origins
+        assert [one.origins.tolist() for one in wrapped.rounds] == [
+            one.origins.tolist() for one in plain.rounds
+        ]
+
+
+def paths(one) -> list[list[int]]:
+    found: list[list[int]] = [[]]
+    for token, above in zip(one.tokens[1:], one.parents[1:], strict=True):
+        found.append([*found[above], int(token)])
+    return found
+
+
+def test_what_a_budget_left_out_is_there_with_its_estimate():
+    trace = traced("budget")
+    left = [one for one in trace.rounds if len(one.tokens) > one.num_verified]
+    assert left, "the budget is smaller than what is offered"
+    for one in left:
+        kept, out = np.split(one.estimates[1:], [one.num_verified - 1])
+        assert np.isfinite(one.estimates).all() and np.isnan(one.probs[one.num_verified :]).all()
+        assert kept.min() >= out.max() - 1e-6
+        assert len({tuple(path) for path in paths(one)}) == len(one.tokens)
+
+
+@pytest.mark.slow
+def test_a_chosen_width_is_there_with_what_spoke_for_it():
+    """Origins are found inside, and the rounds are those of `decode`."""
+    call = ask(DRAFTERS["adaptive"], drafter_params=PARAMS["adaptive"])
+    trace, stats = jspec.trace(**call), jspec.decode(**call).stats
+    assert trace.origins == ("PromptLookup", "DynamicTokenRecycling")
+    chosen = [one.choice.index for one in trace.rounds]
+    assert np.bincount(chosen, minlength=3).tolist() == stats.width_histogram[0].tolist()
+    assert len(set(chosen)) > 1
+    for one in trace.rounds:
+        choice = one.choice
+        assert choice.widths == (0, 2, 7)
+        assert choice.index == (choice.expected_tokens / choice.seconds).argmax()
+        assert one.num_verified - 1 <= choice.widths[choice.index]
+        assert choice.expected_tokens[0] == 1 and (np.diff(choice.expected_tokens) >= 0).all()
+
+
+@pytest.mark.slow
+def test_siblings_drawn_independently_may_be_equal():
+    drafter = jspec.SpecTr.published(MODEL, num_chains=3, max_depth=2)
+    call = ask(drafter, HOT, drafter_params=MODEL.init())
+    result, trace = jspec.decode(**call), jspec.trace(**call)
+    assert trace.tokens.tolist() == result.tokens[0, : result.lengths[0]].tolist()
+    assert sum(one.num_verified - 1 for one in trace.rounds) == result.stats.num_draft_tokens[0]
+    for one in trace.rounds:
+        assert np.isfinite(one.estimates).all(), "the draft model's own distribution"
+
+
+def test_a_trace_is_json():
+    trace = traced("budget")
+    plain = json.loads(json.dumps(trace.to_dict(), allow_nan=False))
+    assert plain["status"] == "limit" and plain["origins"] == list(trace.origins)
+    assert [token for one in plain["rounds"] for token in one["emitted"]] == trace.tokens.tolist()
+    one, its = trace.rounds[1], plain["rounds"][1]
+    assert its["probs"][: one.num_verified] == pytest.approx(
+        one.probs[: one.num_verified], rel=1e-3
+    )
+    assert its["probs"][one.num_verified :] == [None] * (len(one.tokens) - one.num_verified)
+    assert its["origins"] == [int(row @ [1, 2]) for row in one.origins]
+
+
+def test_one_prompt_at_a_time():
+    with pytest.raises(InputError, match="prompt has 2 rows and a trace is of one"):
+        jspec.trace(**ask(LOOKUP, prompt=np.ones((2, 3), int)))
+    for prompt in ([[1, 2], [3]], [1, 2], [[]], "text"):
+        with pytest.raises(InputError, match="prompt"):
+            jspec.trace(**ask(LOOKUP, prompt=prompt))
+    with pytest.raises(InputError, match="sampling needs a key"):
+        jspec.trace(**ask(LOOKUP, HOT, key=None))
+    padded = jspec.trace(
+        **ask(DRAFTERS["budget"], prompt=np.pad(PROMPT, ((0, 0), (0, 3))), lengths=8)
+    )
+    assert padded.prompt.tolist() == PROMPT[0].tolist()
+    assert padded.tokens.tolist() == traced("budget").tokens.tolist()
+
+
+def test_a_limit_of_nothing_is_no_round():
+    trace = jspec.trace(**ask(DRAFTERS["budget"], limits=[0]))
+    assert trace.rounds == () and trace.tokens.tolist() == []
+
+
+def test_names_are_told_apart():
+    twins = jspec.merge(jspec.Suffix(num_speculative_tokens=2), jspec.merge(LOOKUP, SUFFIX))
+    assert origins.names(twins) == ("Suffix", "PromptLookup", "Suffix 2")

@@ -1,0 +1,406 @@
+"""The promise at the seam that users touch: whatever a drafter returns, no token changes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import refusals
+import tiny
+
+import jspec
+from jspec import tree as trees
+from jspec.testing import PrefixLM
+from jspec.tree.sanitize import sanitize
+
+LIMIT = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """Drafts the right tokens as a chain, with one thing about the tree changed."""
+
+    change: str = "nothing"
+    length: int = 4
+
+    def init(self, batch, capacity, earlier):
+        return jnp.zeros(batch, jnp.int32)
+
+    def prefill(self, params, state, chunk):
+        return state
+
+    def draft(self, params, state, frame):
+        steps = state[:, None] + jnp.arange(self.length)
+        known = jnp.take_along_axis(params, steps, axis=1, mode="fill", fill_value=0)
+        tokens = jnp.concatenate([frame.root[:, None], known], axis=1)
+        return CHANGES[self.change](trees.chain(self.length).fill(tokens)), None
+
+    def update(self, params, state, aux, feedback):
+        return state + feedback.counts
+
+
+CHANGES = {
+    "nothing": lambda tree: tree,
+    "no depth": lambda tree: tree.replace(depth=0),
+    "too little depth": lambda tree: tree.replace(depth=2),
+    "too much depth": lambda tree: tree.replace(depth=9),
+    "too much width": lambda tree: tree.replace(width=99),
+    "no root": lambda tree: tree.replace(
+        tokens=tree.tokens.at[:, 0].set(0),
+        parents=tree.parents.at[:, 0].set(3),
+        valid=tree.valid.at[:, 0].set(False),
+    ),
+    "a foreign root": lambda tree: tree.replace(tokens=tree.tokens.at[:, 0].set(99)),
+    "a cycle": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(3)),
+    "its own parent": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(2)),
+    "a second root": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(-1)),
+    "a parent that is not there": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(77)),
+    "foreign ids": lambda tree: tree.replace(tokens=tree.tokens.at[:, 2].set(tiny.VOCAB)),
+    "a value that is no number": lambda tree: tree.replace(
+        value=jnp.ones(tree.tokens.shape).at[:, 2].set(jnp.nan)
+    ),
+    "equal siblings": lambda tree: tree.replace(
+        tokens=tree.tokens.at[:, 4].set(tree.tokens[:, 1]),
+        parents=tree.parents.at[:, 4].set(0),
+        width=2,
+    ),
+    "all absent": lambda tree: tree.replace(valid=jnp.zeros_like(tree.valid)),
+}
+# Those of arrays alone: one program drafts any of them.
+OF_DATA = [
+    "nothing",
+    "no root",
+    "a foreign root",
+    "a cycle",
+    "its own parent",
+    "a second root",
+    "a parent that is not there",
+    "foreign ids",
+    "a value that is no number",
+    "all absent",
+]
+# Tokens a round: of 4 right ones and the bonus, how many are left.
+KEPT = {
+    "no depth": 1,
+    "too little depth": 3,
+    "foreign ids": 2,
+    "equal siblings": 4,
+    "all absent": 1,
+}
+KEPT |= dict.fromkeys(["a cycle", "its own parent", "a second root"], 2)
+KEPT |= dict.fromkeys(["a parent that is not there", "a value that is no number"], 2)
+
+
+@pytest.fixture(scope="module")
+def target():
+    model = PrefixLM(vocab_size=tiny.VOCAB)
+    return model, model.init()
+
+
+@pytest.fixture(scope="module")
+def plain(target):
+    return jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToldWhich(Told):
+    """Drafts with the change of data that its params name: (right tokens, index)."""
+
+    def draft(self, params, state, frame):
+        known, index = params
+        tree, aux = super().draft(known, state, frame)
+        tree = tree.replace(value=jnp.ones(tree.tokens.shape))
+        changed = [CHANGES[change](tree) for change in OF_DATA]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[index], *changed), aux
+
+
+# A size compiles another program; of those "no depth" cuts most.
+SLOW = ("too little depth", "too much depth", "too much width")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CHANGES],
+)
+def test_what_is_no_tree_is_absent_and_changes_no_token(target, plain, change):
+    of_data = change in OF_DATA
+    ran = jspec.decode(
+        *target,
+        tiny.PROMPTS,
+        tiny.LENGTHS,
+        max_new_tokens=LIMIT,
+        drafter=ToldWhich() if of_data else Told(change),
+        drafter_params=(plain.tokens, OF_DATA.index(change)) if of_data else plain.tokens,
+    )
+    np.testing.assert_array_equal(ran.tokens, plain.tokens)
+    np.testing.assert_array_equal(ran.status, plain.status)
+    histogram = np.asarray(ran.stats.histogram)
+    assert ((histogram * (1 + np.arange(histogram.shape[1]))).sum(-1) == ran.lengths).all()
+    assert ran.stats.num_rounds.tolist() == [-(-LIMIT // KEPT.get(change, 5))] * 3
+
+
+def test_admission_is_that_of_a_loop_over_nodes():
+    """Random nonsense against a plain reading of the rules, node by node."""
+    rng = np.random.default_rng(0)
+    vocab, nodes = 5, 9
+    sanitized = jax.jit(lambda tree, root: sanitize(tree, root, vocab))
+    for _ in range(60):
+        tree = jspec.Tree(
+            tokens=rng.integers(-1, vocab + 1, (2, nodes)).astype(np.int32),
+            parents=np.minimum(rng.integers(-2, nodes + 2, (2, nodes)), np.arange(nodes) + 1),
+            valid=rng.uniform(size=(2, nodes)) < 0.9,
+            depth=3,
+            width=4,
+            value=np.where(rng.uniform(size=(2, nodes)) < 0.1, np.nan, 0.5).astype(np.float32),
+        )
+        tree = tree.replace(parents=tree.parents.astype(np.int32))
+        got = sanitized(tree, np.array([1, 2], np.int32))
+        for row in range(2):
+            depth, good, seen = {0: 0}, {0}, set()
+            for node in range(1, nodes):
+                parent, token = int(tree.parents[row, node]), int(tree.tokens[row, node])
+                fine = (
+                    tree.valid[row, node]
+                    and 0 <= parent < node
+                    and 0 <= token < vocab
+                    and not np.isnan(tree.value[row, node])
+                )
+                first = (parent, token) not in seen
+                if fine:
+                    seen.add((parent, token))
+                if fine and first and parent in good and depth[parent] < 3:
+                    good.add(node)
+                    depth[node] = depth[parent] + 1
+            assert set(np.flatnonzero(got.valid[row]).tolist()) == good
+        assert got.tokens[:, 0].tolist() == [1, 2]
+        assert got.parents[:, 0].tolist() == [-1, -1]
+
+
+def test_a_tree_of_nothing_but_its_root_is_the_root():
+    tree = trees.root_only(jnp.array([3])).replace(
+        valid=jnp.zeros((1, 1), bool), parents=jnp.zeros((1, 1), jnp.int32), depth=4, width=9
+    )
+    got = sanitize(tree, jnp.array([5]), 23)
+    assert (got.tokens.tolist(), got.parents.tolist(), got.valid.tolist()) == (
+        [[5]],
+        [[-1]],
+        [[True]],
+    )
+    assert (got.depth, got.width) == (4, 1)
+
+
+def test_sampled_siblings_may_be_equal():
+    tree = trees.branching([2]).fill(jnp.array([[1, 2, 2]])).replace(q=jnp.ones((1, 3, 5)) / 5)
+    assert sanitize(tree, jnp.array([1]), 5).valid.all()
+    assert sanitize(tree.replace(q=None), jnp.array([1]), 5).valid.tolist() == [[True, True, False]]
+
+
+def broken(**functions):
+    return type("Mine", (Told,), functions)()
+
+
+def draws(change):
+    def draft(self, params, state, frame):
+        tree, _ = Told.draft(self, params, state, frame)
+        return change(tree, state)
+
+    return dict(draft=draft)
+
+
+def chooses(widths=(0, 2), changes=(), **fields):
+    """Draws with a choice of widths, of which a field is changed."""
+
+    def change(tree, state):
+        count = len(widths)
+        choice = jspec.WidthChoice(
+            **dict(
+                index=jnp.int32(0),
+                expected_tokens=jnp.ones(count),
+                seconds=jnp.ones(count),
+                widths=widths,
+            )
+            | dict(changes)
+        )
+        value = jnp.ones(tree.tokens.shape, jnp.float32)
+        return tree.replace(**dict(value=value, choice=choice) | fields), state
+
+    return draws(change)
+
+
+UNUSABLE = [
+    (chooses(choice=3), r"whose choice is a \w+; it must be a jspec\.WidthChoice, or None"),
+    (chooses(value=None), "with a choice of widths and no value; the nodes of largest value"),
+    (chooses(q=jnp.ones((3, 1, 5))), r"and sampled children \(q\); a part of a draw is not"),
+    (chooses((2, 0)), r"4 drafted nodes with widths \(2, 0\); they must rise, from 0 or more"),
+    (chooses((0, 5)), r"with widths \(0, 5\); they must rise, .* to 4 or less"),
+    (chooses((-1, 2)), r"with widths \(-1, 2\); they must rise"),
+    (chooses((0, 0)), r"with widths \(0, 0\); they must rise"),
+    (
+        chooses((0, 0, 2), dict(tokens=(1, 2, 2))),
+        r"tokens \(1, 2, 2\); give an integer of at least 1 for each width, .* at least 3",
+    ),
+    (chooses(changes=dict(tokens=(3,))), r"with tokens \(3,\); give an integer of at least 1"),
+    (chooses(changes=dict(tokens=(0, 9))), r"with tokens \(0, 9\); give an integer of at"),
+    (chooses(changes=dict(tokens=(4.0, 9.0))), r"with tokens \(4\.0, 9\.0\); give an integer"),
+    (chooses(()), r"with widths \(\); they must rise"),
+    (
+        chooses(changes=dict(index=jnp.zeros(1, int))),
+        r"a choice of widths whose index has shape \(1,\) .* an array of \(\) and integer",
+    ),
+    (chooses(changes=dict(index=jnp.float32(0))), "whose index has shape .* float32; it must"),
+    (
+        chooses(changes=dict(seconds=jnp.ones(3))),
+        r"whose seconds has shape \(3,\) and dtype float32; it must be .* \(2,\) and floating",
+    ),
+    (chooses(changes=dict(expected_tokens=None)), "whose expected_tokens has shape None"),
+    (draws(lambda tree, state: tree), r"draft returned a Tree; it must return \(tree, aux\)"),
+    (draws(lambda tree, state: (1, state)), "Mine.draft returned a .*jspec.Tree, state"),
+    (
+        draws(lambda tree, state: (tree.replace(tokens=tree.tokens[0]), state)),
+        r"whose tokens has shape \(5,\) and dtype int32; it must be \[B, N\] of integer",
+    ),
+    (
+        draws(lambda tree, state: (tree.replace(valid=tree.valid[:, :3]), state)),
+        r"whose valid has shape \(3, 3\) and dtype bool; it must be .* of bool, with B = 3",
+    ),
+    (
+        draws(lambda tree, state: (tree.replace(tokens=tree.tokens * 1.0), state)),
+        "whose tokens has shape .* dtype float32; it must be .* of integer",
+    ),
+    (
+        draws(lambda tree, state: (tree.replace(parents=None), state)),
+        "whose parents is None; it must be an array",
+    ),
+    (
+        draws(lambda tree, state: (tree.replace(depth=2.5), state)),
+        "whose depth is 2.5; it must be an integer of at least 0",
+    ),
+    (
+        draws(lambda tree, state: (tree.replace(width=0), state)),
+        "whose width is 0; it must be an integer of at least 1",
+    ),
+    (
+        draws(lambda tree, state: (tree.replace(q=jnp.ones((3, 5))), state)),
+        r"whose q has shape \(3, 5\) .*\[B, Q, V\]",
+    ),
+    (
+        dict(update=lambda self, params, state, aux, feedback: state * 1.0),
+        r"Mine.update returned a state whose leaf of its own has .* and dtype float32",
+    ),
+    (
+        dict(update=lambda self, params, state, aux, feedback: (state, state)),
+        "Mine.update returned a state of structure .* where prefill returned",
+    ),
+    (
+        dict(prefill=lambda self, params, state, chunk: {"a": state}),
+        "Mine.prefill returned a state of structure .* where init returned",
+    ),
+]
+
+
+def test_what_no_round_can_go_on_with_is_one_sentence(target, plain):
+    def run(functions):
+        model = tiny.Counted(target[0], [])
+        try:
+            jspec.decode(
+                model, target[1], tiny.PROMPTS, max_new_tokens=LIMIT,
+                drafter=broken(**functions), drafter_params=plain.tokens,
+            )  # fmt: skip
+        finally:
+            assert len(model.traces) <= 1, "the prompt's forward was traced; no round was"
+
+    refusals.check(UNUSABLE, run)
+
+
+RECYCLING = jspec.DynamicTokenRecycling(23, num_speculative_tokens=3)
+
+
+def test_a_rule_that_does_not_fit_is_refused_where_it_is_given():
+    refusals.check([
+        (lambda: jspec.with_verifier(jspec.PromptLookup, jspec.rules.coupled), "pass an instance"),
+        (lambda: jspec.with_verifier(jspec.PromptLookup(), "coupled"), "rule is 'coupled'; pass"),
+        (
+            lambda: jspec.with_verifier(
+                jspec.SpeculativeDecoding(tiny.draft(), 2), jspec.rules.deterministic_proposal
+            ),
+            "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
+        ),
+        # Candidates that know the noise: accepted by another rule, they would be drawn too often.
+        *(
+            (
+                lambda drafter=drafter: jspec.with_verifier(
+                    drafter, jspec.rules.deterministic_proposal
+                ),
+                "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
+            )
+            for drafter in (
+                RECYCLING,
+                jspec.merge(RECYCLING, jspec.PromptLookup(), num_speculative_tokens=3),
+                jspec.adaptive(RECYCLING, (0, 3)),
+            )
+        ),
+        (
+            lambda: jspec.with_verifier(jspec.PromptLookup(), lambda probs: probs),
+            r"which does not take \(p, q, children, valid, noise\)",
+        ),
+    ])  # fmt: skip
+
+
+def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(target):
+    model = tiny.Counted(target[0], [])
+    with pytest.raises(jspec.InputError, match="needs the distribution q"):
+        jspec.decode(
+            model,
+            target[1],
+            tiny.PROMPTS,
+            max_new_tokens=4,
+            drafter=jspec.with_verifier(jspec.PromptLookup(), jspec.rules.recursive),
+        )
+    assert len(model.traces) == 1
+
+
+def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
+    """The state is donated; XLA takes no buffer twice."""
+
+    def init(self, batch, capacity, earlier):
+        zeros = jnp.zeros(batch, jnp.int32)
+        return zeros, zeros
+
+    functions = dict(
+        init=init,
+        draft=lambda self, params, state, frame: Told.draft(self, params, state[0], frame),
+        update=lambda self, params, state, aux, feedback: (state[0] + feedback.counts, state[1]),
+    )
+    ran = jspec.decode(
+        *target,
+        tiny.PROMPTS,
+        tiny.LENGTHS,
+        max_new_tokens=LIMIT,
+        drafter=broken(**functions),
+        drafter_params=plain.tokens,
+    )
+    np.testing.assert_array_equal(ran.tokens, plain.tokens)
+
+
+def test_a_width_out_of_range_is_the_nearest_and_ends(target, plain):
+    """Values that are no tree's, too: they rise along the path, so that parents are left out."""
+
+    class Chosen(Told):
+        def draft(self, params, state, frame):
+            known, index = params
+            tree, aux = super().draft(known, state, frame)
+            rising = jnp.arange(tree.tokens.shape[1], dtype=jnp.float32) / 9
+            choice = jspec.WidthChoice(index, jnp.ones(3), jnp.ones(3), (1, 2, 4))
+            value = jnp.broadcast_to(rising, tree.tokens.shape)
+            return tree.replace(value=value, choice=choice), aux
+
+    drafter = Chosen()
+    for index in (-3, 9):
+        result = jspec.decode(
+            *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, drafter=drafter,
+            drafter_params=(plain.tokens, jnp.int32(index)),
+        )  # fmt: skip
+        np.testing.assert_array_equal(result.tokens, plain.tokens)
+        used = np.asarray(result.stats.width_histogram) > 0
+        assert used.any(0).tolist() == [index < 0, False, index > 0]
