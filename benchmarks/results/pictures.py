@@ -25,7 +25,8 @@ COLOURS = (
     "#6b8e23", "#7d8790",
 )  # fmt: skip
 STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none", "svg.hashsalt": "jspec", "font.size": 9, "text.color": INK,
+    "svg.fonttype": "none", "svg.hashsalt": "jspec", "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans"], "text.color": INK,
     "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "grid.color": INK, "grid.alpha": 0.25,
     "legend.frameon": False, "axes.prop_cycle": f"cycler('color', {list(COLOURS)})",
