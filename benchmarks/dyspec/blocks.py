@@ -18,11 +18,9 @@ from jaxtyping import Bool, Int
 from rich import box
 from rich.table import Table
 
-from benchmarks import canvas
 from benchmarks.dyspec import kernel_times
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
-from jspec._validate.errors import InputError
 
 BLOCK = 32
 PAPER = {256: (36, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
@@ -42,7 +40,6 @@ def main(
     rows: Annotated[
         Path | None, typer.Option(help="write counts and times here, JSON lines")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="write Fig. 8 here, a PNG")] = None,
 ) -> None:
     """Counts random trees, and times the kernel on their masks where there is an accelerator."""
     headline(f"blocks of {BLOCK} x {BLOCK} with an entry, by order of the nodes")
@@ -56,10 +53,7 @@ def main(
         for size, trees in found.items()
         for name, order in ORDERS.items()
     }
-    timed = kernel_times.report(masks, heads, head_dim, rows)
-    if out is not None:
-        draw(out, timed)
-        console.print(f"figure: {out}", soft_wrap=True)
+    kernel_times.report(masks, heads, head_dim, rows)
 
 
 def recursive(random: np.random.Generator, size: int) -> Parents:
@@ -146,17 +140,6 @@ def table(
         theirs = " and ".join(f"{count:g}" for count in paper.get(size, ()))
         shown.add_row(str(size), *(f"{np.mean(each):.1f}" for each in counts.values()), theirs)
     return shown
-
-
-def draw(path: Path, timed: kernel_times.Times) -> None:
-    """Fig. 8, where a kernel was timed."""
-    if not timed:
-        raise InputError(
-            "there is nothing to draw; leave --out out, or run where a kernel is timed"
-        )
-    figure, axes = canvas.panels(1, 4.6, 3.8)
-    kernel_times.panel(axes[0, 0], timed)
-    canvas.save(figure, path)
 
 
 def depths(parents: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:

@@ -12,7 +12,6 @@ from rich.table import Table
 
 import jspec
 from benchmarks import model_pairs, options
-from benchmarks.dyspec import budgets_figure
 from benchmarks.dyspec.contenders import LEARNING, LONGEST, METHODS, Workload, drafter
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
@@ -34,8 +33,7 @@ def main(
     prompt_tokens: options.PromptTokens = 24,
     new_tokens: options.NewTokens = 64,
     out: Annotated[
-        Path | None,
-        typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
+        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
     ] = None,
 ) -> None:
     """Prints tokens per round. Each seed is another key and other prompts for all methods."""
@@ -66,12 +64,6 @@ def main(
         f"temperature 0.6, at the target's where that is higher. Chains of {LONGEST} tokens at "
         "most. Plain names: recursive rejection, as published."
     )
-    if out is not None:
-        picture = out.with_suffix(".png")
-        budgets_figure.draw(
-            picture, means, names, sizes, target_temperatures, f"{pair.name}, {new_tokens} tokens"
-        )
-        console.print(f"figure: {picture}")
 
 
 def measure(

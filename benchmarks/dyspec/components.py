@@ -1,23 +1,28 @@
 """Fig. 4 of DySpec: where the time of a round goes.
 
+python -m benchmarks.dyspec.components --out components.jsonl
+
 The pieces of a round, each compiled by itself and run on the very states that decoding passes
 through; and the whole round, as `decode` compiles it, on the same states.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import typer
 from rich.table import Table
 
 import jspec
-from benchmarks.dyspec import figures
+from benchmarks import model_pairs, options
 from benchmarks.dyspec.contenders import LEARNING, Workload, drafter
-from benchmarks.harness import console, headline
+from benchmarks.dyspec.counts import DRAFT_TEMPERATURE
+from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from jspec import round as rounds
 from jspec.drafters.draft_model.draft_model import DraftModel
@@ -29,17 +34,29 @@ from jspec.types import Frame, PyTree, State, Tree, Verdict
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
 
 
-def report(
-    ledger: Ledger,
-    work: Workload,
-    names: Sequence[str],
-    budget: int,
-    temperature: float,
-    draft_temperature: float,
-    num_rounds: int,
-    picture: Path | None,
+METHODS = "dyspec,calibrated_dyspec,coupled_tree,sequoia,speculative_decoding"
+
+
+def main(
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = "stories,books,speeches",
+    budget: Annotated[int, typer.Option(min=1, help="drafted nodes")] = 64,
+    methods: Annotated[str, typer.Option(help="comma-separated")] = METHODS,
+    temperature: Annotated[float, typer.Option(min=0, help="the target's")] = 0.6,
+    prompt_tokens: options.PromptTokens = 128,
+    new_tokens: options.NewTokens = 128,
+    num_rounds: Annotated[int, typer.Option("--rounds", min=1, help="that are timed")] = 12,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
+    ] = None,
 ) -> None:
-    """Measures what the ledger lacks, prints the table and draws it."""
+    """Measures what the file lacks at batch 1, and prints the table."""
+    ledger, names = Ledger(out), methods.split(",")
+    pair = model_pairs.pair(model, draft_model, questions, prompts, classes)
+    work = Workload(pair, 1, 1, prompt_tokens, new_tokens)
     headline(f"{work.pair.name}: a round's parts at {budget} nodes, batch 1, T {temperature:g}")
     about = dict(
         bench="components", **work.pair.about, budget=budget, temperature=temperature,
@@ -47,7 +64,7 @@ def report(
     )  # fmt: skip
     for name in names:
         if not ledger.find(**about, method=name):
-            method = drafter(name, work, budget, temperature, draft_temperature)
+            method = drafter(name, work, budget, temperature, DRAFT_TEMPERATURE)
             times = Pieces(work, method, name in LEARNING, temperature).measure(num_rounds)
             ledger.add(**about, method=name, **times)
     rows = {name: ledger.find(**about, method=name)[-1] for name in names}
@@ -69,9 +86,6 @@ def report(
         "timed alone over as many levels. Each piece pays for its own start and for arrays that "
         "the whole never writes out."
     )
-    if picture is not None:
-        figures.components(picture, rows, PIECES, f"{work.pair.name}, {budget} nodes")
-        console.print(f"figure: {picture}")
 
 
 class Pieces:
@@ -203,3 +217,7 @@ class Pieces:
         after = replace(after, memory=memory)
         learnt = self.method.update(self.weights, state.drafter_state, aux, feedback)
         return replace(after, drafter_state=learnt)
+
+
+if __name__ == "__main__":
+    command(main)

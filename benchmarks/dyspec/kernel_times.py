@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,18 +42,15 @@ MOST_OFF = 2e-2
 
 Masks = Mapping[tuple[int, str], Bool[np.ndarray, "N N"]]
 """Of random trees, by number of nodes and order."""
-Times = Mapping[tuple[int, str], tuple[float, float]]
-"""Seconds of the fastest kernel and of XLA's attention, by number of nodes and order."""
 
 
-def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> Times:
-    """Times an attention over each mask, prints the table, and gives what was timed.
+def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> None:
+    """Times an attention over each mask and prints the table.
 
     Without an accelerator nothing is run, which the table says.
     """
     platform = jax.default_backend()
     kernels = KERNELS if platform == "gpu" else ()
-    found = {}
     shown = Table("nodes", "order", "kernel, ms", "XLA, ms", "the paper's", box=box.MARKDOWN)
     for (nodes, order), mask in masks.items():
         theirs = " and ".join(f"{value:g}" for value in PAPER.get((nodes, order), ()))
@@ -66,8 +62,6 @@ def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> Times:
             record(rows, about | dict(seconds=seconds, errors=errors))
             slow = seconds[repr(XLA)]
             fast = [taken for name, taken in seconds.items() if name != repr(XLA)]
-            if fast:
-                found[nodes, order] = min(fast), slow
             cells = [f"{1e3 * min(fast):.4f}" if fast else "failed", f"{1e3 * slow:.4f}"]
         shown.add_row(str(nodes), order, *cells, theirs)
     console.print(shown)
@@ -76,19 +70,6 @@ def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> Times:
             f"Times were not run: on a {platform.upper()} there is no kernel to time, and running "
             "it step by step there would say nothing of it."
         )
-    return found
-
-
-def panel(axis: Any, timed: Times) -> None:
-    """Fig. 8: milliseconds by number of nodes."""
-    for order in dict.fromkeys(order for _, order in timed):
-        sizes = [nodes for nodes, other in timed if other == order]
-        axis.plot(sizes, [1e3 * timed[size, order][0] for size in sizes], "o-", label=order)
-    sizes = list(dict.fromkeys(nodes for nodes, _ in timed))
-    slow = [1e3 * min(times[1] for (n, _), times in timed.items() if n == size) for size in sizes]
-    axis.plot(sizes, slow, "ks--", label="XLA")
-    axis.set(xlabel="nodes", ylabel="ms", xscale="log", yscale="log")
-    axis.legend(fontsize=7)
 
 
 def measure(

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from rich import box
 from rich.table import Table
 
-from benchmarks import canvas, options
+from benchmarks import options
 from benchmarks.harness import SHARED, command, console, headline
 from jspec.methods import BUNDLED
 from jspec.models import Loaded, load
@@ -34,7 +34,6 @@ def main(
         list[Path] | None, typer.Argument(help="files of text", show_default="shared ones")
     ] = None,
     model: options.Model = None,
-    out: Annotated[Path | None, typer.Option(help="write the figure here, a PNG")] = None,
 ) -> None:
     """Counts tokens; nothing is decoded."""
     files = texts or [SHARED / "data" / name for name in TEXTS]
@@ -49,12 +48,6 @@ def main(
         shown.add_row(*cells, PAPER.get(share, ""))
     console.print(shown)
     console.print(f"{counted.sum():,} tokens of text, {(counted > 0).sum():,} different ones.")
-    if out is not None:
-        figure, axes = canvas.panels(1, 5.0, 4.0)
-        axes[0, 0].plot(np.arange(1, len(counted) + 1) / len(counted), covered)
-        axes[0, 0].set(xlabel="share of the vocabulary", ylabel="share of the text", ylim=(0, 1))
-        canvas.save(figure, out)
-        console.print(f"figure: {out}", soft_wrap=True)
 
 
 def counts(target: Loaded, texts: Sequence[str]) -> Int[np.ndarray, " V"]:

@@ -4,7 +4,6 @@ python -m benchmarks.lyanna.latency --out latency.jsonl
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +13,7 @@ from rich.table import Table
 
 from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
-from benchmarks.lyanna import figures, trained_heads
+from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.pieces import Side, Steps
 from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, EagleHead
 from benchmarks.pieces import medians
@@ -39,9 +38,7 @@ def main(
         int, typer.Option(min=1, help="rounds of decoding whose states are timed")
     ] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="timings at each round")] = 30,
-    out: Annotated[
-        Path | None, typer.Option(help="append JSON lines here; a PNG goes beside it")
-    ] = None,
+    out: options.Out = None,
 ) -> None:
     """Times all pieces in turn, on the states that decoding passes through; prints medians."""
     subject = model_pairs.subject(model, questions, prompts, classes)
@@ -95,10 +92,6 @@ def main(
         out,
         about | {"heads": [trained_heads.digest(held) for _, held in heads.values()], "ms": times},
     )
-    if out is not None:
-        picture = out.with_suffix(".png")
-        figures.latency(picture, times, PARTS, CHAIN, batch)
-        console.print(f"figure: {picture}", soft_wrap=True)
 
 
 def chain_table(times: Mapping[str, float]) -> Table:

@@ -3,7 +3,7 @@
 python -m benchmarks.lyanna.throughput --out throughput.jsonl
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import jspec
 from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, paired
 from benchmarks.ledger import Ledger
-from benchmarks.lyanna import figures, full_batch, trained_heads
+from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, EagleHead, Head
 from benchmarks.model_pairs import Pair
 from benchmarks.texts import Prompts
@@ -47,8 +47,6 @@ PAPER = (
     ("{fused} over {equal}", 2, "not measured"),
 )
 """Ratios of throughput, the batch, and what the paper says of it."""
-APART, FUSED = (0.839, 0.794), (1.231, 1.187)
-"""Ratios of Fig. 12 over re-sampling off, at batch 2: LLaMA-2-7B and Vicuna-7B."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,11 @@ def main(
     ] = 11,
     again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
     count: Annotated[int, typer.Option(min=1, help="prompts, a multiple of each batch")] = 16,
-    served: Annotated[
-        int, typer.Option(min=0, help="prompts of a full batch, each put where one ends; 0: none")
-    ] = 48,
     prompt_tokens: options.PromptTokens = 24,
     new_tokens: options.NewTokens = 128,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     out: Annotated[
-        Path | None,
-        typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
+        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
     ] = None,
 ) -> None:
     """Decodes greedily, all methods in turn on each batch of prompts, which mix all classes."""
@@ -107,12 +101,7 @@ def main(
     )
     trial = Trial(pair, built, count, prompt_tokens, new_tokens)
     rows = {size: trial.measure(ledger, size, repeats, about) for size in sizes}
-    queue = Trial(pair, built, served, prompt_tokens, new_tokens)
-    full = {size: queue.serve(ledger, size, repeats, about) for size in sizes if served > size}
-    found = {
-        size: {name: summary(rows[size], name, full.get(size, {})) for name in built}
-        for size in sizes
-    }
+    found = {size: {name: summary(rows[size], name) for name in built} for size in sizes}
     for size in sizes:
         console.print(table(found[size], size))
         wrong = {row["method"] for row in rows[size] if row["differing"]}
@@ -121,20 +110,9 @@ def main(
     for more in second:
         console.print(ratios(found, more, nodes))
     console.print(
-        "tokens/s: of `decode`, which ends with its slowest row. full batch: a new prompt is read "
-        "into every row that ends, until the queue is empty; the paper's. Ratios are of full "
-        "batches where they were run. A round is one forward of the target."
+        "tokens/s: of `decode`, which ends with its slowest row; the paper's are of full batches. "
+        "A round is one forward of the target."
     )
-    if out is not None:
-        picture = out.with_suffix(".png")
-        speeds = {size: {name: one.best for name, one in of.items()} for size, of in found.items()}
-        ablation = [OFF]
-        shares = {}
-        for more in second:
-            ablation += [apart(more), merged(more), fused(more), equal(nodes, more)]
-            shares |= {apart(more): APART, merged(more): FUSED}
-        figures.throughput(picture, pair.name, speeds, ablation, shares)
-        console.print(f"figure: {picture}", soft_wrap=True)
 
 
 def merged(nodes: int) -> str:
@@ -225,32 +203,6 @@ class Trial:
             max_new_tokens=self.new_tokens,
         )  # fmt: skip
 
-    def serve(
-        self, ledger: Ledger, size: int, repeats: int, about: dict[str, Any]
-    ) -> dict[str, float]:
-        """Tokens per second of each method with a full batch, from the ledger where it has them."""
-        here = about | dict(bench="lyanna_served", served=self.count, batch=size, repeats=repeats)
-        missing = [name for name in self.built if not ledger.find(**here, method=name)]
-        if missing:
-            with console.status(f"full batch of {size}"):
-                taken: dict[str, list[float]] = {name: [] for name in missing}
-                for repeat in range(repeats + 1):
-                    for name in missing:
-                        method, target = self.built[name], self.pair.target
-                        rate = full_batch.rate(
-                            target.model, target.params, method.drafter, method.weights,
-                            self._prompts[0], size, self.new_tokens,
-                            self.warm_states.get(name),
-                        )  # fmt: skip
-                        if repeat:  # the first one compiles
-                            taken[name].append(rate)
-                for name, rates in taken.items():
-                    ledger.add(**here, method=name, rates=rates)
-        return {
-            name: float(np.median(ledger.find(**here, method=name)[-1]["rates"]))
-            for name in self.built
-        }
-
     def measure(self, ledger: Ledger, size: int, repeats: int, about: dict[str, Any]) -> list[dict]:
         """A row for each method and group of prompts, from the ledger where it has them."""
         found = []
@@ -303,16 +255,9 @@ class Summary:
     """A round, prefill shared out."""
     rate: float
     """Tokens a second of `decode`."""
-    full: float | None
-    """Tokens a second of a batch in which rows that end are replaced; None: not run."""
-
-    @property
-    def best(self) -> float:
-        """The full batch's where it was run."""
-        return self.rate if self.full is None else self.full
 
 
-def summary(rows: Sequence[dict], method: str, full: Mapping[str, float]) -> Summary:
+def summary(rows: Sequence[dict], method: str) -> Summary:
     """Sums up a method over all groups; a group's seconds are the median of its repeats."""
     mine = [row for row in rows if row["method"] == method]
     seconds = np.array([np.median(row["seconds"]) for row in mine])
@@ -322,7 +267,6 @@ def summary(rows: Sequence[dict], method: str, full: Mapping[str, float]) -> Sum
         tokens_per_round=mean_tokens(mine),
         milliseconds=1e3 * float((seconds / rounds.max(1)).mean()),
         rate=emitted / seconds.sum(),
-        full=full.get(method),
     )
 
 
@@ -332,20 +276,16 @@ def mean_tokens(rows: Sequence[dict]) -> float:
 
 
 def table(found: dict[str, Summary], size: int) -> Table:
-    names = ("tokens per round", "ms a round", "tokens/s", "x plain", "full batch", "x plain")
+    names = ("tokens per round", "ms a round", "tokens/s", "x plain")
     shown = Table(f"batch {size}", *names, box=box.MARKDOWN)
     plain = found[PLAIN]
     for name, one in found.items():
-        full = ("", "")
-        if one.full is not None and plain.full is not None:
-            full = f"{one.full:.0f}", f"{one.full / plain.full:.2f}"
         shown.add_row(
             name,
             f"{one.tokens_per_round:.2f}",
             f"{one.milliseconds:.2f}",
             f"{one.rate:.0f}",
             f"{one.rate / plain.rate:.2f}",
-            *full,
         )
     return shown
 
@@ -365,7 +305,7 @@ def ratios(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table
     for what, size, paper in PAPER:
         if size in found:
             one, other = (part.format(**names) for part in what.split(" over "))
-            ratio = found[size][one].best / found[size][other].best
+            ratio = found[size][one].rate / found[size][other].rate
             shown.add_row(f"{one} over {other}", str(size), f"{ratio:.2f}x", paper)
     return shown
 

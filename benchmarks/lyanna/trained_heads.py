@@ -60,12 +60,6 @@ class Run:
         return Ledger(self.folder / "curve.jsonl").rows
 
     @cached_property
-    def heldout(self) -> Mapping[str, Mapping[str, Any]]:
-        """Scores by class on text that was held out; empty while the run goes on."""
-        file = self.folder / "heldout.json"
-        return config_json.read(file).values if file.is_file() else {}
-
-    @cached_property
     def heldout_curve(self) -> list[dict[str, Any]]:
         """Scores by class on that text during training; empty without `--scores`."""
         return Ledger(self.folder / HELDOUT_CURVE).rows

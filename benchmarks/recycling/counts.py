@@ -28,8 +28,6 @@ from benchmarks.harness import command, console, few_programs, headline
 from benchmarks.ledger import Ledger
 from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
-from benchmarks.recycling.next_next import LogitSpec
-from benchmarks.recycling.pool_alone import PoolAlone
 from benchmarks.recycling.replay import Replay
 from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
 from benchmarks.recycling.wordings import task, wording
@@ -59,9 +57,7 @@ def methods(
 ) -> dict[str, Method]:
     """The lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
-    found = {
-        label: Method(row) for part in others for label, row in settings.rows(part, {}).items()
-    }
+    found = {label: Method(row) for part in others for label, row in settings.rows(part).items()}
     return found if len(others) == len(parts) else lines(datastore, heads) | found
 
 
@@ -73,18 +69,14 @@ def lines(datastore: Path | None, heads: settings.Rows) -> dict[str, Method]:
         heads: the rows of trained heads.
     """
     warm = method("lookahead", **PUBLISHED_LOOKAHEAD)
-    pool_alone = settings.drafting(PoolAlone, **PUBLISHED_LOOKAHEAD)
     found = {
         "prompt lookup": Method(method("prompt_lookup"), replayed=True),
         "suffix": Method(method("suffix"), replayed=True),
         "TR, published": Method(method("token_recycling", shape="published")),
         "lookahead": Method(warm),
         "lookahead, cold": Method(replace(warm, cold=True)),
-        "lookahead, pool alone": Method(pool_alone),
-        "lookahead, pool alone, cold": Method(replace(pool_alone, cold=True)),
         **{label: Method(row, replayed=True) for label, row in heads.items()},
         "auto": Method(method("auto")),
-        "LogitSpec": Method(settings.drafting(LogitSpec)),
         "TR + suffix": Method(method("token_recycling+suffix", num_speculative_tokens=80)),
     }
     if datastore is not None:
@@ -121,7 +113,7 @@ def main(
     """Decodes greedily at batch 1; answers end where the target begins to repeat itself."""
     subject = model_pairs.subject(model, questions, prompts, classes, scan)
     words = wording(subject.target, subject.texts)
-    bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed=False, loops=False)
+    bench = Bench(subject.target, words, new_tokens, prompt_tokens)
     heads: settings.Rows = {}
     for named in head or ():
         heads |= settings.trained(named, subject.target)

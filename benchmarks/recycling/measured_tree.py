@@ -111,7 +111,7 @@ def main(
         subject = model_pairs.subject(named, questions, prompts, classes)
         headline(f"{subject.name}: acceptance by depth and rank, {count} prompts of each class")
         words = wording(subject.target, subject.texts)
-        bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed=False, loops=False)
+        bench = Bench(subject.target, words, new_tokens, prompt_tokens)
         asked = [one for kind in subject.classes for one in subject.texts.some(kind, count)]
         visits = measured(bench, asked, template)
         found.append(visits / visits[0])

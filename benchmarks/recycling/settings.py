@@ -1,4 +1,4 @@
-"""The runs of each part of `benchmarks.recycling`: rows of a table, by label."""
+"""The rows of each part of `benchmarks.recycling.counts`, by label."""
 
 import json
 from collections.abc import Callable
@@ -13,12 +13,11 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head import eagle, medusa
 from jspec.methods import Built
-from jspec.methods.device_defaults import lookahead
 from jspec.models import Loaded, heads
 from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
 
-PARTS = ("table", "shuffled", "breadth", "depth", "update", "ranks", "memory", "time")
+PARTS = ("table", "breadth", "depth", "update")
 
 
 @dataclass(frozen=True)
@@ -116,63 +115,16 @@ def grown(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
 
 
 PUBLISHED_LOOKAHEAD: dict[str, Any] = {"window": 7, "ngram": 5, "guesses": 7}
-OF_ONE_SIZE = ("Medusa", "Lyanna + suffix", "TR, published", "TR, measured")
-"""Rows that a common budget leaves out, since their trees have a size of their own."""
 
 
-def table(
-    nodes: int | None, datastore: Path | None, tree: Path | None, trained: dict[str, str]
-) -> Rows:
-    """The rows of Table 1, each with its own number of nodes or all with the same.
-
-    Args:
-        nodes: of all alike; None: each its own.
-        datastore: for REST, if there is one.
-        tree: a template of `benchmarks.recycling.measured_tree`, if one was given.
-        trained: options for methods with a trained head; none: the bundled ones.
-    """
-    budget = {} if nodes is None else {"num_speculative_tokens": nodes}
-    big = budget or {"num_speculative_tokens": 80}
-    published = PUBLISHED_LOOKAHEAD if nodes is None else lookahead(nodes)
-    found = {
-        "lookahead": method("lookahead", **published),
-        "prompt lookup": method("prompt_lookup", **budget),
-        "suffix": method("suffix", **budget),
-        "Medusa": method("medusa", template=_medusa_tree(3), **trained),
-        "TR, published": method("token_recycling", shape="published"),
-        "TR, measured": method("token_recycling", shape="measured"),
-        "TR, dynamic": method("dynamic_token_recycling", **big),
-        "TR + suffix": method("token_recycling+suffix", **big),
-        "Lyanna + suffix": method("lyanna+suffix", **big, **trained),
-    }
-    if datastore is not None:
-        where = {"datastore": str(datastore)}
-        rest = budget or {"num_speculative_tokens": 64}
-        found[f"REST, {datastore.stem}"] = method("rest", **where, **rest)
-        found[f"TR + suffix + REST, {datastore.stem}"] = method(
-            "token_recycling+suffix+rest", **where, **big
-        )
-    if nodes is not None:
-        found["TR"] = method("token_recycling", **budget)
-        found = {label: row for label, row in found.items() if label not in OF_ONE_SIZE}
-    if tree is not None:
-        paths = json.loads(tree.read_text("utf-8"))["template"]
-        found[f"TR, {tree.stem}"] = method("token_recycling", template=tuple(map(tuple, paths)))
-    return found
-
-
-def rows(part: str, table: Rows) -> Rows:
-    """The rows that a part runs.
+def rows(part: str) -> Rows:
+    """The rows of a part of Fig. 3.
 
     Raises:
-        ValueError: if there is no such part.
+        InputError: if there is no such part.
     """
     published = method("token_recycling", shape="published")
     match part:
-        case "table":
-            return table
-        case "shuffled":
-            return {"TR, published": published}
         case "breadth":
             return {
                 f"TR, {nodes} nodes": method("token_recycling", template=grown(nodes, 6))
@@ -189,17 +141,4 @@ def rows(part: str, table: Rows) -> Rows:
                 "TR, cell by cell": drafting(CellsMerge),
                 "TR, last": published,
             }
-        case "ranks":
-            return {
-                f"TR, {k} ranks": method("token_recycling", k=k, num_speculative_tokens=80)
-                for k in (1, 2, 4, 8)
-            }
-        case "memory":
-            return {
-                "TR, published": published,
-                "TR, prompt too": method(
-                    "token_recycling", shape="published", update_on_prefill=True
-                ),
-                "TR, cold": method("token_recycling", cold=True, shape="published"),
-            }
-    raise ValueError(f"no part {part!r}; there are {', '.join(PARTS)}")
+    raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")

@@ -1,4 +1,7 @@
-"""Fig. 4 of Token Recycling (Luo et al. 2024): where the time of a round goes."""
+"""Fig. 4 of Token Recycling (Luo et al. 2024): where the time of a round goes.
+
+python -m benchmarks.recycling.shares --count 2 --new-tokens 24 --out FILE
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,9 +11,13 @@ from rich import box
 from rich.table import Table
 
 import jspec
-from benchmarks.harness import console
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline
+from benchmarks.ledger import Ledger
 from benchmarks.pieces import Piece, medians
 from benchmarks.recycling.bench import Bench
+from benchmarks.recycling.counts import of_tasks
+from benchmarks.recycling.wordings import wording
 from benchmarks.texts import pad
 from jspec import round as rounds
 from jspec import tree as trees
@@ -19,6 +26,33 @@ from jspec.verify.schemes import COUPLED
 
 PAPER = {"preprocess": 1.6, "retrieve": 1.6, "forward": 90.1, "verify": 5.2, "update": 1.5}
 """Percent of a round: Vicuna-7B on an A100."""
+
+
+def main(
+    out: options.Out = None,
+    model: options.Model = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
+    count: options.Count = 4,
+    prompt_tokens: options.PromptTokens = 48,
+    new_tokens: options.NewTokens = 128,
+) -> None:
+    """Times the pieces on each question, greedily at batch 1, and prints their shares."""
+    subject = model_pairs.subject(model, questions, prompts, classes)
+    words = wording(subject.target, subject.texts)
+    bench = Bench(subject.target, words, new_tokens, prompt_tokens)
+    setting = dict(
+        bench="recycling", part="time", **subject.about, backend=jax.default_backend(),
+        new_tokens=new_tokens, prompt_tokens=prompt_tokens, count=count,
+        classes=list(subject.classes),
+    )  # fmt: skip
+    ledger = Ledger(out, setting)
+    headline(f"{subject.name}: shares of a round, {new_tokens} new tokens")
+    for question in (one for asked in of_tasks(subject, count).values() for one in asked):
+        if not ledger.find(question=question.name):
+            ledger.add(question=question.name, pieces=shares(bench, question))
+    show(ledger.rows)
 
 
 def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10) -> dict:
@@ -80,3 +114,7 @@ def show(rows: Sequence[dict]) -> None:
         shares = [row["pieces"][name] / sum(row["pieces"].values()) for row in rows]
         table.add_row(name, f"{sum(shares) / len(shares):.1%}", f"{told}%")
     console.print(table)
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,5 +1,6 @@
 """The results: rows that benches wrote, and the pages, tables and pictures that are made of them.
 
-Each page `NAME.md` has a module `NAME.py`, whose `tables()` and `pictures()` say what stands in its
-marked regions and in `pictures/`. `python -m benchmarks.results` writes them from `rows/*.jsonl`.
+Each paper has a page `NAME.md` and its data `NAME.toml`: the claims, what the paper has, and which
+rows the tables of the page's marked regions and the pictures are made of. `python -m
+benchmarks.results` writes them all from `rows/*.jsonl`.
 """

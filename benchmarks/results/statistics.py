@@ -1,4 +1,4 @@
-"""Means with their standard errors, over texts, and their differences and ratios."""
+"""Ratios of counts with their standard errors, over texts, and their differences and ratios."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,12 @@ class Estimate:
         value: the number.
         influence: [texts] by how much each text moves it, times the number of texts (the linear
             part of the delta method); their mean is 0.
+        even: the value at which nothing is ahead: 1 of a ratio of two estimates, else 0.
     """
 
     value: float
     influence: Float[np.ndarray, " texts"]
+    even: float = 0.0
 
     @property
     def texts(self) -> int:
@@ -36,13 +38,13 @@ class Estimate:
 
     @property
     def ahead(self) -> bool:
-        """Whether it is above 0 by two standard errors."""
-        return self.value > 2 * self.error
+        """Whether it is above `even` by two standard errors."""
+        return self.value - self.even > 2 * self.error
 
     @property
     def behind(self) -> bool:
-        """Whether it is below 0 by two standard errors."""
-        return self.value < -2 * self.error
+        """Whether it is below `even` by two standard errors."""
+        return self.value - self.even < -2 * self.error
 
     def __sub__(self, other: "Estimate | float") -> "Estimate":
         if isinstance(other, Estimate):
@@ -54,54 +56,38 @@ class Estimate:
         if isinstance(other, Estimate):
             _check_paired(self, other)
             ratio = self.value / other.value
-            return Estimate(ratio, (self.influence - ratio * other.influence) / other.value)
+            return Estimate(ratio, (self.influence - ratio * other.influence) / other.value, 1.0)
         return Estimate(self.value / other, self.influence / other)
 
+    def __format__(self, spec: str) -> str:
+        """The number with its error; "%" and ".2%": less 1, in percent."""
+        share = spec.endswith("%")
+        value, error = (
+            (100 * (self.value - 1), 100 * self.error) if share else (self.value, self.error)
+        )
+        digits = (spec.removesuffix("%").lstrip("+") or ".0") + "f" if share else spec or ".2f"
+        sign, digits = "+" if share or spec.startswith("+") else "", digits.lstrip("+")
+        shown = f" ± {error:{digits}}" if np.isfinite(error) else ""
+        return f"{value:{sign}{digits}}{shown}{'%' if share else ''}"
+
     def __str__(self) -> str:
-        """The number with its error, as a cell of a table."""
-        if not np.isfinite(self.error):
-            return f"{self.value:.2f}"
-        return f"{self.value:.2f} ± {self.error:.2f}"
-
-    def percent(self) -> str:
-        """The number less 1 in percent, with its error: of a ratio."""
-        error = f" ± {100 * self.error:.0f}" if np.isfinite(self.error) else ""
-        return f"{100 * (self.value - 1):+.0f}{error}%"
+        return format(self)
 
 
-def mean(values: Sequence[float] | Float[np.ndarray, "texts seeds"]) -> Estimate:
-    """The mean over texts, the seeds of a text averaged first.
-
-    Args:
-        values: [texts] or [texts, seeds].
-
-    Example:
-        >>> str(mean([1.0, 2.0, 3.0]))
-        '2.00 ± 0.58'
-    """
-    found = _of_texts(values)
-    return Estimate(float(found.mean()), found - found.mean())
-
-
-def ratio(tokens: Sequence | np.ndarray, rounds: Sequence | np.ndarray) -> Estimate:
+def ratio(tokens: Sequence[float], rounds: Sequence[float]) -> Estimate:
     """Tokens per round: all tokens over all rounds, with the error of a ratio over texts.
 
     Args:
-        tokens: [texts] or [texts, seeds].
-        rounds: the same.
+        tokens: [texts].
+        rounds: [texts].
 
     Example:
         >>> str(ratio([4, 6], [2, 2]))
         '2.50 ± 0.50'
     """
-    above, below = _of_texts(tokens), _of_texts(rounds)
+    above, below = np.asarray(tokens, float), np.asarray(rounds, float)
     value = above.sum() / below.sum()
     return Estimate(float(value), (above - value * below) / below.mean())
-
-
-def _of_texts(values) -> Float[np.ndarray, " texts"]:
-    found = np.asarray(values, float)
-    return found if found.ndim == 1 else found.mean(axis=1)
 
 
 def _check_paired(one: Estimate, other: Estimate) -> None:

@@ -206,6 +206,10 @@ def main(
             progress.update(task, description=f"{method} {shape}, token rate")
             bench.rate(method, shape, rates)
             progress.advance(task)
+    if answers:
+        for method in dict.fromkeys(method for method, _ in wanted):
+            scores = [one for row in bench.ledger.find(method=method) for one in row["scores"]]
+            console.print(f"{METHODS[method].title}, mean {bench.score}: {np.nanmean(scores):.3f}")
     console.print(f"rows in {out}; `python -m benchmarks.results` shows those in results/rows")
 
 

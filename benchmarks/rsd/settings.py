@@ -81,7 +81,7 @@ PAPER = ("speculative_decoding", "spectr", "rsd_c", "rsd_s")
 """The methods of the paper's tables."""
 DEEPEST_TREE = 16
 """Levels of DySpec's trees at most where the budget is given. Algorithm 1 has no bound:
-`benchmarks.dyspec --parts trees` counts the rounds that this bound cuts."""
+`benchmarks.dyspec.rounds` counts the levels of every round."""
 
 
 def _one(width: int, length: int) -> Shape:

@@ -29,7 +29,7 @@ ASKED = [
 )
 def test_replayed_rounds_are_those_of_decoding(label, name, head):
     target, found = load(name), []
-    bench = Bench(target, Bare(target.tokenizer), 32, 24, timed=False, loops=False)
+    bench = Bench(target, Bare(target.tokenizer), 32, 24)
     line = counts.lines(None, settings.trained(head, target) if head else {})[label]
     assert line.replayed
     for replayed in (True, False):

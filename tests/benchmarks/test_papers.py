@@ -1,4 +1,4 @@
-"""What the papers' benches compute besides decoding: trees, blocks, claims, full batches."""
+"""What the papers' benches compute besides decoding: trees, blocks, rules."""
 
 import jax
 import numpy as np
@@ -9,23 +9,17 @@ import jspec
 from benchmarks import ledger
 from benchmarks.dyspec import blocks, rates
 from benchmarks.ledger import Ledger
-from benchmarks.lyanna import full_batch
 from benchmarks.recycling import settings, updates
-from benchmarks.results import rsd as rsd_page
 from benchmarks.rsd import verifiers
-from benchmarks.rsd.settings import EXPERIMENTS, METHODS
-from benchmarks.texts import pad
-from jspec.testing import PrefixLM
 from jspec.tree.template import Template
 
 
-@pytest.mark.parametrize(
-    ("nodes", "depth"),
-    [(nodes, 6) for nodes in settings.BREADTHS] + [(80, depth) for depth in settings.DEPTHS],
-)
-def test_trees_of_figure_3_have_exactly_so_many_nodes_and_levels(nodes, depth):
-    template = Template(settings.grown(nodes, depth))
-    assert (template.num_nodes - 1, template.depth) == (nodes, depth)
+def test_trees_of_figure_3_have_exactly_so_many_nodes_and_levels():
+    shapes = [(nodes, 6) for nodes in settings.BREADTHS]
+    shapes += [(80, depth) for depth in settings.DEPTHS]
+    for nodes, depth in shapes:
+        template = Template(settings.grown(nodes, depth))
+        assert (template.num_nodes - 1, template.depth) == (nodes, depth)
 
 
 def test_of_equal_tokens_the_strategys_node_writes_the_line():
@@ -75,52 +69,6 @@ def test_the_order_of_nodes_leaves_the_papers_blocks():
     assert counts["heavy paths"] <= counts["depth first"]
 
 
-ETA = dict(speculative_decoding=2.0, spectr=2.2, rsd_c=2.4, rsd_s=2.6, dyspec=2.5, coupled_tree=3.0)
-
-
-@pytest.mark.parametrize(("rsd_s", "verdict"), [(2.6, "*holds*"), (1.5, "*does not hold*")])
-def test_verdicts_of_a_page_are_those_of_its_rows(rsd_s, verdict, monkeypatch):
-    def rows_of(name, **wanted):
-        same = dict(pair="a, b", top_p=1.0, seed=0)
-        eta = ETA | {"rsd_s": rsd_s}
-        return [
-            same
-            | {"method": method, "shape": list(shape), "temperature": temperature}
-            # Texts of unlike lengths: only the ratio is the same.
-            | {"calls": [10, 20], "tokens": [eta[method] * 10 - 0.1, eta[method] * 20 + 0.1]}
-            | {"levels": [METHODS[method].length(shape) * calls for calls in (10, 20)]}
-            for groups in EXPERIMENTS.values()
-            for group in groups.values()
-            for method, shapes in group.items()
-            for shape in shapes
-            for temperature in (0.3,)
-            if wanted.get("temperature", temperature) == temperature
-        ]
-
-    monkeypatch.setattr(rsd_page, "rows", rows_of)
-    judged = {claim.told: rsd_page.judged(claim) for claim in rsd_page.CLAIMS}
-    one = judged["RSD-S over SD by draft length, Eff. (5.1)"]
-    assert one.verdict.startswith(verdict)
-    assert one.here == f"a, T 0.3: {100 * (rsd_s / 2 - 1):+.0f}%"
-    assert judged["SD over RSD-C at 6 and 10, Eff. (5.2)"].verdict.startswith("*does not hold*")
-
-
-def test_verifiers_of_a_row_are_compared_on_the_same_texts(monkeypatch):
-    same = dict(pair="a, b", temperature=0.3, tree="chain", new=64, device="cpu", jax="0", date="d")
-    counted = [
-        same | {"verifier": verifier, "seed": seed, "calls": [10, 10], "tokens": [each, each]}
-        for verifier, seed, each in [("x", 0, 20), ("y", 0, 21), ("y", 1, 90)]
-    ]
-    monkeypatch.setattr(rsd_page, "rows", lambda name: counted)
-    assert "| a | 0.3 | chain | 2 | 2.00 ± 0.00 | **2.10 ± 0.00** |" in rsd_page._verifiers()
-
-
-def test_a_pairs_own_ratio_has_a_column(monkeypatch):
-    for own, found in [(1.0, (1.0, *rsd_page.RATIOS)), (0.1196, rsd_page.RATIOS)]:
-        monkeypatch.setattr(rsd_page, "rows", lambda *_, own=own, **__: [{"ratio": own}])
-        assert rsd_page.ratios("a, b") == found
-
-
 def test_first_children_of_figure_2_fall_into_their_columns():
     half = np.array([[0.5, 0.1], [0.5, 0.2], [0.95, 0.0]])
     seen = rates.Tried(half, half, half * 0.5, np.array([[1, 1], [1, 1], [1, 0]]))
@@ -129,24 +77,6 @@ def test_first_children_of_figure_2_fall_into_their_columns():
     assert density.sum() == 3 and density[8, 4] == 2 and density[15, 7] == 1
     assert found["correlation"]["acceptance"] == pytest.approx(1)
     assert found["means"]["acceptance"][1][1][1] == 1.0 and found["places"] == 3
-
-
-@pytest.mark.slow
-def test_a_row_that_ends_makes_room_for_the_next_prompt():
-    model = PrefixLM(context=None)
-    params, drafter = model.init(), jspec.PromptLookup(3)
-    queue = pad([[1, 2, 1, 2, 1], [3, 4, 3, 1, 1], [5, 6, 7, 8, 9]])
-
-    def read(prompts):
-        return jspec.prefill(model, params, *prompts, drafter=drafter, max_new_tokens=6)
-
-    state = full_batch.replaced(read(queue.take(slice(2))), read(queue.take([2])), 1)
-    while not state.done.all():
-        state = jspec.step(model, params, state, drafter=drafter)
-    alone = jspec.decode(model, params, *queue, max_new_tokens=6)
-    np.testing.assert_array_equal(state.out[0, :6], alone.tokens[0])
-    np.testing.assert_array_equal(state.out[1, :6], alone.tokens[2])
-    assert full_batch.rate(model, params, drafter, None, queue, 2, new_tokens=6) > 0
 
 
 def test_rows_of_figure_1_are_added_to_a_file_and_take_nothing_from_it(tmp_path):
