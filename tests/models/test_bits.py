@@ -39,7 +39,7 @@ def test_every_family_in_float32(variant):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    zip(VARIANTS, itertools.cycle(["bfloat16", "int8", "w8a8", "q8_0", "q4_0"]), strict=False),
+    list(zip(VARIANTS, itertools.cycle(["bfloat16", "int8", "w8a8", "q8_0", "q4_0"]))),
 )
 def test_every_family_in_another_dtype(name, dtype, fixtures):
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, dtype=dtype)
