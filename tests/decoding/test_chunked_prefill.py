@@ -7,7 +7,7 @@ import pytest
 import refusals
 import tiny
 from contract.methods import DRAFTERS
-from pairwise import some
+from quick import only
 
 import jspec
 from jspec.arrays import memory_rows as rows
@@ -43,7 +43,7 @@ def of(name):
     return dict(drafter=drafter, drafter_params=params)
 
 
-@pytest.mark.parametrize("name", some(["prompt_lookup", *KINDS], "prompt_lookup"))
+@pytest.mark.parametrize("name", only(["prompt_lookup", *KINDS], "prompt_lookup"))
 def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
     how = of(name)
     plain = jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ASK)
@@ -182,7 +182,7 @@ def gone_on(state, order, more):
 
 
 # One of each kind of memory.
-@pytest.mark.parametrize("name", some(KINDS, "autoregressive"))
+@pytest.mark.parametrize("name", only(KINDS, "autoregressive"))
 def test_a_turn_behind_a_stop_string_goes_on_where_the_text_ends(name):
     """Of the cache, the penalties and the drafter's memory nothing is left that was cut."""
     ask, more = ASK | PENALTIES, np.tile([3, 1, 4], (4, 1))

@@ -12,7 +12,7 @@ import numpy as np
 import oracle
 import pytest
 import tables
-from pairwise import some
+from quick import only
 
 import jspec
 from jspec import tree as trees
@@ -128,7 +128,7 @@ def check_cache(state, tokens, lengths):
 
 
 # Slow but for one: the rules have enumerations, which are quick.
-@pytest.mark.parametrize("name", some(PUBLISHED, "speculative_decoding"))
+@pytest.mark.parametrize("name", only(PUBLISHED, "speculative_decoding"))
 def test_published_pairings_emit_the_targets_distribution(name):
     result, distance = emitted(PUBLISHED[name])
     print(f"{distance:.2f}")
@@ -162,7 +162,7 @@ def test_so_they_do_where_no_prediction_knows_the_drafted_tokens_before_it(name)
 
 @pytest.mark.parametrize(
     "name",
-    some(
+    only(
         ["speculative_decoding", "sd_block", "spectr", "specinfer", "dyspec_filtered"],
         "speculative_decoding",
     ),
@@ -182,7 +182,7 @@ def test_so_they_do_where_the_targets_distribution_is_filtered(name):
 
 @pytest.mark.parametrize(
     "name",
-    some(
+    only(
         ["speculative_decoding", "sd_block", "spectr", "specinfer", "rsd_s", "rsd_c"],
         "speculative_decoding",
     ),
@@ -197,7 +197,7 @@ def test_a_draft_that_is_the_target_is_kept(name):
 
 
 @pytest.mark.parametrize(
-    "name", some(["sd_block", "spectr", "speculative_decoding", "specinfer"], "spectr")
+    "name", only(["sd_block", "spectr", "speculative_decoding", "specinfer"], "spectr")
 )
 def test_a_greedy_target_is_greedy_whatever_was_drawn(name):
     drafter = dataclasses.replace(PUBLISHED[name], sampling=jspec.Sampling(1.0))
