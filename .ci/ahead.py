@@ -143,6 +143,8 @@ PROGRAMS = {
 
 
 def main(kind: str, asked: list[str]) -> int:
+    # A device that is not there reads no programs back.
+    jax.config.update("jax_enable_compilation_cache", False)
     everything = os.environ.get("JSPEC_CI") == "all"
     names = asked or [
         name
@@ -166,8 +168,8 @@ def _keeps(name: str) -> bool:
     """Prints a program's figures, each with the most that it may be; False if one is more."""
     program = PROGRAMS[name]
     programs = _programs(program)
-    with backend.planned(programs.mesh.devices.flat[0].platform):
-        found = _decode(programs) if program.function == "decode" else None
+    # Traced with the sizes of this machine, by which its bound was set.
+    found = _decode(programs) if program.function == "decode" else None
     found = found or getattr(programs, program.function)()
     figures, most = {"MiB of temporaries": found.temporaries / 2**20}, dict(program.most)
     if (launches := found.launches) is not None:
@@ -305,8 +307,6 @@ def _kernel(dtype: Any, layers: int, options: dict[str, float]) -> bool:
         return attend(q, k, v, mask, past, positions, **options, impl=impl)
 
     arguments = map(partial(jax.ShapeDtypeStruct, sharding=everywhere), *zip(*shapes, strict=True))
-    # A device that is not there reads no programs back.
-    jax.config.update("jax_enable_compilation_cache", False)
     # JAX 0.12 asks the mesh for the chip where it lowers Triton's kernels.
     with (
         tempfile.TemporaryDirectory() as folder,
