@@ -24,7 +24,7 @@ def _cpu() -> float:
 
 
 def _work() -> float:
-    """Times a fixed piece of work: a second of CPU is worth less where neighbours share the core."""
+    """Times a fixed piece of work: a second is worth less where neighbours share the core."""
     began = time.process_time()
     sum(len(str(i * i)) for i in range(100_000))
     return time.process_time() - began

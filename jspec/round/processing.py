@@ -67,7 +67,8 @@ def prepare(
                 "all stop strings together"
             )
         members.append(member)
-    return tuple(members)
+    least = next((one.min_tokens for one in members if one.min_tokens is not None), None)
+    return tuple(members if least is None else (one.waiting(least) for one in members))
 
 
 def _by_row(rows: Sequence[Any]) -> Any:
