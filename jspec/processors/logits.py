@@ -313,13 +313,17 @@ def _repetition(logits: Logits, history: History, penalty: Float[Array, " B"]) -
 
 def _frequency(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
     return history.by_counts(
-        logits, lambda logits, _, output: logits - penalty[:, None, None] * output
+        logits,
+        lambda logits, _, output: logits - penalty[:, None, None] * output.astype(logits.dtype),
     )
 
 
 def _presence(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
     return history.by_counts(
-        logits, lambda logits, _, output: logits - penalty[:, None, None] * (output > 0)
+        logits,
+        lambda logits, _, output: (
+            logits - penalty[:, None, None] * (output > 0).astype(logits.dtype)
+        ),
     )
 
 

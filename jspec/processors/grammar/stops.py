@@ -312,7 +312,7 @@ class Stops(LogitsProcessor):
         states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]
         held = self.automata.value("held", states)[:, None]
         complete = self.automata.value("complete", states) & (round.counts > 0)
-        place = jnp.arange(round.out.shape[1], dtype=jnp.int32)
+        place = jnp.arange(round.out.shape[1], dtype=jnp.int32)[None]
         there = place < round.ends[:, None]
         sizes = jnp.where(there, self.automata.sizes(round.out), 0)
         # The bytes from the begin, and from the end, of each token to the end of the text.
