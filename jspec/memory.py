@@ -174,7 +174,7 @@ def commit(
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
     counts = _known_after(nodes, counts)
-    step = jnp.arange(path.shape[1])
+    step = jnp.arange(path.shape[1])[None]
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
     places = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.capacity)
 

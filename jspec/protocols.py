@@ -266,6 +266,13 @@ class LogitsProcessor:
     """[B] tokens that were emitted and taken out of the output when the row ended."""
     root_as_returned: ClassVar[Any] = None
     """(out, lengths, root) -> [B], the last token of the text as it was returned."""
+    min_tokens: ClassVar[Any] = None
+    """[B] tokens before which nothing that a call asks for may end a row; see `waiting`."""
+
+    def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
+        """Returns the member that ends no row before so many tokens of the output."""
+        del min_tokens
+        return self
 
     def joined(self, later: "LogitsProcessor") -> "LogitsProcessor | None":
         """Both as one member, where that saves memory; None: they stay two."""

@@ -146,6 +146,10 @@ def _enough(
 ) -> Bool[Array, "*c B"]:
     """Whether the tokens of at least a probability weigh enough, which it has as a bit pattern."""
     value = jax.lax.bitcast_convert_type(pattern, jnp.float32)
+    probs, weight, wanted = (
+        jnp.broadcast_to(array, (*value.shape[:-1], *array.shape))
+        for array in (probs, weight, wanted)
+    )
     return jnp.where(probs >= value[..., None], weight, 0.0).sum(-1) >= wanted
 
 
@@ -172,7 +176,7 @@ def _by_digits(
     for shift in range(28, -1, -4):
         # Of the first digit 3 and less: with larger ones the pattern is 2.0 and more.
         digits = jnp.arange(1, 16 if shift < 28 else 4, dtype=jnp.int32)[:, None] << shift
-        good = _enough(low + digits, probs, weight, wanted)
+        good = _enough(low[None] + digits, probs, weight, wanted)
         low = low + (good.sum(0, dtype=jnp.int32) << shift)
     return low
 
@@ -193,7 +197,7 @@ def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
 
 def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
     """The distribution of a certain token, float32."""
-    return (tokens[..., None] == jnp.arange(size)).astype(jnp.float32)
+    return jax.nn.one_hot(tokens, size, dtype=jnp.float32)
 
 
 def normalised(

@@ -373,7 +373,7 @@ def by_blocks(
         start: Int[Array, ""] | int, size: int, first: Int[Array, ""] | int, softmax: Softmax
     ) -> Softmax:
         """Joined by `size` slots from `start` on, of which those before `first` are masked."""
-        slots = start + jnp.arange(size, dtype=jnp.int32)
+        slots = start + jnp.arange(size, dtype=jnp.int32)[None]
         live = (slots >= first) & (slots < lengths[:, None])
         live = live[:, None, None]
         if oldest is not None:

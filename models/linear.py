@@ -246,4 +246,4 @@ class Linear(nn.Module):
             return y
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), high)
-        return y + bias.astype(self.dtype)
+        return y + jnp.broadcast_to(bias.astype(self.dtype), y.shape)

@@ -38,7 +38,8 @@ class RMSNorm(nn.Module):
         scale = self.param(
             "scale", begin, (x.shape[-1],), eight_bits.high_precision(self.param_dtype, self.dtype)
         )
-        return (unit * (scale.astype(jnp.float32) + self.offset)).astype(self.dtype)
+        whole = jnp.broadcast_to(scale.astype(jnp.float32) + self.offset, unit.shape)
+        return (unit * whole).astype(self.dtype)
 
 
 class LayerNorm(nn.Module):

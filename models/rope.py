@@ -175,7 +175,9 @@ def turns(
     rope: Rope, head_dim: int, context: int, positions: Int[Array, "B N"]
 ) -> tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]]:
     """Cosine and sine of each position's rotary angles, times the scaling's attention factor."""
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies(rope, head_dim, context)
+    angles = positions[..., None, None].astype(jnp.float32) * jnp.expand_dims(
+        frequencies(rope, head_dim, context), tuple(range(positions.ndim + 1))
+    )
     length = 1.0 if rope.scaling is None else rope.scaling.attention_factor
     turned = jnp.concatenate([jnp.cos(angles) * length, jnp.sin(angles) * length], axis=-1)
     cos, sin = jnp.split(jax.lax.platform_dependent(turned, cpu=_once, default=_as_it_is), 2, -1)

@@ -1,11 +1,35 @@
 """JSON that somebody else wrote: whatever is wrong with it is one kind of error."""
 
 import json
+import re
 from typing import Any
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def with_text_alone(value: Any) -> Any:
+    r"""Returns the value with U+FFFD for each half of a UTF-16 pair, in all of its texts.
+
+    JSON's escapes and a command line's bytes can make such a half; it is not text, and neither
+    tokenizers nor UTF-8 take it.
+
+    Example:
+        >>> with_text_alone({"a": ["ok", "\\ud83d!"]})
+        {'a': ['ok', '\N{REPLACEMENT CHARACTER}!']}
+    """
+    if isinstance(value, str):
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {with_text_alone(key): with_text_alone(own) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(with_text_alone, value))
+    return value
 
 
 def parsed(text: str | bytes) -> Any:
-    """What `json.loads` makes of a text, which raises RecursionError for one of 100,000 brackets.
+    """Returns what `json.loads` makes of a text, which raises RecursionError for one of 100,000
+    brackets, with U+FFFD for halves of UTF-16 pairs.
 
     Args:
         text: or its bytes, in UTF-8.
@@ -22,7 +46,9 @@ def parsed(text: str | bytes) -> Any:
         json.decoder.JSONDecodeError: nested too deep to be read: line 1 column 1 (char 0)
     """
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        escaped = _ESCAPED.search(text if isinstance(text, str) else text.decode("utf-8"))
+        return with_text_alone(value) if escaped else value
     except json.JSONDecodeError:
         raise
     except RecursionError:

@@ -247,12 +247,13 @@ class Engine:
         row that was freed there is none to go on from.
 
         Raises:
-            InputError: if there is no such row, or a row's text was cut at a stop string and the
+            InputError: if there is no such row, or its text was cut at a stop string and the
                 model's memory cannot be.
         """
         self._check_slot(slot, len(state.root))
-        state = processing.with_text(text_as_returned(self.model, state))
-        return rows.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
+        # The row alone: what became of its neighbours' texts is not asked.
+        taken = rows.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
+        return processing.with_text(text_as_returned(self.model, taken))
 
     def generate(
         self,

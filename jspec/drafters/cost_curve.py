@@ -176,7 +176,11 @@ def _line(module: Any, x: Any, known: Any, values: Any) -> Any:
     if known.shape[0] == 1:
         return module.full_like(x, values[0])
     # As `interp` has it, but few points are compared with all at once, not searched in a loop.
-    right = module.clip((known <= x[..., None]).sum(-1), 1, known.shape[0] - 1)
+    right = module.clip(
+        (module.expand_dims(known, tuple(range(x.ndim))) <= x[..., None]).sum(-1),
+        1,
+        known.shape[0] - 1,
+    )
     rise = values[right] - values[right - 1]
     run = known[right] - known[right - 1]
     inside = values[right - 1] + (x - known[right - 1]) / run * rise

@@ -25,6 +25,8 @@ class Function:
     function: Callable[[Logits, History, PyTree], Logits]
     is_on: Callable[[PyTree], Bool[Array, " B"]] | None
     """The rows in which the values change anything; None: all."""
+    min_tokens: Callable[[PyTree], Int[Array, " B"]] | None = None
+    """Of the values, `LogitsProcessor.min_tokens`; None: they say nothing of it."""
 
 
 @struct.dataclass
@@ -49,6 +51,11 @@ class Functions(LogitsProcessor):
     @property
     def text(self) -> Text | None:
         return self.rows.text
+
+    @property
+    def min_tokens(self) -> Int[Array, " B"] | None:
+        known = zip(self.functions, self.rows.values, strict=True)
+        return next((one.min_tokens(own) for one, own in known if one.min_tokens), None)
 
     def joined(self, later: LogitsProcessor) -> "Functions | None":
         """One text is enough for all."""

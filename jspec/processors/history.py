@@ -55,7 +55,7 @@ class History:
     def last(self, count: int) -> Int[Array, "B N count"]:
         """The last tokens before each node's logits, in their order; -1 before the text begins."""
         depth = self.drafted.shape[-1]
-        behind = jnp.arange(count, dtype=jnp.int32)  # 0: the last token, the node's own
+        behind = jnp.arange(count, dtype=jnp.int32)[None, None]  # 0: the last token, the node's own
         own = (self.drafted >= 0).sum(-1, dtype=jnp.int32)[..., None]
         place = self.lengths[:, None, None] - 1 - (behind - own)
         tokens = self.text.tokens
@@ -117,7 +117,7 @@ def begin(prompt: Int[Array, "B T"], lengths: Int[Array, " B"], size: int, vocab
         size: most tokens that are emitted.
         vocab_size: V.
     """
-    there = jnp.arange(prompt.shape[1]) < lengths[:, None]
+    there = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
     nothing = jnp.zeros((len(prompt), vocab_size), jnp.int32)
     return Text(
         tokens=jnp.pad(prompt, ((0, 0), (0, size))),
@@ -161,7 +161,7 @@ def extend(
     counts: Int[Array, " B"],
 ) -> Text:
     """The text with a round's tokens behind the first `lengths`."""
-    there = jnp.arange(emitted.shape[1]) < counts[:, None]
+    there = jnp.arange(emitted.shape[1])[None] < counts[:, None]
     return replace(
         text,
         tokens=append(text.tokens, lengths, emitted, counts),

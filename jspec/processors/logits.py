@@ -56,12 +56,14 @@ class Processor:
         prepare: from (values, B, V) to checked arrays, with a row for each prompt.
         is_on: of these arrays, the rows in which they change anything: while there are none, rounds
             leave the processor out. None: all rows.
+        min_tokens: of these arrays, the tokens [B] before which no stop string ends a row.
     """
 
     function: Callable[[Logits, History, PyTree], Logits]
     values: Any
     prepare: Callable[[Any, int, int], PyTree]
     is_on: Callable[[PyTree], Bool[Array, " B"]] | None = None
+    min_tokens: Callable[[PyTree], Int[Array, " B"]] | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +92,7 @@ class Processor:
 
     @property
     def _function(self) -> Function:
-        return Function(self.function, self.is_on)
+        return Function(self.function, self.is_on, self.min_tokens)
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,8 @@ def logit_bias(
 
 
 def min_tokens(count: ArrayLike) -> Processor:
-    """Forbids the end tokens, `eos` and `stop_token_ids`, while the output is shorter.
+    """Forbids the end tokens, `eos` and `stop_token_ids`, while the output is shorter. Stop strings
+    that are complete by then do not end it either, as in vLLM.
 
     Args:
         count: so many tokens come before the end token, a number or [B]; 0 switches it off.
@@ -234,7 +237,7 @@ def min_tokens(count: ArrayLike) -> Processor:
         del vocab_size
         return integers(count, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
 
-    return Processor(_min_tokens, count, prepare, _not_zero)
+    return Processor(_min_tokens, count, prepare, _not_zero, _itself)
 
 
 def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int = 0) -> Processor:
@@ -310,13 +313,17 @@ def _repetition(logits: Logits, history: History, penalty: Float[Array, " B"]) -
 
 def _frequency(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
     return history.by_counts(
-        logits, lambda logits, _, output: logits - penalty[:, None, None] * output
+        logits,
+        lambda logits, _, output: logits - penalty[:, None, None] * output.astype(logits.dtype),
     )
 
 
 def _presence(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
     return history.by_counts(
-        logits, lambda logits, _, output: logits - penalty[:, None, None] * (output > 0)
+        logits,
+        lambda logits, _, output: (
+            logits - penalty[:, None, None] * (output > 0).astype(logits.dtype)
+        ),
     )
 
 
@@ -327,6 +334,10 @@ def _bias(logits: Logits, history: History, values: PyTree) -> Logits:
     return jax.vmap(lambda row, token, added: row.at[:, token].add(added, mode="drop"))(
         logits, *values
     )
+
+
+def _itself(count: Int[Array, " B"]) -> Int[Array, " B"]:
+    return count
 
 
 def _min_tokens(logits: Logits, history: History, count: Int[Array, " B"]) -> Logits:

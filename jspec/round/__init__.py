@@ -136,7 +136,7 @@ def commit(
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     stats = state.stats
-    lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)
+    lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)[None]
     verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
     ran = counts > 0
     width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
@@ -151,7 +151,7 @@ def commit(
             histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
             num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
             num_drafts=stats.num_drafts + (ran & (verified > 0)).astype(jnp.int32),
-            width_histogram=stats.width_histogram + (width & ran[:, None]).astype(jnp.int32),
+            width_histogram=stats.width_histogram + (width[None] & ran[:, None]).astype(jnp.int32),
             widths=stats.widths,
         ),
     )
@@ -224,7 +224,7 @@ def _truncate(
 
     Done once, before anything is stored: an end token may stand inside of an accepted path.
     """
-    request, lanes = state.request, jnp.arange(verdict.path.shape[1])
+    request, lanes = state.request, jnp.arange(verdict.path.shape[1])[None]
     tokens = tokens_of(tree, verdict)
     offered = verdict.counts - verdict.failed.astype(jnp.int32)
     left = request.limits - state.lengths

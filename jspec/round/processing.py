@@ -67,7 +67,8 @@ def prepare(
                 "all stop strings together"
             )
         members.append(member)
-    return tuple(members)
+    least = next((one.min_tokens for one in members if one.min_tokens is not None), None)
+    return tuple(members if least is None else (one.waiting(least) for one in members))
 
 
 def _by_row(rows: Sequence[Any]) -> Any:
@@ -194,7 +195,7 @@ def advance(
             continue
         # A row drops tokens once, when it ends.
         lengths = after.lengths - (new.dropped - old.dropped)
-        there = jnp.arange(after.out.shape[1]) < lengths[:, None]
+        there = jnp.arange(after.out.shape[1])[None] < lengths[:, None]
         after = replace(after, out=jnp.where(there, after.out, 0), lengths=lengths)
         members = tuple(member.cut(there) for member in members)
     return replace(after, processors=members)

@@ -1,6 +1,7 @@
 """Who may ask: clients by their keys, each with a rate and room of its own."""
 
 import hmac
+import json
 import math
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ class Client:
     answers: int | None = None
 
 
+_MOST = 10**9
 NOBODY = Client()
 """Who asks a server without keys."""
 
@@ -42,7 +44,10 @@ def read(file: Path) -> tuple[Client, ...]:
         InputError: if it is none, or two of them have one key.
     """
     found = []
-    for name in (listed := config_json.read(file)).values:
+    listed = config_json.read(file)
+    if twice := _twice(file):
+        raise InputError(f"{file} has {twice!r:.60} twice; give each client one entry")
+    for name in listed.values:
         entry = listed.part(name)
         own = {one.name for one in fields(Client)} - {"name"}
         if wrong := sorted(set(entry.values) - own):
@@ -51,8 +56,14 @@ def read(file: Path) -> tuple[Client, ...]:
             )
         if not name or not (key := entry.text("key")):
             raise InputError(f"{name!r:.60} in {file} has no name or no key; give it both")
+        # A header of HTTP has these letters alone.
+        if not (key.isascii() and key.isprintable()) or key != key.strip():
+            raise InputError(
+                f"the key of {name!r:.60} in {file} is {key!r:.40}; pass printable ASCII, without "
+                "spaces around it"
+            )
         bounds: dict[str, Any] = {
-            bound: None if entry.get(bound) is None else entry.size(bound)
+            bound: None if entry.get(bound) is None else entry.count(bound, most=_MOST)
             for bound in ("requests_per_minute", "answers")
         }
         found.append(Client(name, key, **bounds))
@@ -61,6 +72,13 @@ def read(file: Path) -> tuple[Client, ...]:
     if len({client.key for client in found}) < len(found):
         raise InputError(f"two clients in {file} have one key; give each its own")
     return tuple(found)
+
+
+def _twice(file: Path) -> str | None:
+    """Returns a name that the object of a file has twice, of which JSON keeps the last."""
+    pairs = json.loads(file.read_text("utf-8"), object_pairs_hook=lambda pairs: pairs)
+    names = Counter(name for name, _ in pairs)
+    return next((name for name, count in names.items() if count > 1), None)
 
 
 class Clients:

@@ -1,13 +1,14 @@
 """Rows that nobody uses, and the texts that stand in them."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from jspec._validate.errors import InputError
 from jspec.serve.jobs import Executor
 from jspec.serve.prefixes import Prefixes, begins
 
-_NONE: tuple[str, Sequence[int]] = ("", ())
+_NONE: tuple[Hashable, Sequence[int]] = ("", ())
 """The text of a row in which none stands."""
 
 
@@ -27,7 +28,7 @@ class FreeRows:
         self._device = device
         self._prefixes = prefixes
         self._call = call
-        self._texts: OrderedDict[int, tuple[str, Sequence[int]]] = OrderedDict()
+        self._texts: OrderedDict[int, tuple[Hashable, Sequence[int]]] = OrderedDict()
         self._full: set[int] = set()
         """Those in which something stands, to be used or not."""
         self.reset()
@@ -40,7 +41,7 @@ class FreeRows:
         self._texts = OrderedDict((row, _NONE) for row in range(self._device.num_slots))
         self._full.clear()
 
-    def give(self, row: int, text: Sequence[int] = (), salt: str = "") -> None:
+    def give(self, row: int, text: Sequence[int] = (), salt: Hashable = "") -> None:
         """A row is free now.
 
         Args:
@@ -68,20 +69,28 @@ class FreeRows:
             self._texts[row] = _NONE
         self._full.clear()
 
-    def find(self, prompt: Sequence[int], salt: str = "") -> tuple[int, Any]:
+    def find(self, prompt: Sequence[int], salt: Hashable = "") -> tuple[int, Any]:
         """The longest known beginning of a prompt: (length, a state of one row); (0, None) if there
         is none. The state is the caller's own.
         """
         size, state = self._prefixes.find(prompt, salt)
-        best = None
+        longest, best = size, None
         for row, (its, text) in self._texts.items():
-            if its == salt and len(text) > size and begins(prompt, text):
-                best, size = row, len(text)
-        if best is not None:
-            return size, self._call(self._device.take, best)
+            if its == salt and len(text) > longest and begins(prompt, text):
+                best, longest = row, len(text)
+        if best is not None and (taken := self._taken(best)) is not None:
+            return longest, taken
         return size, None if state is None else self._call(self._device.copy, state)
 
     def _keep(self, row: int) -> None:
         salt, text = self._texts[row]
-        if text and self._prefixes.wants(text, salt):
-            self._prefixes.keep(text, self._call(self._device.take, row), salt)
+        wanted = text and self._prefixes.wants(text, salt)
+        if wanted and (taken := self._taken(row)) is not None:
+            self._prefixes.keep(text, taken, salt)
+
+    def _taken(self, row: int) -> Any:
+        """A copy of a row; None if its text cannot go on, which is then not kept."""
+        try:
+            return self._call(self._device.take, row)
+        except InputError:
+            return None

@@ -1,6 +1,6 @@
 """What stands between a request and the device: one row's work, and the deltas of its answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -115,7 +115,7 @@ class Job:
     deliver: Callable[[Delta], None]
     shared: int = 0
     goes_on: bool = False
-    salt: str = ""
+    salt: Hashable = ""
 
     cancelled: bool = False
     """Nobody waits for it any longer. Set from any thread."""

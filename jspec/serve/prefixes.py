@@ -1,7 +1,7 @@
 """What was read and is kept: beginnings that several prompts share, and conversations."""
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._states)
 
-    def find(self, prompt: Sequence[int], salt: str = "") -> tuple[int, Any]:
+    def find(self, prompt: Sequence[int], salt: Hashable = "") -> tuple[int, Any]:
         """The longest known beginning of a prompt that leaves a token to read: (length, state).
 
         The state is kept, so whoever donates it copies it first. (0, None) if there is none.
@@ -43,7 +43,7 @@ class Prefixes:
         self._states.move_to_end((salt, best))
         return len(best), self._states[salt, best]
 
-    def keep(self, text: Sequence[int], state: Any, salt: str = "") -> None:
+    def keep(self, text: Sequence[int], state: Any, salt: Hashable = "") -> None:
         """Keeps a state, if there is room for any."""
         if not self.capacity:
             return
@@ -52,12 +52,12 @@ class Prefixes:
         while len(self._states) > self.capacity:
             self._states.popitem(last=False)
 
-    def wants(self, text: Sequence[int], salt: str = "") -> bool:
+    def wants(self, text: Sequence[int], salt: Hashable = "") -> bool:
         """Whether a state behind this text is worth keeping."""
         known = (salt, tuple(text)) in self._states
         return self.capacity > 0 and len(text) >= WORTH and not known
 
-    def boundary(self, prompt: list[int], known: int, shared: int, salt: str = "") -> int:
+    def boundary(self, prompt: list[int], known: int, shared: int, salt: Hashable = "") -> int:
         """Where to stop reading and keep the state, because other prompts begin alike; 0: nowhere.
 
         What two prompts of late have in common, a third is likely to have too.

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class ParsedRequest:
     goes_on: bool = False
     function: str | None = None
     reader: Callable[[], calls.Reader] | None = None
-    salt: str = ""
+    salt: Hashable = ""
 
     def formed(self, made: Automata) -> "ParsedRequest":
         """The order with its automata."""

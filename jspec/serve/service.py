@@ -239,12 +239,12 @@ class Service:
             work = self._makers.run(client, lambda patience: forms.made(wanted, patience))
             made = await _unless_gone(request, work)
         # Clients with names share nothing of what was read for them.
-        salt = f"{own.name}\n{order.salt}" if own.name else order.salt
+        salt = own.name, order.salt
         order = order.formed(made)
         if self._served.adapters and isinstance(asked, schemas.SamplingParams):
             number = self._served.names.index(asked.model)
             # What an adapter has read is of no use to others.
-            salt = f"{number}\n{salt}"
+            salt = number, *salt
             order = replace(order, settings=replace(order.settings, adapter=number))
         return asked, replace(order, salt=salt)
 

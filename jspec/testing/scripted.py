@@ -88,7 +88,10 @@ class Scripted:
         depth = jnp.array([len(path) for path in paths])
         on_spine = jnp.array([path == deepest[: len(path)] for path in paths])
         right = jnp.take_along_axis(
-            params.tokens, state.emitted[:, None] + jnp.maximum(depth - 1, 0), axis=1, mode="clip"
+            params.tokens,
+            state.emitted[:, None] + jnp.maximum(depth - 1, 0)[None],
+            axis=1,
+            mode="clip",
         )
         accept = params.accepts[state.rounds % params.accepts.shape[0]]
         tokens = jnp.where(on_spine & (depth <= accept), right, (right + 1) % self.vocab_size)

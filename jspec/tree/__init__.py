@@ -73,7 +73,8 @@ def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
         [1, 1, 0, 1, 0]
     """
     nodes = jnp.arange(tree.parents.shape[-1], dtype=jnp.int32)
-    return (paths(tree.parents, tree.depth)[..., None, :] == nodes[:, None]).any(-1)
+    path = paths(tree.parents, tree.depth)[..., None, :]
+    return (path == jnp.expand_dims(nodes[:, None], tuple(range(path.ndim - 2)))).any(-1)
 
 
 def paths(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
@@ -103,7 +104,7 @@ def _paths_by_levels(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N 
     for _ in range(depth - 1):
         # One level up, by a maximum and not by a gather: gathers would be fused with what reads the
         # mask, and done again by every layer of the model, the whole chain of them.
-        here = path[-1][..., None] == nodes
+        here = path[-1][..., None] == nodes[None, None]
         path.append(jnp.where(here, parents[..., None, :], NO_PARENT).max(-1))
     return jnp.stack(path, -1)
 

@@ -40,7 +40,7 @@ def depth_first(tree: Tree) -> Int[Array, "B N"]:
         [[0, 1, 3, 2, 4]]
     """
     nodes = jnp.arange(tree.tokens.shape[1])
-    return _along_paths(tree, lambda size: nodes[:, None] > nodes)
+    return _along_paths(tree, lambda size: (nodes[:, None] > nodes[None])[None])
 
 
 def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
@@ -63,7 +63,7 @@ def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
 
     def earlier(size):
         own, other = size[:, :, None], size[:, None, :]
-        return (other > own) | ((other == own) & (nodes[:, None] > nodes))
+        return (other > own) | ((other == own) & (nodes[:, None] > nodes[None])[None])
 
     return _along_paths(tree, earlier)
 

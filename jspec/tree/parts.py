@@ -115,7 +115,7 @@ def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
         return jax.vmap(lambda at: none.at[at].min(entries, mode="drop"))(places)
 
     def compared(places):
-        there = places[:, :, None] == jnp.arange(size)
+        there = places[:, :, None] == jnp.arange(size)[None, None]
         return jnp.where(there, entries[:, None], absent).min(1).astype(jnp.int32)
 
     return jax.lax.platform_dependent(places, cpu=written, default=compared)

@@ -54,7 +54,7 @@ def sanitize(
     nodes = jnp.arange(num_nodes, dtype=jnp.int32)
     is_root = nodes == 0
     tokens = jnp.where(is_root, root[:, None], tree.tokens)
-    known = (tree.parents >= 0) & (tree.parents < nodes)
+    known = (tree.parents >= 0) & (tree.parents < nodes[None])
     parents = jnp.where(is_root, NO_PARENT, jnp.where(known, tree.parents, 0))
     there = tree.valid & known
     if vocab_size is not None:
@@ -63,9 +63,13 @@ def sanitize(
         there &= ~jnp.isnan(tree.value)
     if tree.q is None:
         siblings = (parents[:, :, None] == parents[:, None, :]) & there[:, None, :]
-        equal = siblings & (tokens[:, :, None] == tokens[:, None, :]) & (nodes[:, None] > nodes)
+        equal = (
+            siblings
+            & (tokens[:, :, None] == tokens[:, None, :])
+            & (nodes[:, None] > nodes[None])[None]
+        )
         there &= ~equal.any(-1)
-    there |= is_root
+    there |= is_root[None]
     plain = replace(
         tree,
         tokens=tokens.astype(jnp.int32),

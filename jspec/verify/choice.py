@@ -47,7 +47,7 @@ def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
         tree: that was verified.
         verdict: of it.
     """
-    lanes = jnp.arange(verdict.path.shape[1])
+    lanes = jnp.arange(verdict.path.shape[1])[None]
     # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
     below = jnp.roll(verdict.path, -1, axis=1)
     drafted = jnp.take_along_axis(tree.tokens, below, axis=1)

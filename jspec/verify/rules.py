@@ -50,7 +50,8 @@ def deterministic_proposal(
     """
     del q, noise
     order = jnp.arange(children.shape[0])
-    earlier = (children[:, None] == children) & (order < order[:, None]) & valid
+    before = order[None] < order[:, None]
+    earlier = (children[:, None] == children[None]) & before & valid[None]
     mass = jnp.where(valid & ~earlier.any(-1), p[children], 0.0)
     left = p.at[jnp.where(valid, children, p.shape[0])].set(0.0, mode="drop")
     # Sums of what remains, not 1 - sums of what is gone: nothing cancels, and the last child of
@@ -213,7 +214,9 @@ def _one_by_one(
 def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
     """The ratio min(1, wanted / drawn); 0 where nothing is drawn, 1 where enough is wanted."""
     enough = wanted >= drawn
-    return jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn))
+    return jnp.where(
+        enough, (drawn > 0).astype(drawn.dtype), wanted / jnp.where(enough, 1.0, drawn)
+    )
 
 
 def _reported(q: Float[Array, " V"] | None) -> Float[Array, " V"]:

@@ -72,7 +72,7 @@ class TreeVerifier:
             bad = going & ~samplings.is_distribution(at)
             down = going & found & ~bad
             drawn = samplings.argmax(jnp.log(residual) + noise)
-            here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)
+            here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)[None]
             verdict = Verdict(
                 path=jnp.where(here, chosen[:, None], verdict.path),
                 counts=verdict.counts + down.astype(jnp.int32),
@@ -127,7 +127,7 @@ def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame)
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     above = jnp.maximum(tree.parents, 0)
     siblings = (tree.parents[:, :, None] == tree.parents[:, None, :]) & tree.valid[:, None, :]
-    earlier = siblings & (nodes < nodes[:, None])
+    earlier = siblings & (nodes[None] < nodes[:, None])[None]
     # Equal siblings are one node, and a node has no more children than the tree declares.
     twin = (earlier & (tree.tokens[:, :, None] == tree.tokens[:, None, :])).any(-1)
     among = earlier.sum(-1) < tree.width
@@ -135,13 +135,13 @@ def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame)
     taken = wanted & tree.valid & among & ~twin & jnp.take_along_axis(good, above, 1)
     mask = trees.ancestors(tree)
     # A node that is deeper than the tree declares does not see the root.
-    accepted = ((taken | (nodes == 0))[:, None, :] | ~mask).all(-1) & mask[..., 0]
-    accepted &= ~frame.done[:, None] | (nodes == 0)
+    accepted = ((taken | (nodes == 0)[None])[:, None, :] | ~mask).all(-1) & mask[..., 0]
+    accepted &= ~frame.done[:, None] | (nodes == 0)[None]
     counts = accepted.sum(-1, dtype=jnp.int32)
     last = jnp.where(accepted, nodes, 0).max(-1, keepdims=True)
     level = mask.sum(-1, dtype=jnp.int32) - 1
     lanes = jnp.arange(tree.depth + 1, dtype=jnp.int32)
-    path = jnp.where(accepted[:, None] & (level[:, None] == lanes[:, None]), nodes, 0).max(-1)
+    path = jnp.where(accepted[:, None] & (level[:, None] == lanes[None, :, None]), nodes, 0).max(-1)
     bad = ~jnp.take_along_axis(good, last, 1)[:, 0]
     return Verdict(
         path=path,

@@ -264,7 +264,7 @@ class BlockHead(Decoder):
         own = np.kron(np.eye(anchors), inside) > 0
         own = jnp.broadcast_to(own, (batch, *own.shape))
         seen = jnp.concatenate([jnp.repeat(mask, size, axis=1), own], axis=-1)
-        places = (positions[..., None] + jnp.arange(size)).reshape(batch, -1)
+        places = (positions[..., None] + jnp.arange(size)[None, None]).reshape(batch, -1)
         for number, layer in enumerate(self.layers):
             x, _, _ = layer(x, places, seen, attention.past(cache, nodes, number))
         states = self.norm(x).reshape(batch, anchors, size, width)

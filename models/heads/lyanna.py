@@ -188,7 +188,7 @@ class TokenInfo(nn.Module):
             jnp.float32
         )
         unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + _EPS)
-        return unit * self.scale.astype(jnp.float32)
+        return unit * jnp.broadcast_to(self.scale.astype(jnp.float32), unit.shape)
 
     def hot(self, embed: Float[Array, "V E"]) -> Float[Array, "hot E"]:
         return embed[self.ids.value] if self.config.hot_tokens else embed

@@ -64,7 +64,8 @@ class ResBlock(nn.Module):
         width = x.shape[-1]
         weight = self.param("weight", nn.initializers.zeros, (width, width), self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros, (width,), self.param_dtype)
-        return x + nn.silu(product(x, weight.astype(self.dtype)) + bias.astype(self.dtype))
+        moved = product(x, weight.astype(self.dtype))
+        return x + nn.silu(moved + jnp.broadcast_to(bias.astype(self.dtype), moved.shape))
 
 
 class MedusaHeads(nn.Module):

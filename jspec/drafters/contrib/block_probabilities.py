@@ -209,10 +209,10 @@ def learn(
     spread = jnp.einsum("bmk,bmkf->bmf", probs, jnp.square(features)) - jnp.square(mean)
     surplus = jnp.where(right[..., None], features, 0.0).sum(2) - mean
     # Logits that are no numbers teach nothing.
-    known = (jnp.arange(depth) < counts[:, None]) & jnp.isfinite(surplus + spread).all(-1)
+    known = (jnp.arange(depth)[None] < counts[:, None]) & jnp.isfinite(surplus + spread).all(-1)
     weight = _MEMORY * curvature + jnp.maximum(spread, 0.0)
     step = jnp.clip(_STEP_SIZE * surplus / weight, -_MAX_STEP, _MAX_STEP)
-    low, high = (jnp.array(bound, jnp.float32) for bound in _RANGE)
+    low, high = (jnp.broadcast_to(jnp.float32(bound), old.shape) for bound in _RANGE)
     moved = jnp.where(known[..., None], jnp.clip(old + step, low, high), old)
     kept = jnp.where(known[..., None], weight, curvature)
     return ProbabilityWeights(

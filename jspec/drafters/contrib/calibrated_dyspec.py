@@ -69,7 +69,7 @@ class RateTable:
         """The published estimate: a token is accepted with the draft's probability of it."""
         centre = 2.0 ** (-(jnp.arange(_BUCKETS, dtype=jnp.float32) + 0.5) / 2)
         tried = jnp.full((batch, _RANKS, _BUCKETS), _PRIOR, jnp.float32)
-        return RateTable(tried=tried, taken=tried * centre)
+        return RateTable(tried=tried, taken=tried * centre[None, None])
 
 
 @struct.dataclass
@@ -146,19 +146,21 @@ class CalibratedDySpec(DySpec):
         """Counts the children that were tried at each node of the accepted path."""
         tree, verdict = feedback.tree, feedback.verdict
         drawn, has_drawn = drawn_along_path(aux, feedback)
-        lanes = jnp.arange(verdict.path.shape[1])
+        lanes = jnp.arange(verdict.path.shape[1])[None]
         # A row that has ended may have been cut short, and so teaches nothing.
         seen = (lanes < verdict.counts[:, None]) & has_drawn & ~feedback.done[:, None]
         # The tree holds the first draws of a node; how many, its slots decided.
         hangs = (tree.parents[:, None, :] == verdict.path[..., None]) & tree.valid[:, None, :]
         ranks = jnp.arange(drawn.tokens.shape[-1])
-        drafted = ranks < hangs.sum(-1)[..., None]
+        drafted = ranks[None, None] < hangs.sum(-1)[..., None]
         # What was emitted after a node is the child that was taken, until the last node, which is
         # followed by a token of the target's own. In a merge the child may be another drafter's.
         goes_on = (lanes < verdict.counts[:, None] - 1)[..., None]
         taken = (drawn.tokens == feedback.emitted[..., None]) & goes_on & drafted
         # Children are tried in order until one is taken: all of them if none is.
-        not_beyond = (ranks <= taken.argmax(-1)[..., None]) | ~taken.any(-1, keepdims=True)
+        not_beyond = (ranks[None, None] <= taken.argmax(-1)[..., None]) | ~taken.any(
+            -1, keepdims=True
+        )
         tried = drafted & not_beyond & seen[..., None]
         taken = taken & tried
         slot, token = drawn.notes
@@ -181,7 +183,9 @@ def _residual_probabilities(
     first = drawn.probs.max(-1, keepdims=True)
     second = jnp.where(drawn.probs == first, 0.0, drawn.probs).max(-1, keepdims=True)
     is_first = drawn.child_probs == first
-    first_is_gone = jnp.cumsum(is_first, axis=-1) > is_first
+    first_is_gone = (jnp.cumsum(is_first, axis=-1) > 1) | (
+        (jnp.cumsum(is_first, axis=-1) > 0) & ~is_first
+    )
     remaining = remaining_mass(drawn.child_probs)
 
     def normalised(probability):
@@ -194,4 +198,4 @@ def _cell(probability: Float[Array, "*S K"]) -> Int[Array, "*S K"]:
     """The flat index of (rank, bucket)."""
     bucket = jnp.clip(jnp.floor(-2 * jnp.log2(probability)), 0, _BUCKETS - 1).astype(jnp.int32)
     rank = jnp.minimum(jnp.arange(probability.shape[-1]), _RANKS - 1)
-    return rank * _BUCKETS + bucket
+    return jnp.broadcast_to(rank * _BUCKETS, bucket.shape) + bucket

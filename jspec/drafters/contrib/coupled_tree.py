@@ -111,7 +111,7 @@ class CoupledTree(BestFirst):
     ) -> InverseTemperature:
         """Takes a Newton step on log beta for each emitted token whose parent was scored."""
         drawn, has_drawn = drawn_along_path(aux, feedback)
-        emitted = jnp.arange(feedback.emitted.shape[1]) < feedback.counts[:, None]
+        emitted = jnp.arange(feedback.emitted.shape[1])[None] < feedback.counts[:, None]
         hit = drawn.tokens == feedback.emitted[..., None]
         # Tokens that the draft holds impossible would make the moments 0 * inf; a node whose logits
         # are no numbers teaches nothing.

@@ -155,7 +155,7 @@ class Medusa:
             value = jnp.concatenate([value, value[:, parents] * probabilities], axis=1)
         tree = template.fill(tokens)
         known = (frame.positions > 0)[:, None]
-        valid = tree.valid & (known | (jnp.arange(template.num_nodes) == 0))
+        valid = tree.valid & (known | (jnp.arange(template.num_nodes) == 0)[None])
         return replace(tree, valid=valid, value=value), None
 
     def update(

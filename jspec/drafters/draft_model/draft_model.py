@@ -204,7 +204,7 @@ def _moved_on(
     # is behind a text that was cut, of which the model has that token already.
     known, lengths = model.until(state.cache, first), jnp.minimum(state.lengths, first)
     missing = (lengths == first).astype(jnp.int32)
-    lanes = jnp.minimum(jnp.arange(order.shape[1]) + missing[:, None], order.shape[1] - 1)
+    lanes = jnp.minimum(jnp.arange(order.shape[1])[None] + missing[:, None], order.shape[1] - 1)
     order = jnp.take_along_axis(order, lanes, axis=1)
     before_root = jnp.maximum(counts - 1, 0)[:, None]
     previous = jnp.take_along_axis(tokens, before_root, axis=1)[:, 0]

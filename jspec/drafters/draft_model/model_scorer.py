@@ -41,10 +41,10 @@ class ModelScorer:
         """Scores the token before the root at index 0, and the root at index 1."""
         frame = self.frame
         tokens = jnp.stack([self.previous, frame.root], axis=1)
-        positions = jnp.maximum(frame.positions[:, None] + jnp.array([-1, 0]), 0)
+        positions = jnp.maximum(frame.positions[:, None] + jnp.array([[-1, 0]]), 0)
         follows = frame.positions > 0
-        mask = jnp.array([[True, False], [True, True]]) & (
-            follows[:, None, None] | jnp.eye(2, dtype=bool)
+        mask = jnp.array([[[True, False], [True, True]]]) & (
+            follows[:, None, None] | jnp.eye(2, dtype=bool)[None]
         )
         output = self.model.apply(self.params, tokens, positions, mask, self.memory)
         room = self.size - NUM_FIRST

@@ -172,7 +172,7 @@ class PARD(ModelDrafter):
         # The unread tokens and the root, which stand side by side among what was scored.
         wrote, most = counts > 0, self.depth
         first = (most - state.counts)[:, None]
-        path = jnp.minimum(first + jnp.arange(most + 1, dtype=jnp.int32), most)
+        path = jnp.minimum(first + jnp.arange(most + 1, dtype=jnp.int32)[None], most)
         read = jnp.where(wrote, state.counts + 1, 0)
         cache = self.model.commit(state.cache, aux, path, read)
         known = PARDState(cache, state.lengths + read, state.unread, jnp.zeros_like(read))
@@ -181,7 +181,7 @@ class PARD(ModelDrafter):
         if (extra := emitted.shape[1] - 1 - most) > 0:
             known = self._read(params, known, emitted[:, :extra], known.lengths, ahead)
         left = jnp.maximum(counts - 1 - ahead, 0)
-        place = (ahead + left - most)[:, None] + jnp.arange(most, dtype=jnp.int32)
+        place = (ahead + left - most)[:, None] + jnp.arange(most, dtype=jnp.int32)[None]
         unread = jnp.take_along_axis(emitted, jnp.maximum(place, 0), axis=1)
         return PARDState(
             known.cache,
@@ -211,7 +211,7 @@ class PARD(ModelDrafter):
         lengths = jnp.minimum(state.lengths, first)
         before = jnp.clip(first - lengths, 0, state.counts)
         # Of each unread token, which one it is.
-        place = jnp.arange(self.depth, dtype=jnp.int32) - (self.depth - state.counts)[:, None]
+        place = jnp.arange(self.depth, dtype=jnp.int32)[None] - (self.depth - state.counts)[:, None]
         text, _ = sequence(*tokens.shape)
         there = [(place >= 0) & (place < before[:, None]), text < counts[:, None]]
         positions = [lengths[:, None] + place, first[:, None] + text]
@@ -237,4 +237,4 @@ class PARD(ModelDrafter):
 
 def _among(there: Bool[Array, "B N"], causal: Bool[Array, "B N N"]) -> Bool[Array, "B N N"]:
     """The mask of text of which some is absent: nothing attends to that but itself."""
-    return (causal & there[:, None]) | jnp.eye(there.shape[1], dtype=bool)
+    return (causal & there[:, None]) | jnp.eye(there.shape[1], dtype=bool)[None]

@@ -201,7 +201,7 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[DraftedNodes, tuple[Int[Array, "
     united = DraftedNodes(
         tokens=tokens,
         parents=jnp.where(nodes == 0, NO_PARENT, above).astype(jnp.int32),
-        valid=valid & (first == nodes),
+        valid=valid & (first == nodes[None]),
         depths=joined(depths),
         log_odds=jnp.stack(log_odds, axis=-1),
         buckets=jnp.stack(buckets, axis=-1).astype(jnp.int32),
@@ -229,8 +229,8 @@ def _first_by_paths(
     above = jnp.take_along_axis(tokens[:, None], jnp.maximum(paths, 0), axis=2)
     words = jnp.where(paths > 0, above, -1)
     twin = (words[:, :, None] == words[:, None, :]).all(-1)
-    twin &= valid[:, :, None] & valid[:, None, :] & (nodes > 0) & (nodes[:, None] > 0)
-    return (twin | (nodes[:, None] == nodes)).argmax(-1)
+    twin &= valid[:, :, None] & valid[:, None, :] & ((nodes > 0)[None] & (nodes > 0)[:, None])[None]
+    return (twin | (nodes[:, None] == nodes[None])[None]).argmax(-1)
 
 
 def _settled(
@@ -238,7 +238,8 @@ def _settled(
 ) -> Int[Array, "B M"]:
     nodes = jnp.arange(tokens.shape[1])
     twin = (tokens[:, :, None] == tokens[:, None, :]) & valid[:, :, None] & valid[:, None, :]
-    twin = (twin & (nodes > 0) & (nodes[:, None] > 0)) | (nodes[:, None] == nodes)
+    twin &= ((nodes > 0)[None] & (nodes > 0)[:, None])[None]
+    twin |= (nodes[:, None] == nodes[None])[None]
 
     def settle(carry):
         first, _ = carry

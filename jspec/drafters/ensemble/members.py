@@ -30,7 +30,7 @@ def at_width(tree: Tree, width: int) -> MemberDraft:
     """The tree, and where its nodes stand in what is left of it at some width."""
     kept = kept_nodes(tree, width)
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
-    same = kept[:, None, :] == nodes[:, None]
+    same = kept[:, None, :] == nodes[None, :, None]
     place = jnp.where(same.any(-1), same.argmax(-1), kept.shape[1])
     return MemberDraft(tree, place.astype(jnp.int32))
 
@@ -200,7 +200,7 @@ def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Fee
     own = jnp.where(own < draft.number.shape[1], own, -1)
     path = feedback.verdict.path
     known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
-    lanes = jnp.arange(path.shape[1])
+    lanes = jnp.arange(path.shape[1])[None]
     path = jnp.where(lanes < feedback.verdict.counts[:, None], jnp.where(path < 0, -1, known), 0)
     # A tree that lost its deepest nodes has shorter paths than its drafter's.
     missing = ((0, 0), (0, max(draft.tree.depth + 1 - path.shape[1], 0)))

@@ -212,7 +212,7 @@ def _of_siblings(
     The root is nobody's child, and its sum means nothing.
     """
     nodes = jnp.arange(parents.shape[1], dtype=jnp.int32)
-    child = valid & (nodes > 0)
+    child = valid & (nodes > 0)[None]
 
     def at_parents(parents, child, values):
         parent = jnp.where(child, parents, parents.shape[1])
@@ -242,7 +242,7 @@ def outcomes(
     lane = jnp.maximum(depths - 1, 0)
     known = valid & (depths <= feedback.counts[:, None])
     emitted = jnp.take_along_axis(feedback.emitted, lane, axis=1, mode="clip")
-    root = jnp.arange(tokens.shape[1]) == 0
+    root = (jnp.arange(tokens.shape[1]) == 0)[None]
     right = root | (known & (tokens == emitted))
     taken = along(parents, right, jnp.logical_and, feedback.emitted.shape[1])
     above = jnp.take_along_axis(taken, jnp.maximum(parents, 0), axis=1)

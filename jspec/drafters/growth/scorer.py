@@ -89,8 +89,8 @@ def append_kv(
         tentative of all.
     """
     size = ancestors.shape[-1]
-    own = jnp.arange(size) == kv_index + jnp.arange(ancestors.shape[1])[:, None]
-    return ancestors | own, kv.put(output.tentative, kv_index)
+    own = jnp.arange(size)[None] == kv_index + jnp.arange(ancestors.shape[1])[:, None]
+    return ancestors | own[None], kv.put(output.tentative, kv_index)
 
 
 def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:

@@ -27,13 +27,13 @@ def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
     nodes = jnp.arange(b.tokens.shape[1], dtype=jnp.int32)
     is_root = nodes == 0
     # same[b, j]: the node of a with the path of b's node j, or -1. Settled one level a pass.
-    same = jnp.where(is_root, 0, NO_PARENT) + jnp.zeros_like(b.parents)
+    same = jnp.where(is_root, 0, NO_PARENT)[None] + jnp.zeros_like(b.parents)
     twin = (a.tokens[:, None, :] == b.tokens[:, :, None]) & a.valid[:, None, :]
     for _ in range(b.depth):
         above = jnp.take_along_axis(same, jnp.maximum(b.parents, 0), axis=1)
         match = twin & (a.parents[:, None, :] == above[:, :, None]) & (above >= 0)[:, :, None]
         # The root is the root, also where a child of it holds the root's own token.
-        found = match.any(-1) & ~is_root
+        found = match.any(-1) & ~is_root[None]
         same = jnp.where(found, match.argmax(-1).astype(jnp.int32), same)
     # A child of a shared node hangs from a's copy of it; b's own nodes follow a's.
     number = jnp.where(same >= 0, same, size - 1 + nodes)

@@ -127,8 +127,10 @@ def read_tokens(
     what: str,
     bounds: Bounds,
     last: Bool[np.ndarray, " bytes_states"] | None = None,
+    starts: Sequence[int] = (0,),
+    twins: Mapping[int, int] | None = None,
 ) -> TokenAutomaton:
-    """The token automaton of a machine that reads bytes and begins in state 0.
+    """Makes the token automaton of a machine that reads bytes.
 
     Args:
         step: next state by state and byte; -1 where there is none.
@@ -136,6 +138,8 @@ def read_tokens(
         what: of which the automaton is, for messages.
         bounds: the most that it may take.
         last: states in which no further token is read; None: there are none.
+        starts: states in which it may begin: the first ones of the automaton, in this order.
+        twins: states that the automaton has wherever it has the state that they are the twin of.
 
     Raises:
         InputError: if it would take more than the bounds.
@@ -148,16 +152,18 @@ def read_tokens(
         [[1, -1, 2, -1], [-1, 2, -1, -1], [-1, -1, -1, -1]]
     """
     reader, over = _Reader(step, tokens), np.zeros(len(step), bool) if last is None else last
-    number, queue = {0: 0}, [0]
+    queue, known_twins = list(starts), twins or {}
+    found = set(queue)
     marks = np.zeros(len(tokens), np.uint64)
     for state in queue:  # grows while it is read
         if over[state]:
             continue
         places, ends = reader.read(state, reader.all)
-        for end in np.unique(ends).tolist():
-            if end not in number:
-                number[end] = len(queue)
-                queue.append(end)
+        for end in (*np.unique(ends).tolist(), state):
+            for one in (end, known_twins.get(end, end)):
+                if one not in found:
+                    found.add(one)
+                    queue.append(one)
         if len(queue) > bounds.states:
             raise InputError(
                 f"the automaton of {what} has more than {bounds.states} states; make it smaller, "

@@ -197,7 +197,7 @@ def of_nodes(
         after = automata.step(before, tree.tokens)
         fits = jnp.where(ends, automata.value("accepting", before), after >= 0)
         at = jnp.where(root, states[:, None], jnp.maximum(after, 0))
-        allowed = root | (fits & jnp.take_along_axis(allowed, above, axis=1))
+        allowed = root[None] | (fits & jnp.take_along_axis(allowed, above, axis=1))
     return at, allowed
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jspec._validate.errors import InputError
@@ -11,8 +11,21 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 
 
-def token_bytes(tokenizer: Any) -> list[bytes | None]:
-    """The bytes of each token of a tokenizer, in a text; None for special tokens.
+class TokenBytes(list[bytes | None]):
+    """The bytes of each token in a text; None for special tokens, which have names alone.
+
+    Args:
+        spelled: the bytes of each token.
+        names: the texts of special tokens by their ids, such as "<|im_end|>".
+    """
+
+    def __init__(self, spelled: Iterable[bytes | None] = (), names: Mapping[int, bytes] = {}):
+        super().__init__(spelled)
+        self.names = dict(names)
+
+
+def token_bytes(tokenizer: Any) -> TokenBytes:
+    """Returns the bytes of each token of a tokenizer, in a text; None for special tokens.
 
     The bytes of the tokens of a text are those of the text. This holds for vocabularies of bytes
     (GPT-2's: Llama 3, Qwen, SmolLM) and of SentencePiece (Llama 2, Mistral).
@@ -34,7 +47,7 @@ def token_bytes(tokenizer: Any) -> list[bytes | None]:
                 f"the vocabulary has {wrong[0]!r:.40}; pass the bytes of each token, None where it "
                 "has no text"
             )
-        return list(tokenizer)
+        return TokenBytes(tokenizer, getattr(tokenizer, "names", {}))
     inner: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(inner, "to_str"):
         raise InputError(
@@ -45,11 +58,14 @@ def token_bytes(tokenizer: Any) -> list[bytes | None]:
     read = _reader(described)
     known = inner.get_vocab()
     # Numbers may be left out.
-    found: list[bytes | None] = [None] * (max(known.values(), default=-1) + 1)
+    found = TokenBytes([None] * (max(known.values(), default=-1) + 1))
     for token, number in known.items():
         found[number] = read(token)
     for added in described["added_tokens"]:
-        found[added["id"]] = None if added["special"] else added["content"].encode()
+        text = added["content"].encode()
+        found[added["id"]] = None if added["special"] else text
+        if added["special"]:
+            found.names[added["id"]] = text
     return found
 
 

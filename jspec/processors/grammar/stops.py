@@ -15,8 +15,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import library_of
 from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
+    FREE,
     Automata,
     AutomatonRows,
     Bounds,
@@ -44,6 +46,8 @@ class StopStrings:
     """Whether they are one; there may be bytes behind it, of the same token."""
     sizes: Int[np.ndarray, " V"]
     """The bytes of each token."""
+    searching: Int[np.ndarray, " states"]
+    """The way from a state that ends no row to the one that has read as much and does."""
 
     what_row = "what jspec.stop_strings makes"
     by_row = classmethod(ByRow)
@@ -71,10 +75,10 @@ class StopStrings:
             InputError: if there is no room for them.
         """
         del end_tokens
-        free = {"held": 0, "complete": False}
+        free = {"held": 0, "complete": False, "searching": 0}
         of_rows, tables = stack(rows, vocab_size, free, capacity, sized=True)
         zeros: Any = np.zeros(len(rows), np.int32)
-        return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros), tables)
+        return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros, zeros), tables)
 
     def row(self, given: Any) -> ByRow:
         """None: an engine's rows have a `StopCapacity`."""
@@ -107,7 +111,10 @@ def stop_strings(
     The one that is complete first ends the row, and of several the longest. The output is cut
     before it: tokens of which all is part of the stop string, or behind it, are no longer there.
     Of a token that begins before it the text has to be cut, by `Result.stop_bytes`. The prompt is
-    not searched.
+    not searched. With `processors.min_tokens` a string that is complete earlier is passed over.
+
+    A special token has no text, and a string may go on across it. Where a string contains its name,
+    such as "<|im_end|>", the token is that name.
 
     Args:
         strings: one or several.
@@ -120,8 +127,8 @@ def stop_strings(
 
     Example:
         >>> made = stop_strings(["bc"], [b"a", b"b", b"c", b"ab"])
-        >>> made.automaton.table.shape
-        (3, 3)
+        >>> made.strings, made.held.max()
+        (('bc',), 2)
     """
     listed = [strings] if isinstance(strings, str) else list(strings)
     for string in listed:
@@ -129,26 +136,48 @@ def stop_strings(
             raise InputError(f"a stop string is {string!r:.80}; pass text of 1 .. {_LONGEST} bytes")
     if not listed:
         raise InputError("there are no stop strings; pass at least one, or leave them out")
-    tokens = token_bytes(tokenizer)
+    tokens, wanted = token_bytes(tokenizer), [string.encode() for string in listed]
+    for number, name in tokens.names.items():
+        if any(name in string for string in wanted):
+            tokens[number] = name
     longest = max((len(text or b"") for text in tokens), default=0)
-    step, held, complete = _machine([string.encode() for string in listed], longest, max_states)
-    bounds = Bounds(states=max_states)
-    made = read_tokens(step, tokens, "the stop strings", bounds, last=complete)
+    step, held, complete, waits = _machine(wanted, longest, max_states)
+    made = read_tokens(
+        step,
+        tokens,
+        "the stop strings",
+        # Those that end no row come to the others.
+        Bounds(states=2 * max_states),
+        last=complete,
+        starts=(0, waits),
+        twins={waits + state: state for state in range(len(step) - waits)},
+    )
+    place = {origin: place for place, origin in enumerate(made.origins.tolist())}
     return StopStrings(
         strings=tuple(listed),
         automaton=made,
         held=held[made.origins],
         complete=complete[made.origins],
         sizes=np.array([len(text or b"") for text in tokens], np.int32),
+        searching=np.array(
+            [
+                place[origin - waits] - own if origin >= waits else 0
+                for own, origin in enumerate(made.origins.tolist())
+            ],
+            np.int32,
+        ),
     )
 
 
 def _machine(
     strings: Sequence[bytes], longest_token: int, max_states: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Next state by state and byte, with the bytes held in a state and whether a string is whole.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Returns the next state by state and byte, the bytes held in a state, whether a string is
+    whole in it, and the first of the states that wait.
 
     State 0 is the first. A complete string leads to states that count the bytes behind its begin.
+    The states that wait are the last ones: those of the strings once more, in which a string that
+    is complete is text like any other.
 
     Raises InputError as soon as the strings have more beginnings than there may be states.
     """
@@ -186,11 +215,17 @@ def _machine(
             ends[child] = ends[child] or ends[fallback[child]]
             step[state, byte] = child
             queue.append(child)
-    whole = np.array(ends)
+    whole, waits = np.array(ends), size + counted
+    waiting = step[:size] + waits
     step[:size] = np.where(whole[step[:size]] > 0, size + whole[step[:size]] - 1, step[:size])
     step[size:] = np.minimum(np.arange(counted) + 1, counted - 1)[:, None] + size
-    held = np.concatenate([depth, np.arange(counted) + 1])
-    return step, held.astype(np.int32), np.arange(size + counted) >= size
+    # What may become part of a string: of one that is whole and leads on to no other, less.
+    for state in sorted(range(1, size), key=lambda state: depth[state]):
+        if not children[state]:
+            depth[state] = depth[fallback[state]]
+    held = np.concatenate([depth, np.arange(counted) + 1, depth])
+    complete = (np.arange(len(held)) >= size) & (np.arange(len(held)) < waits)
+    return np.concatenate([step, waiting]), held.astype(np.int32), complete, waits
 
 
 @struct.dataclass
@@ -207,6 +242,8 @@ class StopRows:
     behind it. The cache has them."""
     begins: Int[Array, " B"]
     """The token before the output."""
+    waits: Int[Array, " B"]
+    """The tokens that come before one that may end the row."""
 
 
 @struct.dataclass
@@ -232,6 +269,13 @@ class Stops(LogitsProcessor):
     def dropped(self) -> Int[Array, " B"]:
         return self.rows.dropped
 
+    def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
+        states, arrays = self.rows.automaton.states, library_of(min_tokens)
+        # An automaton's second state is the first of those that wait.
+        waits = arrays.where(states != FREE, min_tokens, 0)
+        begun = replace(self.rows.automaton, states=states + (waits > 0))
+        return replace(self, rows=replace(self.rows, automaton=begun, waits=waits))
+
     def begin(self, start: Start) -> Self:
         """Before the output, which comes behind the last token of the prompt."""
         root = jnp.take_along_axis(start.prompt, (start.lengths - 1)[:, None], axis=1)[:, 0]
@@ -252,6 +296,8 @@ class Stops(LogitsProcessor):
             after = self.automata.step(states, tokens[:, place])
             # A token without text changes nothing.
             states = jnp.where(after < 0, states, after)
+            over = self.rows.waits <= place + 1
+            states += jnp.where(over, self.automata.value("searching", states), 0)
             found.append(states)
         return jnp.stack(found, axis=1)
 
@@ -266,7 +312,7 @@ class Stops(LogitsProcessor):
         states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]
         held = self.automata.value("held", states)[:, None]
         complete = self.automata.value("complete", states) & (round.counts > 0)
-        place = jnp.arange(round.out.shape[1], dtype=jnp.int32)
+        place = jnp.arange(round.out.shape[1], dtype=jnp.int32)[None]
         there = place < round.ends[:, None]
         sizes = jnp.where(there, self.automata.sizes(round.out), 0)
         # The bytes from the begin, and from the end, of each token to the end of the text.
@@ -285,5 +331,6 @@ class Stops(LogitsProcessor):
             stop_bytes=jnp.where(complete, beyond, self.stop_bytes).astype(jnp.int32),
             dropped=jnp.where(complete, from_the_end(inside), self.dropped),
             begins=self.rows.begins,
+            waits=jnp.maximum(self.rows.waits - round.counts, 0),
         )
         return replace(self, rows=rows)

@@ -1,0 +1,107 @@
+"""Stop strings before `min_tokens`, and those that contain the name of a special token."""
+
+import numpy as np
+import pytest
+import tables
+
+import jspec
+from jspec.processors.grammar.spelling import TokenBytes
+from jspec.processors.grammar.stops import stop_strings
+from jspec.types import Status
+
+TEXTS = ["a", "b", "c", "\n", "ab", "bc", "ca", "\n\n", "aab"]
+NAMES = {9: b"<e>", 10: b"<i>"}
+TOKENS = TokenBytes([*(text.encode() for text in TEXTS), None, None], NAMES)
+SIZE, LIMIT, ROWS = len(TOKENS), 16, 6
+MODEL = tables.Table(SIZE, context=64)
+WEIGHTS = tables.logits(tables.distributions(np.random.default_rng(5), 1, SIZE, 1))
+CALL = dict(
+    prompt=[[row] for row in range(ROWS)], max_new_tokens=LIMIT, key=3,
+    drafter=jspec.PromptLookup(num_speculative_tokens=3, whole=False),
+    sampling=jspec.Sampling(temperature=np.array([0.0, 1.0, 1.5, 1.0, 2.0, 1.0])),
+)  # fmt: skip
+
+
+def first_stop(tokens, strings, least):
+    """vLLM's rule: (tokens up to the stop, begin of the string in the text), or None."""
+    named = {n: name for n, name in NAMES.items() if any(name in s for s in strings)}
+    text = b""
+    for count, token in enumerate(tokens, 1):
+        before = len(text)
+        text += (TOKENS[token] or b"") or named.get(token, b"")
+        if count <= least:
+            continue
+        found = [
+            (place + len(string), -len(string), place)
+            for string in strings
+            for place in range(len(text))
+            if text.startswith(string, place) and place + len(string) > before
+        ]
+        if found:
+            return count, min(found)[2]
+    return None
+
+
+@pytest.mark.parametrize(
+    "strings", [["a"], ["\n\n"], ["aba", "bcab"], ["ab", "bc"], ["<e>"], ["a<i>", "<e>\n", "cc"]]
+)
+def test_a_stop_string_ends_a_row_behind_min_tokens(strings):
+    made = stop_strings(strings, TOKENS)
+    never = stop_strings("ccccccccc\n\nccc", TOKENS)
+    stopped = 0
+    for key in range(3):
+        for least in (np.array([0, 1, 2, 4, 7, 16]), 3):
+            call = CALL | dict(key=key)
+            asked = [jspec.processors.min_tokens(least)]
+            whole = jspec.decode(MODEL, WEIGHTS, **call, processors=[*asked, never])
+            found = jspec.decode(MODEL, WEIGHTS, **call, processors=[*asked, made])
+            for row in range(ROWS):
+                tokens = whole.tokens[row].tolist()
+                wait = least if isinstance(least, int) else int(least[row])
+                stop = first_stop(tokens, [string.encode() for string in strings], wait)
+                kept = found.tokens[row, : found.lengths[row]].tolist()
+                assert kept == tokens[: len(kept)]
+                assert (found.status[row] == Status.STOP) == (stop is not None)
+                if stop is not None:
+                    text = b"".join(
+                        TOKENS[t] or next((NAMES[t] for s in strings if t in NAMES
+                                           and NAMES[t].decode() in s), b"")
+                        for t in kept
+                    )  # fmt: skip
+                    assert len(text) - int(found.stop_bytes[row]) == stop[1]
+                    stopped += 1
+    assert stopped > 5
+
+
+def test_the_order_of_the_processors_does_not_matter():
+    least, made = jspec.processors.min_tokens(5), stop_strings("a", TOKENS)
+    one, other = (
+        jspec.decode(MODEL, WEIGHTS, **CALL, processors=listed)
+        for listed in ([least, made], [made, least])
+    )
+    assert one.tokens.tolist() == other.tokens.tolist()
+    # Were it passed over, rows would end earlier.
+    early = jspec.decode(MODEL, WEIGHTS, **CALL, processors=[made])
+    assert (early.lengths < one.lengths).any()
+
+
+def test_rows_of_an_engine_wait_each_for_its_own():
+    engine = jspec.Engine(
+        MODEL, num_slots=2, capacity=32,
+        processors=[jspec.processors.min_tokens(0), jspec.grammar.StopCapacity(32, 16)],
+    )  # fmt: skip
+    state, made = engine.init(WEIGHTS), stop_strings("\n\n", TOKENS)
+    for slot, least in enumerate((0, 6)):
+        asked = [jspec.processors.min_tokens(least), made]
+        state = engine.insert(
+            state, slot, engine.prefill(WEIGHTS, [2], limits=LIMIT, processors=asked)
+        )
+    while not state.done.all():
+        state, _ = engine.generate(WEIGHTS, state)
+    for slot, least in enumerate((0, 6)):
+        alone = jspec.decode(
+            MODEL, WEIGHTS, [[2]], max_new_tokens=LIMIT, ids=[0],
+            processors=[jspec.processors.min_tokens(least), made],
+        )  # fmt: skip
+        assert state.out[slot].tolist()[:LIMIT] == alone.tokens[0].tolist()
+        assert int(state.lengths[slot]) == int(alone.lengths[0])
