@@ -95,7 +95,7 @@ def test_a_bundled_model_is_whole(folder):
     names = {entry.name for entry in (ZOO / folder).iterdir()}
     whole = {"config.json", "model.safetensors", "tokenizer.json"} <= names
     recipes = {name for name in names if name.endswith(".toml")}
-    assert whole or names - recipes == {"heads", "ngrams.safetensors"}
+    assert whole or names - recipes == {"ngrams.safetensors"}
     assert whole == (folder in jspec.models.bundled())
 
 

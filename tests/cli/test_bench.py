@@ -92,6 +92,7 @@ def test_plain_decoding_is_measured_alone(alone):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_method_that_is_added_is_measured_alone(alone, whole):
     before = rows(alone)
     assert rows(whole)[: len(before)] == before

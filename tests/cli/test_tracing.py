@@ -50,10 +50,10 @@ def traced(name, sampling=None):
 
 # The first is what the quick tests share.
 CASES = [
-    ("budget", None),
+    ("fixed", None),
     *(
         pytest.param(*case, marks=pytest.mark.slow)
-        for case in (("fixed", None), *((name, HOT) for name in DRAFTERS))
+        for case in (("budget", None), *((name, HOT) for name in DRAFTERS))
     ),
 ]
 cases = pytest.mark.parametrize(

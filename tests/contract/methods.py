@@ -230,9 +230,9 @@ _MAKERS = {
 }
 DRAFTERS = Made(_MAKERS)
 
-QUICK = ("token_recycling_small", "prompt_lookup", "speculative_decoding")
-"""Drafters with a memory of the batch, of a row's text, and of a draft model. The slow tests have
-all others; heads and chosen widths have runs of their own in `tests/drafters`."""
+QUICK = ("token_recycling_small", "prompt_lookup")
+"""Drafters with a memory of the batch, and of a row's text. The slow tests have all others; draft
+models, heads and chosen widths have runs of their own in `tests/drafters`."""
 
 IN_MERGE = ("token_recycling", "suffix", "pard")
 """Drafters that are also run inside `jspec.merge`, a program of its own, by the slow tests;

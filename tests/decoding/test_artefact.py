@@ -58,12 +58,14 @@ def test_a_process_with_jax_alone_has_the_tokens_of_decode(folder):
     assert json.loads(ran.stdout) == wanted(sampling=sampling, key=5)
 
 
+@pytest.mark.slow
 def test_temperature_0_is_greedy_and_limits_hold(folder):
     generate = load(folder)
     assert generate(PROMPTS) == wanted()
     assert generate(PROMPTS[:2], max_new_tokens=3) == [row[:3] for row in wanted()][:2]
 
 
+@pytest.mark.slow
 def test_what_is_sampled_is_what_decode_samples(folder):
     sampling = jspec.Sampling(temperature=1.2, top_p=0.9)
     found = load(folder)(PROMPTS, temperature=1.2, top_p=0.9, seed=5)

@@ -108,12 +108,10 @@ FAMILIES = (
 
 
 # Each once, every second one sampled. The quick one has learned positions and biases.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sampled"),
-    [
-        pytest.param(name, number % 2 == 0, marks=() if name == "gpt2" else pytest.mark.slow)
-        for number, name in enumerate(FAMILIES)
-    ],
+    [(name, number % 2 == 0) for number, name in enumerate(FAMILIES)],
 )
 def test_every_family(name, sampled):
     folder = Path(__file__).parents[1] / "models/fixtures" / name

@@ -162,6 +162,7 @@ def test_rounds_of_the_narrowest_width_alone_go_on_with_the_same_state(name):
     assert int(stats.num_accepted_tokens.sum()) > 0, "the drafter learns all the same"
 
 
+@pytest.mark.slow
 def test_the_narrowest_program_holds_no_draft():
     @dataclass(frozen=True)
     class Watched(jspec.PromptLookup):

@@ -195,6 +195,7 @@ def test_the_llama_of_another_code_base_runs_unchanged():
     assert not check_model(model, params).skipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "library"),
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 import damage
 import numpy as np
 import pytest
+import quick
 import tiny_gguf
 
 import jspec
@@ -25,9 +26,9 @@ def readers(tmp_path_factory):
     return damage.Readers(tmp_path_factory.mktemp("files"))
 
 
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("part", quick.only(range(6), 1, 4))
 def test_the_corpus_is_answered_in_sentences(readers, part):
-    for kind in list(damage.FOUND)[part::2]:
+    for kind in list(damage.FOUND)[part::6]:
         for number in damage.FOUND[kind]:
             assert damage.wrong(readers, kind, number) is None, (kind, number)
 

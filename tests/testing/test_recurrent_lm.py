@@ -89,6 +89,7 @@ def test_another_nodes_state_would_be_seen():
         check_model(Wrong(), PARAMS)
 
 
+@pytest.mark.slow
 def test_rows_are_forked_go_on_and_come_and_go():
     state = jspec.prefill(MODEL, PARAMS, **ASK, capacity=80)
     state = jspec.fork(state, [2, 0])

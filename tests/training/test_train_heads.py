@@ -52,6 +52,7 @@ def curve(out):
     return [json.loads(line) for line in (out / checkpoints.CURVE).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_curve_is_drawn(tmp_path):
     lines = [{"step": step, "loss": 2 / step, "acceptance": [0.5, 0.4]} for step in (1, 2, 3)]
     curves.plot(lines, tmp_path / "curve.png", "nats")
@@ -287,6 +288,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(folder, tmp_path, monkeypatch,
     assert code == 1 and "No space left on device" in output and "step 2 is whole" in output
 
 
+@pytest.mark.slow
 @ONE_KIND
 def test_devices_share_the_batch(folder, whole, tmp_path, monkeypatch, run):
     """Two devices have the curve of one, also after they resumed."""

@@ -127,8 +127,9 @@ def check_cache(state, tokens, lengths):
         assert state.previous[row] == text[-2]
 
 
-# Slow but for one: the rules have enumerations, which are quick.
-@pytest.mark.parametrize("name", only(PUBLISHED, "speculative_decoding"))
+# The rules have enumerations, which are quick.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_published_pairings_emit_the_targets_distribution(name):
     result, distance = emitted(PUBLISHED[name])
     print(f"{distance:.2f}")
