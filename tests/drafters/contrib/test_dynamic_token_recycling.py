@@ -100,7 +100,7 @@ def ngrams(target):
 def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, beside, warm):
     """Every round's tree, and what it leaves in the matrix and in the corrections."""
     drafter = DynamicTokenRecycling(
-        tiny.VOCAB, num_speculative_tokens=9, max_depth=4, beam=K**3, decay=decay, k=K
+        tiny.VOCAB, num_speculative_tokens=6, max_depth=3, beam=K**2, decay=decay, k=K
     )
     draft = jax.jit(drafter.draft)
     prompt = tiny.PROMPTS[0]
@@ -115,11 +115,11 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         tree, _ = draft(params, state.drafter_state, frame)
         got = drafted(tree, 0)
         text = [*prompt.tolist(), *np.asarray(state.out[0, : int(state.lengths[0])]).tolist()]
-        want = oracle.grown(matrix, table, beliefs[0], text[-2:], 9, 4, K, noise)
+        want = oracle.grown(matrix, table, beliefs[0], text[-2:], 6, 3, K, noise)
         assert got.keys() == want.keys()
         for path, value in want.items():
             assert got[path] == pytest.approx(value, rel=5e-3)
-        full += len(got) == 9
+        full += len(got) == 6
         begin = int(state.lengths[0])
         state = jspec.step(*target, state, **drafting)
         if state.done.all():
