@@ -86,7 +86,7 @@ def test_the_zoo_is_the_checkouts():
     installed = files(ZOO)
     assert installed == files(ROOT / "jspec" / "models" / "zoo")
     assert "recipe.toml" in installed
-    assert sum(installed.values()) < 48e6, "the wheel, which compresses them, is to be below 40 MB"
+    assert sum(installed.values()) < 34e6, "the wheel, which compresses them, is to be below 28 MB"
 
 
 @pytest.mark.parametrize("folder", [p.name for p in ZOO.iterdir() if p.is_dir()])
