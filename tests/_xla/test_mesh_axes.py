@@ -88,6 +88,7 @@ def test_the_largest_are_those_of_one_device(mesh, split):
     np.testing.assert_array_equal(values, want[0])
 
 
+@pytest.mark.slow
 def test_rows_exchange_nothing_but_conditions():
     """Whether all rows have ended, and whether any draws at random: one bit each."""
     found = in_the_loop(compiled(mesh_of(8, 1), RECYCLING, num_layers=1, **SAMPLED))
@@ -107,6 +108,7 @@ def test_rows_on_several_devices_share_no_round():
     assert found == [((0, 8), (2, 24)), ((0, 4), (0, 8), (2, 12))]
 
 
+@pytest.mark.slow
 def test_top_k_as_jax_has_it_gathers_all_rows(monkeypatch):
     """What the test above would find."""
     monkeypatch.setattr(

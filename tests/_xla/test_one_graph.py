@@ -36,6 +36,7 @@ def test_it_is_off_unless_asked_and_for_gpus_alone(monkeypatch):
         one_graph.asked()
 
 
+@pytest.mark.slow
 def test_options_change_no_token_and_are_left_out_of_a_program_around(monkeypatch):
     """XLA for a CPU takes the options, which say nothing to it."""
     prompt = jnp.array([[1, 2, 3, 1, 2]])

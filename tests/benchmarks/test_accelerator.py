@@ -44,6 +44,7 @@ def test_a_row_that_the_file_holds_is_not_measured_again(tmp_path):
     assert not again.left
 
 
+@pytest.mark.slow
 def test_a_failure_is_a_row_and_the_others_go_on():
     def fail():
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
@@ -97,6 +98,7 @@ def test_seven_billion_weights_are_what_the_name_says():
     assert weights == 6_738_415_616  # Llama-2-7B
 
 
+@pytest.mark.slow
 def test_forced_acceptance_emits_what_it_is_told():
     drafter = rounds.forced(TINY.config.vocab_size, TINY.nodes)
     for tokens in rounds.TOKENS_PER_ROUND:

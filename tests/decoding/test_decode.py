@@ -184,6 +184,7 @@ def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
         assert got.tokens.tolist() == want.tokens.tolist()
 
 
+@pytest.mark.slow
 def test_generators_that_do_not_draw_per_key_are_not_drawn_from():
     """`rbg` gives every row of a `vmap` the noise of the first."""
     key = jax.random.key(0, impl="unsafe_rbg")

@@ -445,6 +445,7 @@ def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
     assert np.mean(expected[250:]) == pytest.approx(np.mean(emitted[250:]), rel=0.07)
 
 
+@pytest.mark.slow
 def test_what_was_expected_in_vain_is_expected_less_for_a_while():
     """Rounds are wide where estimates are high, and these are too high more often than too low."""
     chain = trees.chain(3).fill(jnp.array([[7, 1, 2, 3]]))

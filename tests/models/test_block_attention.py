@@ -77,6 +77,7 @@ def test_the_kernel_is_xlas_attention(arrays, options):
     assert off[row, node]
 
 
+@pytest.mark.slow
 def test_blocks_behind_the_last_live_slot_are_not_read(arrays):
     """Nor is what no query sees: NaN times a weight of 0 is NaN."""
     cached = arrays["cached"]
@@ -104,6 +105,7 @@ def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays):
         assert np.isnan(found[:, below]).any(-1).all()
 
 
+@pytest.mark.slow
 def test_a_layer_among_others_is_the_same_layer_alone(arrays):
     held = arrays["cached"]
 
@@ -232,6 +234,7 @@ def tree_model(impl):
     return tiny.model(**sizes).clone(attention_impl=impl)
 
 
+@pytest.mark.slow
 def test_a_model_takes_it_and_gives_the_same_scores():
     plain = tree_model(attention.XLA)
     params = tiny.params(plain)

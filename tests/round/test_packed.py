@@ -136,6 +136,7 @@ def test_one_row_of_tokens_gives_what_the_trees_give(name):
         assert not rest.any(), "a node that was not scored"
 
 
+@pytest.mark.slow
 def test_a_node_in_the_wrong_tree_is_caught(monkeypatch):
     """The negative control of the test above: places that are those of another row."""
 

@@ -63,6 +63,7 @@ def test_what_is_left_of_a_tree():
         assert found == accepted
 
 
+@pytest.mark.slow
 def test_a_broken_engine_would_be_caught(monkeypatch):
     """A drafter that is told a wrong text accepts less, which the fuzzer sees."""
     monkeypatch.setattr(fuzz_oracle, "accepted", lambda *tree: longest(*tree) + 1)

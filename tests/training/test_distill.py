@@ -60,6 +60,7 @@ def test_a_short_document_gives_no_more_than_half_of_it():
     assert start.prompt == [0]
 
 
+@pytest.mark.slow
 def test_rows_are_what_decode_gives_alone():
     model = tiny.model()
     params = tiny.params(model)

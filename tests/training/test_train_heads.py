@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import quick
 from jax.sharding import Mesh
 from safetensors.numpy import load_file
 
@@ -117,7 +118,7 @@ def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, run):
 
 @pytest.fixture(
     scope="module",
-    params=list(TWO),
+    params=quick.only(TWO, "eagle"),
 )
 def whole(request, folder, run, tmp_path_factory):
     """(kind, folder) of a run that nothing interrupted."""

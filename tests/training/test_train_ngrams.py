@@ -66,6 +66,7 @@ def test_the_table_has_the_targets_distributions(folder, rows, asked, tmp_path):
         np.testing.assert_array_equal(load_file(tmp_path / "again")[name], array)
 
 
+@pytest.mark.slow
 def test_held_out_text_scores_it(asked, tmp_path):
     code, said = asked(tmp_path / "table", "--heldout", 0.4)
     assert code == 0 and "held out: the likeliest token is right 0." in said

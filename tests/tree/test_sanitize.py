@@ -381,6 +381,7 @@ def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
     np.testing.assert_array_equal(ran.tokens, plain.tokens)
 
 
+@pytest.mark.slow
 def test_a_width_out_of_range_is_the_nearest_and_ends(target, plain):
     """Values that are no tree's, too: they rise along the path, so that parents are left out."""
 

@@ -179,6 +179,7 @@ def test_the_convolution_of_a_path(shape):
         np.testing.assert_array_equal(bits(alone[:, :, 0]), bits(found[:, :, node]))
 
 
+@pytest.mark.slow
 def test_transformations_of_jax():
     """Gradients are those of the products; mapped and exported programs run."""
     nodes, states = tree_of((2, 4, 6, 5), PARENTS, True)

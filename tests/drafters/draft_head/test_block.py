@@ -292,6 +292,7 @@ def test_what_is_no_number_or_was_not_emitted_teaches_nothing():
     assert (two[:, 1] != weights.values[:, 1]).any()
 
 
+@pytest.mark.slow
 def test_a_reduced_vocabulary_is_drafted_from_and_no_other():
     ids = np.array([1, 4, 6, 9, 20])
     head = DSPARK.clone(config=replace(DSPARK.config, draft_tokens=5))

@@ -145,6 +145,7 @@ def test_in_sampling_the_known_noise_moves_the_tree(target):
     np.testing.assert_array_equal(tree.tokens[:, 1], noise.argmax(-1))
 
 
+@pytest.mark.slow
 def test_hot_tokens_are_ranked_by_their_own_noise_and_no_others_drafted(target):
     variables = {**weights(heads=HOT), "params": fresh(HOT, target[1])}
     keys = jax.random.split(jax.random.key(3), 3)

@@ -128,6 +128,7 @@ def test_all_of_a_full_pool_is_drafted():
     assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
 
 
+@pytest.mark.slow
 def test_a_wide_window_is_drafted_to_its_end():
     """Its deepest value would be less than float32 can hold."""
     look = jspec.Lookahead(9, window=130, ngram=2, guesses=1)

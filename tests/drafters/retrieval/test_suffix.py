@@ -218,6 +218,7 @@ def test_rollouts_of_other_rows_are_refused(params, told):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rollouts_of_anything_change_no_token():
     """Tokens of no vocabulary, of another one, and lengths that no row has."""
     model = jspec.testing.PrefixLM()
