@@ -114,8 +114,7 @@ class Conversation:
         asked = self._fitting(every)
         shown, known, new = self._prompt(asked)
         conversations.note_dropped(len(every) - len(asked))
-        # Of the answer alone: what stands before it does not change.
-        text = Detokeniser(self._session.target.tokenizer, [])
+        text = Detokeniser(self._session.target.tokenizer, [*known, *new])
         written, count, rounds = "", 0, 0
         began = time.perf_counter()
         first = began

@@ -10,8 +10,6 @@ from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.json_output import without_end
 from jspec.types import Status
 
-_BEFORE = 8
-"""Tokens of a prompt that decide how a text goes on: some decoders treat the first token apart."""
 _LEAST = -9999.0
 """What the OpenAI API writes where a probability is 0: JSON has no minus infinity."""
 
@@ -35,7 +33,7 @@ class Answer:
     Args:
         index: among the answers of the request.
         tokenizer: a `tokenizers.Tokenizer`.
-        prompt: token ids of what it continues; () for a turn of its own.
+        prompt: token ids of what it continues.
     """
 
     def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int]):
@@ -48,7 +46,7 @@ class Answer:
         self.refused = False
         """Whether the error is one of the request."""
         self.rounds = Metrics()
-        self._text = Detokeniser(tokenizer, prompt[-_BEFORE:])
+        self._text = Detokeniser(tokenizer, prompt)
         self._unread: list[int] = []
 
     def add(self, delta: Delta, show: bool = True) -> str:
