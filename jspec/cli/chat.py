@@ -1,5 +1,6 @@
 """A conversation in the terminal: questions from standard input, answers as they are written."""
 
+import io
 import sys
 import threading
 import time
@@ -279,6 +280,8 @@ def _converse(conversation: Conversation, screen: terminal.Screen, drafts: bool)
 
 def _questions() -> Iterator[str]:
     """Lines of standard input; Ctrl-C drops the line that is being written."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # bytes that are not text
     shown = "> " if sys.stdin.isatty() else ""
     if shown:
         import readline  # noqa: F401  (line editing, and the arrows for earlier lines)

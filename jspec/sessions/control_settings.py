@@ -136,4 +136,4 @@ class ControlSettings:
             plain_json.parsed(text)
         except ValueError as error:
             raise InputError(f"--json-schema is no JSON: {error}") from None
-        return text
+        return plain_json.with_text_alone(text)
