@@ -3,6 +3,7 @@ import random
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from jspec.processors import grammar
 from jspec.sessions.detokenise import Detokeniser
 from jspec.training import tokenizer as tokenizers
 
@@ -168,3 +169,26 @@ def test_a_prompt_that_ends_in_bytes_is_not_repeated():
     tokenizer = byte_level()
     prompt = tokenizer.encode(f"so {BROKEN}{BROKEN}").ids
     assert Detokeniser(tokenizer, prompt).finish(tokenizer.encode("ok").ids[1:]) == "ok"
+
+
+def test_forms_are_whole_behind_any_prompt():
+    """What a grammar allows is what is told, however it is cut into tokens."""
+    texts, chance = [" a", "b", "猫", "b 猫\n", "\n"], random.Random(0)
+    for make in (byte_level, byte_fallback, metaspace):
+        tokenizer = make()
+        automaton = (made := grammar.choices(texts, tokenizer)).automaton
+        shown = ["a b", "b\n", "b 猫猫"]
+        prompts = [tokenizer.encode(text, add_special_tokens=False).ids for text in shown]
+        if make is byte_level:
+            prompts.append(prompts[2][:-1])
+        for prompt in prompts:
+            for _ in range(20):
+                state, rest = 0, []
+                while not made.accepting[state] or (rest and chance.random() < 0.5):
+                    after = automaton.table[state, automaton.classes]
+                    if not len(allowed := (after >= 0).nonzero()[0]):
+                        break
+                    token = int(chance.choice(allowed))
+                    state, rest = int(after[token]), [*rest, token]
+                assert Detokeniser(tokenizer, prompt).finish(rest) in texts
+                assert "".join(pieces(tokenizer, prompt + rest, len(prompt))[1:]) in texts

@@ -1,16 +1,20 @@
 """Turns with calls, as clients send them and templates read them; fields that ask for nothing."""
 
+import dataclasses
 import json
 import re
 
 import fakes
 import pytest
-from desk import BOUNDS
+from desk import BOUNDS, events, service
+from tokenizers import Tokenizer, decoders, models
 
+from jspec.models.chat_template import ChatTemplate
 from jspec.processors import grammar
 from jspec.serve import formats, forms, schemas
 from jspec.serve.calls import Call
 from jspec.serve.errors import APIError
+from jspec.serve.jobs import RowSettings
 from jspec.serve.limits import ServerLimits
 from jspec.serve.request_parser import RequestParser
 from jspec.serve.workers import Patience
@@ -134,3 +138,37 @@ def test_any_json_object_is_a_form():
         assert not fits(text), text
     form = forms.Forms([], BOUNDS, ServerLimits()).wanted((), schemas.AsObject(type="json_object"))
     assert form.param == "response_format"
+
+
+def test_answers_do_not_repeat_a_prompt_that_ends_in_bytes():
+    """SentencePiece's bytes, of which a decoder makes text as a whole."""
+    names = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"<end>": 256}
+    tokenizer = Tokenizer(models.BPE(names, [], byte_fallback=True))
+    tokenizer.add_special_tokens(["<end>"])
+    replace, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    tokenizer.decoder = decoders.Sequence(
+        [replace, decoders.ByteFallback(), decoders.Fuse(), strip]
+    )
+    target = fakes.loaded()
+    chat = ChatTemplate(fakes.TEMPLATE, tokenizer)
+    body = {
+        "model": "bytes",
+        "max_tokens": 12,
+        "seed": 1,
+        "messages": [ASKED],
+        "prompt": "猫猫猫\n",
+    }
+    with service(target=dataclasses.replace(target, tokenizer=tokenizer, chat=chat)) as client:
+        for path, field, prompt in (
+            ("chat/completions", "prompt", "<user>Hi\n<assistant>"),
+            ("completions", "messages", body["prompt"]),
+        ):
+            sent = {name: value for name, value in body.items() if name != field}
+            want = fakes.answer([*prompt.encode()], RowSettings(limit=12, temperature=1.0, seed=1))
+            text = bytes(token for token in want if token < 256).decode()
+            (whole,) = client.post(f"/v1/{path}", json=sent).json()["choices"]
+            assert (whole.get("text") or whole["message"]["content"]) == text
+            came = events(client.post(f"/v1/{path}", json=sent | {"stream": True}))
+            parts = [choice for event in came for choice in event["choices"]]
+            said = [part.get("text") or part.get("delta", {}).get("content") for part in parts]
+            assert "".join(part or "" for part in said) == text
