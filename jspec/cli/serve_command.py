@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jspec._validate import extras
+from jspec._validate import extras, plain_json
 from jspec.cli import options
 from jspec.cli.parsers import integer, named_folders, text
 from jspec.methods import BUNDLED
@@ -157,7 +157,7 @@ def serve(
     from jspec.serve import launch, listening
 
     settings = launch.ServeSettings(
-        name=served_model_name or model or BUNDLED,
+        name=plain_json.with_text_alone(served_model_name or model or BUNDLED),
         adapters=tuple(adapters),
         host=host,
         port=port,

@@ -207,6 +207,8 @@ def _form(form: Any) -> tuple[str, str | None, Any]:
         return "response_format", "json_schema", _OBJECT
     if isinstance(form, AsJSON):
         return "response_format", "json_schema", json.dumps(form.json_schema.schema_)
+    if form.json_object:
+        return "structured_outputs", "json_schema", _OBJECT
     if form.json_ is not None:
         text = form.json_ if isinstance(form.json_, str) else json.dumps(form.json_)
         return "structured_outputs", "json_schema", text

@@ -23,8 +23,8 @@ class Prefixes:
 
     def __init__(self, capacity: int):
         self.capacity = capacity
-        self._states: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
-        self._recent: deque[tuple[str, np.ndarray]] = deque(maxlen=_RECENT)
+        self._states: OrderedDict[tuple[Hashable, tuple[int, ...]], Any] = OrderedDict()
+        self._recent: deque[tuple[Hashable, np.ndarray]] = deque(maxlen=_RECENT)
 
     def __len__(self) -> int:
         return len(self._states)

@@ -45,6 +45,7 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "no_repeat_ngram_size": (0,),
     "num_beams": (1,),
     "priority": (0,),
+    "provider_specific_fields": ({},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "service_tier": ("auto", "default"),
@@ -125,13 +126,15 @@ class StructuredOutputs(Body):
     """vLLM's; one of these."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_object: bool = False
     regex: Text | None = None
     choice: Annotated[list[Text], _list(1, 1024)] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> "StructuredOutputs":
-        if sum(one is not None for one in (self.json_, self.regex, self.choice)) != 1:
-            raise ValueError("give one of json, regex and choice")
+        forms = self.json_, self.json_object or None, self.regex, self.choice
+        if sum(one is not None for one in forms) != 1:
+            raise ValueError("give one of json, json_object, regex and choice")
         return self
 
 

@@ -138,6 +138,10 @@ def test_any_json_object_is_a_form():
         assert not fits(text), text
     form = forms.Forms([], BOUNDS, ServerLimits()).wanted((), schemas.AsObject(type="json_object"))
     assert form.param == "response_format"
+    asked = schemas.StructuredOutputs.model_validate({"json_object": True})
+    assert forms._form(asked) == ("structured_outputs", "json_schema", schema)
+    with pytest.raises(ValueError, match="give one of"):
+        schemas.StructuredOutputs.model_validate({"json_object": True, "regex": "a"})
 
 
 def test_answers_do_not_repeat_a_prompt_that_ends_in_bytes():
