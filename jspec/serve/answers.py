@@ -7,7 +7,6 @@ from typing import Any
 from jspec.costs.metrics import Metrics
 from jspec.serve.jobs import Delta, TokenLogprobs
 from jspec.sessions.detokenise import Detokeniser
-from jspec.sessions.json_output import without_end
 from jspec.types import Status
 
 _LEAST = -9999.0
@@ -69,7 +68,7 @@ class Answer:
         if not delta.is_last:
             new = self._text.push(unread)
         else:
-            new = without_end(self._text.finish(unread), delta.stop_bytes)
+            new = self._text.finish(unread, delta.stop_bytes)
             status = Status(delta.status)
             self.error = delta.error or _FAILED.get(status)
             self.refused = delta.refused or status == Status.MASKED

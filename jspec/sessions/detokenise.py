@@ -77,12 +77,17 @@ class Detokeniser:
                 self._begin_after_the_last_piece()
         return piece
 
-    def finish(self, tokens: Sequence[int] = ()) -> str:
-        """Returns the text that is left after the last tokens."""
+    def finish(self, tokens: Sequence[int] = (), stop_bytes: int = 0) -> str:
+        """Returns the text that is left after the last tokens.
+
+        Args:
+            tokens: the last ones.
+            stop_bytes: the bytes at its end that are of a stop string, as in `Result`.
+        """
         self._ids.extend(tokens)
         text, said = self._decoded()
         self._said, self._begun = [text], True
-        return text[len(said) :]
+        return without_end(text[len(said) :], stop_bytes)
 
     def _begin_after_the_last_piece(self) -> None:
         rest = self._ids[self._piece :]
@@ -143,3 +148,8 @@ class Detokeniser:
     def _text_of(self, token: int) -> str:
         """The text of a token twice: of a space that is the first a decoder writes nothing."""
         return self._tokenizer.decode([token, token])
+
+
+def without_end(text: str, num_bytes: int) -> str:
+    """Returns a text without its last bytes, those of a stop string."""
+    return text.encode()[:-num_bytes].decode(errors="ignore") if num_bytes else text
