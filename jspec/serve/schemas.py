@@ -303,13 +303,10 @@ def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
     places = [(_param(given, one), one) for one in wrong if one["loc"][:1] == field]
     param, first = max(places, key=lambda pair: pair[0].count(".") + pair[0].count("["))
     if first["type"] == "extra_forbidden":
-        if known := NEUTRAL.get(str(first["loc"][-1])):
-            raise APIError(
-                400, f"{param} is supported as {json.dumps(known[0])} alone; leave it out", param,
-                "unsupported_parameter",
-            )  # fmt: skip
+        known = NEUTRAL.get(str(first["loc"][-1]), ())
+        but = "".join(f" but for {json.dumps(value)}" for value in known[:1])
         raise APIError(
-            400, f"{param} is no field of this path; leave it out", param,
+            400, f"{param} is no field of this path{but}; leave it out", param,
             "unsupported_parameter",
         )  # fmt: skip
     if first["type"] == "missing":

@@ -106,12 +106,14 @@ def test_fields_that_ask_for_nothing_are_taken():
         for value in values:
             assert shown(fakes.TEMPLATE, **{name: value}).startswith("<user>Hi")
     for name, value in others.items():
-        with pytest.raises(APIError, match=f"{name} is supported as .* alone"):
+        with pytest.raises(
+            APIError, match=f"{name} is no field of this path but for .*; leave it out"
+        ):
             shown(fakes.TEMPLATE, **{name: value})
     # True is no number.
-    with pytest.raises(APIError, match="best_of is supported as 1 alone"):
+    with pytest.raises(APIError, match="best_of is no field of this path but for 1"):
         shown(fakes.TEMPLATE, best_of=True)
-    with pytest.raises(APIError, match="is no field"):
+    with pytest.raises(APIError, match="depth is no field of this path; leave"):
         shown(fakes.TEMPLATE, depth=3)
 
 
