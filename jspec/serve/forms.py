@@ -22,7 +22,7 @@ _KEPT = 64
 
 
 def _any_object() -> str:
-    """The schema of `json_object`: as deep as 1,024 states hold."""
+    """Returns the schema of `json_object`: as deep as 1,024 states hold."""
     plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
 
     def lists(entry: Any) -> Any:

@@ -91,7 +91,7 @@ class Body(BaseModel):
 
 
 def _is_neutral(name: str, value: Any) -> bool:
-    # True is no number here, though Python's is.
+    # True is not a number here, though Python's is.
     return value is None or any(
         value == one and isinstance(value, bool) == isinstance(one, bool)
         for one in NEUTRAL.get(name, ())

@@ -96,19 +96,19 @@ class Detokeniser:
             self._ids, self._said, self._piece = rest, [text], len(rest)
 
     def _decoded(self) -> tuple[str, str]:
-        """The text of `_ids`, and what of it is said."""
+        """Returns the text of `_ids`, and what of it is said."""
         text = self._tokenizer.decode(self._ids)
         for said in self._said:
             if text.startswith(said):
                 return text, said
         if self._begun:
             return text, text
-        # Bytes that are no text have made such of the prompt's bytes too, which change no more.
+        # Bytes that are not text have made such of the prompt's bytes too, which change no more.
         self._ids, self._said, self._piece = self._ids[self._piece :], [""], 0
         return self._tokenizer.decode(self._ids), ""
 
     def _tail(self) -> list[int]:
-        """The prompt's last tokens, from one on whose text is whole by itself: with those before
+        """Returns the prompt's last tokens, from one on whose text is whole by itself: with those before
         it they would be decoded alike.
         """
         for place in reversed(range(len(self._prompt))):
@@ -118,7 +118,7 @@ class Detokeniser:
         return list(self._prompt)
 
     def _finished(self, ids: Sequence[int]) -> tuple[str, Sequence[int]]:
-        """The text of tokens without a character that is not whole, and its byte tokens."""
+        """Returns the text of tokens without a character that is not whole, and its tokens."""
         run = [*self._run(ids)][::-1]
         if not run:
             return self._tokenizer.decode(ids).rstrip(_BROKEN), ()
@@ -132,7 +132,7 @@ class Detokeniser:
         return self._tokenizer.decode(ids[:begin]), ids[begin:]
 
     def _run(self, ids: Sequence[int]) -> Iterator[int]:
-        """The places of the byte tokens at the end, the last first. Tokens that are not written,
+        """Yields the places of the byte tokens at the end, the last first. Tokens that are not written,
         as end tokens are, do not end a run.
         """
         for place in reversed(range(len(ids))):
@@ -146,7 +146,7 @@ class Detokeniser:
         return int(found[1], 16) if found else None
 
     def _text_of(self, token: int) -> str:
-        """The text of a token twice: of a space that is the first a decoder writes nothing."""
+        """Returns the text of a token twice: of a space that is the first a decoder writes nothing."""
         return self._tokenizer.decode([token, token])
 
 

@@ -96,8 +96,11 @@ def test_what_is_none_is_refused_before_anything_is_loaded(command):
 
 
 def test_half_a_pair_in_a_schema_is_no_letter():
-    settings = ControlSettings(json_schema='{"enum": ["a\udcff"]}')
-    assert settings._schema() == '{"enum": ["a\N{REPLACEMENT CHARACTER}"]}'
+    for text in ('{"enum": ["a\udcff"]}', '{"enum": ["a\\uD83d"]}'):
+        schema = json.loads(ControlSettings(json_schema=text)._schema())
+        assert schema == {"enum": ["a\N{REPLACEMENT CHARACTER}"]}
+    whole = '{"enum":  ["\\ud83d\\ude00"]}'
+    assert ControlSettings(json_schema=whole)._schema() == whole
 
 
 def test_nothing_is_asked_for_by_default(folder):
