@@ -108,8 +108,8 @@ class Detokeniser:
         return self._tokenizer.decode(self._ids), ""
 
     def _tail(self) -> list[int]:
-        """Returns the prompt's last tokens, from one on whose text is whole by itself: with those before
-        it they would be decoded alike.
+        """Returns the prompt's last tokens, from one on whose text is whole by itself: with
+        those before it they would be decoded alike.
         """
         for place in reversed(range(len(self._prompt))):
             text = self._text_of(token := self._prompt[place])
@@ -132,8 +132,8 @@ class Detokeniser:
         return self._tokenizer.decode(ids[:begin]), ids[begin:]
 
     def _run(self, ids: Sequence[int]) -> Iterator[int]:
-        """Yields the places of the byte tokens at the end, the last first. Tokens that are not written,
-        as end tokens are, do not end a run.
+        """Yields the places of the byte tokens at the end, the last first. Tokens that are not
+        written, as end tokens are, do not end a run.
         """
         for place in reversed(range(len(ids))):
             if self._byte(ids[place]) is not None:
@@ -146,7 +146,7 @@ class Detokeniser:
         return int(found[1], 16) if found else None
 
     def _text_of(self, token: int) -> str:
-        """Returns the text of a token twice: of a space that is the first a decoder writes nothing."""
+        """Returns the text of a token twice: of a first space decoders write nothing."""
         return self._tokenizer.decode([token, token])
 
 
