@@ -84,6 +84,7 @@ from .protocols import Drafter as Drafter
 from .protocols import NodeRule as NodeRule
 from .protocols import Verifier as Verifier
 from .round import packed as packed
+from .sessions.detokenise import Detokeniser as Detokeniser
 from .testing.scripted import Script as Script
 from .testing.scripted import Scripted as Scripted
 from .tree import Template as Template

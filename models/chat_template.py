@@ -124,6 +124,8 @@ class ChatTemplate:
         ]
         text = self._render(marked, add_generation_prompt, variables, watch)
         shown = {int(found) for found in re.findall(rf"{_MARK}-(\d+)-", text)}
+        # Some show a call and not the text that comes with it.
+        shown |= {number for number, message in enumerate(messages) if message.get("tool_calls")}
         if lost := [number for number in range(first, len(messages)) if number not in shown]:
             raise InputError(
                 f"{self.source} leaves out message {lost[0] + 1}, of role "

@@ -13,7 +13,6 @@ from jspec.models import Loaded
 from jspec.processors import grammar
 from jspec.serve.jobs import RowSettings
 from jspec.sessions.detokenise import Detokeniser
-from jspec.sessions.json_output import without_end
 
 TEXTS = Path(__file__).resolve().parents[1] / "accelerator" / "texts.txt"
 SCHEMA = {
@@ -182,6 +181,6 @@ def _batch(
     assert stop_bytes is not None, "some rows have stop strings"
     for place, ask in enumerate(asks):
         tokens = result.tokens[place, : result.lengths[place]].tolist()
-        text = Detokeniser(target.tokenizer, ask.prompt).finish(tokens)
-        texts.append(without_end(text, int(stop_bytes[place])))
+        row = Detokeniser(target.tokenizer, ask.prompt)
+        texts.append(row.finish(tokens, int(stop_bytes[place])))
     return texts

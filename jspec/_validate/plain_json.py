@@ -46,7 +46,7 @@ def parsed(text: str | bytes) -> Any:
         json.decoder.JSONDecodeError: nested too deep to be read: line 1 column 1 (char 0)
     """
     try:
-        value = json.loads(text)
+        value = json.loads(with_text_alone(text))
         escaped = _ESCAPED.search(text if isinstance(text, str) else text.decode("utf-8"))
         return with_text_alone(value) if escaped else value
     except json.JSONDecodeError:

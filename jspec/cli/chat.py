@@ -1,5 +1,6 @@
 """A conversation in the terminal: questions from standard input, answers as they are written."""
 
+import io
 import sys
 import threading
 import time
@@ -114,8 +115,7 @@ class Conversation:
         asked = self._fitting(every)
         shown, known, new = self._prompt(asked)
         conversations.note_dropped(len(every) - len(asked))
-        # Of the answer alone: what stands before it does not change.
-        text = Detokeniser(self._session.target.tokenizer, [])
+        text = Detokeniser(self._session.target.tokenizer, [*known, *new])
         written, count, rounds = "", 0, 0
         began = time.perf_counter()
         first = began
@@ -280,6 +280,8 @@ def _converse(conversation: Conversation, screen: terminal.Screen, drafts: bool)
 
 def _questions() -> Iterator[str]:
     """Lines of standard input; Ctrl-C drops the line that is being written."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # bytes that are not text
     shown = "> " if sys.stdin.isatty() else ""
     if shown:
         import readline  # noqa: F401  (line editing, and the arrows for earlier lines)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from jspec.cli import options
+from jspec.cli.parsers import text
 from jspec.sessions import method_choice
 from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
@@ -21,7 +22,8 @@ def chat(
     method: options.MethodName = None,
     speculative_config: options.SpeculativeConfig = None,
     system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System message.", show_default=False)
+        str | None,
+        typer.Option(parser=text, metavar="TEXT", help="System message.", show_default=False),
     ] = None,
     drop: options.Drop = Drop.NONE,
     max_new_tokens: options.MaxNewTokens = 512,

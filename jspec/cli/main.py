@@ -20,6 +20,7 @@ from jspec.cli.certify_command import certify
 from jspec.cli.chat_command import chat
 from jspec.cli.datastore_commands import datastore_app
 from jspec.cli.export_command import export
+from jspec.cli.parsers import text
 from jspec.cli.plan_command import plan
 from jspec.cli.serve_command import serve
 from jspec.cli.trace_command import trace
@@ -134,7 +135,9 @@ def generate(
     ] = False,
     system: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="System message; implies --chat.", show_default=False),
+        typer.Option(
+            parser=text, metavar="TEXT", help="System message; implies --chat.", show_default=False
+        ),
     ] = None,
     drop: options.Drop = Drop.NONE,
     seed: options.Seed = 0,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jspec.cli.parsers import integer, number
+from jspec.cli.parsers import integer, number, text
 from jspec.methods import DEFAULT
 from jspec.sessions import conversations
 
@@ -62,6 +62,7 @@ MethodName = Annotated[
 SpeculativeConfig = Annotated[
     str | None,
     typer.Option(
+        parser=text,
         metavar="JSON",
         help='Object, such as {"method": "prompt_lookup", "num_speculative_tokens": 5}; '
         "`jspec methods` lists the keys.",
@@ -140,7 +141,12 @@ Logprobs = Annotated[
 ]
 Stop = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="End before this text; may be repeated.", show_default=False),
+    typer.Option(
+        parser=text,
+        metavar="TEXT",
+        help="End before this text; may be repeated.",
+        show_default=False,
+    ),
 ]
 JSONSchema = Annotated[
     str | None,
@@ -153,12 +159,17 @@ JSONSchema = Annotated[
 ]
 Regex = Annotated[
     str | None,
-    typer.Option(metavar="PATTERN", help="Answer with what matches.", show_default=False),
+    typer.Option(
+        parser=text, metavar="PATTERN", help="Answer with what matches.", show_default=False
+    ),
 ]
 Choice = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="TEXT", help="Answer with one of these; to be repeated.", show_default=False
+        parser=text,
+        metavar="TEXT",
+        help="Answer with one of these; to be repeated.",
+        show_default=False,
     ),
 ]
 RepetitionPenalty = Annotated[
@@ -173,7 +184,12 @@ PresencePenalty = Annotated[
 ]
 LogitBias = Annotated[
     str | None,
-    typer.Option(metavar="JSON", help='Added to logits, such as {"15": -2.5}.', show_default=False),
+    typer.Option(
+        parser=text,
+        metavar="JSON",
+        help='Added to logits, such as {"15": -2.5}.',
+        show_default=False,
+    ),
 ]
 MinTokens = Annotated[
     int, typer.Option(parser=integer, metavar="N", help="Fewest tokens before the end.")

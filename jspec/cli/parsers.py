@@ -23,6 +23,15 @@ def number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is no number") from None
 
 
+def text(given: str) -> str:
+    """Parses a text, and refuses bytes of another encoding than UTF-8 in one sentence."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:  # such bytes arrive as halves of UTF-16 pairs
+        raise typer.BadParameter(f"{given!r:.60} is not UTF-8; encode it so") from None
+    return given
+
+
 def named_folders(option: str, given: Sequence[str]) -> dict[str, str]:
     """The folders of options such as `--lora NAME=DIR`, by their names.
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from jspec._validate import extras
+from jspec._validate import extras, plain_json
 from jspec.cli import options
-from jspec.cli.parsers import integer, named_folders
+from jspec.cli.parsers import integer, named_folders, text
 from jspec.methods import BUNDLED
 from jspec.serve.limits import ServerLimits
 from jspec.sessions import method_choice
@@ -43,6 +43,7 @@ def serve(
     api_key: Annotated[
         str | None,
         typer.Option(
+            parser=text,
             metavar="KEY",
             help="Clients have to bring it; or set JSPEC_API_KEY.",
             show_default=False,
@@ -54,7 +55,9 @@ def serve(
     ] = None,
     served_model_name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="As requests write it.", show_default="--model"),
+        typer.Option(
+            parser=text, metavar="NAME", help="As requests write it.", show_default="--model"
+        ),
     ] = None,
     chat_template: Annotated[
         Path | None,
@@ -102,10 +105,10 @@ def serve(
     ] = 256,
     max_stop_states: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="Room for stop strings.")
-    ] = 512,
+    ] = 1024,
     max_stop_classes: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
-    ] = 128,
+    ] = 512,
     penalties: Annotated[
         bool, typer.Option(help="Requests may have penalties, biases and min_tokens.")
     ] = True,
@@ -154,7 +157,7 @@ def serve(
     from jspec.serve import launch, listening
 
     settings = launch.ServeSettings(
-        name=served_model_name or model or BUNDLED,
+        name=plain_json.with_text_alone(served_model_name or model or BUNDLED),
         adapters=tuple(adapters),
         host=host,
         port=port,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from jspec.methods.builders import COUPLED
 from jspec.sessions import terminal
 from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
-from jspec.sessions.detokenise import Detokeniser
-from jspec.sessions.json_output import finish_reason, together, without_end
+from jspec.sessions.detokenise import Detokeniser, without_end
+from jspec.sessions.json_output import finish_reason, together
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 

@@ -7,11 +7,8 @@ from typing import Any
 from jspec.costs.metrics import Metrics
 from jspec.serve.jobs import Delta, TokenLogprobs
 from jspec.sessions.detokenise import Detokeniser
-from jspec.sessions.json_output import without_end
 from jspec.types import Status
 
-_BEFORE = 8
-"""Tokens of a prompt that decide how a text goes on: some decoders treat the first token apart."""
 _LEAST = -9999.0
 """What the OpenAI API writes where a probability is 0: JSON has no minus infinity."""
 
@@ -35,7 +32,7 @@ class Answer:
     Args:
         index: among the answers of the request.
         tokenizer: a `tokenizers.Tokenizer`.
-        prompt: token ids of what it continues; () for a turn of its own.
+        prompt: token ids of what it continues.
     """
 
     def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int]):
@@ -48,7 +45,7 @@ class Answer:
         self.refused = False
         """Whether the error is one of the request."""
         self.rounds = Metrics()
-        self._text = Detokeniser(tokenizer, prompt[-_BEFORE:])
+        self._text = Detokeniser(tokenizer, prompt)
         self._unread: list[int] = []
 
     def add(self, delta: Delta, show: bool = True) -> str:
@@ -71,7 +68,7 @@ class Answer:
         if not delta.is_last:
             new = self._text.push(unread)
         else:
-            new = without_end(self._text.finish(unread), delta.stop_bytes)
+            new = self._text.finish(unread, delta.stop_bytes)
             status = Status(delta.status)
             self.error = delta.error or _FAILED.get(status)
             self.refused = delta.refused or status == Status.MASKED

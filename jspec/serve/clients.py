@@ -56,12 +56,7 @@ def read(file: Path) -> tuple[Client, ...]:
             )
         if not name or not (key := entry.text("key")):
             raise InputError(f"{name!r:.60} in {file} has no name or no key; give it both")
-        # A header of HTTP has these letters alone.
-        if not (key.isascii() and key.isprintable()) or key != key.strip():
-            raise InputError(
-                f"the key of {name!r:.60} in {file} is {key!r:.40}; pass printable ASCII, without "
-                "spaces around it"
-            )
+        check_key(f"the key of {name!r:.60} in {file}", key)
         bounds: dict[str, Any] = {
             bound: None if entry.get(bound) is None else entry.count(bound, most=_MOST)
             for bound in ("requests_per_minute", "answers")
@@ -72,6 +67,16 @@ def read(file: Path) -> tuple[Client, ...]:
     if len({client.key for client in found}) < len(found):
         raise InputError(f"two clients in {file} have one key; give each its own")
     return tuple(found)
+
+
+def check_key(what: str, key: str) -> None:
+    """Refuses a key that no header of HTTP brings.
+
+    Raises:
+        InputError: if it is one.
+    """
+    if not (key.isascii() and key.isprintable()) or key != key.strip():
+        raise InputError(f"{what} is {key!r:.40}; pass printable ASCII, without spaces around it")
 
 
 def _twice(file: Path) -> str | None:

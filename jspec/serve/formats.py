@@ -204,7 +204,8 @@ def usage(prompt: int, written: int, reused: int) -> JSON:
 def _shown(call: Call) -> JSON:
     """A call as the API has it."""
     function = {"name": call.name, "arguments": call.arguments}
-    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+    # Nine letters or digits: Mistral's templates take no other id back.
+    return {"id": uuid.uuid4().hex[:9], "type": "function", "function": function}
 
 
 def _choice(index: int, key: str, value: JSON, logprobs: Any, reason: str | None) -> JSON:

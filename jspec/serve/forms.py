@@ -14,11 +14,30 @@ from jspec.processors.grammar.stops import StopStrings
 from jspec.serve.errors import APIError
 from jspec.serve.limits import ServerLimits
 from jspec.serve.making import Making
-from jspec.serve.schemas import AsJSON
+from jspec.serve.schemas import AsJSON, AsObject
 from jspec.serve.workers import Patience
 
 _KEPT = 64
 """Grammars that are kept once they are made, and as many stop strings."""
+
+
+def _any_object() -> str:
+    """Returns the schema of `json_object`: as deep as 1,024 states hold."""
+    plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
+
+    def lists(entry: Any) -> Any:
+        return {"type": "array", "items": entry}
+
+    def objects(entry: Any) -> Any:
+        return {"type": "object", "additionalProperties": entry}
+
+    flat = {"anyOf": plain}
+    rows = lists({"anyOf": [*plain, objects(flat)]})
+    inner = objects({"anyOf": [*plain, lists(flat)]})
+    return json.dumps(objects({"anyOf": [*plain, rows, inner]}))
+
+
+_OBJECT = _any_object()
 
 
 @dataclass(frozen=True)
@@ -88,7 +107,8 @@ class Forms:
 
         Args:
             stops: the texts that end an answer.
-            form: a `StructuredOutputs`, an `AsJSON`, or the schema of a call; None: any text.
+            form: a `StructuredOutputs`, an `AsJSON`, an `AsObject`, or the schema of a call;
+                None: any text.
 
         Raises:
             APIError: 400, if there is no room for it.
@@ -183,8 +203,12 @@ def _form(form: Any) -> tuple[str, str | None, Any]:
         return "", None, None
     if isinstance(form, str):
         return "tools", "json_schema", form
+    if isinstance(form, AsObject):
+        return "response_format", "json_schema", _OBJECT
     if isinstance(form, AsJSON):
         return "response_format", "json_schema", json.dumps(form.json_schema.schema_)
+    if form.json_object:
+        return "structured_outputs", "json_schema", _OBJECT
     if form.json_ is not None:
         text = form.json_ if isinstance(form.json_, str) else json.dumps(form.json_)
         return "structured_outputs", "json_schema", text

@@ -84,8 +84,8 @@ class ServeSettings:
     max_logprobs: int = 20
     grammar_states: int = 1024
     grammar_classes: int = 256
-    stop_states: int = 512
-    stop_classes: int = 128
+    stop_states: int = 1024
+    stop_classes: int = 512
     penalties: bool = True
     limits: ServerLimits = ServerLimits()  # noqa: RUF009 (frozen)
     chat_template: Path | None = None
@@ -129,9 +129,7 @@ class ServeSettings:
                 check_integer(option, value, low, high)
         if self.api_key is not None and not self.api_key:
             raise InputError("--api-key is empty; give it a letter, or leave it out")
-        self.clients()
-        if self.api_keys is not None:
-            self.clients()  # what is wrong with the file is said before a model is loaded
+        self.clients()  # what is wrong with the file is said before a model is loaded
         if self.tool_call_parser not in (None, *calls.PARSERS):
             raise InputError(
                 f"--tool-call-parser is {self.tool_call_parser!r:.60}; give one of "
@@ -142,12 +140,17 @@ class ServeSettings:
         """Who may ask; none: anybody.
 
         Raises:
-            InputError: if the file holds no clients.
+            InputError: if the file holds no clients, or a key is none.
         """
         from jspec.serve import clients
 
-        only = () if self.api_key is None else (clients.Client("", self.api_key),)
-        return (*only, *(() if self.api_keys is None else clients.read(self.api_keys)))
+        named = () if self.api_keys is None else clients.read(self.api_keys)
+        if self.api_key is None:
+            return named
+        clients.check_key("--api-key", self.api_key)
+        if any(one.key == self.api_key for one in named):
+            raise InputError(f"--api-key is a key in {self.api_keys} too; give each its own")
+        return (clients.Client("", self.api_key), *named)
 
 
 def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> NoReturn:
@@ -216,6 +219,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     compiled = CompileCounter()
     target = chatting(session.target, settings.chat_template)
     device, memory = device_of(replace(session, target=target), settings)
+    say("compiling; a first start takes minutes, and later ones find its programs on disk")
     row_bytes = warm_up(device)
     choose_widths(device, replace(session, target=target))
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes

@@ -14,7 +14,7 @@ from jspec.serve.errors import APIError
 from jspec.serve.forms import Automata, Forms, RequestBounds, Wanted
 from jspec.serve.jobs import RowSettings
 from jspec.serve.limits import ServerLimits
-from jspec.serve.schemas import AsJSON, ChatRequest, CompletionRequest, Message, NamedTool
+from jspec.serve.schemas import AsJSON, AsObject, ChatRequest, CompletionRequest, Message, NamedTool
 from jspec.serve.schemas import SamplingParams as Asked
 from jspec.serve.workers import Patience
 from jspec.sessions import conversations
@@ -146,7 +146,7 @@ class RequestParser:
         limit = self._limit("messages", [prompt], most, None, named)
         function, schema, reader = self._called(asked)
         form: Any = asked.structured_outputs
-        if isinstance(asked.response_format, AsJSON):
+        if isinstance(asked.response_format, AsJSON | AsObject):
             if form is not None:
                 raise APIError(
                     400, "response_format and structured_outputs were both given; give one of them",
@@ -366,16 +366,22 @@ def _for_template(number: int, message: Message) -> dict[str, Any]:
     shown: dict[str, Any] = {"role": role, "content": message.text}
     if message.name is not None:
         shown["name"] = message.name
+    if message.reasoning_content is not None:
+        shown["reasoning_content"] = message.reasoning_content
     if message.tool_call_id is not None:
         shown["tool_call_id"] = message.tool_call_id
     if message.tool_calls is not None:
         calls = shown["tool_calls"] = []
         for place, call in enumerate(message.tool_calls):
             param = f"messages[{number}].tool_calls[{place}].function.arguments"
-            try:
-                arguments = plain_json.parsed(call.function.arguments)
-            except ValueError:
-                raise APIError(400, f"{param} is no JSON", param) from None
+            arguments: Any = call.function.arguments
+            if isinstance(arguments, str):
+                try:
+                    # What has no parameters is called with {}, null, or nothing at all.
+                    arguments = plain_json.parsed(arguments.strip() or "{}")
+                except ValueError:
+                    raise APIError(400, f"{param} is not JSON; send it so", param) from None
+            arguments = {} if arguments is None else arguments
             function = {"name": call.function.name, "arguments": arguments}
             calls.append({"id": call.id, "type": call.type, "function": function})
     return shown

@@ -69,8 +69,7 @@ class ResponseStream:
                     salt=order.salt,
                 )
                 self.jobs.append(job)
-                before = () if order.goes_on else prompt
-                self.answers.append(Answer(index, tokenizer, before))
+                self.answers.append(Answer(index, tokenizer, prompt))
         self._last: list[float | None] = [None] * len(self.jobs)
         self._prompts = order.prompts
 

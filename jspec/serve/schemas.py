@@ -1,10 +1,11 @@
 """What a request may hold. Everything else is refused by name: nothing is ever ignored.
 
 Fields and bounds are those of the OpenAI API, and vLLM's beside them. A field that is null is one
-that was not given.
+that was not given, and so is one that asks for what is done anyway.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -18,6 +19,52 @@ MOST_ANSWERS = 128
 MOST_PROMPTS = 256
 _MOST_WRONG = 64
 """Fields that are wrong: a body of more is not told which."""
+
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "add_generation_prompt": (True,),
+    "annotations": ([],),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "cache_control": ({"type": "ephemeral"},),
+    "continue_final_message": (False,),
+    "continuous_usage_stats": (False,),
+    "detokenize": (True,),
+    "documents": ([],),
+    "dry_multiplier": (0,),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "include_obfuscation": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "metadata": ({},),
+    "mirostat": (0,),
+    "modalities": (["text"],),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "priority": (0,),
+    "provider_specific_fields": ({},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "store": (False,),
+    "stream_options": ({}, {"include_usage": False}),
+    "suffix": ("",),
+    "tfs_z": (1,),
+    "tool_calls": ([],),
+    "tools": ([],),
+    "top_a": (0,),
+    "top_logprobs": (0,),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "xtc_probability": (0,),
+}
+"""Values with which a field asks for nothing; most of these fields have no other here."""
 
 Text = Annotated[str, Field(min_length=1)]
 Token = Annotated[int, Field(ge=0)]
@@ -37,10 +84,18 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
+    def _asked(cls, given: Any) -> Any:
         if isinstance(given, dict):
-            return {name: value for name, value in given.items() if value is not None}
+            return {name: value for name, value in given.items() if not _is_neutral(name, value)}
         return given
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    # True is not a number here, though Python's is.
+    return value is None or any(
+        value == one and isinstance(value, bool) == isinstance(one, bool)
+        for one in NEUTRAL.get(name, ())
+    )
 
 
 class StreamOptions(Body):
@@ -58,6 +113,10 @@ class AsText(Body):
     type: Literal["text"]
 
 
+class AsObject(Body):
+    type: Literal["json_object"]
+
+
 class AsJSON(Body):
     type: Literal["json_schema"]
     json_schema: NamedSchema
@@ -67,13 +126,15 @@ class StructuredOutputs(Body):
     """vLLM's; one of these."""
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_object: bool = False
     regex: Text | None = None
     choice: Annotated[list[Text], _list(1, 1024)] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> "StructuredOutputs":
-        if sum(one is not None for one in (self.json_, self.regex, self.choice)) != 1:
-            raise ValueError("give one of json, regex and choice")
+        forms = self.json_, self.json_object or None, self.regex, self.choice
+        if sum(one is not None for one in forms) != 1:
+            raise ValueError("give one of json, json_object, regex and choice")
         return self
 
 
@@ -145,11 +206,13 @@ class TextPart(Body):
 
 class FunctionCall(Body):
     name: str
-    arguments: str
+    arguments: str | dict[str, Any] = ""
 
 
 class ToolCall(Body):
     id: str = ""
+    index: int = 0
+    """Of a streamed call, which clients put together and send as it is."""
     type: Literal["function"] = "function"
     function: FunctionCall
 
@@ -157,7 +220,11 @@ class ToolCall(Body):
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], _list(0)] = ""
+    id: str | None = None
+    """Of an answer, which clients send as it is; no template reads it."""
     name: str | None = None
+    reasoning_content: str | None = None
+    """What the model thought: for the template, which may show it."""
     tool_calls: Annotated[list[ToolCall], _list(0)] | None = None
     tool_call_id: str | None = None
 
@@ -196,7 +263,7 @@ class ChatRequest(SamplingParams):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
-    response_format: AsText | AsJSON | None = Field(None, discriminator="type")
+    response_format: AsText | AsObject | AsJSON | None = Field(None, discriminator="type")
     tools: Annotated[list[Tool], _list(1, 128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
@@ -236,8 +303,10 @@ def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
     places = [(_param(given, one), one) for one in wrong if one["loc"][:1] == field]
     param, first = max(places, key=lambda pair: pair[0].count(".") + pair[0].count("["))
     if first["type"] == "extra_forbidden":
+        known = NEUTRAL.get(str(first["loc"][-1]), ())
+        but = "".join(f" but for {json.dumps(value)}" for value in known[:1])
         raise APIError(
-            400, f"{param} is no field of this path; leave it out", param,
+            400, f"{param} is no field of this path{but}; leave it out", param,
             "unsupported_parameter",
         )  # fmt: skip
     if first["type"] == "missing":

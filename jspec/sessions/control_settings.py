@@ -1,5 +1,6 @@
 """The settings of `jspec generate` that say what may be written, and when it ends."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
@@ -133,7 +134,8 @@ class ControlSettings:
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"--json-schema: {text!r:.60} cannot be read: {error}") from None
         try:
-            plain_json.parsed(text)
+            known = plain_json.parsed(text)
         except ValueError as error:
             raise InputError(f"--json-schema is no JSON: {error}") from None
-        return text
+        # Halves of UTF-16 pairs are no letters, in its names neither.
+        return text if json.loads(text) == known else json.dumps(known)

@@ -33,21 +33,16 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
 
 def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a line says of one prompt."""
-    text = Detokeniser(tokenizer, outcome.prompt).finish(outcome.tokens)
+    row = Detokeniser(tokenizer, outcome.prompt)
     return {
         "prompt_ids": outcome.prompt,
         "tokens": outcome.tokens,
-        "text": without_end(text, outcome.stop_bytes),
+        "text": row.finish(outcome.tokens, outcome.stop_bytes),
         "finish_reason": finish_reason(outcome.status),
         "seconds": outcome.seconds,
         "first_token_seconds": outcome.first_token_seconds,
         "metrics": outcome.metrics.as_dict(),
     } | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
-
-
-def without_end(text: str, num_bytes: int) -> str:
-    """The text without its last bytes, those of a stop string."""
-    return text.encode()[:-num_bytes].decode(errors="ignore") if num_bytes else text
 
 
 def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:

@@ -103,12 +103,15 @@ def kept(
     if file is not None and file.exists():
         try:
             return costs.load(file, where)
-        except InputError as error:  # damaged: the next curve replaces it
+        except (InputError, OSError) as error:  # damaged: the next curve replaces it
             terminal.note(f"jspec: {error}")
     with alone:
         if sys.stderr.isatty():
             terminal.note("Measuring how long rounds take here; the next run knows.")
         curve = measured()
     if file is not None:
-        costs.save(curve, where, file)
+        try:
+            costs.save(curve, where, file)
+        except OSError as error:
+            terminal.note(f"jspec: what rounds cost is measured, and not kept: {error}")
     return curve

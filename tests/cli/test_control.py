@@ -85,10 +85,22 @@ def test_what_is_none_is_refused_before_anything_is_loaded(command):
         (["--logprobs", 3], "--logprobs is written with --json alone"),
         (["--logprobs", -1, "--json"], "--logprobs is -1; pass an integer"),
         (["-n", 0], "-n is 0; pass an integer in 1 .. 4096"),
+        *(
+            ([option, "a\udcff"], "is not UTF-8; encode it so")  # a byte, as Python has it
+            for option in ("--stop", "--choice", "--system", "--regex", "--speculative-config")
+        ),
     ):
         ran = command("generate", "Once", "--model", "nowhere", *arguments)
         assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1
         assert said in ran.err
+
+
+def test_half_a_pair_in_a_schema_is_no_letter():
+    for text in ('{"enum": ["a\udcff"]}', '{"enum": ["a\\uD83d"]}'):
+        schema = json.loads(ControlSettings(json_schema=text)._schema())
+        assert schema == {"enum": ["a\N{REPLACEMENT CHARACTER}"]}
+    whole = '{"enum":  ["\\ud83d\\ude00"]}'
+    assert ControlSettings(json_schema=whole)._schema() == whole
 
 
 def test_nothing_is_asked_for_by_default(folder):

@@ -8,6 +8,7 @@ import pytest
 from desk import service
 
 from jspec._validate.errors import InputError
+from jspec.serve import launch
 from jspec.serve.clients import NOBODY, Client, Clients, read
 from jspec.serve.errors import APIError
 
@@ -41,6 +42,17 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         (tmp_path / "keys.json").write_text(json.dumps(held))
         with pytest.raises(InputError, match=said):
             read(tmp_path / "keys.json")
+
+
+def test_keys_that_no_header_brings_are_refused_at_the_start(tmp_path):
+    (file := tmp_path / "keys.json").write_text(json.dumps({"ann": {"key": "a"}}))
+    for key, said in (("é", "printable ASCII"), ("\udcff", "printable ASCII"), (" a", "spaces")):
+        with pytest.raises(InputError, match=f"--api-key is .*{said}"):
+            launch.ServeSettings("tiny", api_key=key)
+    with pytest.raises(InputError, match=r"is a key in .*; give each its own"):
+        launch.ServeSettings("tiny", api_key="a", api_keys=file)
+    both = launch.ServeSettings("tiny", api_key="b", api_keys=file).clients()
+    assert both == (Client("", "b"), Client("ann", "a"))
 
 
 def test_a_rate_fills_up_again():

@@ -1,0 +1,31 @@
+"""Curves of cost from the user's folder."""
+
+import pytest
+
+from jspec.costs import CostCurve, CostSetting
+from jspec.sessions import round_costs
+
+WHERE = CostSetting(
+    "m", "p", "d", batch_size=1, sampled=False, platform="cpu", device="c", mesh="", jax="1",
+    jspec="1",
+)  # fmt: skip
+
+
+def test_what_is_no_curve_is_said_and_measured_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
+    curve = CostCurve.of({1: 0.020, 8: 0.034})
+    file = tmp_path / "costs" / f"{WHERE.fingerprint}-64.json"
+
+    def kept():
+        return float(round_costs.kept(WHERE, "64", lambda: curve).at([8])[0])
+
+    assert kept() == pytest.approx(0.034) and capsys.readouterr().err == ""
+    file.write_text("[")
+    assert kept() == pytest.approx(0.034) and "no cost file" in capsys.readouterr().err
+    assert kept() == pytest.approx(0.034) and capsys.readouterr().err == "", "it was replaced"
+    file.unlink()
+    (file / "full").mkdir(parents=True)
+    for _ in range(2):
+        assert kept() == pytest.approx(0.034)
+        said = capsys.readouterr().err
+        assert "Is a directory" in said and "what rounds cost is measured, and not kept" in said

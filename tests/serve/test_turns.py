@@ -1,0 +1,180 @@
+"""Turns with calls, as clients send them and templates read them; fields that ask for nothing."""
+
+import dataclasses
+import json
+import re
+
+import fakes
+import pytest
+from desk import BOUNDS, events, service
+from tokenizers import Tokenizer, decoders, models
+
+from jspec.models.chat_template import ChatTemplate
+from jspec.processors import grammar
+from jspec.serve import formats, forms, schemas
+from jspec.serve.calls import Call
+from jspec.serve.errors import APIError
+from jspec.serve.jobs import RowSettings
+from jspec.serve.limits import ServerLimits
+from jspec.serve.request_parser import RequestParser
+from jspec.serve.workers import Patience
+
+LLAMA = (
+    "{% for m in messages %}{% if 'tool_calls' in m %}{% if m.tool_calls | length != 1 %}"
+    "{{ raise_exception('one call at a time') }}{% endif %}"
+    "{% set call = m.tool_calls[0].function %}"
+    '<call>{"name": "{{ call.name }}", "parameters": {{ call.arguments | tojson }}}'
+    "{% for key in call.arguments | items %}.{% endfor %}"
+    "{% else %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+)
+"""As Llama 3.1's: a message is a call or a text."""
+MISTRAL = (
+    "{% for m in messages %}{% if m.tool_calls is defined and m.tool_calls %}"
+    "{% for c in m.tool_calls %}{% if c.id is not defined or c.id | length != 9 %}"
+    "{{ raise_exception('ids have nine letters') }}{% endif %}"
+    "[CALL]{{ c.function | tojson }}{{ c.id }}{% endfor %}{% elif m.role == 'tool' %}"
+    "{% if m.tool_call_id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif %}"
+    "[RESULT]{{ m.content }}{{ m.tool_call_id }}{% else %}[{{ m.role }}]{{ m.content }}{% endif %}"
+    "{% endfor %}"
+)
+ASKED = {"role": "user", "content": "Hi"}
+
+
+def shown(template: str, *messages, **fields) -> str:
+    """What the model reads of a chat."""
+    body = {"model": "bytes", "messages": [ASKED, *messages], "max_tokens": 1, **fields}
+    asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
+    parser = RequestParser(fakes.loaded(template), BOUNDS)
+    return bytes(parser.chat(asked, Patience(60)).prompts[0]).decode()
+
+
+def calling(arguments=None, **fields):
+    function = {"name": "f"} if arguments is None else {"name": "f", "arguments": arguments}
+    message = {"role": "assistant", "content": None, "tool_calls": [{"function": function}]}
+    message["tool_calls"][0] |= {"id": "a23456789", "type": "function"}
+    return message | fields
+
+
+def test_turns_with_calls_reach_the_template():
+    empty = '<user>Hi<call>{"name": "f", "parameters": {}}'
+    for arguments in (None, "", " \n", "{}", "null", {}):
+        assert shown(LLAMA, calling(arguments)) == empty
+    for arguments in ('{"at": 1}', {"at": 1}):
+        assert shown(LLAMA, calling(arguments)) == empty.replace("{}", '{"at": 1}') + "."
+    # Half a pair is no letter.
+    half = "\N{REPLACEMENT CHARACTER}"
+    assert half in shown(LLAMA, calling('{"at": "\\ud83d"}'))
+    said = {"role": "assistant", "content": "Ho"}
+    for nothing in ({"tool_calls": []}, {"tool_calls": None}, {"annotations": [], "refusal": None}):
+        assert shown(LLAMA, said | nothing) == "<user>Hi<assistant>Ho"
+    # A text that stands with a call, and a call as streams have it.
+    streamed = calling("", content="I look.")
+    streamed["tool_calls"][0]["index"] = 0
+    assert shown(LLAMA, streamed) == empty
+    result = {"role": "tool", "tool_call_id": "a23456789", "content": "fine"}
+    assert "[CALL]" in shown(MISTRAL, calling(), result)
+    with pytest.raises(APIError, match="one call at a time"):
+        shown(LLAMA, calling() | {"tool_calls": calling()["tool_calls"] * 2})
+    with pytest.raises(APIError, match="is not JSON"):
+        shown(LLAMA, calling("{'at': 1}"))
+    with pytest.raises(APIError, match="leaves out message 2"):
+        shown("{{ messages[0].content }}", said)
+
+
+def test_an_id_of_the_servers_comes_back():
+    for _ in range(20):
+        call = formats._shown(Call("f", "{}"))
+        assert re.fullmatch("[0-9a-zA-Z]{9}", call["id"])
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "fine"}
+        turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+        assert call["id"] in shown(MISTRAL, turn, result)
+
+
+def test_what_a_model_thought_is_the_templates_affair():
+    template = "{% for m in messages %}{{ m.reasoning_content }}:{{ m.content }};{% endfor %}"
+    said = {"role": "assistant", "content": "Ho", "reasoning_content": "hm", "id": "x"}
+    assert shown(template, said) == ":Hi;hm:Ho;"
+
+
+def test_fields_that_ask_for_nothing_are_taken():
+    others = {
+        "best_of": 2, "echo": True, "functions": [{}], "length_penalty": 2.0, "metadata": {"a": 1},
+        "modalities": ["audio"], "service_tier": "flex", "skip_special_tokens": False,
+        "store": True, "suffix": "x", "use_beam_search": True, "typical_p": 0.5,
+    }  # fmt: skip
+    for name, values in schemas.NEUTRAL.items():
+        for value in values:
+            assert shown(fakes.TEMPLATE, **{name: value}).startswith("<user>Hi")
+    for name, value in others.items():
+        with pytest.raises(
+            APIError, match=f"{name} is no field of this path but for .*; leave it out"
+        ):
+            shown(fakes.TEMPLATE, **{name: value})
+    # True is no number.
+    with pytest.raises(APIError, match="best_of is no field of this path but for 1"):
+        shown(fakes.TEMPLATE, best_of=True)
+    with pytest.raises(APIError, match="depth is no field of this path; leave"):
+        shown(fakes.TEMPLATE, depth=3)
+
+
+def test_any_json_object_is_a_form():
+    """Within the states that a server has room for by default."""
+    _, kind, schema = forms._form(schemas.AsObject(type="json_object"))
+    assert kind == "json_schema"
+    made = grammar.json_schema(schema, [bytes([byte]) for byte in range(256)], max_states=1024)
+
+    def fits(text: str) -> bool:
+        state = 0
+        for byte in text.encode():
+            state = made.automaton.table[state, made.automaton.classes[byte]]
+            if state < 0:
+                return False
+        return bool(made.accepting[state])
+
+    for text in (
+        "{}", '{"a": 1, "é": "\\n", "b": true, "c": null}', '{"a": [1, 2.5, "x"], "b": []}',
+        '{"rows": [{"a": 1, "b": "x"}, {}]}', '{"a": {"b": [1], "c": -1}}',
+    ):  # fmt: skip
+        assert isinstance(json.loads(text), dict) and fits(text), text
+    for text in ("", "[1]", "1", "{", '{"a": }', "{'a': 1}", '{"a": 1,}', '{"a": 1} x'):
+        assert not fits(text), text
+    form = forms.Forms([], BOUNDS, ServerLimits()).wanted((), schemas.AsObject(type="json_object"))
+    assert form.param == "response_format"
+    asked = schemas.StructuredOutputs.model_validate({"json_object": True})
+    assert forms._form(asked) == ("structured_outputs", "json_schema", schema)
+    with pytest.raises(ValueError, match="give one of"):
+        schemas.StructuredOutputs.model_validate({"json_object": True, "regex": "a"})
+
+
+def test_answers_do_not_repeat_a_prompt_that_ends_in_bytes():
+    """SentencePiece's bytes, of which a decoder makes text as a whole."""
+    names = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"<end>": 256}
+    tokenizer = Tokenizer(models.BPE(names, [], byte_fallback=True))
+    tokenizer.add_special_tokens(["<end>"])
+    replace, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    tokenizer.decoder = decoders.Sequence(
+        [replace, decoders.ByteFallback(), decoders.Fuse(), strip]
+    )
+    target = fakes.loaded()
+    chat = ChatTemplate(fakes.TEMPLATE, tokenizer)
+    body = {
+        "model": "bytes",
+        "max_tokens": 12,
+        "seed": 1,
+        "messages": [ASKED],
+        "prompt": "猫猫猫\n",
+    }
+    with service(target=dataclasses.replace(target, tokenizer=tokenizer, chat=chat)) as client:
+        for path, field, prompt in (
+            ("chat/completions", "prompt", "<user>Hi\n<assistant>"),
+            ("completions", "messages", body["prompt"]),
+        ):
+            sent = {name: value for name, value in body.items() if name != field}
+            want = fakes.answer([*prompt.encode()], RowSettings(limit=12, temperature=1.0, seed=1))
+            text = bytes(token for token in want if token < 256).decode()
+            (whole,) = client.post(f"/v1/{path}", json=sent).json()["choices"]
+            assert (whole.get("text") or whole["message"]["content"]) == text
+            came = events(client.post(f"/v1/{path}", json=sent | {"stream": True}))
+            parts = [choice for event in came for choice in event["choices"]]
+            said = [part.get("text") or part.get("delta", {}).get("content") for part in parts]
+            assert "".join(part or "" for part in said) == text
