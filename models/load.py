@@ -184,7 +184,7 @@ def load(
         )
     # Before the weights: it is quick, and as likely to be missing.
     words = checkpoint.tokenizer() if with_tokenizer else None
-    eos, bos = checkpoint.special_tokens()
+    eos, bos = checkpoint.special_tokens(model.vocab_size)
     table = tuple(family.weights(config))
     files = checkpoint.tensors(table)
     params = read_weights(files, family, table, model, mesh, layer_memory, rules)

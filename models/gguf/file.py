@@ -202,11 +202,12 @@ class File:
         words = vocabulary.special_tokens(self.header)
         return ChatTemplate(template, tokenizer, words, f"the chat template in {self.header.file}")
 
-    def special_tokens(self) -> tuple[tuple[int, ...], int | None]:
-        """End tokens (of a text, a turn, a message) and first token."""
-        ends = [self.header.metadata.token(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
-        eos = tuple(dict.fromkeys(end for end in ends if end is not None))
-        return eos, self.header.metadata.token("tokenizer.ggml.bos_token_id")
+    def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
+        """End tokens (of a text, a turn, a message) and first token; see `Folder`."""
+        data = self.header.metadata
+        *ends, first = (data.token(f"tokenizer.ggml.{one}_token_id") for one in (*_ENDS, "bos"))
+        eos = tuple(dict.fromkeys(end for end in ends if end is not None and end < size))
+        return eos, None if first is None or first >= size else first
 
     def mask_token(self) -> int | None:
         """The mask token of a parallel draft model: llama.cpp has none."""

@@ -128,14 +128,15 @@ def file(tmp_path, fixtures) -> Path:
 
 
 def test_the_template_and_the_ends_are_the_files_own(tmp_path, fixtures):
-    changes = {"tokenizer.ggml.eot_token_id": 0}
+    beyond = {f"tokenizer.ggml.{one}_token_id": 2**32 - 1 for one in ("eom", "bos")}
+    changes = {"tokenizer.ggml.eot_token_id": 0, **beyond}
     found = tiny_gguf.convert(fixtures / "llama2", tmp_path / "model.gguf", changes=changes)
     loaded = jspec.models.load(found)
     talk = [{"role": "user", "content": "upon"}]
     assert loaded.chat.render(talk) == "<|im_start|>upon<|im_end|>"
     assert loaded.chat.end_of_turn == (2,)
     assert loaded.chat.special_tokens["eos_token"] == "<|im_end|>"
-    assert loaded.eos == (2, 0)
+    assert (loaded.eos, loaded.bos) == ((2, 0), None)
     assert jspec.models.load(found, with_tokenizer=False).tokenizer is None
 
 
