@@ -18,7 +18,7 @@ from tokenizers.models import BPE
 from jspec._validate.errors import InputError
 from jspec.models.gguf.header import Header
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = 1, 2, 3, 4, 5
 """Kinds of tokens, `tokenizer.ggml.token_type`."""
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
@@ -135,7 +135,7 @@ def _byte_level(
     split = data.choice("tokenizer.ggml.pre", list(SPLITS), old)
     merges = [tuple(merge.split(" ")) for merge in data.get("tokenizer.ggml.merges", [])]
     whole = split in _WHOLE
-    made = Tokenizer(BPE(_ids(tokens), merges, ignore_merges=whole))
+    made = Tokenizer(BPE(_ids(tokens, kinds), merges, ignore_merges=whole))
     if split in _COMPOSED:
         made.normalizer = normalizers.NFC()
     made.pre_tokenizer = SPLITS[split]()
@@ -155,7 +155,7 @@ def _sentencepiece(
     unknown = data.get("tokenizer.ggml.unknown_token_id", 0)
     made = Tokenizer(
         BPE(
-            _ids(tokens),
+            _ids(tokens, kinds),
             _merges(tokens, kinds, scores),
             unk_token=tokens[unknown],
             fuse_unk=True,
@@ -190,8 +190,9 @@ def _merges(
     return [(tokens[left], tokens[right]) for _, left, right in sorted(pairs)]
 
 
-def _ids(tokens: Sequence[str]) -> dict[str, int]:
-    return {token: place for place, token in enumerate(tokens)}
+def _ids(tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
+    """The numbers of the tokens, without the converter's names for numbers that have none."""
+    return {token: place for place, token in enumerate(tokens) if kinds[place] != _UNUSED}
 
 
 def _added(

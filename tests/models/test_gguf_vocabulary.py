@@ -110,3 +110,15 @@ def test_sentencepiece_ids_are_those_of_sentencepiece():
     assert found.encode("On</s>On").tokens == ["<s>", "▁", "On", "</s>", "▁", "On"]
     assert found.post_processor is not None
     assert isinstance(found.post_processor, processors.TemplateProcessing)
+
+
+def test_the_converters_names_for_numbers_without_a_token_are_no_tokens():
+    """A model of 151,936 scores and one of 152,064 have the same tokens so."""
+    fields = tiny_gguf.vocabulary(tiny_gguf.words(), "qwen2")
+    held, size = build(fields).get_vocab(), len(fields["tokens"])
+    for more in (1, 7):
+        padding = [f"[PAD{size + place}]" for place in range(more)]
+        kinds = [*fields["token_type"], *[5] * more]
+        padded = build(fields | {"tokens": [*fields["tokens"], *padding], "token_type": kinds})
+        assert padded.get_vocab() == held
+        assert padded.decode([5, size]) == padded.decode([5])
