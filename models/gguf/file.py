@@ -142,24 +142,32 @@ class File:
     def fields(self) -> Settings:
         """The fields that config.json would have."""
         name, layout = architectures.find(self.header)
-        return Settings(layout.fields(self.header, name), str(self.header.file))
+        values = layout.fields(self.header, name)
+        stretch = values.get("rope_scaling") or {}
+        if stretch.get("rope_type") == "longrope":
+            tensors = architectures.LONG_FACTORS.items()
+            stretch |= {here: self._numbers(tensor) for here, tensor in tensors}
+        return Settings(values, str(self.header.file))
 
     def config(self, family: Family) -> Any:
         """Our config of the model."""
         found = family.parse(self.fields)
-        entry = self.header.tensors.get(architectures.ROPE_FACTORS)
-        if entry is None:
+        if architectures.ROPE_FACTORS not in self.header.tensors:
             return found
-        factors = GGUFTensors(
-            self.header.file, {architectures.ROPE_FACTORS: entry}, lambda _, array: array
-        ).read(architectures.ROPE_FACTORS)
-        scaling = RopeFactors(tuple(factors.ravel().tolist()))
+        scaling = RopeFactors(tuple(self._numbers(architectures.ROPE_FACTORS)))
         found = replace(found, rope_scaling=scaling)
         if not getattr(found, "layers", ()):
             return found
         turned = (layer.rope and replace(layer.rope, scaling=scaling) for layer in found.layers)
         pairs = zip(found.layers, turned, strict=True)
         return replace(found, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
+
+    def _numbers(self, name: str) -> list[float]:
+        """A tensor that is no weight."""
+        held = {name: self.header.tensors[name]}
+        return (
+            GGUFTensors(self.header.file, held, lambda _, array: array).read(name).ravel().tolist()
+        )
 
     def tensors(self, table: Sequence[Weight]) -> GGUFTensors:
         """The weights, by the names of the table; others keep the names that they have here."""
@@ -169,7 +177,8 @@ class File:
             package.MODEL_ARCH[name.upper()], self.header.metadata.count(f"{name}.block_count")
         )
         held = dict(self.header.tensors)
-        held.pop(architectures.ROPE_FACTORS, None)
+        for other in (architectures.ROPE_FACTORS, *architectures.LONG_FACTORS.values()):
+            held.pop(other, None)
         stacks = set()
         for wanted in (there for weight in table for there in weight.names):
             expert = re.search(r"\.experts\.(\d+)\.", wanted)
