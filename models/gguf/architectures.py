@@ -92,11 +92,13 @@ def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
     # Without a type a factor stretches all the same.
     usual = "longrope" if tensors else "linear"
     kind = data.choice(f"{rope}scaling.type", ["none", "linear", "yarn", "longrope"], usual)
-    old = data.get(f"{rope}scale_linear", 1.0)
-    factor = data.get(f"{rope}scaling.factor", old) or 1.0  # 0 is none
+    names = [f"{rope}scaling.factor", f"{rope}scale_linear"]
+    factor = next((data.number(name) for name in names if data.get(name)), 1.0)  # 0 is none
     if kind == "longrope" and not tensors:
         missing = " and ".join(LONG_FACTORS.values())
-        raise InputError(f"{header.file} has {rope}scaling.type = 'longrope' and no {missing}")
+        raise InputError(
+            f"{header.file} has {rope}scaling.type = 'longrope' and no {missing}; convert it again"
+        )
     if kind == "none" or (kind == "linear" and factor == 1):
         data.choice(f"{rope}scaling.attn_factor", [0, 1], 1)
         return None
@@ -105,18 +107,18 @@ def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
             f"{header.file} has {ROPE_FACTORS} and {rope}scaling.type = {kind!r}, which jspec does "
             "not implement together; take a file with one of them"
         )
-    found = {"rope_type": kind}
+    found: dict[str, Any] = {"rope_type": kind}
     if kind != "longrope":
         found["factor"] = factor
-    names = {
+    others = {
         "original_max_position_embeddings": "original_context_length",
         "beta_fast": "yarn_beta_fast",
         "beta_slow": "yarn_beta_slow",
     }
-    found |= {there: data.get(f"{rope}scaling.{here}") for there, here in names.items()}
+    found |= {there: data.get(f"{rope}scaling.{here}") for there, here in others.items()}
     length = data.number(f"{rope}scaling.attn_factor", 1.0)
     if kind == "yarn" and length != 1:
-        found["attention_factor"] = length * rope_fields.length(float(factor))
+        found["attention_factor"] = length * rope_fields.length(factor)
     elif kind == "longrope":
         found["attention_factor"] = data.get(f"{rope}scaling.attn_factor")
     else:

@@ -1,5 +1,6 @@
 """GGUF files of every family and quantisation, and the one sentence that each broken one gets."""
 
+import json
 import re
 import shutil
 import sys
@@ -75,6 +76,56 @@ def test_rotary_factors_are_a_tensor(tmp_path, fixtures, causal):
     assert jspec.models.restore(tmp_path / "saved")[0] == loaded.model
     with pytest.raises(ValueError, match="no field for rope_scaling=RopeFactors"):
         export.save_hf(loaded.model, loaded.params, tmp_path / "exported")
+
+
+def test_rotary_stretches_are_those_of_a_folder(tmp_path, fixtures):
+    """By the names that llama.cpp has for them, old and new, with the context of each."""
+    pairs = load("llama2").model.config.head_dim // 2
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    divisors = {
+        f"{size}_factor": [1.5 + place] * pairs for place, size in enumerate(("long", "short"))
+    }
+    written = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 32}
+    for fields, stretch, context in (
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, {"type": "linear", "factor": 4.0}, 256),
+        ({"scaling.factor": 4.0}, {"type": "linear", "factor": 4.0}, 256),
+        ({"scale_linear": 2.0}, {"type": "linear", "factor": 2.0}, 128),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None, 64),
+        ({"scaling.type": "linear", "scaling.factor": 0.0}, None, 64),
+        (written, yarn, 128),
+        (written | {"scaling.yarn_beta_fast": 16.0}, yarn | {"beta_fast": 16.0}, 128),
+        (
+            written | {"scaling.attn_factor": 0.5},
+            yarn | {"attention_factor": 0.5 * (0.1 * np.log(4) + 1)},
+            128,
+        ),
+        (
+            {"scaling.original_context_length": 32, "scaling.attn_factor": 1.25},
+            {"type": "longrope", "attention_factor": 1.25, "original_max_position_embeddings": 32}
+            | divisors,
+            32,
+        ),
+    ):
+        folder = shutil.copytree(fixtures / "llama2", tmp_path / "folder", dirs_exist_ok=True)
+        config = json.loads((fixtures / "llama2/config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"rope_scaling": stretch}))
+        wanted = jspec.models.load(folder, with_tokenizer=False)
+        changes = {f"llama.rope.{name}": value for name, value in fields.items()}
+        long = divisors if stretch and stretch["type"] == "longrope" else {}
+        file = tiny_gguf.convert(
+            fixtures / "llama2", tmp_path / "model.gguf", changes=changes, long=long
+        )
+        found = jspec.models.load(file).model.config
+        assert found == wanted.model.config
+        assert found.context == context
+
+
+def test_a_window_of_0_is_none(tmp_path, fixtures):
+    """As Phi-4's files say."""
+    for name, turned in (("phi3", 2), ("gemma2", 8)):
+        changes = {f"{name}.attention.sliding_window": 0, f"{name}.rope.dimension_count": turned}
+        file = tiny_gguf.convert(fixtures / name, tmp_path / "model.gguf", changes=changes)
+        assert not any(layer.window for layer in jspec.models.load(file).model.config.layers)
 
 
 def test_rotary_factors_hold_in_layers_of_their_own(tmp_path, fixtures):
@@ -180,9 +231,10 @@ BROKEN = {
     "a part": (rewrite(split__count=3), "one of 3 parts; join them with `llama-gguf-split"),
     "family": (patch(b"llama", b"mamba"), "architecture 'mamba'; supported: llama, qwen2, qwen3"),
     "experts": (rewrite(llama__expert_count=8), r"no field .llama.expert_used_count."),
-    "rope": (rewrite(llama__rope__scaling__type="yarn"), "scaling.type = 'yarn'.*'none'"),
-    "rope without a type": (rewrite(llama__rope__scaling__factor=4.0), "scaling.factor = 4.0"),
-    "rope of old": (rewrite(llama__rope__scale_linear=2.0), "scale_linear = 2.0"),
+    "rope": (rewrite(llama__rope__scaling__type="warp"), "scaling.type = 'warp'.*'none', "),
+    "long rope": (rewrite(llama__rope__scaling__type="longrope"), "no rope_factors_long.weight"),
+    "rope's factor": (rewrite(llama__rope__scaling__factor=-2.0), "factor = -2.0; it has to be"),
+    "rope's length": (rewrite(llama__rope__scaling__attn_factor=2.0), "attn_factor = 2.0.*: 0, 1"),
     "part of the head": (rewrite(llama__rope__dimension_count=2), "dimension_count = 2.*: 4"),
     "field missing": (rewrite(llama__context_length=None), "no field 'llama.context_length'"),
     "layers": (rewrite(llama__block_count=1), r"holds 9 weights \(blk.1.*no place for.*metadata"),
