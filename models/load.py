@@ -359,10 +359,13 @@ def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> di
         names = [
             name for name in names if not (at := numbers[name]) or int(at[1]) < model.num_layers
         ]
-    whole = any(name.startswith(family.base) for name in names)
-    begin = family.base + family.inner
-    found = {name if whole or name == HEAD else family.base + name: name for name in names}
-    found = {re.sub(f"^{re.escape(begin)}", family.base, ours): own for ours, own in found.items()}
+    part = f"({re.escape(family.base)})?{re.escape(family.inner)}" if family.inner else "(?!)"
+    bare = {name: re.sub(f"^{part}", "", name) for name in names}
+    whole = not family.inner and any(name.startswith(family.base) for name in names)
+    found = {
+        ours if whole or ours == HEAD or ours.startswith(family.base) else family.base + ours: own
+        for own, ours in bare.items()
+    }
     unread = "(?!)" if family.unread is None else family.unread(model.config)
     return {ours: own for ours, own in found.items() if not re.fullmatch(unread, ours)}
 
