@@ -17,6 +17,7 @@ WANTED = [
     "model.safetensors.index.json",
     "tokenizer*",
     "chat_template*",
+    "additional_chat_templates/*.jinja",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -118,7 +119,7 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
 
     def download(patterns: Sequence[str]) -> Path:
         # A folder within holds the weights again, as authors trained them: gpt-oss has two.
-        ignored = ["*/*"]
+        ignored = [f"*/*.{kind}" for kind in ("safetensors", "json", "bin", "pt")]
         return Path(
             snapshot_download(
                 bare,

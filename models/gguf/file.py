@@ -12,6 +12,7 @@ import numpy as np
 
 from jspec._validate import extras
 from jspec._validate.errors import InputError
+from jspec.models import chat_template
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.gguf import architectures, header, vocabulary
 from jspec.models.gguf.header import Header, TensorInfo
@@ -205,11 +206,13 @@ class File:
 
     def chat(self, tokenizer: Any) -> ChatTemplate | None:
         """The chat template; None if the file has none."""
-        template = self.header.metadata.text("tokenizer.chat_template")
-        if template is None:
-            return None
+        data, field = self.header.metadata, "tokenizer.chat_template"
+        named = {name: data.text(name) for name in data.values if name.startswith(f"{field}.")}
+        texts = {name.removeprefix(f"{field}."): text for name, text in named.items()}
+        default = chat_template.by_name(data.text(field))
         words = vocabulary.special_tokens(self.header)
-        return ChatTemplate(template, tokenizer, words, f"the chat template in {self.header.file}")
+        source = f"the chat template in {self.header.file}"
+        return chat_template.chosen(texts | default, tokenizer, words, source)
 
     def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
         """End tokens (of a text, a turn, a message) and first token; see `Folder`."""

@@ -355,8 +355,10 @@ def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
         patterns = {name: asked[name] for name in ("allow_patterns", "ignore_patterns")}
         names = ["model.safetensors", "original/model.safetensors", "tokenizer.json", "a.bin"]
         names += ["consolidated.safetensors", "adapter_model.safetensors"]
-        taken = list(filter_repo_objects(names, **patterns))
-        assert taken == ["model.safetensors", "tokenizer.json"]
+        names += ["models/model.safetensors", "tokenizer/tokenizer.json"]
+        template = "additional_chat_templates/tool_use.jinja"
+        taken = list(filter_repo_objects([*names, template], **patterns))
+        assert taken == ["model.safetensors", "tokenizer.json", template]
         raise OSError("no network\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
