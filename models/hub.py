@@ -13,6 +13,7 @@ from jspec.models.huggingface import shards
 WANTED = [
     "config.json",
     "generation_config.json",
+    "hf_quant_config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
     "tokenizer*",

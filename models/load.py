@@ -32,7 +32,7 @@ from jspec.models import (
     streaming,
 )
 from jspec.models.chat_template import ChatTemplate
-from jspec.models.huggingface import families, weights
+from jspec.models.huggingface import families, quantised, weights
 from jspec.models.huggingface.folder import Folder
 from jspec.models.scanning import LayeredDecoder
 from jspec.protocols import CausalLM
@@ -353,7 +353,8 @@ def read_weights(
 
 def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> dict[str, str]:
     """Each weight's name in a whole model, and its name in these files."""
-    names = [name for name in files.files if not re.fullmatch(family.buffers, name)]
+    others = re.compile(f"{family.buffers}|{quantised.OF_MEMORY}")
+    names = [name for name in files.files if not others.fullmatch(name)]
     if family.extra_layers:
         numbers = {name: re.match(r"(?:model\.)?layers\.(\d+)\.", name) for name in names}
         names = [
