@@ -96,7 +96,6 @@ FAMILIES = (
         ),
         "Mistral3ForConditionalGeneration",
         "mistral3",
-        pictures.MISTRAL3,
     ),
     Family("Qwen2ForCausalLM", "qwen2", llama.qwen2, Llama, llama.weights),
     Family("Qwen3ForCausalLM", "qwen3", llama.qwen3, Llama, llama.weights),

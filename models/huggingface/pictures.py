@@ -18,11 +18,7 @@ INNER = "language_model."
 
 GEMMA3 = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216}
 GEMMA3 |= {"num_hidden_layers": 26, "num_attention_heads": 8}
-MISTRAL3 = {"vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768}
-MISTRAL3 |= {"num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8}
-MISTRAL3 |= {"head_dim": 128, "max_position_embeddings": 131072, "sliding_window": None}
-MISTRAL3 |= {"rms_norm_eps": 1e-5, "rope_theta": 1e9}
-"""What absent fields of their text parts mean: Gemma 3 4B has six of its own."""
+"""What absent fields of its text part mean: 4B's has six of its own."""
 
 
 def text(settings: Settings, model_type: str, usual: Mapping[str, Any]) -> Settings:
