@@ -208,7 +208,7 @@ class File:
         """The chat template; None if the file has none."""
         data, field = self.header.metadata, "tokenizer.chat_template"
         named = {name: data.text(name) for name in data.values if name.startswith(f"{field}.")}
-        texts = {name.removeprefix(f"{field}."): text for name, text in named.items()}
+        texts = {name.removeprefix(f"{field}."): text or "" for name, text in named.items()}
         default = chat_template.by_name(data.text(field))
         words = vocabulary.special_tokens(self.header)
         source = f"the chat template in {self.header.file}"
