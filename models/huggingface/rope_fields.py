@@ -103,14 +103,19 @@ def context(settings: Settings, found: Scaling | None, stated: int) -> int:
         # A longer one takes the other divisors, for short texts too.
         return min(stated, found.original_context)
     if isinstance(found, YarnScaling):
-        return max(stated, int(found.original_context * found.factor))
+        return max(stated, _times(found.original_context, found.factor))
     if isinstance(found, LinearScaling):
         rope, name = fields(settings), "original_max_position_embeddings"
         if any(one.get(name) is not None for one in (settings, rope)):
-            return max(stated, int(original(rope, settings) * found.factor))
+            return max(stated, _times(original(rope, settings), found.factor))
         # Nothing says what it was. Models of that time had 2,048 to 8,192 of their own.
-        return int(stated * found.factor) if stated <= _OWN else stated
+        return _times(stated, found.factor) if stated <= _OWN else stated
     return stated
+
+
+def _times(start: int, factor: float) -> int:
+    """A context that is so many times as long; positions are int32."""
+    return int(min(start * factor, 2**31 - 1))
 
 
 def _none(rope: Settings, settings: Settings, pairs: int) -> None:

@@ -123,6 +123,8 @@ def test_a_stretch_says_what_it_was_stretched_from():
         (linear(4.0) | {"original_max_position_embeddings": 32768}, 131072, 131072),
         (linear(1.0), 4096, 4096),
         (linear(2.5), 64, 160),
+        (linear(1e308), 8192, 2**31 - 1),
+        (yarn(1e308, 64), 64, 2**31 - 1),
         (yarn(1.0, 64), 64, 64),
         (yarn(2.0, 64), 512, 512),
         (yarn(4.0, None), 64, 256),
