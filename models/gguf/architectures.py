@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,10 @@ def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
         "beta_slow": "yarn_beta_slow",
     }
     found |= {there: data.get(f"{rope}scaling.{here}") for there, here in others.items()}
-    length = data.number(f"{rope}scaling.attn_factor", 1.0)
+    both = (f"{rope}scaling.{name}" for name in ("attn_factor", "yarn_attn_factor"))
+    length = prod(data.number(name, 1.0) for name in both)
+    if kind == "yarn":
+        data.choice(f"{rope}scaling.yarn_ext_factor", [1, -1], 1)  # -1 is the type's own, 1
     if kind == "yarn" and length != 1:
         found["attention_factor"] = length * rope_fields.length(factor)
     elif kind == "longrope":

@@ -79,6 +79,7 @@ PUBLISHED = (
     ("Phi-4-mini", "phi3", 131072, 1e4, LONG | PART,
      TRAINED | {"partial_rotary_factor": 0.75}, 4096),
     ("Phi-4", "phi3", 16384, 250000.0, None, {"original_max_position_embeddings": 16384}, 16384),
+    ("Pythia, stretched", "gpt_neox", 2048, 1e4, linear(2.0), {"rotary_pct": 1.0}, 4096),
     ("Gemma 2 9B", "gemma2", 8192, 1e4, None, {}, 8192),
     ("Gemma 3 4B", "gemma3_text", 131072, 1e6, linear(8.0), {"sliding_window": 1024}, 131072),
     ("Gemma 3 1B", "gemma3_text", 32768, 1e6, None, {"sliding_window": 512}, 32768),

@@ -95,7 +95,7 @@ def test_rotary_stretches_are_those_of_a_folder(tmp_path, fixtures):
         (written, yarn, 128),
         (written | {"scaling.yarn_beta_fast": 16.0}, yarn | {"beta_fast": 16.0}, 128),
         (
-            written | {"scaling.attn_factor": 0.5},
+            written | {"scaling.attn_factor": 0.25, "scaling.yarn_attn_factor": 2.0},
             yarn | {"attention_factor": 0.5 * (0.1 * np.log(4) + 1)},
             128,
         ),
