@@ -177,39 +177,53 @@ def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
     kind = quantised.get("quant_method")
     if kind == "mxfp4":
         return Float4
-    sizes = quantised.get("weight_block_size")
     if kind == "fp8":
         quantised.choice("fmt", ["e4m3"], "e4m3")
-    if kind == "fp8" and sizes is not None:
-        sizes = quantised.listed("weight_block_size", int, [])
-        if len(sizes) != 2 or min(sizes) < 1:
-            raise InputError(
-                f"{quantised.source} has weight_block_size = {sizes!r:.60}; it has to be two "
-                "integers of at least 1"
-            )
-        return partial(Float8, block=(sizes[0], sizes[1]))
+    if kind == "fp8" and quantised.get("weight_block_size") is not None:
+        return partial(Float8, block=_block(quantised, "weight_block_size"))
+    if kind == "compressed-tensors" and (blocks := _in_float8(quantised)) and len(blocks) == 1:
+        return partial(Float8, block=blocks.pop())
     how = quantised.get("quant_algo", quantised.get("format"))
     whole = {"fp8": True, "fbgemm_fp8": True, "modelopt": how == "FP8"}
-    if whole.get(kind, kind == "compressed-tensors" and _in_float8(quantised)):
+    if whole.get(kind, False):
         return Float8
     said = ", ".join(f"{one!r:.40}" for one in (kind, how) if one is not None)
     raise InputError(
         f"{fields.source} asks for quantised weights ({said}), which jspec does not implement; "
         "supported: 'mxfp4', 'fp8', and 'fbgemm_fp8', 'modelopt' and 'compressed-tensors' in "
-        "float8 with a scale for each matrix or row; or take the checkpoint that is not quantised"
+        "float8 with a scale for each matrix, row or block; or take the checkpoint that is not "
+        "quantised"
     )
 
 
-def _in_float8(quantised: Settings) -> bool:
-    """Whether all weights that compressed-tensors has quantised are float8, by matrices or rows."""
-    groups = quantised.part("config_groups")
-    weights = [groups.part(name).part("weights") for name in groups.values]
-    formats = "float-quantized", "naive-quantized"
-    return quantised.get("format") in formats and all(
-        (one.get("num_bits"), one.get("type")) == (8, "float")
-        and one.get("strategy") in ("tensor", "channel")
-        for one in weights
-    )
+def _block(fields: Settings, name: str) -> tuple[int, int]:
+    """The rows and columns that share a scale."""
+    sizes = fields.listed(name, int, [])
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise InputError(
+            f"{fields.source} has {name} = {sizes!r:.60}; it has to be two integers of at least 1"
+        )
+    return sizes[0], sizes[1]
+
+
+def _in_float8(quantised: Settings) -> set[tuple[int, int] | None]:
+    """What shares a scale, by the groups of compressed-tensors, as in `Float8`; nothing where some
+    weights are not float8.
+    """
+    groups, found = quantised.part("config_groups"), set()
+    if quantised.get("format") not in ("float-quantized", "naive-quantized"):
+        return set()
+    for name in groups.values:
+        own = groups.part(name).part("weights")
+        if (own.get("num_bits"), own.get("type")) != (8, "float"):
+            return set()
+        if own.get("strategy") == "block":
+            found.add(_block(own, "block_structure"))
+        elif own.get("strategy") in ("tensor", "channel"):
+            found.add(None)
+        else:
+            return set()
+    return found
 
 
 def _plain(shards: Shards) -> Shards:

@@ -79,6 +79,12 @@ def test_float8_is_read_block_by_block(small, fixtures, tmp_path, causal):
     equal(found.params, wanted.params)
     fields = config_json.read(folder / "config.json")
     held = quantised.reader(fields)(shards.open_folder(folder))
+    # As compressed-tensors says the same.
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [*BLOCK]}
+    said = {"format": "float-quantized", "config_groups": {"group_0": {"weights": weights}}}
+    describe(folder, quantization_config={"quant_method": "compressed-tensors", **said})
+    again = jspec.models.load(folder, with_tokenizer=False)
+    equal(again.params, wanted.params)
     name = "model.layers.0.mlp.down_proj.weight"
     for cut in (slice(0, 3), slice(3, 6), slice(5, 16), slice(None)):
         np.testing.assert_array_equal(held.rows(name, cut), wide[name][cut])
@@ -250,6 +256,10 @@ def test_scales_of_another_shape_are_refused(small):
         ({"bits": 4}, "asks for quantised weights .* supported: 'mxfp4', 'fp8', and"),
         ({"quant_method": "gptq", "bits": 4}, r"asks for quantised weights \('gptq'\)"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, r"\('modelopt', 'NVFP4'\)"),
+        (
+            COMPRESSED | {"config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}}}},
+            r"\('compressed-tensors', 'float-quantized'\)",
+        ),
         (COMPRESSED | {"format": "pack-quantized"}, r"\('compressed-tensors', 'pack-quantized'\)"),
         (FLOAT8 | {"fmt": "e5m2"}, "fmt = 'e5m2', which jspec does not implement"),
         (FLOAT8 | {"weight_block_size": [0, 8]}, r"weight_block_size = \[0, 8\]; it has to be two"),
