@@ -15,6 +15,11 @@ from jspec._validate.errors import InputError
 from jspec.models.huggingface import config_json
 
 FILE = "chat_template.jinja"
+NAMED = "additional_chat_templates"
+"""The folder of templates that have a name."""
+TOOLS = "tool_use"
+"""The name of the template that is taken where there are tools."""
+_DEFAULT = "default"
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 """Special tokens that a template may write by these names."""
 
@@ -34,6 +39,7 @@ class ChatTemplate:
         tokenizer: a `tokenizers.Tokenizer`.
         special_tokens: text of special tokens by the names in `TOKENS`.
         source: the file that it comes from, for messages.
+        named: other templates by their names; a conversation with `tools` takes "tool_use".
 
     Example:
         >>> from tokenizers import Tokenizer, models
@@ -49,6 +55,12 @@ class ChatTemplate:
     tokenizer: Any = field(repr=False)
     special_tokens: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     source: str = "the chat template"
+    named: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def with_tools(self) -> str:
+        """The template of conversations with tools."""
+        return self.named.get(TOOLS, self.template)
 
     def encode(
         self,
@@ -152,7 +164,8 @@ class ChatTemplate:
         variables: Mapping[str, Any],
         watch: Callable[[int], None] | None = None,
     ) -> str:
-        compiled = _compiled(self.template, self.source)
+        template = self.template if variables.get("tools") is None else self.with_tools
+        compiled = _compiled(template, self.source)
         known = {
             "tools": None,
             "documents": None,
@@ -203,28 +216,39 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
     """
     words = _json(folder / "tokenizer_config.json")
     special = {**_json(folder / "special_tokens_map.json").values, **words.values}
-    found: Any = words.get("chat_template")
-    source = words.source
+    named, source = by_name(words.get("chat_template")), words.source
     for file in (folder / FILE, folder / "chat_template.json"):
         if file.is_file():
             source = str(file)
-            if file.suffix == ".json":
-                found = config_json.read(file).get("chat_template")
-            else:
-                found = _read(file)
+            own = _read(file) if file.suffix == ".jinja" else _json(file).get("chat_template")
+            named = by_name(own)
             break
-    if isinstance(found, list):  # several by name
-        named = [one for one in found if isinstance(one, Mapping) and one.get("name") == "default"]
-        found = named[-1].get("template") if named else None
-    if not isinstance(found, str):
-        return None
+    named |= {file.stem: _read(file) for file in sorted((folder / NAMED).glob("*.jinja"))}
     texts = {name: _text(special.get(name)) for name in TOKENS}
-    return ChatTemplate(
-        found,
-        tokenizer,
-        {name: text for name, text in texts.items() if text is not None},
-        f"the chat template in {source}",
-    )
+    known = {name: text for name, text in texts.items() if text is not None}
+    return chosen(named, tokenizer, known, f"the chat template in {source}")
+
+
+def by_name(found: Any) -> dict[str, str]:
+    """The templates of one field: a text, objects with a name and a template, or texts by name."""
+    if isinstance(found, str):
+        return {_DEFAULT: found}
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    if isinstance(found, list):
+        listed = [one for one in found if isinstance(one, Mapping)]
+        pairs = ((one.get("name"), one.get("template")) for one in listed)
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+
+
+def chosen(
+    named: Mapping[str, str], tokenizer: Any, special_tokens: Mapping[str, str], source: str
+) -> ChatTemplate | None:
+    """The default of several templates, which knows the others; None if there is none."""
+    others = dict(named)
+    template = others.pop(_DEFAULT, None)
+    if template is None:
+        return None
+    return ChatTemplate(template, tokenizer, special_tokens, source, others)
 
 
 def _json(file: Path) -> config_json.Settings:

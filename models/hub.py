@@ -8,22 +8,25 @@ from types import MappingProxyType
 
 from jspec._validate.errors import InputError
 from jspec.models.gguf.header import is_gguf
+from jspec.models.huggingface import shards
 
 WANTED = [
     "config.json",
     "generation_config.json",
-    "*.safetensors",
+    "hf_quant_config.json",
+    "model*.safetensors",
     "model.safetensors.index.json",
     "tokenizer*",
     "chat_template*",
+    "additional_chat_templates/*.jinja",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
 ]
 
-HEADS = [*WANTED, "*.bin", "*.pt"]
-"""The files of a draft head: few are published as safetensors."""
+HEADS = [*WANTED, "*.safetensors", "*.bin", "*.pt"]
+"""The files of a draft head: few are published as safetensors, and these under many names."""
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
@@ -115,17 +118,23 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    # A folder within holds the weights again, as authors trained them: gpt-oss has two.
-    within = ["*/*"]
-    try:
+    def download(patterns: Sequence[str]) -> Path:
+        # A folder within holds the weights again, as authors trained them: gpt-oss has two.
+        ignored = [f"*/*.{kind}" for kind in ("safetensors", "json", "bin", "pt")]
         return Path(
             snapshot_download(
                 bare,
                 revision=revision or None,
-                allow_patterns=[*wanted],
-                ignore_patterns=within,
+                allow_patterns=[*patterns],
+                ignore_patterns=ignored,
             )
         )
+
+    try:
+        found = download(wanted)
+        named = shards.indexed(found) if shards.INDEX in wanted else {}
+        absent = sorted(name for name in set(named.values()) if not (found / name).is_file())
+        return download(absent) if absent else found
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise InputError(

@@ -32,7 +32,7 @@ from jspec.models import (
     streaming,
 )
 from jspec.models.chat_template import ChatTemplate
-from jspec.models.huggingface import families, weights
+from jspec.models.huggingface import families, quantised, weights
 from jspec.models.huggingface.folder import Folder
 from jspec.models.scanning import LayeredDecoder
 from jspec.protocols import CausalLM
@@ -184,7 +184,7 @@ def load(
         )
     # Before the weights: it is quick, and as likely to be missing.
     words = checkpoint.tokenizer() if with_tokenizer else None
-    eos, bos = checkpoint.special_tokens()
+    eos, bos = checkpoint.special_tokens(model.vocab_size)
     table = tuple(family.weights(config))
     files = checkpoint.tensors(table)
     params = read_weights(files, family, table, model, mesh, layer_memory, rules)
@@ -353,16 +353,20 @@ def read_weights(
 
 def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> dict[str, str]:
     """Each weight's name in a whole model, and its name in these files."""
-    names = [name for name in files.files if not re.fullmatch(family.buffers, name)]
+    others = re.compile(f"{family.buffers}|{quantised.OF_MEMORY}")
+    names = [name for name in files.files if not others.fullmatch(name)]
     if family.extra_layers:
         numbers = {name: re.match(r"(?:model\.)?layers\.(\d+)\.", name) for name in names}
         names = [
             name for name in names if not (at := numbers[name]) or int(at[1]) < model.num_layers
         ]
-    whole = any(name.startswith(family.base) for name in names)
-    begin = family.base + family.inner
-    found = {name if whole or name == HEAD else family.base + name: name for name in names}
-    found = {re.sub(f"^{re.escape(begin)}", family.base, ours): own for ours, own in found.items()}
+    part = f"({re.escape(family.base)})?{re.escape(family.inner)}" if family.inner else "(?!)"
+    bare = {name: re.sub(f"^{part}", "", name) for name in names}
+    whole = not family.inner and any(name.startswith(family.base) for name in names)
+    found = {
+        ours if whole or ours == HEAD or ours.startswith(family.base) else family.base + ours: own
+        for own, ours in bare.items()
+    }
     unread = "(?!)" if family.unread is None else family.unread(model.config)
     return {ours: own for ours, own in found.items() if not re.fullmatch(unread, ours)}
 

@@ -88,6 +88,7 @@ def _described(
             known = ", ".join(SHAPES)
             raise InputError(f"{error}; shapes that need no file: {known}") from error
         family = families.find(found.fields)
-        return family, found.config(family), found.special_tokens(), found.mask_token()
+        config = found.config(family)
+        return family, config, found.special_tokens(config.vocab_size), found.mask_token()
     family = families.find(fields)
     return family, family.parse(fields), ((), None), fields.token("pard_token")

@@ -96,8 +96,8 @@ def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
     Raises:
         InputError: if these are no integers, of another shape, or known to be no tokens.
     """
-    array = to_array(np.zeros(0, np.int32) if tokens is None else tokens, name)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
+    array = to_array(() if tokens is None else tokens, name)
+    if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
     if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):
         raise InputError(

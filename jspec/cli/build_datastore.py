@@ -38,13 +38,14 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
     corpus.check_apart(out, text)
     checkpoint = open_checkpoint(model or BUNDLED)
     words = checkpoint.tokenizer()
-    ends, _ = checkpoint.special_tokens()
+    vocabulary = words.get_vocab()
+    size = max(vocabulary.values()) + 1
+    ends, _ = checkpoint.special_tokens(size)
     documents = [
         document
         for path in text
         for document in corpus.read(corpus.CorpusSource("", path, template))
     ]
-    vocabulary = words.get_vocab()
     console = Console(stderr=True)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("tokenising", total=len(documents))
@@ -52,7 +53,7 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
         progress.add_task(f"sorting {len(tokens):,} suffixes", total=None)
         # On the host, whatever the default device is: it is written to a file and not used.
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            store = datastore.build(tokens, max(vocabulary.values()) + 1)
+            store = datastore.build(tokens, size)
             datastore.save(store, out, vocabulary)
     print(
         f"{len(tokens):,} tokens of {len(documents):,} documents in {out}, "

@@ -154,12 +154,6 @@ class Method:
         return bundled
 
 
-def _same_tokens(target: "Loaded", draft: "Loaded") -> bool:
-    """Whether both are known to have one tokenizer, whatever their models' sizes are padded to."""
-    words = [model.tokenizer and model.tokenizer.get_vocab() for model in (target, draft)]
-    return bool(words[0]) and words[0] == words[1]
-
-
 def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
     """The draft model with the target's number of scores."""
     from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
@@ -171,12 +165,26 @@ def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
 
 
 def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
-    """The difference of the two vocabularies, in words; empty if a token means the same to both."""
+    """The difference of the two vocabularies, in words; empty if a token means the same to both.
+
+    What one of them alone has is padding to the other, and added tokens may differ: whatever a
+    draft proposes, the target's own choice is emitted.
+    """
     ours, theirs = target.model.vocab_size, draft.model.vocab_size
-    if ours != theirs and not _same_tokens(target, draft):
-        return f"the draft model has a vocabulary of {theirs} tokens and the target one of {ours}"
     if target.tokenizer is None or draft.tokenizer is None:  # loaded without: the caller knows
+        known = ours == theirs
+    else:
+        words, others = (
+            {token: word for word, token in tokenizer.get_vocab().items()}
+            for tokenizer in (target.tokenizer, draft.tokenizer)
+        )
+        shared = words.keys() & others.keys()
+        other = {token for token in shared if words[token] != others[token]}
+        for tokenizer in (target.tokenizer, draft.tokenizer) if other else ():
+            other -= tokenizer.get_added_tokens_decoder().keys()
+        known = not other and any(words[token] == others[token] for token in shared)
+    if known:
         return ""
-    if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
-        return f"the draft model has as many tokens as the target, {ours}, but other ones"
-    return ""
+    if ours != theirs:
+        return f"the draft model has a vocabulary of {theirs} tokens and the target one of {ours}"
+    return f"the draft model has as many tokens as the target, {ours}, but other ones"

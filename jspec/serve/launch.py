@@ -285,7 +285,7 @@ def _call_parser(target: "Loaded", settings: ServeSettings) -> str | None:
 
     if settings.tool_call_parser is not None or target.chat is None:
         return settings.tool_call_parser
-    return calls.parser_of(target.chat.template)
+    return calls.parser_of(target.chat.with_tools)
 
 
 def narrowed(choice: "Choice", rows: int) -> "Choice":

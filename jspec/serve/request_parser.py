@@ -3,7 +3,9 @@
 import json
 import os
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate import plain_json
@@ -183,17 +185,20 @@ class RequestParser:
             raise APIError(400, f"{name} is not the client's to give; leave it out", name)
         messages = [_for_template(number, one) for number, one in enumerate(asked.messages)]
         variables = dict(asked.chat_template_kwargs)
+        write = partial(conversations.written, self.target, messages, watch=watch, **variables)
         try:
-            shown = conversations.written(self.target, messages, watch=watch, **variables)
-            if asked.tools and asked.tool_choice != "none":
+            if not asked.tools or asked.tool_choice == "none":
+                shown = write()
+            else:
                 tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
-                plain, variables = shown, {**variables, "tools": tools}
-                shown = conversations.written(self.target, messages, watch=watch, **variables)
-                if shown == plain:
-                    raise APIError(
-                        400, "tools is not supported by the model's chat template, which does not "
-                        "show them; leave it out", "tools", "unsupported_parameter",
-                    )  # fmt: skip
+                shown = write(tools=tools)
+                # A template that has another one for tools may know no results of calls itself.
+                with suppress(InputError):
+                    if shown == write():
+                        raise APIError(
+                            400, "tools is not supported by the model's chat template, which does "
+                            "not show them; leave it out", "tools", "unsupported_parameter",
+                        )  # fmt: skip
             self._check_room("messages", shown)
             return conversations.encode(self.target, shown)
         except InputError as error:

@@ -60,7 +60,8 @@ def _template(target: "Loaded") -> "ChatTemplate":
 def eos(target: "Loaded") -> tuple[int, ...]:
     """The tokens that end an answer: the model's end tokens, and the template's end of a turn."""
     ends = () if target.chat is None else target.chat.end_of_turn
-    return tuple(dict.fromkeys((*target.eos, *ends)))
+    known = (end for end in (*target.eos, *ends) if end < target.model.vocab_size)
+    return tuple(dict.fromkeys(known))
 
 
 def prompted(text: str, system: str | None = None) -> list[Message]:

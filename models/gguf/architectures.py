@@ -2,15 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from jspec._validate.errors import InputError
 from jspec.models.gguf.header import Header
+from jspec.models.huggingface import rope_fields
 
 ROPE_FACTORS = "rope_freqs.weight"
 """Llama 3.1's divisors of the rotary frequencies, which GGUF writes as a tensor."""
+
+LONG_FACTORS = {
+    "long_factor": "rope_factors_long.weight",
+    "short_factor": "rope_factors_short.weight",
+}
+"""LongRoPE's, by their names in config.json."""
 
 _EMBED, _HEAD = "token_embd.weight", "output.weight"
 
@@ -49,11 +57,6 @@ def find(header: Header) -> tuple[str, GGUFLayout]:
 def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, Any]:
     """The fields that most share; `turned` lanes of a head are rotated, None: all."""
     data = header.metadata
-    if name != "gemma3":
-        data.choice(f"{name}.rope.scaling.type", ["none"], "none")
-        # Without a type a factor stretches all the same.
-        for factor in ("scaling.factor", "scale_linear", "scaling.attn_factor"):
-            data.choice(f"{name}.rope.{factor}", [0, 1], 1)
     heads, width = data.size(f"{name}.attention.head_count"), data.size(f"{name}.embedding_length")
     dim = data.size(f"{name}.attention.key_length", max(width // heads, 1))
     data.choice(f"{name}.attention.value_length", [dim], dim)
@@ -70,11 +73,61 @@ def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, An
         "max_position_embeddings": data.size(f"{name}.context_length"),
         "rms_norm_eps": data.number(f"{name}.attention.layer_norm_rms_epsilon"),
         "rope_theta": data.number(f"{name}.rope.freq_base", 10000.0),
+        "rope_scaling": _stretch(header, f"{name}.rope."),
         "tie_word_embeddings": _HEAD not in header.tensors,
         # Qwen2 always has biases and its config.json never says so.
         "attention_bias": name != "qwen2" and "blk.0.attn_q.bias" in header.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
     }
+
+
+def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
+    """The stretch of the rotary frequencies, as config.json has it; None: none.
+
+    Args:
+        header: of the file.
+        rope: what its fields' names begin with.
+    """
+    data = header.metadata
+    tensors = all(name in header.tensors for name in LONG_FACTORS.values())
+    # Without a type a factor stretches all the same.
+    usual = "longrope" if tensors else "linear"
+    kind = data.choice(f"{rope}scaling.type", ["none", "linear", "yarn", "longrope"], usual)
+    names = [f"{rope}scaling.factor", f"{rope}scale_linear"]
+    factor = next((data.number(name) for name in names if data.get(name)), 1.0)  # 0 is none
+    if kind == "longrope" and not tensors:
+        missing = " and ".join(LONG_FACTORS.values())
+        raise InputError(
+            f"{header.file} has {rope}scaling.type = 'longrope' and no {missing}; convert it again"
+        )
+    if kind == "none" or (kind == "linear" and factor == 1):
+        data.choice(f"{rope}scaling.attn_factor", [0, 1], 1)
+        return None
+    if ROPE_FACTORS in header.tensors:
+        raise InputError(
+            f"{header.file} has {ROPE_FACTORS} and {rope}scaling.type = {kind!r}, which jspec does "
+            "not implement together; take a file with one of them"
+        )
+    found: dict[str, Any] = {"rope_type": kind}
+    if kind != "longrope":
+        found["factor"] = factor
+    others = {
+        "original_max_position_embeddings": "original_context_length",
+        "beta_fast": "yarn_beta_fast",
+        "beta_slow": "yarn_beta_slow",
+    }
+    found |= {there: data.get(f"{rope}scaling.{here}") for there, here in others.items()}
+    both = (f"{rope}scaling.{name}" for name in ("attn_factor", "yarn_attn_factor"))
+    length = prod(data.number(name, 1.0) for name in both)
+    if kind == "yarn":
+        data.choice(f"{rope}scaling.yarn_ext_factor", [1, -1], 1)  # -1 is the type's own, 1
+    if kind == "yarn" and length != 1:
+        found["attention_factor"] = length * rope_fields.length(factor)
+    elif kind == "longrope":
+        found["attention_factor"] = data.get(f"{rope}scaling.attn_factor")
+    else:
+        data.choice(f"{rope}scaling.attn_factor", [0, 1], 1)
+    return found
 
 
 def _mixtral(header: Header, name: str) -> dict[str, Any]:
@@ -108,7 +161,7 @@ def _gemma2(header: Header, name: str) -> dict[str, Any]:
     largest = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
     scalar = fields["hidden_size"] // fields["num_attention_heads"]
     return fields | {
-        "sliding_window": data.size(f"{name}.attention.sliding_window", 4096),
+        "sliding_window": data.get(f"{name}.attention.sliding_window", 4096),
         "query_pre_attn_scalar": scalar if largest else fields["head_dim"],
         "attn_logit_softcapping": data.number(f"{name}.attn_logit_softcapping", 50.0),
         "final_logit_softcapping": data.number(f"{name}.final_logit_softcapping", 30.0),
@@ -119,13 +172,10 @@ def _gemma3(header: Header, name: str) -> dict[str, Any]:
     data = header.metadata
     fields = _gemma2(header, name)
     data.choice(f"{name}.attention.sliding_window_pattern", [6], 6)
-    kind = data.choice(f"{name}.rope.scaling.type", ["none", "linear"], "none")
-    stretch = {"rope_type": "linear", "factor": data.number(f"{name}.rope.scaling.factor", 1.0)}
     return fields | {
         "model_type": "gemma3_text",
         "rope_theta": data.number(f"{name}.rope.freq_base", 1e6),
         "rope_local_base_freq": data.number(f"{name}.rope.freq_base_swa", 10000.0),
-        "rope_scaling": stretch if kind == "linear" else None,
         "attn_logit_softcapping": None,
         "final_logit_softcapping": None,
     }

@@ -12,6 +12,7 @@ import numpy as np
 
 from jspec._validate import extras
 from jspec._validate.errors import InputError
+from jspec.models import chat_template
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.gguf import architectures, header, vocabulary
 from jspec.models.gguf.header import Header, TensorInfo
@@ -142,24 +143,32 @@ class File:
     def fields(self) -> Settings:
         """The fields that config.json would have."""
         name, layout = architectures.find(self.header)
-        return Settings(layout.fields(self.header, name), str(self.header.file))
+        values = layout.fields(self.header, name)
+        stretch = values.get("rope_scaling") or {}
+        if stretch.get("rope_type") == "longrope":
+            tensors = architectures.LONG_FACTORS.items()
+            stretch |= {here: self._numbers(tensor) for here, tensor in tensors}
+        return Settings(values, str(self.header.file))
 
     def config(self, family: Family) -> Any:
         """Our config of the model."""
         found = family.parse(self.fields)
-        entry = self.header.tensors.get(architectures.ROPE_FACTORS)
-        if entry is None:
+        if architectures.ROPE_FACTORS not in self.header.tensors:
             return found
-        factors = GGUFTensors(
-            self.header.file, {architectures.ROPE_FACTORS: entry}, lambda _, array: array
-        ).read(architectures.ROPE_FACTORS)
-        scaling = RopeFactors(tuple(factors.ravel().tolist()))
+        scaling = RopeFactors(tuple(self._numbers(architectures.ROPE_FACTORS)))
         found = replace(found, rope_scaling=scaling)
         if not getattr(found, "layers", ()):
             return found
         turned = (layer.rope and replace(layer.rope, scaling=scaling) for layer in found.layers)
         pairs = zip(found.layers, turned, strict=True)
         return replace(found, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
+
+    def _numbers(self, name: str) -> list[float]:
+        """A tensor that is no weight."""
+        held = {name: self.header.tensors[name]}
+        return (
+            GGUFTensors(self.header.file, held, lambda _, array: array).read(name).ravel().tolist()
+        )
 
     def tensors(self, table: Sequence[Weight]) -> GGUFTensors:
         """The weights, by the names of the table; others keep the names that they have here."""
@@ -169,7 +178,8 @@ class File:
             package.MODEL_ARCH[name.upper()], self.header.metadata.count(f"{name}.block_count")
         )
         held = dict(self.header.tensors)
-        held.pop(architectures.ROPE_FACTORS, None)
+        for other in (architectures.ROPE_FACTORS, *architectures.LONG_FACTORS.values()):
+            held.pop(other, None)
         stacks = set()
         for wanted in (there for weight in table for there in weight.names):
             expert = re.search(r"\.experts\.(\d+)\.", wanted)
@@ -196,17 +206,20 @@ class File:
 
     def chat(self, tokenizer: Any) -> ChatTemplate | None:
         """The chat template; None if the file has none."""
-        template = self.header.metadata.text("tokenizer.chat_template")
-        if template is None:
-            return None
+        data, field = self.header.metadata, "tokenizer.chat_template"
+        named = {name: data.text(name) for name in data.values if name.startswith(f"{field}.")}
+        texts = {name.removeprefix(f"{field}."): text or "" for name, text in named.items()}
+        default = chat_template.by_name(data.text(field))
         words = vocabulary.special_tokens(self.header)
-        return ChatTemplate(template, tokenizer, words, f"the chat template in {self.header.file}")
+        source = f"the chat template in {self.header.file}"
+        return chat_template.chosen(texts | default, tokenizer, words, source)
 
-    def special_tokens(self) -> tuple[tuple[int, ...], int | None]:
-        """End tokens (of a text, a turn, a message) and first token."""
-        ends = [self.header.metadata.token(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
-        eos = tuple(dict.fromkeys(end for end in ends if end is not None))
-        return eos, self.header.metadata.token("tokenizer.ggml.bos_token_id")
+    def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
+        """End tokens (of a text, a turn, a message) and first token; see `Folder`."""
+        data = self.header.metadata
+        *ends, first = (data.token(f"tokenizer.ggml.{one}_token_id") for one in (*_ENDS, "bos"))
+        eos = tuple(dict.fromkeys(end for end in ends if end is not None and end < size))
+        return eos, None if first is None or first >= size else first
 
     def mask_token(self) -> int | None:
         """The mask token of a parallel draft model: llama.cpp has none."""

@@ -18,63 +18,75 @@ from tokenizers.models import BPE
 from jspec._validate.errors import InputError
 from jspec.models.gguf.header import Header
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = 1, 2, 3, 4, 5
 """Kinds of tokens, `tokenizer.ggml.token_type`."""
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """What SentencePiece writes for a space."""
 
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""GPT-2's."""
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = _SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_QWEN35 = _QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}")
+_SEED = _QWEN2.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
+_UPPER, _LOWER = (rf"[{kind}\p{{Lm}}\p{{Lo}}\p{{M}}]" for kind in (r"\p{Lu}\p{Lt}", r"\p{Ll}"))
+_CASES = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+_SLASHES = _REST.replace(r"[\r\n]*", r"[\r\n/]*")
+_TEKKEN = "|".join(_CASES) + r"|\p{N}" + _SLASHES
+_GPT4O = "|".join(f"{case}{_SHORT}?" for case in _CASES) + r"|\p{N}{1,3}" + _SLASHES
+_CHINESE = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_SENTENCES = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 
-def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
+def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
+    """Each pattern parts what those before it have left in pieces."""
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
 
 
-def _digits_apart() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+_PATTERNS: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("gpt-2", "mellum", "trillion", "a.x-4.0"): (_WORDS,),
+    ("smollm", "starcoder", "refact", "minerva-7b"): (r"\p{N}", _WORDS),
+    ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"): (_LLAMA3,),
+    ("smaug-bpe", "dbrx"): (_LLAMA3,),
+    ("qwen2", "deepseek-r1-qwen", "megrez"): (_QWEN2,),
+    ("qwen35",): (_QWEN35,),
+    ("seed-coder",): (_SEED,),
+    ("tekken",): (_TEKKEN,),
+    ("gpt-4o",): (_GPT4O,),
+    ("deepseek-llm",): (
+        r"[\r\n]",
+        # Letters that have a case, but for those of Georgian, which had none at that time.
+        r"\s?[\p{Lu}\p{Ll}\p{Lt}&&[^\u10d0-\u10ff]]+",
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+        r"\s+$",
+        _CHINESE,
+        r"\p{N}+",
+    ),
+    ("deepseek-coder",): (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE, r"\p{N}"),
+    ("superbpe",): (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+    ("poro-chat",): (_SENTENCES,),
+    ("viking",): (_SENTENCES, r"\p{N}"),
+    ("default",): (r"[\p{P}$+<=>^~|]+", _WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"),
+}
 
-
-SPLITS = MappingProxyType(
-    {
-        "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
-        "smollm": _digits_apart,
-        "llama-bpe": lambda: _split(_LLAMA3),
-        "llama3": lambda: _split(_LLAMA3),
-        "llama-v3": lambda: _split(_LLAMA3),
-        "qwen2": lambda: _split(_QWEN2),
-        "deepseek-r1-qwen": lambda: _split(_QWEN2),
-        "tekken": lambda: _split(_TEKKEN),
-    }
-)
-"""Where a text is split before the merges, by `tokenizer.ggml.pre`."""
+SPLITS = MappingProxyType({name: held for names, held in _PATTERNS.items() for name in names})
+"""Where a text is split before the merges, by `tokenizer.ggml.pre`, as llama.cpp has it."""
 
 OLD = MappingProxyType({"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2"})
-"""The same by architecture, for files that were written before the field was."""
+"""The same by architecture, for files that were written before the field was, or do not know."""
 
-_WHOLE = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})
+_WHOLE = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken"})
 """Where a piece that is a token is never merged from parts, and a text begins with a token."""
 
-_COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen"})
+_COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen", "qwen35"})
 """Where characters are composed (NFC) first."""
 
 
@@ -133,12 +145,14 @@ def _byte_level(
     data = header.metadata
     old = OLD.get(data.get("general.architecture", ""))
     split = data.choice("tokenizer.ggml.pre", list(SPLITS), old)
+    if split == "default":
+        split = old or split
     merges = [tuple(merge.split(" ")) for merge in data.get("tokenizer.ggml.merges", [])]
     whole = split in _WHOLE
-    made = Tokenizer(BPE(_ids(tokens), merges, ignore_merges=whole))
+    made = Tokenizer(BPE(_ids(tokens, kinds), merges, ignore_merges=whole))
     if split in _COMPOSED:
         made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = SPLITS[split]()
+    made.pre_tokenizer = _split(*SPLITS[split])
     made.decoder = decoders.ByteLevel()
     return made, whole
 
@@ -155,7 +169,7 @@ def _sentencepiece(
     unknown = data.get("tokenizer.ggml.unknown_token_id", 0)
     made = Tokenizer(
         BPE(
-            _ids(tokens),
+            _ids(tokens, kinds),
             _merges(tokens, kinds, scores),
             unk_token=tokens[unknown],
             fuse_unk=True,
@@ -190,8 +204,9 @@ def _merges(
     return [(tokens[left], tokens[right]) for _, left, right in sorted(pairs)]
 
 
-def _ids(tokens: Sequence[str]) -> dict[str, int]:
-    return {token: place for place, token in enumerate(tokens)}
+def _ids(tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
+    """The numbers of the tokens, without the converter's names for numbers that have none."""
+    return {token: place for place, token in enumerate(tokens) if kinds[place] != _UNUSED}
 
 
 def _added(

@@ -1,6 +1,6 @@
 """The architectures that can be loaded: one row each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from jspec.models.huggingface import (
     opt,
     others,
     phi3,
+    pictures,
     routed,
 )
 from jspec.models.huggingface.config_json import Settings
@@ -50,7 +51,7 @@ class Family:
     extra_layers: bool = False
     """True where layers may follow the last one in a checkpoint: draft heads, see `mtp`."""
     inner: str = ""
-    """What stands behind `base` where the decoder is a part of the model."""
+    """What names have before or behind `base` where the decoder is a part of the model."""
     unread: Callable[[Any], str] | None = None
     """Makes of our config a regular expression of weights that files hold and the model has not;
     None: there are none."""
@@ -58,25 +59,60 @@ class Family:
     """The names of the draft head that comes with the weights; None: there is none."""
 
 
-def _with_pictures(family: Family, architecture: str, model_type: str) -> Iterator[Family]:
-    """A family, and that of the models that read pictures too, of which the text part is read."""
+def _with_pictures(
+    family: Family, architecture: str, model_type: str, usual: Mapping[str, Any] | None = None
+) -> Iterator[Family]:
+    """A family, and that of the models that read pictures too, of which the text part is read.
+
+    Args:
+        family: of the text model.
+        architecture, model_type: of the whole.
+        usual: what absent fields of the text part mean, where that is not as in the family.
+    """
     yield family
+
+    def parse(settings: Settings) -> Any:
+        return family.parse(pictures.text(settings, family.model_type, usual or {}))
+
     yield replace(
         family,
         architecture=architecture,
         model_type=model_type,
-        parse=lambda settings: family.parse(hybrids.text_part(settings)),
-        inner="language_model.",
+        parse=parse,
+        inner=pictures.INNER,
     )
 
 
 FAMILIES = (
     Family("LlamaForCausalLM", "llama", llama.llama, Llama, llama.weights),
-    Family("MistralForCausalLM", "mistral", llama.mistral, Llama, llama.weights),
+    *_with_pictures(
+        Family(
+            "MistralForCausalLM",
+            "mistral",
+            llama.mistral,
+            Llama,
+            llama.weights,
+            buffers=pictures.OTHERS,
+        ),
+        "Mistral3ForConditionalGeneration",
+        "mistral3",
+    ),
     Family("Qwen2ForCausalLM", "qwen2", llama.qwen2, Llama, llama.weights),
     Family("Qwen3ForCausalLM", "qwen3", llama.qwen3, Llama, llama.weights),
     Family("Gemma2ForCausalLM", "gemma2", gemma.gemma2, Llama, llama.weights),
-    Family("Gemma3ForCausalLM", "gemma3_text", gemma.gemma3, Llama, llama.weights),
+    *_with_pictures(
+        Family(
+            "Gemma3ForCausalLM",
+            "gemma3_text",
+            gemma.gemma3,
+            Llama,
+            llama.weights,
+            buffers=pictures.OTHERS,
+        ),
+        "Gemma3ForConditionalGeneration",
+        "gemma3",
+        pictures.GEMMA3,
+    ),
     *(
         family
         for name, kind, parse in (
@@ -90,7 +126,7 @@ FAMILIES = (
                 parse,
                 Llama,
                 gemma4.weights,
-                buffers=gemma4.OTHERS,
+                buffers=pictures.OTHERS,
                 unread=gemma4.unread,
             ),
             f"{name}ForConditionalGeneration",

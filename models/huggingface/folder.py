@@ -31,7 +31,7 @@ class Folder:
             raise InputError(
                 f"{self.path} has no config.json; name a folder in Hugging Face layout"
             )
-        fields = config_json.read(self.path / "config.json")
+        fields = quantised.described(self.path, config_json.read(self.path / "config.json"))
         quantised.reader(fields)  # refused before anything else is read
         return fields
 
@@ -54,18 +54,30 @@ class Folder:
         """The chat template; None if there is none."""
         return chat_template.read(self.path, tokenizer)
 
-    def special_tokens(self) -> tuple[tuple[int, ...], int | None]:
-        """End tokens and first token; generation_config.json goes before config.json."""
+    def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
+        """End tokens and first token; generation_config.json goes before config.json.
+
+        One beyond the vocabulary is a default that nobody has corrected, and is left out.
+
+        Args:
+            size: of the vocabulary.
+
+        Raises:
+            InputError: if they are no token ids.
+        """
         file = self.path / "generation_config.json"
         generation = (
             config_json.read(file) if file.is_file() else config_json.Settings({}, str(file))
         )
-        ends = generation.get("eos_token_id", self.fields.get("eos_token_id", ()))
-        eos = tuple(ends) if isinstance(ends, list | tuple) else (ends,)
-        # Beyond the vocabulary it is a default that nobody has corrected, and ends nothing.
-        if not all(type(end) is int and end >= 0 for end in eos):
-            raise InputError(f"{self.path} has eos_token_id = {ends!r}; it has to be token ids")
-        return eos, generation.get("bos_token_id", self.fields.get("bos_token_id"))
+        found = []
+        for name in ("eos_token_id", "bos_token_id"):
+            given = generation.get(name, self.fields.get(name, ()))
+            tokens = given if isinstance(given, list | tuple) else (given,)
+            if not all(type(token) is int for token in tokens):
+                raise InputError(f"{self.path} has {name} = {given!r}; it has to be token ids")
+            found.append(tuple(token for token in tokens if 0 <= token < size))
+        eos, bos = found
+        return eos, bos[0] if bos else None
 
     def mask_token(self) -> int | None:
         """The mask token of a parallel draft model (PARD); None if config.json names none."""

@@ -13,12 +13,6 @@ from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import Layer, LlamaConfig
 from jspec.models.rope import ProportionalScaling, Rope
 
-OTHERS = (
-    r"(.*\.rotary_emb\.inv_freq|"
-    r"(model\.)?(vision_tower|audio_tower|vision_embedder|embed_vision|embed_audio)\..*)"
-)
-"""Tensors that are not read: those of pictures and of sounds."""
-
 
 def gemma4(settings: Settings) -> LlamaConfig:
     """Lanes of each layer's own for every token, and experts beside the MLP, as far as there are.

@@ -15,15 +15,17 @@ BUFFERS = r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"
 def gpt_neox(settings: Settings) -> GPTNeoXConfig:
     width = settings.size("hidden_size", 6144)
     heads = settings.divisor("num_attention_heads", width, 64)
-    base = settings.number("rotary_emb_base", 10000.0)
+    base, part = settings.number("rotary_emb_base", 10000.0), settings.number("rotary_pct", 0.25)
+    rope = rope_fields.read(settings, width // heads, base, part)
+    context = settings.size("max_position_embeddings", 2048)
     return GPTNeoXConfig(
         vocab_size=settings.size("vocab_size", 50432),
         hidden_size=width,
         intermediate_size=settings.size("intermediate_size", 24576),
         num_layers=settings.count("num_hidden_layers", 44),
         num_heads=heads,
-        context=settings.size("max_position_embeddings", 2048),
-        rope=rope_fields.read(settings, width // heads, base, settings.number("rotary_pct", 0.25)),
+        context=rope_fields.context(settings, rope.scaling, context),
+        rope=rope,
         activation=settings.choice("hidden_act", list(ACTIVATIONS), "gelu"),
         norm_eps=settings.number("layer_norm_eps", 1e-5),
         parallel=settings.flag("use_parallel_residual", True),

@@ -40,13 +40,6 @@ def qwen3_5_moe(settings: Settings) -> LlamaConfig:
     return _delta_nets(replace(settings, values=sized), 2, False, (experts,))
 
 
-def text_part(settings: Settings) -> Settings:
-    """The text model of one that reads pictures too: all but whether head and table are tied."""
-    own = settings.part("text_config")
-    tied = settings.get("tie_word_embeddings", own.get("tie_word_embeddings"))
-    return replace(own, values={**own.values, "tie_word_embeddings": tied})
-
-
 def _experts(settings: Settings, count: int, chosen: int, normalised: bool) -> Experts:
     """Routed experts beside one for all tokens.
 

@@ -11,7 +11,7 @@ from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
 from jspec.models.llama import Layer, LlamaConfig, qkv
 from jspec.models.recurrence import Mixer
-from jspec.models.rope import LongScaling, Rope
+from jspec.models.rope import Rope
 
 
 def llama(settings: Settings) -> LlamaConfig:
@@ -189,7 +189,7 @@ def shape(
 
     Args:
         settings: config.json.
-        context: most positions; with LongRoPE no more than the original ones.
+        context: most positions, where no stretch says another number.
         kv_heads, head_dim, theta, partial, eps: what an absent field means.
         windows: of the layers, or one for all.
         rotary: of the layers, or one for all; nothing: as the fields of `rope_parameters` say.
@@ -203,9 +203,8 @@ def shape(
     turned = rotary or (rope_fields.read(settings, head_dim, theta, partial),)
     count = settings.count("num_hidden_layers")
     first = next((rope for rope in turned if rope is not None), Rope())
-    if isinstance(first.scaling, LongScaling):
-        # A longer one takes the other divisors, for short texts too.
-        context = min(context, first.scaling.original_context)
+    if len({rope.scaling for rope in turned if rope is not None}) == 1:
+        context = rope_fields.context(settings, first.scaling, context)
     # A window that the context ends in is none.
     seen = [None if window and window >= context else window for window in _each(windows, count)]
     others = (_each(given, count) for given in (experts, mixers))
@@ -235,10 +234,10 @@ def window(settings: Settings, absent: int | None) -> int | None:
 
     Args:
         settings: config.json.
-        absent: what an absent field means; a null one is no window.
+        absent: what an absent field means; a null one and 0 are no window.
     """
     if settings.get("sliding_window") is not None:
-        return settings.size("sliding_window")
+        return settings.whole("sliding_window", 0) or None
     return None if "sliding_window" in settings.values else absent
 
 

@@ -1,7 +1,7 @@
-"""Published weights in blocks of 8 or 4 bits, dequantised tensor by tensor while they are read."""
+"""Published weights of 8 or 4 bits, dequantised tensor by tensor while they are read."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,18 @@ import ml_dtypes
 import numpy as np
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface.config_json import Settings
+from jspec.models.huggingface.config_json import Settings, read
 from jspec.models.huggingface.shards import Shards
 
-_SCALE = "_scale_inv"
+_SCALES_OF = ("_scale_inv", "_scale")
+"""What a matrix of float8 is multiplied with, by the ends of the names that makers give it."""
+_OF_INPUTS = (".input_scale", ".input_scale_ub", ".activation_scale")
+_TRACES = (*(f".weight{end}" for end in _SCALES_OF), ".weight_packed", ".qweight")
+"""Ends of names that only quantised weights have."""
+OF_MEMORY = r".*\.self_attn\.([kv]_proj\.)?([qkv]|kv|prob|output)_scale"
+"""Scales of keys and values in 8 bits, which are no weights: the memory here has its own."""
+HF_QUANT = "hf_quant_config.json"
+"""ModelOpt's description of the weights, in its earlier versions the only one."""
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _FLOAT4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _FLOAT4 = np.concatenate([_FLOAT4, -_FLOAT4])
@@ -69,23 +77,28 @@ class Dequantised:
 
 @dataclass(frozen=True)
 class Float8(Dequantised):
-    """Matrices of float8 with a scale for each block of them, as DeepSeek-V3 has them."""
+    """Matrices of float8 with scales for blocks of them, as DeepSeek-V3 has them, or for rows."""
 
-    block: tuple[int, int] = (128, 128)
+    block: tuple[int, int] | None = None
+    """None: a scale for each row, or one for the matrix, as its shape says."""
 
     def named(self) -> Iterator[tuple[str, Any]]:
+        scales = tuple(f".weight{end}" for end in _SCALES_OF) + _OF_INPUTS
         for name, file in self.shards.files.items():
-            if not name.endswith(_SCALE):
+            if not name.endswith(scales):
                 yield name, file
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        if f"{name}{_SCALE}" not in self.shards.files:
+        known = [f"{name}{end}" for end in _SCALES_OF if f"{name}{end}" in self.shards.files]
+        if not known:
             return super().rows(name, rows)
-        held, scales = self.shards.mapped(name), self.shards.read(f"{name}{_SCALE}")
+        held, scales = self.shards.mapped(name), np.asarray(self.shards.mapped(known[0]))
         if held.dtype != ml_dtypes.float8_e4m3fn or held.ndim != 2:
             raise self.fail(name, f"is {held.dtype} of shape {list(held.shape)} and has scales")
-        tall, wide = self.block
+        tall, wide = self.block or (1 if scales.size > 1 else len(held), held.shape[1])
         wanted = -(-held.shape[0] // tall), -(-held.shape[1] // wide)
+        if self.block is None and scales.size == wanted[0]:
+            scales = scales.reshape(wanted)
         if scales.shape != wanted:
             raise self.fail(name, f"has scales of shape {list(scales.shape)}, not {list(wanted)}")
         first, end, _ = rows.indices(len(held))
@@ -144,6 +157,14 @@ class Float4(Dequantised):
         return shapes[0]
 
 
+def described(folder: Path, fields: Settings) -> Settings:
+    """The fields of config.json, with what `HF_QUANT` says of the weights where they do not."""
+    if fields.get("quantization_config") or not (folder / HF_QUANT).is_file():
+        return fields
+    own = {"quant_method": "modelopt", **read(folder / HF_QUANT).part("quantization").values}
+    return replace(fields, values={**fields.values, "quantization_config": own})
+
+
 def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
     """What makes open files those of weights that are not quantised, by config.json.
 
@@ -151,23 +172,67 @@ def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
         InputError: if the weights are quantised in a way that is not implemented.
     """
     if not fields.get("quantization_config"):
-        return lambda shards: shards
+        return _plain
     quantised = fields.part("quantization_config")
     kind = quantised.get("quant_method")
     if kind == "mxfp4":
         return Float4
-    sizes = quantised.get("weight_block_size")
-    if kind == "fp8" and sizes is not None:
+    if kind == "fp8":
         quantised.choice("fmt", ["e4m3"], "e4m3")
-        sizes = quantised.listed("weight_block_size", int, [])
-        if len(sizes) != 2 or min(sizes) < 1:
-            raise InputError(
-                f"{quantised.source} has weight_block_size = {sizes!r:.60}; it has to be two "
-                "integers of at least 1"
-            )
-        return partial(Float8, block=(sizes[0], sizes[1]))
+    if kind == "fp8" and quantised.get("weight_block_size") is not None:
+        return partial(Float8, block=_block(quantised, "weight_block_size"))
+    if kind == "compressed-tensors" and (blocks := _in_float8(quantised)) and len(blocks) == 1:
+        return partial(Float8, block=blocks.pop())
+    how = quantised.get("quant_algo", quantised.get("format"))
+    whole = {"fp8": True, "fbgemm_fp8": True, "modelopt": how == "FP8"}
+    if whole.get(kind, False):
+        return Float8
+    said = ", ".join(f"{one!r:.40}" for one in (kind, how) if one is not None)
     raise InputError(
-        f"{fields.source} asks for quantised weights ({kind!r:.40}), which jspec does not "
-        "implement; supported: 'mxfp4', and 'fp8' with weight_block_size; or take the checkpoint "
-        "that is not quantised"
+        f"{fields.source} asks for quantised weights ({said}), which jspec does not implement; "
+        "supported: 'mxfp4', 'fp8', and 'fbgemm_fp8', 'modelopt' and 'compressed-tensors' in "
+        "float8 with a scale for each matrix, row or block; or take the checkpoint that is not "
+        "quantised"
     )
+
+
+def _block(fields: Settings, name: str) -> tuple[int, int]:
+    """The rows and columns that share a scale."""
+    sizes = fields.listed(name, int, [])
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise InputError(
+            f"{fields.source} has {name} = {sizes!r:.60}; it has to be two integers of at least 1"
+        )
+    return sizes[0], sizes[1]
+
+
+def _in_float8(quantised: Settings) -> set[tuple[int, int] | None]:
+    """What shares a scale, by the groups of compressed-tensors, as in `Float8`; nothing where some
+    weights are not float8.
+    """
+    groups, found = quantised.part("config_groups"), set()
+    if quantised.get("format") not in ("float-quantized", "naive-quantized"):
+        return set()
+    for name in groups.values:
+        own = groups.part(name).part("weights")
+        if (own.get("num_bits"), own.get("type")) != (8, "float"):
+            return set()
+        if own.get("strategy") == "block":
+            found.add(_block(own, "block_structure"))
+        elif own.get("strategy") in ("tensor", "channel"):
+            found.add(None)
+        else:
+            return set()
+    return found
+
+
+def _plain(shards: Shards) -> Shards:
+    """The files themselves, unless they are quantised and nothing says so."""
+    scales = sorted(name for name in shards.files if name.endswith(_TRACES))
+    if scales:
+        raise InputError(
+            f"{shards.folder} holds quantised weights ({scales[0]}), and its config.json has no "
+            "quantization_config that says how; download the checkpoint again, or take the one "
+            "that is not quantised"
+        )
+    return shards

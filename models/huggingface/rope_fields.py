@@ -7,6 +7,9 @@ from jspec._validate.errors import InputError
 from jspec.models.huggingface.config_json import Settings
 from jspec.models.rope import LinearScaling, LongScaling, Rope, RopeScaling, Scaling, YarnScaling
 
+_OWN = 8192
+"""The longest context of models that were stretched linearly."""
+
 
 def read(
     settings: Settings, head_dim: int, theta: float = 10000.0, partial: float | None = None
@@ -59,10 +62,10 @@ def score_factor(settings: Settings) -> float:
     found = scaling(rope, settings, 2)
     if not isinstance(found, YarnScaling) or not rope.get("mscale_all_dim"):
         return 1.0
-    return _length(found.factor, rope.number("mscale_all_dim")) ** 2
+    return length(found.factor, rope.number("mscale_all_dim")) ** 2
 
 
-def _length(factor: float, scale: float = 1.0) -> float:
+def length(factor: float, scale: float = 1.0) -> float:
     """YaRN's factor of queries and keys, for a context that is so many times as long."""
     return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
 
@@ -88,6 +91,33 @@ def original(rope: Settings, settings: Settings) -> int:
     return rope.size(name, settings.size("max_position_embeddings"))
 
 
+def context(settings: Settings, found: Scaling | None, stated: int) -> int:
+    """The most positions of a stretched model, which its files may state as they were before.
+
+    Args:
+        settings: config.json.
+        found: the stretch.
+        stated: `max_position_embeddings`, or what its absence means.
+    """
+    if isinstance(found, LongScaling):
+        # A longer one takes the other divisors, for short texts too.
+        return min(stated, found.original_context)
+    if isinstance(found, YarnScaling):
+        return max(stated, _times(found.original_context, found.factor))
+    if isinstance(found, LinearScaling):
+        rope, name = fields(settings), "original_max_position_embeddings"
+        if any(one.get(name) is not None for one in (settings, rope)):
+            return max(stated, _times(original(rope, settings), found.factor))
+        # Nothing says what it was. Models of that time had 2,048 to 8,192 of their own.
+        return _times(stated, found.factor) if stated <= _OWN else stated
+    return stated
+
+
+def _times(start: int, factor: float) -> int:
+    """A context that is so many times as long; positions are int32."""
+    return int(min(start * factor, 2**31 - 1))
+
+
 def _none(rope: Settings, settings: Settings, pairs: int) -> None:
     """As it is. `dynamic` too: it stretches beyond max_position_embeddings, where contexts end."""
 
@@ -108,10 +138,10 @@ def _llama3(rope: Settings, settings: Settings, pairs: int) -> RopeScaling:
 def _yarn(rope: Settings, settings: Settings, pairs: int) -> YarnScaling:
     start = original(rope, settings)
     factor = _factor(rope, settings, start)
-    suggested = _length(factor)
+    suggested = length(factor)
     if rope.get("mscale") and rope.get("mscale_all_dim"):
         names = "mscale", "mscale_all_dim"
-        own, other = (_length(factor, rope.number(name)) for name in names)
+        own, other = (length(factor, rope.number(name)) for name in names)
         suggested = own / other
     return YarnScaling(
         factor=factor,

@@ -92,16 +92,20 @@ class Shards:
 
 
 def open_folder(folder: Path) -> Shards:
-    """Opens every safetensors file that a folder's index names, or its only one.
+    """Opens a folder's only safetensors file, or those that its index names.
+
+    As in `transformers`, a whole file goes before an index that names others, and a tensor is read
+    from the file that the index names for it, whatever else the files hold.
 
     Raises:
         InputError: if there is none, if one is absent or is no whole safetensors file, or if the
             index and the files disagree.
     """
-    if (folder / INDEX).is_file():
-        return _indexed(folder)
-    if (folder / SINGLE).is_file():
+    index = indexed(folder)
+    if (folder / SINGLE).is_file() and SINGLE not in index.values():
         return open_file(folder / SINGLE)
+    if (folder / INDEX).is_file():
+        return _open_all(folder, index)
     pickles = sorted(
         file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
     )
@@ -124,10 +128,21 @@ def open_file(file: Path) -> Shards:
     return Shards(file.parent, dict.fromkeys(names, opened), paths=dict.fromkeys(names, file))
 
 
-def _indexed(folder: Path) -> Shards:
+def indexed(folder: Path) -> Mapping[str, str]:
+    """The file of each tensor, as a folder's index has it; nothing where there is none.
+
+    Raises:
+        InputError: if the index cannot be read, or names no files.
+    """
+    if not (folder / INDEX).is_file():
+        return {}
     index = config_json.read(folder / INDEX).part("weight_map").values
     if not all(isinstance(name, str) for name in index.values()):
         raise InputError(f"{folder / INDEX} names files that are no texts; download it again")
+    return index
+
+
+def _open_all(folder: Path, index: Mapping[str, str]) -> Shards:
     listed = sorted(set(index.values()))
     absent = [name for name in listed if len(name) > _LONGEST or not (folder / name).is_file()]
     if absent:
@@ -136,15 +151,18 @@ def _indexed(folder: Path) -> Shards:
             f"the first being {absent[0]:.200}; download the checkpoint again"
         )
     opened = {name: _open(folder / name) for name in listed}
-    where = {name: file for file, there in opened.items() for name in there.keys()}  # noqa: SIM118
-    held = {name: opened[file] for name, file in where.items()}
-    astray = sorted(name for name in index if name not in held)
+    held = {name: set(file.keys()) for name, file in opened.items()}
+    astray = sorted(name for name, file in index.items() if name not in held[file])
     if astray:
         raise InputError(
-            f"{folder} lacks {len(astray)} of the tensors that its {INDEX} names, "
-            f"the first being {astray[0]}; download the checkpoint again"
+            f"{folder} lacks {len(astray)} of the tensors that its {INDEX} names, the first being "
+            f"{astray[0]}, which is not in {index[astray[0]]}; download the checkpoint again"
         )
-    return Shards(folder, held, paths={name: folder / file for name, file in where.items()})
+    return Shards(
+        folder,
+        {name: opened[file] for name, file in index.items()},
+        paths={name: folder / file for name, file in index.items()},
+    )
 
 
 def _open(file: Path) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import integers, reals
+from jspec._validate.row_arguments import end_tokens, integers, reals
 
 LIMITS = dict(batch=3, name="limits", low=-(2**31), high=2**31 - 1, why="an id")
 SIGNED = [np.int8, np.int16, np.int32]
@@ -46,3 +46,13 @@ def test_traced_reals_are_made_to_lie_within_their_bounds():
         found = clamp(jnp.array([-1, 0, 2], dtype))
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, [1e-6, 1e-6, 1], rtol=1e-6)
+
+
+def test_no_end_tokens_are_none_however_they_are_written():
+    wanted = np.full((2, 4), -1)
+    for none in (None, (), [], np.zeros(0), np.zeros((2, 0), np.int64)):
+        found = end_tokens(none, 2, 10, "eos")
+        assert found.dtype == np.int32 and np.array_equal(found, wanted)
+    for wrong in ((0.5,), [True], ["a"]):
+        with pytest.raises(InputError, match="eos"):
+            end_tokens(wrong, 2, 10, "eos")

@@ -15,7 +15,8 @@ def target(chat: bool):
     names = ["<user>", "<system>", "<assistant>", "<end>", "Hi", "Short"]
     words = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, unk_token="<end>"))
     words.add_special_tokens([AddedToken(name, normalized=False) for name in names[:4]])
-    return SimpleNamespace(chat=ChatTemplate(TEMPLATE, words) if chat else None, eos=(9,))
+    chat_template = ChatTemplate(TEMPLATE, words) if chat else None
+    return SimpleNamespace(chat=chat_template, eos=(9,), model=SimpleNamespace(vocab_size=10))
 
 
 def test_a_question_and_its_system_message_are_a_prompt():
@@ -27,6 +28,8 @@ def test_a_question_and_its_system_message_are_a_prompt():
 def test_an_answer_ends_where_the_text_or_the_turn_does():
     assert conversations.eos(target(True)) == (9, 3)
     assert conversations.eos(target(False)) == (9,)
+    (pruned := target(True)).model.vocab_size = 3
+    assert conversations.eos(pruned) == ()
 
 
 def test_a_model_without_a_template_is_no_chat_model():

@@ -13,11 +13,25 @@ from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.models.heads.registry import shapes
 from jspec.models.load import Loaded
 
-WORDS = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(tiny.VOCAB)})
+
+def _words(vocabulary, added=()):
+    """What of a tokenizer is asked for."""
+    return SimpleNamespace(
+        get_vocab=lambda: vocabulary, get_added_tokens_decoder=lambda: dict.fromkeys(added)
+    )
+
+
+WORDS = _words({str(i): i for i in range(tiny.VOCAB)})
 
 
 def _loaded(model, words=WORDS):
     return Loaded(model, tiny.params(model), words, eos=(), bos=None)
+
+
+@pytest.fixture(scope="session")
+def words():
+    """A function: the tokenizer of a vocabulary, some of whose tokens are added ones."""
+    return _words
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
 """`jspec.methods.build`: a program gets what the command line gets, in one call."""
 
+import itertools
 import json
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -125,7 +125,7 @@ def test_a_program_reads_the_sentences_of_the_command_line(
             sessions.start(None, None, method_choice.choose(name, json.dumps(options)), None)
 
 
-def test_models_that_do_not_fit_are_refused(target, draft, loaded):
+def test_models_that_do_not_fit_are_refused(target, draft, loaded, words):
     with pytest.raises(
         InputError, match=r"target is of type Llama; pass what jspec.models.load gives"
     ):
@@ -136,14 +136,18 @@ def test_models_that_do_not_fit_are_refused(target, draft, loaded):
         methods.build("dyspec", target, draft=draft.model)
     with pytest.raises(InputError, match="was given and method suffix uses none"):
         methods.build("suffix", target, draft=draft)
-    wide = loaded(
-        tiny.draft(vocab_size=tiny.VOCAB + 1), SimpleNamespace(get_vocab=lambda: {"a": 0})
-    )
+    wide = loaded(tiny.draft(vocab_size=tiny.VOCAB + 1), words({"a": 0}))
     with pytest.raises(InputError, match=f"{tiny.VOCAB + 1} tokens and the target one of"):
         methods.build("dyspec", target, draft=wide)
-    other = loaded(tiny.draft(), SimpleNamespace(get_vocab=lambda: {"a": 0}))
-    with pytest.raises(InputError, match="but other ones"):
-        methods.build("dyspec", target, draft=other)
+    known = {str(i): i for i in range(tiny.VOCAB)}
+    for other in (
+        words({"a": 0}),
+        words({}),
+        words({**known, "x": 3, "y": 4}, [3]),  # 3 is an added token, and 4 is not
+        words({f"other {i}": i for i in range(tiny.VOCAB)}, range(tiny.VOCAB)),
+    ):
+        with pytest.raises(InputError, match="but other ones"):
+            methods.build("dyspec", target, draft=loaded(tiny.draft(), other))
 
 
 def test_a_draft_of_another_padding_is_made_a_pair(target, loaded):
@@ -151,6 +155,24 @@ def test_a_draft_of_another_padding_is_made_a_pair(target, loaded):
         draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
         built = methods.build("speculative_decoding", target, draft=draft)
         assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
+
+
+def test_added_tokens_may_differ(loaded, words):
+    """As in fine-tuned targets, and in drafts: what a draft proposes is verified all the same."""
+    known = {str(i): i for i in range(tiny.VOCAB - 2)}
+    last = tiny.VOCAB - 2
+    tokenizers = (
+        words(known),
+        words({**known, "<think>": last, "</think>": last + 1}, [last, last + 1]),
+        words({**known, "<call>": last}, [last]),
+        words({**known, "more": last}),
+        words({token: i for token, i in known.items() if i > 3} | {"<s>": 3}, [3]),
+    )
+    for ours, theirs in itertools.permutations(tokenizers, 2):
+        for size in (tiny.VOCAB, tiny.VOCAB + 2):
+            draft = loaded(tiny.draft(vocab_size=size), theirs)
+            built = methods.build("dyspec", loaded(tiny.model(), ours), draft=draft)
+            assert built.drafter.model.vocab_size == tiny.VOCAB
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import shutil
 import sys
 
 import pytest
+import tiny_gguf
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
@@ -163,3 +164,51 @@ def test_a_folder_holds_it_in_one_of_three_places(fixtures, tmp_path, words):
     assert loaded.template == "3"
     assert loaded.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
     assert jspec.models.load(folder, with_tokenizer=False).chat is None
+
+
+TOOLS = [{"name": "f"}]
+
+
+def test_a_conversation_with_tools_takes_the_template_of_that_name(fixtures, tmp_path, words):
+    """By each of the places where a folder or a file has several."""
+    folder = shutil.copytree(fixtures / "llama2", tmp_path / "llama2")
+    words.save(str(folder / "tokenizer.json"))
+    default, tools = "{{ messages[0].content }}", "{{ messages[0].content }} {{ tools[0].name }}"
+    listed = [
+        {"name": name, "template": text} for name, text in (("tool_use", tools), ("rag", "x"))
+    ]
+
+    def written():
+        chat = chat_template.read(folder, words)
+        assert chat.template == default
+        assert chat.render(HI) == HI[0]["content"] == chat.render(HI, tools=None)
+        return chat.render(HI, tools=TOOLS)
+
+    both = f"{HI[0]['content']} f"
+    plain = {"name": "default", "template": default}
+    for named in ([*listed, plain], {"default": default, "tool_use": tools}):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+        assert written() == both
+    (folder / chat_template.FILE).write_text(default)  # which goes before all of those
+    assert written() == HI[0]["content"]
+    (folder / chat_template.NAMED).mkdir()
+    (folder / chat_template.NAMED / "tool_use.jinja").write_text(tools)
+    assert written() == both
+    (folder / chat_template.FILE).unlink()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": default}))
+    assert written() == both
+    field = "tokenizer.chat_template"
+    for changes, wanted in (({}, HI[0]["content"]), ({f"{field}.tool_use": tools}, both)):
+        file = tiny_gguf.convert(
+            fixtures / "llama2", tmp_path / "a.gguf", changes={field: default, **changes}
+        )
+        chat = jspec.models.load(file).chat
+        assert chat.render(HI, tools=TOOLS) == wanted
+        assert (chat.with_tools, chat.render(HI)) == (
+            (changes and tools) or default,
+            HI[0]["content"],
+        )
+    file = tiny_gguf.convert(
+        fixtures / "llama2", tmp_path / "a.gguf", changes={field: None, f"{field}.tool_use": tools}
+    )
+    assert jspec.models.load(file).chat is None

@@ -1,5 +1,6 @@
 """GGUF files of every family and quantisation, and the one sentence that each broken one gets."""
 
+import json
 import re
 import shutil
 import sys
@@ -77,6 +78,56 @@ def test_rotary_factors_are_a_tensor(tmp_path, fixtures, causal):
         export.save_hf(loaded.model, loaded.params, tmp_path / "exported")
 
 
+def test_rotary_stretches_are_those_of_a_folder(tmp_path, fixtures):
+    """By the names that llama.cpp has for them, old and new, with the context of each."""
+    pairs = load("llama2").model.config.head_dim // 2
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    divisors = {
+        f"{size}_factor": [1.5 + place] * pairs for place, size in enumerate(("long", "short"))
+    }
+    written = {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 32}
+    for fields, stretch, context in (
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, {"type": "linear", "factor": 4.0}, 256),
+        ({"scaling.factor": 4.0}, {"type": "linear", "factor": 4.0}, 256),
+        ({"scale_linear": 2.0}, {"type": "linear", "factor": 2.0}, 128),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None, 64),
+        ({"scaling.type": "linear", "scaling.factor": 0.0}, None, 64),
+        (written, yarn, 128),
+        (written | {"scaling.yarn_beta_fast": 16.0}, yarn | {"beta_fast": 16.0}, 128),
+        (
+            written | {"scaling.attn_factor": 0.25, "scaling.yarn_attn_factor": 2.0},
+            yarn | {"attention_factor": 0.5 * (0.1 * np.log(4) + 1)},
+            128,
+        ),
+        (
+            {"scaling.original_context_length": 32, "scaling.attn_factor": 1.25},
+            {"type": "longrope", "attention_factor": 1.25, "original_max_position_embeddings": 32}
+            | divisors,
+            32,
+        ),
+    ):
+        folder = shutil.copytree(fixtures / "llama2", tmp_path / "folder", dirs_exist_ok=True)
+        config = json.loads((fixtures / "llama2/config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"rope_scaling": stretch}))
+        wanted = jspec.models.load(folder, with_tokenizer=False)
+        changes = {f"llama.rope.{name}": value for name, value in fields.items()}
+        long = divisors if stretch and stretch["type"] == "longrope" else {}
+        file = tiny_gguf.convert(
+            fixtures / "llama2", tmp_path / "model.gguf", changes=changes, long=long
+        )
+        found = jspec.models.load(file).model.config
+        assert found == wanted.model.config
+        assert found.context == context
+
+
+def test_a_window_of_0_is_none(tmp_path, fixtures):
+    """As Phi-4's files say."""
+    for name, turned in (("phi3", 2), ("gemma2", 8)):
+        changes = {f"{name}.attention.sliding_window": 0, f"{name}.rope.dimension_count": turned}
+        file = tiny_gguf.convert(fixtures / name, tmp_path / "model.gguf", changes=changes)
+        assert not any(layer.window for layer in jspec.models.load(file).model.config.layers)
+
+
 def test_rotary_factors_hold_in_layers_of_their_own(tmp_path, fixtures):
     """A mixture's config says of each layer how it turns."""
     wanted = load("mixtral").model.config
@@ -128,14 +179,15 @@ def file(tmp_path, fixtures) -> Path:
 
 
 def test_the_template_and_the_ends_are_the_files_own(tmp_path, fixtures):
-    changes = {"tokenizer.ggml.eot_token_id": 0}
+    beyond = {f"tokenizer.ggml.{one}_token_id": 2**32 - 1 for one in ("eom", "bos")}
+    changes = {"tokenizer.ggml.eot_token_id": 0, **beyond}
     found = tiny_gguf.convert(fixtures / "llama2", tmp_path / "model.gguf", changes=changes)
     loaded = jspec.models.load(found)
     talk = [{"role": "user", "content": "upon"}]
     assert loaded.chat.render(talk) == "<|im_start|>upon<|im_end|>"
     assert loaded.chat.end_of_turn == (2,)
     assert loaded.chat.special_tokens["eos_token"] == "<|im_end|>"
-    assert loaded.eos == (2, 0)
+    assert (loaded.eos, loaded.bos) == ((2, 0), None)
     assert jspec.models.load(found, with_tokenizer=False).tokenizer is None
 
 
@@ -179,9 +231,10 @@ BROKEN = {
     "a part": (rewrite(split__count=3), "one of 3 parts; join them with `llama-gguf-split"),
     "family": (patch(b"llama", b"mamba"), "architecture 'mamba'; supported: llama, qwen2, qwen3"),
     "experts": (rewrite(llama__expert_count=8), r"no field .llama.expert_used_count."),
-    "rope": (rewrite(llama__rope__scaling__type="yarn"), "scaling.type = 'yarn'.*'none'"),
-    "rope without a type": (rewrite(llama__rope__scaling__factor=4.0), "scaling.factor = 4.0"),
-    "rope of old": (rewrite(llama__rope__scale_linear=2.0), "scale_linear = 2.0"),
+    "rope": (rewrite(llama__rope__scaling__type="warp"), "scaling.type = 'warp'.*'none', "),
+    "long rope": (rewrite(llama__rope__scaling__type="longrope"), "no rope_factors_long.weight"),
+    "rope's factor": (rewrite(llama__rope__scaling__factor=-2.0), "factor = -2.0; it has to be"),
+    "rope's length": (rewrite(llama__rope__scaling__attn_factor=2.0), "attn_factor = 2.0.*: 0, 1"),
     "part of the head": (rewrite(llama__rope__dimension_count=2), "dimension_count = 2.*: 4"),
     "field missing": (rewrite(llama__context_length=None), "no field 'llama.context_length'"),
     "layers": (rewrite(llama__block_count=1), r"holds 9 weights \(blk.1.*no place for.*metadata"),
@@ -192,7 +245,7 @@ BROKEN = {
         rewrite(tokenizer__ggml__model="t5"),
         "tokenizer.ggml.model = 't5'.*supported: 'gpt2', 'llama'",
     ),
-    "split": (rewrite(tokenizer__ggml__pre="bloom"), "pre = 'bloom'.*supported: 'gpt-2', 'smollm'"),
+    "split": (rewrite(tokenizer__ggml__pre="bloom"), "pre = 'bloom'.*supported: 'gpt-2', "),
     "no split": (rewrite(tokenizer__ggml__pre=None), "tokenizer.ggml.pre = None"),
     "merges": (rewrite(tokenizer__ggml__merges=["x yz"]), "is no tokenizer .*download it again"),
     "kinds": (rewrite(tokenizer__ggml__token_type=[1, 1]), r"\d+ tokens and 2 kinds"),

@@ -25,6 +25,8 @@ TEXTS = [
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
 QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
 
+GPT4O = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: E501
+
 
 def split(pattern):
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -38,6 +40,20 @@ SPLITS = {
     ),
     "llama-bpe": split(LLAMA3),
     "qwen2": split(QWEN2),
+    "smaug-bpe": split(LLAMA3),
+    "dbrx": split(LLAMA3),
+    "falcon3": split(LLAMA3),
+    "gpt-4o": split(GPT4O),
+    "deepseek-coder": pre_tokenizers.Sequence(
+        [
+            *(
+                pre_tokenizers.Split(Regex(pattern), "isolated")
+                for pattern in (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")
+            ),
+            pre_tokenizers.Digits(True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    ),
 }
 
 
@@ -64,6 +80,32 @@ def test_old_files_name_their_split_by_their_architecture():
     for architecture, pre in vocabulary.OLD.items():
         new = build(fields | {"pre": pre})
         assert build(fields, architecture).encode(TEXTS[2]).ids == new.encode(TEXTS[2]).ids
+
+
+def test_texts_are_split_as_llama_cpp_does():
+    """The cases where families differ: digits, short forms, upper case, slashes, line ends."""
+    text = "It's We'LL 12345 HTTPServer, a/b//\n\nნახვა 1"
+    for pre, wanted in (
+        ("default", "It|'|s| We|'|LL| |123|45| HTTPServer|,| a|/|b|//|\n|\n|ნახვა| |1"),
+        ("mellum", "It|'s| We|'|LL| 12345| HTTPServer|,| a|/|b|//|\n|\n|ნახვა| 1"),
+        ("refact", "It|'s| We|'|LL| |1|2|3|4|5| HTTPServer|,| a|/|b|//|\n|\n|ნახვა| |1"),
+        ("dbrx", "It|'s| We|'LL| |123|45| HTTPServer|,| a|/b|//\n\n|ნახვა| |1"),
+        ("megrez", "It|'s| We|'LL| |1|2|3|4|5| HTTPServer|,| a|/b|//\n\n|ნახვა| |1"),
+        ("seed-coder", "It|'s| We|'LL| |1|2|3|4|5| HTTPServer|,| a|/b|//|\n\n|ნახვა| |1"),
+        ("tekken", "It|'s| We|'LL| |1|2|3|4|5| HTTPServer|,| a|/b|//\n\n|ნახვა| |1"),
+        ("gpt-4o", "It's| We'LL| |123|45| HTTPServer|,| a|/b|//\n\n|ნახვა| |1"),
+        ("deepseek-llm", "It|'|s| We|'|LL| |12345| HTTPServer|,| a|/|b|//|\n|\n|ნახვა| |1"),
+        ("deepseek-coder", "It|'|s| We|'|LL| |1|2|3|4|5| HTTPServer|,| a|/|b|//|\n|\n|ნახვა| |1"),
+        ("superbpe", "It's We'LL |12|345| HTTPServer, a/b//\n\nნახვა |1"),
+    ):
+        fields = tiny_gguf.vocabulary(tiny_gguf.words(), pre)
+        pieces = build(fields).pre_tokenizer.pre_tokenize_str(text)
+        assert [text[begin:end] for _, (begin, end) in pieces] == wanted.split("|"), pre
+    # Old files of the same name are split as their architecture's.
+    old = build(tiny_gguf.vocabulary(tiny_gguf.words(), "default"), "qwen2").pre_tokenizer
+    assert len(old.pre_tokenize_str(text)) == len(
+        build(fields | {"pre": "megrez"}).pre_tokenizer.pre_tokenize_str(text)
+    )
 
 
 def test_a_piece_that_is_a_token_is_not_merged_from_parts():
@@ -110,3 +152,15 @@ def test_sentencepiece_ids_are_those_of_sentencepiece():
     assert found.encode("On</s>On").tokens == ["<s>", "▁", "On", "</s>", "▁", "On"]
     assert found.post_processor is not None
     assert isinstance(found.post_processor, processors.TemplateProcessing)
+
+
+def test_the_converters_names_for_numbers_without_a_token_are_no_tokens():
+    """A model of 151,936 scores and one of 152,064 have the same tokens so."""
+    fields = tiny_gguf.vocabulary(tiny_gguf.words(), "qwen2")
+    held, size = build(fields).get_vocab(), len(fields["tokens"])
+    for more in (1, 7):
+        padding = [f"[PAD{size + place}]" for place in range(more)]
+        kinds = [*fields["token_type"], *[5] * more]
+        padded = build(fields | {"tokens": [*fields["tokens"], *padding], "token_type": kinds})
+        assert padded.get_vocab() == held
+        assert padded.decode([5, size]) == padded.decode([5])

@@ -80,6 +80,26 @@ def test_end_tokens(folder):
     assert (loaded.eos, loaded.bos) == ((), None)
 
 
+def test_special_tokens_beyond_the_vocabulary_are_left_out(folder):
+    """As small and pruned models have them, whose defaults nobody has corrected."""
+    for file in ("config.json", "generation_config.json"):
+        for ends, bos, kept in (
+            (50256, 50256, ((), None)),
+            ([2, 128009, -1], -1, ((2,), None)),
+            ([63, 64], 63, ((63,), 63)),
+        ):
+            (folder / "generation_config.json").write_text("{}")
+            edit(folder, file, eos_token_id=ends, bos_token_id=bos)
+            loaded, planned = jspec.models.load(folder), jspec.models.shapes(folder)
+            assert (loaded.eos, loaded.bos) == (planned.eos, planned.bos) == kept
+        edit(folder, "config.json", eos_token_id=None, bos_token_id=None)
+    ask = {"max_new_tokens": 2, "key": 0}
+    few = jax.eval_shape(
+        lambda params: jspec.decode(loaded.model, params, [[5]], eos=(), **ask), loaded.params
+    )
+    assert few.tokens.shape == (1, 2)
+
+
 def test_the_mask_token_of_a_parallel_draft_model(folder):
     assert jspec.models.load(folder).mask_token is None
     edit(folder, pard_token=5, spd_type="pard")
@@ -103,6 +123,29 @@ def test_shards_are_one_model(folder):
     whole = jspec.models.load(folder)
     shard(folder)
     assert equal(whole.params, jspec.models.load(folder).params)
+
+
+def test_a_tensor_is_read_from_the_file_that_the_index_names(folder):
+    """Whatever else is in the files, and in the folder."""
+    whole, held = jspec.models.load(folder), load_file(folder / WEIGHTS)
+    shard(folder)
+    stale = {name: array + 1 for name, array in held.items()}
+    first, second = (folder / f"model-{part}.safetensors" for part in (0, 1))
+    for file, other in ((first, second), (second, first)):
+        save_file(stale | {"a.new": held["lm_head.weight"]} | load_file(file), file)
+        save_file(load_file(other), other)
+        assert equal(jspec.models.load(folder).params, whole.params)
+    # As in `transformers`, a whole file goes before an index of others.
+    save_file(stale, folder / WEIGHTS)
+    kept = jspec.models.load(folder).params["params"]["embed"]
+    assert jnp.array_equal(kept, whole.params["params"]["embed"] + 1)
+    # But not where it is one of those that the index names.
+    index = json.loads((folder / shards.INDEX).read_text())
+    index["weight_map"]["model.norm.weight"] = WEIGHTS
+    (folder / shards.INDEX).write_text(json.dumps(index))
+    mixed = jspec.models.load(folder).params["params"]
+    assert jnp.array_equal(mixed["embed"], whole.params["params"]["embed"])
+    assert jnp.array_equal(mixed["norm"]["scale"], whole.params["params"]["norm"]["scale"] + 1)
 
 
 def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path):
@@ -254,7 +297,7 @@ BROKEN = {
     ),
     "index astray": (
         lambda f: (shard(f), save_file({}, f / "model-1.safetensors")),
-        r"lacks \d+ of the tensors that its",
+        r"lacks \d+ of the tensors that its .*, which is not in model-1.safetensors",
     ),
     "no tokenizer": (
         lambda f: (f / "tokenizer.json").unlink(),
@@ -311,10 +354,36 @@ def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
         assert not any("bin" in pattern or pattern == "*" for pattern in asked["allow_patterns"])
         patterns = {name: asked[name] for name in ("allow_patterns", "ignore_patterns")}
         names = ["model.safetensors", "original/model.safetensors", "tokenizer.json", "a.bin"]
-        taken = list(filter_repo_objects(names, **patterns))
-        assert taken == ["model.safetensors", "tokenizer.json"]
+        names += ["consolidated.safetensors", "adapter_model.safetensors"]
+        names += ["models/model.safetensors", "tokenizer/tokenizer.json"]
+        template = "additional_chat_templates/tool_use.jinja"
+        taken = list(filter_repo_objects([*names, template], **patterns))
+        assert taken == ["model.safetensors", "tokenizer.json", template]
         raise OSError("no network\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
     with pytest.raises(ValueError, match=r"org/model .*\(no network\); name an existing folder"):
         jspec.models.load("org/model")
+
+
+def test_what_an_index_names_by_another_name_is_downloaded_too(monkeypatch, folder):
+    import huggingface_hub
+
+    shard(folder)
+    for part in (0, 1):
+        (folder / f"model-{part}.safetensors").rename(folder / f"part-{part}.safetensors")
+    index = json.loads((folder / shards.INDEX).read_text().replace("model-", "part-"))
+    (folder / shards.INDEX).write_text(json.dumps(index))
+    (kept := folder.parent / "kept").mkdir()
+    (folder / "part-1.safetensors").rename(kept / "part-1.safetensors")
+    asked = []
+
+    def give(*_, allow_patterns, **__):
+        asked.append(allow_patterns)
+        if "part-1.safetensors" in allow_patterns:
+            (kept / "part-1.safetensors").rename(folder / "part-1.safetensors")
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
+    jspec.models.load("org/model", with_tokenizer=False)
+    assert asked[1:] == [["part-1.safetensors"]]

@@ -79,6 +79,12 @@ def test_float8_is_read_block_by_block(small, fixtures, tmp_path, causal):
     equal(found.params, wanted.params)
     fields = config_json.read(folder / "config.json")
     held = quantised.reader(fields)(shards.open_folder(folder))
+    # As compressed-tensors says the same.
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [*BLOCK]}
+    said = {"format": "float-quantized", "config_groups": {"group_0": {"weights": weights}}}
+    describe(folder, quantization_config={"quant_method": "compressed-tensors", **said})
+    again = jspec.models.load(folder, with_tokenizer=False)
+    equal(again.params, wanted.params)
     name = "model.layers.0.mlp.down_proj.weight"
     for cut in (slice(0, 3), slice(3, 6), slice(5, 16), slice(None)):
         np.testing.assert_array_equal(held.rows(name, cut), wide[name][cut])
@@ -178,6 +184,65 @@ def test_blocks_without_their_scales_are_refused(change, message, fixtures, tmp_
         jspec.models.load(folder, with_tokenizer=False)
 
 
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
+    },
+}
+
+
+def test_float8_is_read_by_rows_and_by_matrices(fixtures, tmp_path):
+    """By the names of several makers, whose scales of inputs and of memories are no weights."""
+    low, wide = {}, {}
+    draw = np.random.default_rng(0)
+    for way in ("matrix", "scalar", "rows", "row"):
+        low[way], wide[way] = {}, {}
+        for name, weight in load_file(fixtures / "llama2" / shards.SINGLE).items():
+            low[way][name] = wide[way][name] = weight
+            if not in_float8(name):
+                continue
+            shape = {"matrix": (1,), "scalar": (), "rows": (len(weight), 1), "row": len(weight)}
+            scales = draw.uniform(0.5, 2, shape[way]).astype(np.float32)
+            low[way][name] = draw.normal(size=weight.shape).astype(ml_dtypes.float8_e4m3fn)
+            low[way][f"{name}_scale"] = scales
+            wide[way][name] = low[way][name].astype(np.float32) * scales.reshape(-1, 1)
+    inputs = {
+        "model.layers.0.mlp.up_proj.input_scale": np.ones(1, np.float32),
+        "model.layers.0.self_attn.k_scale": np.ones(1, np.float32),
+        "model.layers.0.self_attn.v_proj.v_scale": np.ones((), np.float32),
+        "model.layers.1.self_attn.k_proj.output_scale": np.ones(1, np.float32),
+    }
+    modelopt = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    for given, file, way, renamed in (
+        (COMPRESSED, None, "rows", "_scale"),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, None, "matrix", "_scale"),
+        ({"quant_method": "fp8", "weight_block_size": None}, None, "scalar", "_scale_inv"),
+        ({"quant_method": "fbgemm_fp8"}, None, "row", "_scale"),
+        ({"quant_method": "modelopt", **modelopt}, None, "scalar", "_scale"),
+        (None, {"quantization": modelopt}, "scalar", "_scale"),
+    ):
+        found = shutil.copytree(fixtures / "llama2", tmp_path / "small", dirs_exist_ok=True)
+        renames = {name: name.replace(".weight_scale", f".weight{renamed}") for name in low[way]}
+        tensors = {renames[name]: tensor for name, tensor in low[way].items()}
+        save(found / shards.SINGLE, tensors | inputs)
+        plain = shutil.copytree(fixtures / "llama2", tmp_path / "wide", dirs_exist_ok=True)
+        save_file(wide[way], plain / shards.SINGLE)
+        describe(found, quantization_config=given)
+        if file is not None:
+            (found / "hf_quant_config.json").write_text(json.dumps(file))
+        both = (jspec.models.load(folder, with_tokenizer=False) for folder in (found, plain))
+        equal(*(loaded.params for loaded in both))
+    (found / "hf_quant_config.json").unlink()
+    with pytest.raises(jspec.InputError, match=r"holds quantised weights \(.*_scale\)"):
+        jspec.models.load(found, with_tokenizer=False)
+    # Scales of a memory alone.
+    save(found / shards.SINGLE, wide[way] | dict([*inputs.items()][1:]))
+    again = jspec.models.load(found, with_tokenizer=False)
+    equal(again.params, jspec.models.load(plain, with_tokenizer=False).params)
+
+
 def test_scales_of_another_shape_are_refused(small):
     folder, _ = small
     describe(folder, quantization_config=FLOAT8 | {"weight_block_size": [8, 8]})
@@ -188,8 +253,14 @@ def test_scales_of_another_shape_are_refused(small):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"bits": 4}, "asks for quantised weights .* supported: 'mxfp4', and 'fp8' with"),
-        ({"quant_method": "fp8"}, r"asks for quantised weights \('fp8'\)"),
+        ({"bits": 4}, "asks for quantised weights .* supported: 'mxfp4', 'fp8', and"),
+        ({"quant_method": "gptq", "bits": 4}, r"asks for quantised weights \('gptq'\)"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, r"\('modelopt', 'NVFP4'\)"),
+        (
+            COMPRESSED | {"config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}}}},
+            r"\('compressed-tensors', 'float-quantized'\)",
+        ),
+        (COMPRESSED | {"format": "pack-quantized"}, r"\('compressed-tensors', 'pack-quantized'\)"),
         (FLOAT8 | {"fmt": "e5m2"}, "fmt = 'e5m2', which jspec does not implement"),
         (FLOAT8 | {"weight_block_size": [0, 8]}, r"weight_block_size = \[0, 8\]; it has to be two"),
         (FLOAT8 | {"weight_block_size": 8}, "weight_block_size = 8; it has to be a list of int"),

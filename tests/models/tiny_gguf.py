@@ -134,8 +134,11 @@ def convert(
     kind: Kind = Kind.F32,
     factors: np.ndarray | None = None,
     changes: Mapping[str, Any] | None = None,
+    long: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A checkpoint in Hugging Face layout as GGUF; `changes` are fields, None takes one away."""
+    """A checkpoint in Hugging Face layout as GGUF; `changes` are fields, None takes one away, and
+    `long` are LongRoPE's divisors by config.json's names.
+    """
     config = json.loads((folder / "config.json").read_text())
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])
     fields = {"general.architecture": name} | {
@@ -177,4 +180,7 @@ def convert(
             tensors[here] = np.stack([stack[expert] for expert in sorted(stack)])
     if factors is not None:
         tensors["rope_freqs.weight"] = factors
+    for there, divisors in (long or {}).items():
+        size = there.removesuffix("_factor")
+        tensors[f"rope_factors_{size}.weight"] = np.array(divisors, np.float32)
     return write(file, {k: v for k, v in fields.items() if v is not None}, tensors, kind)

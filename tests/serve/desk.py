@@ -30,7 +30,7 @@ def service(
         RequestParser(
             known,
             replace(BOUNDS, **(bounds or {})),
-            calls.parser_of(known.chat.template),
+            calls.parser_of(known.chat.with_tools),
             ServerLimits(form_seconds=60),  # a busy machine needs some to start the first process
         ),
         lambda deliver: Scheduler(device, deliver, **scheduling),

@@ -1,6 +1,7 @@
 """Calls of functions: read out of answers, whole and streamed, and asked for by a grammar."""
 
 import json
+from dataclasses import replace
 
 import fakes
 import pytest
@@ -235,3 +236,26 @@ def test_what_cannot_be_done_is_named():
             got = chat(client, **asked)
             assert got.status_code == 400, got.text
             assert got.json()["error"]["param"] == param
+
+
+def test_a_template_of_its_own_shows_tools_and_their_results():
+    """The default one need not know them."""
+    plain = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}"
+    plain += "{% endif %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    known = fakes.loaded(plain)
+    named = replace(known.chat, named={"tool_use": fakes.TAGGED})
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "a cat"}
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    asked = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        result,
+    ]
+    with service(Speaker(2), target=replace(known, chat=named)) as client:
+        client.device.text = ONE
+        for messages in (asked[:1], asked):
+            choice = chat(client, messages=messages).json()["choices"][0]
+            assert choice["finish_reason"] == "tool_calls"
+    with service(Speaker(2), target=known) as client:
+        got = chat(client, messages=asked[:1], tools=[tool("look")], tool_choice="auto")
+        assert (got.status_code, got.json()["error"]["param"]) == (400, "tools")

@@ -1,0 +1,42 @@
+"""The text part of models that read pictures and sounds too: its fields, and what is not read."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jspec._validate.errors import InputError
+from jspec.models.huggingface.config_json import Settings
+
+OTHERS = (
+    r"(.*\.rotary_emb\.inv_freq|(model\.)?(vision_tower|audio_tower|vision_embedder|embed_vision"
+    r"|embed_audio|multi_modal_projector)\..*)"
+)
+"""Tensors that are not read: those of pictures and of sounds."""
+
+INNER = "language_model."
+"""The name of the decoder within the model."""
+
+GEMMA3 = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216}
+GEMMA3 |= {"num_hidden_layers": 26, "num_attention_heads": 8}
+"""What absent fields of its text part mean: 4B's has six of its own."""
+
+
+def text(settings: Settings, model_type: str, usual: Mapping[str, Any]) -> Settings:
+    """The fields of the text model: all are its own, but whether head and table are tied.
+
+    Args:
+        settings: config.json of the whole.
+        model_type: of the text model.
+        usual: what absent fields mean.
+
+    Raises:
+        InputError: if the text model is of another kind.
+    """
+    own = settings.part("text_config")
+    if (kind := own.get("model_type", model_type)) != model_type:
+        raise InputError(
+            f"{own.source} has model_type = {kind!r:.60}, which jspec does not implement as the "
+            f"text part of {settings.get('model_type')!r:.60}; supported: {model_type!r}"
+        )
+    tied = settings.get("tie_word_embeddings", own.get("tie_word_embeddings"))
+    return replace(own, values={**usual, **own.values, "tie_word_embeddings": tied})
