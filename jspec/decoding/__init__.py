@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
@@ -22,6 +23,7 @@ from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.manual_axes import vary
 from jspec._xla.one_graph import Jitted
+from jspec.arrays.between_calls import between_calls
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start
 from jspec.round import (
@@ -140,18 +142,30 @@ def finish(
         drafter_params: its weights.
         max_new_tokens: of the call: the width of the result.
     """
-    state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
+    state = decode_rounds(model, params, state, drafter, drafter_params, _number(_ENDLESS))
+    outputs = state.out, processing.logprobs(state)
+    tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
+    known = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
     return Result(
-        tokens=state.out[:, :max_new_tokens],
+        tokens=tokens,
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,
-        drafter_state=state.drafter_state,
-        logprobs=jax.tree.map(
-            lambda values: values[:, :max_new_tokens], processing.logprobs(state)
-        ),
+        drafter_state=vary(known, state.lengths),
+        logprobs=logprobs,
         stop_bytes=processing.first(state, "stop_bytes"),
     )
+
+
+@partial(jax.jit, static_argnums=0)
+def _first(size: int, values: Array) -> Array:
+    """Returns the first places of each row; in a program, since an index is a transfer elsewhere."""
+    return values[:, :size]
+
+
+def _number(value: int) -> Array:
+    """Returns a number that is data of a program, sent to the device as `transfer_guard` asks."""
+    return jax.device_put(np.int32(value))
 
 
 def prefill(
@@ -332,7 +346,7 @@ def step(
         >>> state.lengths.tolist()
         [4]
     """
-    return decode_rounds(model, params, state, drafter, drafter_params, 1)
+    return decode_rounds(model, params, state, drafter, drafter_params, _number(1))
 
 
 @partial(

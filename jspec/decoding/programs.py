@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jspec._validate.arguments import check_integer
@@ -170,7 +171,7 @@ def compile_rounds(
     Raises:
         InputError: as in `step`.
     """
-    decode_rounds.lower(model, params, shapes, drafter, drafter_params, 1).compile()
+    decode_rounds.lower(model, params, shapes, drafter, drafter_params, jnp.int32(1)).compile()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:

@@ -83,7 +83,7 @@ class RecurrentLM:
         batch, count = tokens.shape
         depth = mask.sum(-1)
         # The parent of a node is its deepest ancestor; a root's is what is committed.
-        above = jnp.where(mask & ~jnp.eye(count, dtype=bool), depth[:, None], 0)
+        above = jnp.where(mask & ~jnp.eye(count, dtype=bool)[None], depth[:, None], 0)
         parent = jnp.where(depth > 1, above.argmax(-1), count)[..., None]
         gates, inputs = params["gates"][tokens], params["inputs"][tokens]
 
