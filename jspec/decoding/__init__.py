@@ -159,7 +159,7 @@ def finish(
 
 @partial(jax.jit, static_argnums=0)
 def _first(size: int, values: Array) -> Array:
-    """Returns the first places of each row; in a program, since an index is a transfer elsewhere."""
+    """Returns the first places of each row. An index outside of a program is a transfer."""
     return values[:, :size]
 
 

@@ -28,6 +28,7 @@ __all__ = ["check_outlives", "empty", "load", "merge", "save"]
 
 _FORMAT = "jspec memory 2"
 
+
 def empty(drafter: Drafter, rows: int = 1) -> PyTree:
     """Returns the memory of a drafter that has learnt nothing: the first `drafter_state` of a loop.
 
