@@ -235,6 +235,10 @@ def prefill(
         model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
         ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
+    if sampling is None and key is not None:
+        from jspec.round.greedy_keys import without_unread
+
+        call = without_unread(call, drafter, drafter_params)
     asked = processing.several(processors)
     members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
     return begin(model, params, call, members, drafter, drafter_params, drafter_state, earlier)

@@ -81,7 +81,7 @@ def _check_fork(
         )
     count = len(array)
     taken = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
-    if sampling is not None and key is None:
+    if sampling is not None and key is None and (sampling.temperature != 0).any():
         raise InputError(
             "the state's rows are sampled and key is None, so that copies would draw the same; "
             "pass key=jax.random.key(0)"

@@ -155,8 +155,8 @@ def prepare(
     why = "max_new_tokens; raise it or lower the limits"
     most_new = max_new_tokens if limits.new_tokens is None else limits.new_tokens
     allowed = integers(most_new, batch, "limits", 0, max_new_tokens, why)
-    if sampling is not None and key is None:
-        raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
+    sampling = samplings.by_row(sampling, batch)
+    key = samplings.key_of(sampling, key)
 
     tokens = tokens.astype(np.int32)
     if earlier is not None:
@@ -186,7 +186,7 @@ def prepare(
         stop_tokens=None
         if limits.stop_token_ids is None
         else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
-        sampling=samplings.by_row(sampling, batch),
+        sampling=sampling,
         key=seeds.to_key(key),
         ids=integers(
             np.arange(batch) if ids is None else ids,
@@ -275,8 +275,8 @@ def _size(value: int, most: int) -> int:
         size = -1
     if not 1 <= size <= most:
         raise InputError(
-            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}, what "
-            "the model's context holds"
+            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}: "
+            "the model's context, which holds the prompt too"
         )
     return size
 
