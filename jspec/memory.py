@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int, Num
 
+from jspec import _struct as struct
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
 
 

@@ -4,9 +4,9 @@
 
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree, Verdict
 
 

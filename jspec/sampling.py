@@ -58,7 +58,7 @@ def key_of(sampling: Sampling | None, key: jax.Array | int | None) -> jax.Array 
     if sampling is None or key is not None:
         return key
     temperature = known_values(sampling.temperature)
-    if temperature is None or (temperature != 0).any():
+    if temperature is None or temperature.any():
         raise InputError(
             "sampling needs a key and key is None; pass key=jax.random.key(0), or temperature=0, "
             "which is greedy"

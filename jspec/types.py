@@ -29,9 +29,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
+
+from jspec import _struct as struct
 
 PyTree = Any
 HostOrDevice = Array | np.ndarray

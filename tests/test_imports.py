@@ -13,7 +13,9 @@ ROOT = Path(jspec.__file__).parent
 
 # Packages, layer by layer: each imports only packages of the lines above its own.
 LAYERS = [
-    {"types", "_validate"},
+    {"_validate"},
+    {"_struct"},
+    {"types"},
     {"_xla"},
     {"arrays"},
     {"memory"},

@@ -21,6 +21,11 @@ def to_array(value: Any, name: str, fix: str = "") -> Any:
     if it is none.
     """
     if isinstance(value, jax.Array):
+        if not all(isinstance(size, int) for size in value.shape):
+            raise InputError(
+                f"{name} has the symbolic shape {value.shape}; pass an array of known sizes: each "
+                "of them is a program of its own, so export one for each"
+            )
         return value
     try:
         array = np.asarray(value)
@@ -39,7 +44,7 @@ def known_values(array: Any) -> np.ndarray | None:
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return None
-    return np.asarray(array)
+    return np.asarray(jax.device_get(array))  # asked for, as `transfer_guard` wants it
 
 
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:

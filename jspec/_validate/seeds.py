@@ -46,6 +46,11 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     return made
 
 
+def any_key() -> jax.Array:
+    """Returns a key for draws that no token depends on."""
+    return jax.random.key(0, impl=_GENERATOR)
+
+
 def _traced_seed(seed: Int[Array, ""]) -> jax.Array:
     """The key that `to_key` makes of a seed's value, where that is not known."""
     low = seed.astype(jnp.uint32)

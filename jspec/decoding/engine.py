@@ -19,10 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
+from jspec import _struct as struct
 from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer

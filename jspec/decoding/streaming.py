@@ -5,9 +5,9 @@ from functools import partial
 
 import jax
 import numpy as np
-from flax import struct
 from jax.typing import ArrayLike
 
+from jspec import _struct as struct
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter

@@ -42,7 +42,7 @@ def _reads_key(
         return jax.tree.leaves(drafter.draft(params, state, frame))
 
     program = jax.make_jaxpr(draft)(
-        jax.eval_shape(lambda: jax.random.split(seeds.to_key(0), batch)),
+        jax.eval_shape(lambda: jax.random.split(seeds.any_key(), batch)),
         jax.tree.unflatten(structure, leaves),
         jax.eval_shape(lambda: drafter.init(batch, capacity, None)),
         rows,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec.types import Output, PyTree
 

@@ -6,9 +6,9 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec import _struct as struct
 from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.errors import InputError
@@ -258,7 +258,7 @@ def _noise(frame: Frame, level: Int[Array, ""] | int, shape: tuple[int, ...]) ->
     """The drafter's own Gumbels [B, *shape], others at each level of each round."""
     keys = frame.keys
     if keys is None:  # greedy: whatever is drawn, the tokens are the same
-        keys = samplings.row_keys(seeds.to_key(0), jnp.arange(len(frame.root)))
+        keys = samplings.row_keys(seeds.any_key(), jnp.arange(len(frame.root)))
     keys = samplings.fork(keys, frame.positions, _CHILDREN)
 
     def draw(key):

@@ -11,9 +11,9 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError

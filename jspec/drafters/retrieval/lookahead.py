@@ -16,9 +16,9 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer

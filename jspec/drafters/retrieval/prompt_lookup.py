@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Int
 
+from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Integer, Number
 from jspec._validate.options import check_fields

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.protocols import LogitsProcessor
