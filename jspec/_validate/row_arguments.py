@@ -38,6 +38,40 @@ def to_array(value: Any, name: str, fix: str = "") -> Any:
     return array
 
 
+def of_ragged(prompt: Any, lengths: Any) -> tuple[Any, Any]:
+    """Returns prompts in lists of unequal length as one array, padded on the right, with their
+    lengths; anything else as it was given.
+
+    Raises:
+        InputError: if such lists came with lengths of their own, or hold something else than ids.
+
+    Example:
+        >>> [array.tolist() for array in of_ragged([[5, 6, 7], [8]], None)]
+        [[[5, 6, 7], [8, 0, 0]], [3, 1]]
+    """
+    if isinstance(prompt, np.ndarray) and prompt.dtype.kind == "O" and prompt.ndim == 1:
+        prompt = list(prompt)
+    if not isinstance(prompt, list | tuple):
+        return prompt, lengths
+    if len({len(row) if hasattr(row, "__len__") else -1 for row in prompt}) < 2:
+        return prompt, lengths
+    rows = [to_array(row, f"prompt[{place}]") for place, row in enumerate(prompt)]
+    for place, row in enumerate(rows):
+        if row.ndim != 1 or not (row.size == 0 or jnp.issubdtype(row.dtype, jnp.integer)):
+            raise InputError(
+                f"prompt[{place}] is {prompt[place]!r:.80}; pass a list of token ids for each row"
+            )
+    sizes = np.array([len(row) for row in rows], np.int32)
+    if lengths is not None:
+        raise InputError(
+            f"prompt has rows of {sizes.tolist()} tokens and lengths is {lengths!r:.80}; leave "
+            "lengths out, which rows of unequal length have themselves"
+        )
+    library = jnp if any(isinstance(row, Tracer) for row in rows) else np
+    wide = [library.pad(row, (0, max(sizes) - len(row))) for row in rows]
+    return library.stack([row.astype(np.int32) for row in wide]), sizes
+
+
 def known_values(array: Any) -> np.ndarray | None:
     """The values, or None while they are traced or lie on other hosts."""
     if isinstance(array, Tracer):

@@ -57,7 +57,7 @@ _ENDLESS = 2**31 - 1
 def decode(
     model: CausalLM,
     params: PyTree,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
@@ -81,8 +81,8 @@ def decode(
     Args:
         model: the target; static.
         params: its weights.
-        prompt: [B, T] token ids, padded on the right.
-        lengths: [B] tokens per row; None: every row is full.
+        prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
+        lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static. The default drafts nothing.
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
@@ -171,7 +171,7 @@ def _number(value: int) -> Array:
 def prefill(
     model: CausalLM,
     params: PyTree,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),

@@ -1,7 +1,8 @@
 """Streaming: `decode` round by round, for those who want the tokens as they come."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -34,7 +35,7 @@ class Chunk:
 def stream(
     model: CausalLM,
     params: PyTree,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
@@ -48,8 +49,8 @@ def stream(
     Args:
         model: the target; static.
         params: its weights.
-        prompt: [B, T] token ids, padded on the right.
-        lengths: [B] tokens per row; None: every row is full.
+        prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
+        lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
         request: all else as in `decode`.

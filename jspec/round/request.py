@@ -15,7 +15,14 @@ from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.arguments import check_integer, takes
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import end_tokens, integers, known_values, library_of, to_array
+from jspec._validate.row_arguments import (
+    end_tokens,
+    integers,
+    known_values,
+    library_of,
+    of_ragged,
+    to_array,
+)
 from jspec._xla import backend
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import Limits, PyTree, Sampling, State
@@ -110,7 +117,7 @@ def check_earlier(drafter_state: PyTree) -> None:
 
 def prepare(
     model: CausalLM,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None,
     max_new_tokens: int,
     *,
@@ -130,7 +137,8 @@ def prepare(
         InputError: in one sentence, with the value, the bound and the fix.
     """
     limits = limits if isinstance(limits, Limits) else Limits(limits)
-    tokens = to_array(prompt, "prompt", ": shorter rows padded on the right, lengths= beside them")
+    prompt, lengths = of_ragged(prompt, lengths)
+    tokens = to_array(prompt, "prompt", ": a list of token ids for each row")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
             f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
