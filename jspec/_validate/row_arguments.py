@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jspec._validate.errors import InputError
@@ -81,9 +82,41 @@ def known_values(array: Any) -> np.ndarray | None:
     return np.asarray(jax.device_get(array))  # asked for, as `transfer_guard` wants it
 
 
+def on_host(array: Any) -> Any:
+    """Returns the array of NumPy where its values are known, so that its size compiles nothing."""
+    known = known_values(array)
+    return array if known is None else known
+
+
+def can_move(array: Any) -> bool:
+    """Returns whether this is an array of JAX whose whole rows can come here and go back."""
+    if not isinstance(array, jax.Array) or known_values(array) is None:
+        return False
+    return array.sharding.shard_shape(array.shape)[1:] == array.shape[1:]
+
+
+def placed(arrays: Any, like: Any) -> Any:
+    """Returns arrays of NumPy on the devices of an array of JAX, sent as `transfer_guard` asks.
+
+    Args:
+        arrays: a pytree; those of JAX stay where they are.
+        like: on these devices; where it may move, these may too. Another one moves nothing.
+    """
+    if not isinstance(like, jax.Array) or known_values(like) is None:
+        return arrays
+    place: Any = like.sharding if like.committed else None
+    if isinstance(place, NamedSharding):
+        place = NamedSharding(place.mesh, PartitionSpec())
+
+    def put(leaf: Any) -> Any:
+        return jax.device_put(leaf, place) if isinstance(leaf, np.ndarray) else leaf
+
+    return jax.tree.map(put, arrays)
+
+
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
     """The array [B] of `value`; a number counts for every row. InputError for another shape."""
-    array = to_array(value, name)
+    array = on_host(to_array(value, name))
     if array.shape not in ((), (batch,)):
         raise InputError(
             f"{name} has shape {array.shape}; pass one number or one per row, shape ({batch},)"
@@ -135,7 +168,7 @@ def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
     Raises:
         InputError: if these are no integers, of another shape, or known to be no tokens.
     """
-    array = to_array(np.zeros(0, np.int32) if tokens is None else tokens, name)
+    array = on_host(to_array(np.zeros(0, np.int32) if tokens is None else tokens, name))
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
     if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):

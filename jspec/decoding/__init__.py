@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Int
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import placed
 from jspec._xla import mesh_axes
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
@@ -241,6 +242,7 @@ def prefill(
         call = without_unread(call, drafter, drafter_params)
     asked = processing.several(processors)
     members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
+    members = placed(members, call.arrays.prompt)
     return begin(model, params, call, members, drafter, drafter_params, drafter_state, earlier)
 
 

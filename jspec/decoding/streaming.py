@@ -13,7 +13,7 @@ from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.round.processing import certain, logprobs
-from jspec.types import Logprobs, PyTree, State
+from jspec.types import Logprobs, PyTree, State, Status
 
 
 @struct.dataclass
@@ -85,7 +85,7 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
     """
     seen = jax.device_get(state.lengths)
     confirmed: list[list[bool]] = [[] for _ in seen]
-    while not jax.device_get(state.done).all():
+    while (jax.device_get(state.status) == Status.RUNNING).any():
         state = advance(state)
         # What may yet turn out to be of a stop string waits for the next rounds.
         out, lengths, ends = jax.device_get((state.out, state.lengths, certain(state)))

@@ -16,11 +16,14 @@ from jspec._validate import seeds
 from jspec._validate.arguments import check_integer, takes
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import (
+    can_move,
     end_tokens,
     integers,
     known_values,
     library_of,
     of_ragged,
+    on_host,
+    placed,
     to_array,
 )
 from jspec._xla import backend
@@ -145,6 +148,9 @@ def prepare(
             "at least one row and one token, padded on the right"
         )
     batch, padded = tokens.shape
+    # What lies on a device is checked and padded here, and goes back to where it was.
+    given, moved = tokens, can_move(tokens)
+    tokens = on_host(given) if moved else given
     context = model.context
     most = 2**31 - 1 - padded if context is None else context
     max_new_tokens = _size(max_new_tokens, most)
@@ -157,8 +163,8 @@ def prepare(
 
         continuation.check_kept(model, earlier, batch, capacity)
         least, why = 0, "a row is given no more tokens than the prompt and the context hold"
-    given = padded if lengths is None else lengths
-    counts = integers(given, batch, "lengths", least, longest, why)
+    every = padded if lengths is None else lengths
+    counts = integers(every, batch, "lengths", least, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
     why = "max_new_tokens; raise it or lower the limits"
     most_new = max_new_tokens if limits.new_tokens is None else limits.new_tokens
@@ -210,7 +216,10 @@ def prepare(
             limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
         ),
     )
-    return Prepared(arrays, size, capacity, chunk)
+    if moved:
+        place = given.sharding if given.committed else None
+        arrays = arrays._replace(prompt=jax.device_put(tokens, place))
+    return Prepared(placed(arrays, arrays.prompt), size, capacity, chunk)
 
 
 def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
