@@ -41,14 +41,16 @@ from jspec.round import (
 from jspec.round.request import (
     Prepared,
     PreparedArrays,
+    check_alive,
     check_context,
     check_drafter,
     check_earlier,
     check_model,
+    check_weights,
     prepare,
 )
-from jspec.round.widths import at_chosen_width, widths_of
-from jspec.tree.sanitize import check_state
+from jspec.round.same_drafter import check_same_memory, check_same_trees
+from jspec.round.widths import at_chosen_width
 from jspec.types import Limits, PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.verify.choice import takes_parts, verifier_of
 
@@ -222,6 +224,7 @@ def prefill(
     """
     check_drafter(drafter)
     check_model(model, params)
+    check_weights("drafter_params", drafter_params)
     check_earlier(drafter_state)
     if earlier is not None and drafter_state is not None:
         raise InputError(
@@ -338,7 +341,7 @@ def step(
         drafter_params: its weights.
 
     Raises:
-        InputError: if the state was made for another drafter.
+        InputError: if the state was made for another drafter, or was donated before.
 
     Returns:
         The state after the round.
@@ -352,6 +355,7 @@ def step(
         >>> state.lengths.tolist()
         [4]
     """
+    check_alive(state)
     return decode_rounds(model, params, state, drafter, drafter_params, _number(1))
 
 
@@ -450,7 +454,7 @@ def _round(
 ) -> State:
     """Runs one round: draft, score, verify, commit."""
     tree, aux = drafter.draft(drafter_params, state.drafter_state, frame(state))
-    _check_same_trees(tree, state)
+    check_same_trees(tree, state)
 
     def sanitized(tree: Tree, state: State) -> Tree:
         now = frame(state)
@@ -468,32 +472,3 @@ def _round(
         return replace(state, memory=memory, drafter_state=learnt)
 
     return at_chosen_width(verify, sanitized, tree, state, aux)
-
-
-def check_same_memory(drafter: Drafter, state: State) -> None:
-    """Raises InputError if the state holds the memory of another drafter."""
-    batch, capacity = len(state.root), state.capacity
-    empty = jax.eval_shape(lambda: drafter.init(batch, capacity, None))
-    name = type(drafter).__name__
-    try:
-        check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)
-    except InputError as error:
-        raise InputError(
-            f"the state holds the memory of another drafter than this {name}, or of one of other "
-            "sizes; pass the drafter that prefill was given"
-        ) from error
-
-
-def _check_same_trees(tree: Tree, state: State) -> None:
-    """Raises InputError if the state's statistics are of trees of another depth or width."""
-    if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
-        raise InputError(
-            f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
-            "step with the drafter that prefill was given"
-        )
-    # A part of the widths will do: its rounds have their places in the statistics.
-    if not set(widths_of(tree)) <= set(widths := state.stats.widths):
-        raise InputError(
-            f"the state was made for rounds of {widths} drafted nodes and this drafter's have "
-            f"{widths_of(tree)}; step with the drafter that prefill was given"
-        )

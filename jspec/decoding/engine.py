@@ -36,7 +36,7 @@ from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor
 from jspec.round import processing
 from jspec.round.continuation import text_as_returned
-from jspec.round.request import Prepared, check_drafter, check_model, prepare
+from jspec.round.request import Prepared, check_alive, check_drafter, check_model, prepare
 from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
 from jspec.verify.choice import takes_parts
 
@@ -278,6 +278,7 @@ class Engine:
             InputError: if `rounds` is no number of rounds, or the state is of another drafter.
         """
         check_integer("rounds", rounds, 1, None)
+        check_alive(state)
         return _step(
             self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends
         )

@@ -17,10 +17,10 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers, known_values, to_array
 from jspec._xla.explicit_axes import automatic
 from jspec.arrays import memory_rows as memories
-from jspec.decoding import check_same_memory
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import Drafter, LogitsProcessor, Start
 from jspec.round.request import PreparedArrays
+from jspec.round.same_drafter import check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jspec import _struct as struct
+from jspec._validate.errors import InputError
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
@@ -72,6 +74,11 @@ def stream(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
     )
 
+    if isinstance(state.root, Tracer):
+        raise InputError(
+            "stream was called inside a program, and gives tokens to the host; call it outside of "
+            "jit, or call jspec.decode"
+        )
     advance = partial(step, model, params, drafter=drafter, drafter_params=drafter_params)
     return chunks(state, advance)
 

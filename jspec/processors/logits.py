@@ -428,7 +428,7 @@ def _check_bias(bias: Any) -> None:
     if not isinstance(bias, Mapping):
         raise InputError(f"logit_bias is {bias!r:.80}; pass a mapping of token ids to numbers")
     for token, value in bias.items():
-        check_number(f"logit_bias of token {token}", value, -1e6, 1e6, "far is never or always")
+        check_number(f"logit_bias of token {token}", value, -1e6, 1e6, "or use banned_tokens")
 
 
 def _token(name: str, token: Any, vocab_size: int) -> int:

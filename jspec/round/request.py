@@ -1,6 +1,7 @@
 """The edge: arguments in, checked arrays out. Everything wrong is said here, before tracing."""
 
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -76,25 +77,60 @@ def check_model(model: CausalLM, params: PyTree) -> None:
         without = f", which has no {missing[0]}" if missing else ""
         raise InputError(
             f"model is {model!r:.80}{without}; pass a model such as the first of "
-            "jspec.models.load(..), or an object with what jspec.CausalLM lists"
+            "jspec.models.load(..), jspec.models.from_nnx(..) of an NNX module, "
+            "jspec.models.FunctionModel of a function, or an object with what jspec.CausalLM lists"
         )
     _check_static("model", model)
     if params is None:
         raise InputError(
             "params is None; pass the model's weights, or () for a model that has none"
         )
+    check_weights("params", params)
+
+
+_FUNCTIONS = {
+    "init": ("batch", "capacity", "earlier"),
+    "prefill": ("params", "state", "chunk"),
+    "draft": ("params", "state", "frame"),
+    "update": ("params", "state", "aux", "feedback"),
+}
+"""A drafter's functions and what they take."""
 
 
 def check_drafter(drafter: Drafter) -> None:
     """Raises InputError unless this is a drafter."""
-    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+    functions = {name: getattr(drafter, name, None) for name in _FUNCTIONS}
+    if isinstance(drafter, type) or not any(map(callable, functions.values())):
         raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
-    if not takes(drafter.update, 4):
-        raise InputError(
-            f"drafter is {drafter!r:.80}, whose update does not take (params, state, aux, "
-            "feedback); see jspec.Drafter"
-        )
+    for name, function in functions.items():
+        arguments = _FUNCTIONS[name]
+        listed = f"({', '.join(arguments)}); see jspec.Drafter"
+        if not callable(function):
+            raise InputError(f"drafter is {drafter!r:.80}, which has no {name}{listed}")
+        if not takes(function, len(arguments)):
+            raise InputError(f"drafter is {drafter!r:.80}, whose {name} does not take {listed}")
     _check_static("drafter", drafter)
+
+
+def check_weights(name: str, weights: PyTree) -> None:
+    """Raises InputError unless these are arrays and numbers in a pytree."""
+    for leaf in jax.tree.leaves(weights):
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+            continue
+        inner = "its .params" if hasattr(leaf, "params") else "arrays in a pytree"
+        raise InputError(
+            f"{name} holds a {type(leaf).__name__}, which is not an array; pass {inner}"
+        )
+
+
+def check_alive(state: State) -> None:
+    """Raises InputError if a call before was given the state, and donated its arrays."""
+    leaves = (leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
+    if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
+        raise InputError(
+            "the state was given away to a call before, which donates it; pass what that call "
+            "returned, or give such calls a copy of jspec.fork"
+        )
 
 
 def _check_static(name: str, value: Any) -> None:
@@ -106,6 +142,12 @@ def _check_static(name: str, value: Any) -> None:
             f"{name} is {value!r:.80}, which cannot be hashed ({error}); it is a static argument: "
             "make it a frozen dataclass of hashable fields, and pass arrays as params"
         ) from error
+    if type(value).__eq__ is object.__eq__:
+        warnings.warn(
+            f"{name} is a {type(value).__name__}, which is equal to itself alone, so that each new "
+            "instance compiles its programs anew; make it a frozen dataclass",
+            stacklevel=4,
+        )
 
 
 def check_earlier(drafter_state: PyTree) -> None:

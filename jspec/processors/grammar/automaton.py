@@ -417,7 +417,7 @@ def _check_capacity(capacity: Capacity, num_states: int, num_classes: int) -> No
         if need > most:
             raise InputError(
                 f"the automaton has {need} {what} and a row has room for {most}; make it smaller, "
-                f"or use Capacity({what}={need})"
+                f"or use {type(capacity).__name__}({what}={need})"
             )
 
 
