@@ -88,6 +88,12 @@ def on_host(array: Any) -> Any:
     return array if known is None else known
 
 
+def shares_noise(tokens: Any, key: Any) -> bool:
+    """Returns whether `jax.vmap` maps over prompts and not over keys."""
+    mapped = "BatchTracer"  # which JAX has under no public name
+    return type(tokens).__name__ == mapped and type(key).__name__ != mapped
+
+
 def can_move(array: Any) -> bool:
     """Returns whether this is an array of JAX whose whole rows can come here and go back."""
     if not isinstance(array, jax.Array) or known_values(array) is None:

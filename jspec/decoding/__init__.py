@@ -94,11 +94,11 @@ def decode(
         limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens. Or a
             `jspec.Limits`, which has drafted tokens and stop tokens too.
         sampling: None is greedy.
-        key: a random key or a seed; needed for sampling. Not consumed: the token at a position
-            depends on (key, row id, position) and the model alone, so the same key gives the
-            same tokens, with every drafter under the default rule.
-        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or `pmap`
-            pass the global ids.
+        key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
+            at a position depends on (key, row id, position) and the model alone, so the same key
+            gives the same tokens, with every drafter under the default rule.
+        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap` or
+            `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
             record log-probabilities; a grammar of `jspec.grammar`; `jspec.stop_strings`. A list
@@ -106,6 +106,8 @@ def decode(
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
+            Values that a caller's `jit` traces are not known: limits and settings are clamped, and
+            a token beyond the vocabulary is the caller's mistake.
 
     Returns:
         Tokens, lengths and status of every row, statistics, and the drafter's memory.

@@ -57,9 +57,9 @@ def warmup(
 
     One for each number of rows and capacity bucket (128, 256, 512, ..), by calls whose limits are
     0. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`, and how
-    many end tokens a row has, is part of a program; their values are not. So is `max_new_tokens`:
-    shorter outputs are asked for by `limits`. Prompts are lists or NumPy arrays; arrays on the
-    device are padded there, by a small program for each width.
+    many end tokens a row has, is part of a program; their values are not. Outputs are cut to
+    `max_new_tokens` by a small program for each value of it, which `limits` does not have. Prompts
+    are lists, or arrays of NumPy or on the device, of any width.
 
     Args:
         model: the target; static.

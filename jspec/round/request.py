@@ -25,6 +25,7 @@ from jspec._validate.row_arguments import (
     of_ragged,
     on_host,
     placed,
+    shares_noise,
     to_array,
 )
 from jspec._xla import backend
@@ -213,6 +214,13 @@ def prepare(
     allowed = integers(most_new, batch, "limits", 0, max_new_tokens, why)
     sampling = samplings.by_row(sampling, batch)
     key = samplings.key_of(sampling, key)
+
+    if ids is None and sampling is not None and shares_noise(tokens, key):
+        warnings.warn(
+            "decode was mapped by jax.vmap without ids, so that all calls draw the same noise, and "
+            "equal prompts write equal texts; pass ids=, one for each row of all calls",
+            stacklevel=4,
+        )
 
     tokens = tokens.astype(np.int32)
     if earlier is not None:

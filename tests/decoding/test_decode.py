@@ -405,7 +405,7 @@ REFUSED = [
     (dict(params=Weighty()), "params holds a Weighty, .*; pass its .params"),
     (
         dict(drafter_params=jspec.PromptLookup()),
-        "drafter_params holds a PromptLookup, .*; pass arrays",
+        "drafter_params holds a PromptLookup,",
     ),
     (dict(drafter=NoUpdate()), r"has no update\(params, state, aux, feedback\); see jspec.Drafter"),
     (dict(drafter=TwoArguments()), r"whose init does not take \(batch, capacity, earlier\)"),

@@ -7,7 +7,7 @@ the places among them that vote, `depth` the levels of the tree.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Annotated, Any
@@ -112,6 +112,7 @@ class Suffix:
     """
 
     num_speculative_tokens: Annotated[int, COUNT] = 16
+    _: KW_ONLY
     max_depth: Annotated[int, Integer(1, _MOST)] = 24
     min_match: Annotated[int, Integer(1)] = 1
     max_match: Annotated[int, Integer(1, _MOST)] = 16
