@@ -43,23 +43,26 @@ from jspec.verify.choice import takes_parts
 
 @struct.dataclass
 class StepOutput:
-    """What a step brought: all that a server reads of it.
+    """What `Engine.generate` brought: all that a server reads of it.
 
     E: most tokens that a row can have got.
+
+    Attributes:
+        tokens: The tokens of each row since the step before; entries at or beyond `counts` are 0.
+            What may yet turn out to be of a stop string comes later, or never.
+        counts: The number of these tokens.
+        status: A `Status` per row.
+        stats: Of each row since it was inserted.
+        logprobs: Of these tokens, [B, E]; None if they are not kept.
+        stop_bytes: As in `Result`; None if there is no room for stop strings.
     """
 
     tokens: Int[Array, "B E"]
-    """The tokens of each row since the step before; entries at or beyond `counts` are 0. What may
-    yet turn out to be of a stop string comes later, or never."""
     counts: Int[Array, " B"]
     status: Int[Array, " B"]
-    """A `Status` per row."""
     stats: Stats
-    """Of each row since it was inserted."""
     logprobs: Logprobs | None
-    """Of these tokens, [B, E]; None if they are not kept."""
     stop_bytes: Int[Array, " B"] | None
-    """As in `Result`; None if there is no room for stop strings."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,18 +20,23 @@ from jspec.types import Logprobs, PyTree, State, Status
 
 @struct.dataclass
 class Chunk:
-    """The tokens of one round, on the host, as `stream` yields them."""
+    """The tokens of one round, on the host, as `stream` yields them.
+
+    Attributes:
+        tokens: The round's tokens of each row, without those that may yet be of a stop string: they
+            come in a later chunk, or never.
+        drafted: True for a draft that the target confirmed. False for the round's last token, the
+            target's own draw; if an end token or a limit cut the round, it may have been drafted
+            too.
+        state: The state after the round; asking for the next chunk donates it.
+        logprobs: The log-probabilities of these tokens, [B, most tokens of a row]; None if not
+            asked for.
+    """
 
     tokens: list[list[int]]
-    """The round's tokens of each row, without those that may yet be of a stop string: they come in
-    a later chunk, or never."""
     drafted: list[list[bool]]
-    """True for a draft that the target confirmed. False for the round's last token, the target's
-    own draw; if an end token or a limit cut the round, it may have been drafted too."""
     state: State
-    """The state after the round; asking for the next chunk donates it."""
     logprobs: Logprobs | None = None
-    """The log-probabilities of these tokens, [B, most tokens of a row]; None if not asked for."""
 
 
 def stream(
