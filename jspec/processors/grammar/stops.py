@@ -127,7 +127,7 @@ def stop_strings(
 
     Example:
         >>> made = stop_strings(["bc"], [b"a", b"b", b"c", b"ab"])
-        >>> made.strings, made.held.max()
+        >>> made.strings, int(made.held.max())
         (('bc',), 2)
     """
     listed = [strings] if isinstance(strings, str) else list(strings)
