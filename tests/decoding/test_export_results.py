@@ -13,9 +13,7 @@ PROMPT = np.array([[1, 2, 3]], np.int32)
 
 
 def test_a_result_with_a_drafters_state_is_read_again():
-    drafter = jspec.merge(
-        jspec.Suffix(3, capacity=16, max_match=3), jspec.PromptLookup(max_match=2)
-    )
+    drafter = jspec.Suffix(2, capacity=16, max_match=2, max_depth=2)
 
     def call(params, prompt, sampling, known):
         return jspec.decode(
