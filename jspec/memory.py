@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int, Num
 
+from jspec import _struct as struct
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
 
 
@@ -108,11 +108,11 @@ class TreeKV:
     values: tuple[Num[Array, "B _ M D"] | Any, ...]
 
     def concat(self, later: "TreeKV") -> "TreeKV":
-        """These nodes, followed by later ones."""
+        """Returns these M nodes, followed by N later ones: arrays of M + N."""
         return jax.tree.map(lambda *both: jnp.concatenate(both, axis=2), self, later)
 
     def padded(self, size: int) -> "TreeKV":
-        """These nodes, with room for `size` in all."""
+        """Returns these nodes, with room for `size` in all: what is in the room is never read."""
 
         def pad(x: Array) -> Array:
             return jnp.pad(x, ((0, 0), (0, 0), (0, size - x.shape[2]), (0, 0)))
@@ -120,7 +120,7 @@ class TreeKV:
         return jax.tree.map(pad, self)
 
     def put(self, later: "TreeKV", at: Int[Array, ""] | int) -> "TreeKV":
-        """These nodes, with later ones in the room from node `at` on."""
+        """Returns these nodes, with N later ones in the room from node `at` on: the same shapes."""
 
         def write(old: Array, new: Array) -> Array:
             # A tree of one level scores nothing below the root and has no room. Its loop still

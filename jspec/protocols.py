@@ -4,9 +4,9 @@
 
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree, Verdict
 
 
@@ -59,8 +59,9 @@ class CausalLM(Protocol):
         own; `commit` takes the accepted ones of it.
 
         `nodes` is for draft models, which score a tree level by level: `Output.tentative` of the
-        earlier levels, M nodes; None is M = 0. It then has methods `concat`, `padded` and `put` as
-        `jspec.TreeKV` has. A model that only serves as a target may leave the argument out.
+        earlier levels, M nodes; None is M = 0. What is tentative then has methods `concat`,
+        `padded` and `put` as `jspec.TreeKV` has. A model that only serves as a target may leave
+        the argument out.
         """
         ...
 
@@ -122,7 +123,8 @@ class Drafter(Protocol):
         Args:
             batch: rows.
             capacity: most tokens a row will hold, prompt included.
-            earlier: the state that an earlier call returned (hot start), or None.
+            earlier: the state that an earlier call returned (hot start), or None. Its leaves that
+                grow with `capacity` are new ones of a few tokens: nothing survives in them.
 
         Raises:
             ValueError: if the earlier state does not fit this drafter.

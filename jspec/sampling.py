@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import integers, reals
+from jspec._validate.row_arguments import integers, known_values, reals
 from jspec._xla.manual_axes import vary
 from jspec.types import Sampling
 
@@ -39,6 +39,31 @@ def by_row(sampling: Sampling | None, batch: int) -> Sampling | None:
         top_p=reals(sampling.top_p, batch, "top_p", 1e-6, 1, f"1 {off}"),
         min_p=reals(sampling.min_p, batch, "min_p", 0, 1, f"0 {off}"),
     )
+
+
+def key_of(sampling: Sampling | None, key: jax.Array | int | None) -> jax.Array | int | None:
+    """Returns the key of a call: that given, and any where all rows are known to be greedy.
+
+    Args:
+        sampling: of the call.
+        key: as it was given.
+
+    Raises:
+        InputError: if a row draws, or may draw, and there is no key.
+
+    Example:
+        >>> key_of(Sampling(temperature=0.0), None)
+        0
+    """
+    if sampling is None or key is not None:
+        return key
+    temperature = known_values(sampling.temperature)
+    if temperature is None or temperature.any():
+        raise InputError(
+            "sampling needs a key and key is None; pass key=jax.random.key(0), or temperature=0, "
+            "which is greedy"
+        )
+    return 0
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:

@@ -29,9 +29,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
+
+from jspec import _struct as struct
 
 PyTree = Any
 HostOrDevice = Array | np.ndarray
@@ -212,7 +213,7 @@ class Frame:
     keys: jax.Array | None
     """The random keys [B], one a row. `sampling.gumbel(keys, positions, V)` is the noise that
     decides the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
-    None if the call was given no key."""
+    None if the call was given no key, or is greedy and no draft reads it."""
     sampling: Sampling | None
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
@@ -435,29 +436,34 @@ class Request:
 
 @struct.dataclass
 class State:
-    """The state of a generation between two rounds."""
+    """The state of a generation between two rounds.
+
+    Attributes:
+        memory: The model's memory of the committed tokens, see `jspec.CausalLM`.
+        positions: Position of the root of each row, which is the number of committed tokens.
+        root: Last emitted token (at first the last of the prompt).
+        out: Emitted tokens; entries at or beyond `lengths` are 0.
+        lengths: The number of emitted tokens per row.
+        status: A `Status` per row.
+        drafter_state: The drafter's memory.
+        stats: The statistics of the rounds.
+        request: The arguments of the call.
+        capacity: S, the most tokens that a row's memory holds; static.
+        processors: The processors of the call, in order: each a `jspec.protocols.LogitsProcessor`,
+            with its own state.
+    """
 
     memory: PyTree
-    """The model's memory of the committed tokens, see `jspec.CausalLM`."""
     positions: Int[Array, " B"]
-    """Position of the root of each row, which is the number of committed tokens."""
     root: Int[Array, " B"]
-    """Last emitted token (at first the last of the prompt)."""
     out: Int[Array, "B T"]
-    """Emitted tokens; entries at or beyond `lengths` are 0."""
     lengths: Int[Array, " B"]
-    """The number of emitted tokens per row."""
     status: Int[Array, " B"]
-    """A `Status` per row."""
     drafter_state: PyTree
-    """The drafter's memory."""
     stats: Stats
     request: Request
     capacity: int = struct.field(pytree_node=False)
-    """S, the most tokens that a row's memory holds; static."""
     processors: tuple[PyTree, ...] = ()
-    """The processors of the call, in order: each a `jspec.protocols.LogitsProcessor`, with its own
-    state."""
 
     @property
     def done(self) -> Bool[Array, " B"]:
@@ -466,17 +472,23 @@ class State:
 
 @struct.dataclass
 class Result:
-    """The result of `decode`: the tokens of each row, how it ended, and statistics."""
+    """The result of `decode`: the tokens of each row, how it ended, and statistics.
+
+    Attributes:
+        tokens: [B, T] emitted tokens, the end token included; entries at or beyond `lengths` are 0.
+        lengths: [B], the number of emitted tokens of each row.
+        status: [B], a `Status` per row: how it ended.
+        stats: The statistics of the rounds.
+        drafter_state: The drafter's memory after the last round; pass it on for a hot start.
+        logprobs: Log-probabilities of the tokens; None if they were not asked for.
+        stop_bytes: [B], how many bytes at the end of the row's text belong to the stop string that
+            ended it; it may begin inside of an earlier token. None if there are no stop strings.
+    """
 
     tokens: Int[Array, "B T"]
-    """Emitted tokens, the end token included; entries at or beyond `lengths` are 0."""
     lengths: Int[Array, " B"]
     status: Int[Array, " B"]
     stats: Stats
     drafter_state: PyTree
-    """The drafter's memory after the last round; pass it on for a hot start."""
     logprobs: Logprobs | None = None
-    """Log-probabilities of the tokens; None if they were not asked for."""
     stop_bytes: Int[Array, " B"] | None = None
-    """How many bytes at the end of the row's text belong to the stop string that ended it; it may
-    begin inside of an earlier token. None if there are no stop strings."""

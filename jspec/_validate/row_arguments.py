@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jspec._validate.errors import InputError
@@ -21,6 +22,11 @@ def to_array(value: Any, name: str, fix: str = "") -> Any:
     if it is none.
     """
     if isinstance(value, jax.Array):
+        if not all(isinstance(size, int) for size in value.shape):
+            raise InputError(
+                f"{name} has the symbolic shape {value.shape}; pass an array of known sizes: each "
+                "of them is a program of its own, so export one for each"
+            )
         return value
     try:
         array = np.asarray(value)
@@ -33,18 +39,90 @@ def to_array(value: Any, name: str, fix: str = "") -> Any:
     return array
 
 
+def of_ragged(prompt: Any, lengths: Any) -> tuple[Any, Any]:
+    """Returns prompts in lists of unequal length as one array, padded on the right, with their
+    lengths; anything else as it was given.
+
+    Raises:
+        InputError: if such lists came with lengths of their own, or hold something else than ids.
+
+    Example:
+        >>> [array.tolist() for array in of_ragged([[5, 6, 7], [8]], None)]
+        [[[5, 6, 7], [8, 0, 0]], [3, 1]]
+    """
+    if isinstance(prompt, np.ndarray) and prompt.dtype.kind == "O" and prompt.ndim == 1:
+        prompt = list(prompt)
+    if not isinstance(prompt, list | tuple):
+        return prompt, lengths
+    if len({len(row) if hasattr(row, "__len__") else -1 for row in prompt}) < 2:
+        return prompt, lengths
+    rows = [to_array(row, f"prompt[{place}]") for place, row in enumerate(prompt)]
+    for place, row in enumerate(rows):
+        if row.ndim != 1 or not (row.size == 0 or jnp.issubdtype(row.dtype, jnp.integer)):
+            raise InputError(
+                f"prompt[{place}] is {prompt[place]!r:.80}; pass a list of token ids for each row"
+            )
+    sizes = np.array([len(row) for row in rows], np.int32)
+    if lengths is not None:
+        raise InputError(
+            f"prompt has rows of {sizes.tolist()} tokens and lengths is {lengths!r:.80}; leave "
+            "lengths out, which rows of unequal length have themselves"
+        )
+    library = jnp if any(isinstance(row, Tracer) for row in rows) else np
+    wide = [library.pad(row, (0, max(sizes) - len(row))) for row in rows]
+    return library.stack([row.astype(np.int32) for row in wide]), sizes
+
+
 def known_values(array: Any) -> np.ndarray | None:
     """The values, or None while they are traced or lie on other hosts."""
     if isinstance(array, Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return None
-    return np.asarray(array)
+    return np.asarray(jax.device_get(array))  # asked for, as `transfer_guard` wants it
+
+
+def on_host(array: Any) -> Any:
+    """Returns the array of NumPy where its values are known, so that its size compiles nothing."""
+    known = known_values(array)
+    return array if known is None else known
+
+
+def shares_noise(tokens: Any, key: Any) -> bool:
+    """Returns whether `jax.vmap` maps over prompts and not over keys."""
+    mapped = "BatchTracer"  # which JAX has under no public name
+    return type(tokens).__name__ == mapped and type(key).__name__ != mapped
+
+
+def can_move(array: Any) -> bool:
+    """Returns whether this is an array of JAX whose whole rows can come here and go back."""
+    if not isinstance(array, jax.Array) or known_values(array) is None:
+        return False
+    return array.sharding.shard_shape(array.shape)[1:] == array.shape[1:]
+
+
+def placed(arrays: Any, like: Any) -> Any:
+    """Returns arrays of NumPy on the devices of an array of JAX, sent as `transfer_guard` asks.
+
+    Args:
+        arrays: a pytree; those of JAX stay where they are.
+        like: on these devices; where it may move, these may too. Another one moves nothing.
+    """
+    if not isinstance(like, jax.Array) or known_values(like) is None:
+        return arrays
+    place: Any = like.sharding if like.committed else None
+    if isinstance(place, NamedSharding):
+        place = NamedSharding(place.mesh, PartitionSpec())
+
+    def put(leaf: Any) -> Any:
+        return jax.device_put(leaf, place) if isinstance(leaf, np.ndarray) else leaf
+
+    return jax.tree.map(put, arrays)
 
 
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
     """The array [B] of `value`; a number counts for every row. InputError for another shape."""
-    array = to_array(value, name)
+    array = on_host(to_array(value, name))
     if array.shape not in ((), (batch,)):
         raise InputError(
             f"{name} has shape {array.shape}; pass one number or one per row, shape ({batch},)"
@@ -96,7 +174,7 @@ def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
     Raises:
         InputError: if these are no integers, of another shape, or known to be no tokens.
     """
-    array = to_array(() if tokens is None else tokens, name)
+    array = on_host(to_array(() if tokens is None else tokens, name))
     if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
     if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):

@@ -25,25 +25,38 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     if dtype is not None and shape == () and jnp.issubdtype(dtype, jnp.integer):
         if isinstance(key, Tracer):
             return _traced_seed(key)
-        key = int(key)
+        key = int(jax.device_get(key))
     if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**64:
         # The upper half of a small negative seed is all ones: -1 and 2^32 - 1 are two seeds.
         low, high = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
-        made = jax.random.key(np.uint32(low), impl=_GENERATOR)
-        return made if high == 0 else jax.random.fold_in(made, np.uint32(high))
+        made = jax.random.key(_word(low), impl=_GENERATOR)
+        return made if high == 0 else jax.random.fold_in(made, _word(high))
     if dtype is not None and shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         words = jax.random.key_data(key)
     elif dtype == np.uint32 and shape in ((2,), (4,)):
-        words = jnp.asarray(key)  # a key of the old style
+        words = jax.device_put(key)  # a key of the old style
     else:
         raise InputError(
             f"key is {key!r:.80}; pass one jax.random.key(seed) or a seed of at most 64 bits, and "
             "leave the rows' own keys to `ids`"
         )
-    made = jax.random.wrap_key_data(words[:2], impl=_GENERATOR)
-    for word in words[2:]:
-        made = jax.random.fold_in(made, word)
+    if words.shape == (2,):
+        return jax.random.wrap_key_data(words, impl=_GENERATOR)
+    low, high = jnp.split(words, 2)
+    made = jax.random.wrap_key_data(low, impl=_GENERATOR)
+    for word in jnp.split(high, 2):
+        made = jax.random.fold_in(made, word.reshape(()))
     return made
+
+
+def _word(value: int) -> jax.Array:
+    """Returns a word of a seed on the device, sent as `transfer_guard` asks."""
+    return jax.device_put(np.uint32(value))
+
+
+def any_key() -> jax.Array:
+    """Returns a key for draws that no token depends on."""
+    return jax.random.key(0, impl=_GENERATOR)
 
 
 def _traced_seed(seed: Int[Array, ""]) -> jax.Array:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
@@ -17,11 +18,13 @@ from jaxtyping import Array, Bool, Int
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import placed
 from jspec._xla import mesh_axes
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.manual_axes import vary
 from jspec._xla.one_graph import Jitted
+from jspec.arrays.between_calls import between_calls
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start
 from jspec.round import (
@@ -38,14 +41,16 @@ from jspec.round import (
 from jspec.round.request import (
     Prepared,
     PreparedArrays,
+    check_alive,
     check_context,
     check_drafter,
     check_earlier,
     check_model,
+    check_weights,
     prepare,
 )
-from jspec.round.widths import at_chosen_width, widths_of
-from jspec.tree.sanitize import check_state
+from jspec.round.same_drafter import check_same_memory, check_same_trees
+from jspec.round.widths import at_chosen_width
 from jspec.types import Limits, PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.verify.choice import takes_parts, verifier_of
 
@@ -55,7 +60,7 @@ _ENDLESS = 2**31 - 1
 def decode(
     model: CausalLM,
     params: PyTree,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
@@ -79,8 +84,8 @@ def decode(
     Args:
         model: the target; static.
         params: its weights.
-        prompt: [B, T] token ids, padded on the right.
-        lengths: [B] tokens per row; None: every row is full.
+        prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
+        lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static. The default drafts nothing.
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
@@ -89,11 +94,11 @@ def decode(
         limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens. Or a
             `jspec.Limits`, which has drafted tokens and stop tokens too.
         sampling: None is greedy.
-        key: a random key or a seed; needed for sampling. Not consumed: the token at a position
-            depends on (key, row id, position) and the model alone, so the same key gives the
-            same tokens, with every drafter under the default rule.
-        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or `pmap`
-            pass the global ids.
+        key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
+            at a position depends on (key, row id, position) and the model alone, so the same key
+            gives the same tokens, with every drafter under the default rule.
+        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap` or
+            `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
             record log-probabilities; a grammar of `jspec.grammar`; `jspec.stop_strings`. A list
@@ -101,6 +106,8 @@ def decode(
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
+            Values that a caller's `jit` traces are not known: limits and settings are clamped, and
+            a token beyond the vocabulary is the caller's mistake.
 
     Returns:
         Tokens, lengths and status of every row, statistics, and the drafter's memory.
@@ -140,24 +147,36 @@ def finish(
         drafter_params: its weights.
         max_new_tokens: of the call: the width of the result.
     """
-    state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
+    state = decode_rounds(model, params, state, drafter, drafter_params, _number(_ENDLESS))
+    outputs = state.out, processing.logprobs(state)
+    tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
+    known = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
     return Result(
-        tokens=state.out[:, :max_new_tokens],
+        tokens=tokens,
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,
-        drafter_state=state.drafter_state,
-        logprobs=jax.tree.map(
-            lambda values: values[:, :max_new_tokens], processing.logprobs(state)
-        ),
+        drafter_state=vary(known, state.lengths),
+        logprobs=logprobs,
         stop_bytes=processing.first(state, "stop_bytes"),
     )
+
+
+@partial(jax.jit, static_argnums=0)
+def _first(size: int, values: Array) -> Array:
+    """Returns the first places of each row. An index outside of a program is a transfer."""
+    return values[:, :size]
+
+
+def _number(value: int) -> Array:
+    """Returns a number that is data of a program, sent to the device as `transfer_guard` asks."""
+    return jax.device_put(np.int32(value))
 
 
 def prefill(
     model: CausalLM,
     params: PyTree,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
@@ -207,6 +226,7 @@ def prefill(
     """
     check_drafter(drafter)
     check_model(model, params)
+    check_weights("drafter_params", drafter_params)
     check_earlier(drafter_state)
     if earlier is not None and drafter_state is not None:
         raise InputError(
@@ -221,8 +241,13 @@ def prefill(
         model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
         ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
+    if sampling is None and key is not None:
+        from jspec.round.greedy_keys import without_unread
+
+        call = without_unread(call, drafter, drafter_params)
     asked = processing.several(processors)
     members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
+    members = placed(members, call.arrays.prompt)
     return begin(model, params, call, members, drafter, drafter_params, drafter_state, earlier)
 
 
@@ -318,7 +343,7 @@ def step(
         drafter_params: its weights.
 
     Raises:
-        InputError: if the state was made for another drafter.
+        InputError: if the state was made for another drafter, or was donated before.
 
     Returns:
         The state after the round.
@@ -332,7 +357,8 @@ def step(
         >>> state.lengths.tolist()
         [4]
     """
-    return decode_rounds(model, params, state, drafter, drafter_params, 1)
+    check_alive(state)
+    return decode_rounds(model, params, state, drafter, drafter_params, _number(1))
 
 
 @partial(
@@ -430,7 +456,7 @@ def _round(
 ) -> State:
     """Runs one round: draft, score, verify, commit."""
     tree, aux = drafter.draft(drafter_params, state.drafter_state, frame(state))
-    _check_same_trees(tree, state)
+    check_same_trees(tree, state)
 
     def sanitized(tree: Tree, state: State) -> Tree:
         now = frame(state)
@@ -448,32 +474,3 @@ def _round(
         return replace(state, memory=memory, drafter_state=learnt)
 
     return at_chosen_width(verify, sanitized, tree, state, aux)
-
-
-def check_same_memory(drafter: Drafter, state: State) -> None:
-    """Raises InputError if the state holds the memory of another drafter."""
-    batch, capacity = len(state.root), state.capacity
-    empty = jax.eval_shape(lambda: drafter.init(batch, capacity, None))
-    name = type(drafter).__name__
-    try:
-        check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)
-    except InputError as error:
-        raise InputError(
-            f"the state holds the memory of another drafter than this {name}, or of one of other "
-            "sizes; pass the drafter that prefill was given"
-        ) from error
-
-
-def _check_same_trees(tree: Tree, state: State) -> None:
-    """Raises InputError if the state's statistics are of trees of another depth or width."""
-    if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
-        raise InputError(
-            f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
-            "step with the drafter that prefill was given"
-        )
-    # A part of the widths will do: its rounds have their places in the statistics.
-    if not set(widths_of(tree)) <= set(widths := state.stats.widths):
-        raise InputError(
-            f"the state was made for rounds of {widths} drafted nodes and this drafter's have "
-            f"{widths_of(tree)}; step with the drafter that prefill was given"
-        )

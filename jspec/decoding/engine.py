@@ -19,10 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
+from jspec import _struct as struct
 from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
@@ -36,30 +36,33 @@ from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor
 from jspec.round import processing
 from jspec.round.continuation import text_as_returned
-from jspec.round.request import Prepared, check_drafter, check_model, prepare
+from jspec.round.request import Prepared, check_alive, check_drafter, check_model, prepare
 from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
 from jspec.verify.choice import takes_parts
 
 
 @struct.dataclass
 class StepOutput:
-    """What a step brought: all that a server reads of it.
+    """What `Engine.generate` brought: all that a server reads of it.
 
     E: most tokens that a row can have got.
+
+    Attributes:
+        tokens: The tokens of each row since the step before; entries at or beyond `counts` are 0.
+            What may yet turn out to be of a stop string comes later, or never.
+        counts: The number of these tokens.
+        status: A `Status` per row.
+        stats: Of each row since it was inserted.
+        logprobs: Of these tokens, [B, E]; None if they are not kept.
+        stop_bytes: As in `Result`; None if there is no room for stop strings.
     """
 
     tokens: Int[Array, "B E"]
-    """The tokens of each row since the step before; entries at or beyond `counts` are 0. What may
-    yet turn out to be of a stop string comes later, or never."""
     counts: Int[Array, " B"]
     status: Int[Array, " B"]
-    """A `Status` per row."""
     stats: Stats
-    """Of each row since it was inserted."""
     logprobs: Logprobs | None
-    """Of these tokens, [B, E]; None if they are not kept."""
     stop_bytes: Int[Array, " B"] | None
-    """As in `Result`; None if there is no room for stop strings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,6 +281,7 @@ class Engine:
             InputError: if `rounds` is no number of rounds, or the state is of another drafter.
         """
         check_integer("rounds", rounds, 1, None)
+        check_alive(state)
         return _step(
             self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends
         )

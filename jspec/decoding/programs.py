@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jspec._validate.arguments import check_integer
@@ -56,9 +57,9 @@ def warmup(
 
     One for each number of rows and capacity bucket (128, 256, 512, ..), by calls whose limits are
     0. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`, and how
-    many end tokens a row has, is part of a program; their values are not. So is `max_new_tokens`:
-    shorter outputs are asked for by `limits`. Prompts are lists or NumPy arrays; arrays on the
-    device are padded there, by a small program for each width.
+    many end tokens a row has, is part of a program; their values are not. Outputs are cut to
+    `max_new_tokens` by a small program for each value of it, which `limits` does not have. Prompts
+    are lists, or arrays of NumPy or on the device, of any width.
 
     Args:
         model: the target; static.
@@ -170,7 +171,7 @@ def compile_rounds(
     Raises:
         InputError: as in `step`.
     """
-    decode_rounds.lower(model, params, shapes, drafter, drafter_params, 1).compile()
+    decode_rounds.lower(model, params, shapes, drafter, drafter_params, jnp.int32(1)).compile()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:

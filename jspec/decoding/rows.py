@@ -14,13 +14,13 @@ from jaxtyping import Array, Int
 from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import integers, to_array
+from jspec._validate.row_arguments import integers, known_values, to_array
 from jspec._xla.explicit_axes import automatic
 from jspec.arrays import memory_rows as memories
-from jspec.decoding import check_same_memory
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import Drafter, LogitsProcessor, Start
 from jspec.round.request import PreparedArrays
+from jspec.round.same_drafter import check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
 
 
@@ -81,7 +81,7 @@ def _check_fork(
         )
     count = len(array)
     taken = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
-    if sampling is not None and key is None:
+    if sampling is not None and key is None and np.any(known_values(sampling.temperature) != 0):
         raise InputError(
             "the state's rows are sampled and key is None, so that copies would draw the same; "
             "pass key=jax.random.key(0)"

@@ -1,40 +1,48 @@
 """Streaming: `decode` round by round, for those who want the tokens as they come."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
-from flax import struct
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from jspec import _struct as struct
+from jspec._validate.errors import InputError
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.round.processing import certain, logprobs
-from jspec.types import Logprobs, PyTree, State
+from jspec.types import Logprobs, PyTree, State, Status
 
 
 @struct.dataclass
 class Chunk:
-    """The tokens of one round, on the host, as `stream` yields them."""
+    """The tokens of one round, on the host, as `stream` yields them.
+
+    Attributes:
+        tokens: The round's tokens of each row, without those that may yet be of a stop string: they
+            come in a later chunk, or never.
+        drafted: True for a draft that the target confirmed. False for the round's last token, the
+            target's own draw; if an end token or a limit cut the round, it may have been drafted
+            too.
+        state: The state after the round; asking for the next chunk donates it.
+        logprobs: The log-probabilities of these tokens, [B, most tokens of a row]; None if not
+            asked for.
+    """
 
     tokens: list[list[int]]
-    """The round's tokens of each row, without those that may yet be of a stop string: they come in
-    a later chunk, or never."""
     drafted: list[list[bool]]
-    """True for a draft that the target confirmed. False for the round's last token, the target's
-    own draw; if an end token or a limit cut the round, it may have been drafted too."""
     state: State
-    """The state after the round; asking for the next chunk donates it."""
     logprobs: Logprobs | None = None
-    """The log-probabilities of these tokens, [B, most tokens of a row]; None if not asked for."""
 
 
 def stream(
     model: CausalLM,
     params: PyTree,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
@@ -48,8 +56,8 @@ def stream(
     Args:
         model: the target; static.
         params: its weights.
-        prompt: [B, T] token ids, padded on the right.
-        lengths: [B] tokens per row; None: every row is full.
+        prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
+        lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
         request: all else as in `decode`.
@@ -71,6 +79,11 @@ def stream(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
     )
 
+    if isinstance(state.root, Tracer):
+        raise InputError(
+            "stream was called inside a program, and gives tokens to the host; call it outside of "
+            "jit, or call jspec.decode"
+        )
     advance = partial(step, model, params, drafter=drafter, drafter_params=drafter_params)
     return chunks(state, advance)
 
@@ -84,7 +97,7 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
     """
     seen = jax.device_get(state.lengths)
     confirmed: list[list[bool]] = [[] for _ in seen]
-    while not jax.device_get(state.done).all():
+    while (jax.device_get(state.status) == Status.RUNNING).any():
         state = advance(state)
         # What may yet turn out to be of a stop string waits for the next rounds.
         out, lengths, ends = jax.device_get((state.out, state.lengths, certain(state)))

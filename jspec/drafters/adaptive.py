@@ -31,9 +31,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError

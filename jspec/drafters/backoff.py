@@ -14,9 +14,9 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._xla import in_place
 from jspec._xla.manual_axes import vary
 from jspec.drafters.ensemble.members import knows_backoff

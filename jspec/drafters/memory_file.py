@@ -19,15 +19,38 @@ from safetensors.numpy import load_file, save_file
 
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
+from jspec.arrays.between_calls import SLOTS
 from jspec.arrays.memory_rows import row_axes
 from jspec.protocols import Drafter
 from jspec.types import PyTree
 
-__all__ = ["check_outlives", "load", "merge", "save"]
+__all__ = ["check_outlives", "empty", "load", "merge", "save"]
 
 _FORMAT = "jspec memory 2"
-_SLOTS = 8
-"""Slots of the rows that a loaded memory has, and that nobody reads."""
+
+
+def empty(drafter: Drafter, rows: int = 1) -> PyTree:
+    """Returns the memory of a drafter that has learnt nothing: the first `drafter_state` of a loop.
+
+    It has the shapes of every `Result.drafter_state` of as many rows, whatever the prompts and
+    `max_new_tokens` are, so that `jax.lax.scan` carries it and a step compiled ahead takes it.
+
+    Args:
+        drafter: whose memory it is.
+        rows: of the calls.
+
+    Example:
+        >>> import jax, jspec
+        >>> model, drafter = jspec.testing.PrefixLM(), jspec.Suffix(capacity=64)
+        >>> def call(known, prompt):
+        ...     ask = dict(drafter=drafter, drafter_state=known, max_new_tokens=4)
+        ...     result = jspec.decode(model, model.init(), prompt, **ask)
+        ...     return result.drafter_state, result.tokens
+        >>> prompts = jax.numpy.ones((3, 1, 5), int)  # three calls of one row
+        >>> jax.lax.scan(call, jspec.memory_file.empty(drafter), prompts)[1].shape
+        (3, 1, 4)
+    """
+    return drafter.init(rows, SLOTS, None)
 
 
 def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: str = "") -> None:
@@ -54,13 +77,13 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
         >>> bool((known.past == state.past).all())
         True
     """
-    places, empty = _shared(drafter), jax.eval_shape(lambda: _empty(drafter))
+    places, own_shapes = _shared(drafter), jax.eval_shape(lambda: empty(drafter))
     leaves, structure = jax.tree.flatten(state)
     kind = type(drafter).__name__
-    if structure != jax.tree.structure(empty):
+    if structure != jax.tree.structure(own_shapes):
         raise InputError(f"the memory is no {kind}'s; pass the drafter that it is of")
     held = {name: np.asarray(leaves[place]) for name, place in places.items()}
-    own = {name: jax.tree.leaves(empty)[place] for name, place in places.items()}
+    own = {name: jax.tree.leaves(own_shapes)[place] for name, place in places.items()}
     for name, array in held.items():
         there, here = ((it.shape, it.dtype) for it in (array, own[name]))
         if there != here:
@@ -99,10 +122,10 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
     if (found := said.get("about", "")) != about:
         raise InputError(
             f"{path} is a memory of {found or 'no named model'} and this is "
-            f"{about or 'no named model'}; pass another file"
+            f"{about or 'no named model'}; pass about={found!r} as it was saved, or another file"
         )
-    places, empty = _shared(drafter), _empty(drafter)
-    leaves, structure = jax.tree.flatten(empty)
+    places = _shared(drafter)
+    leaves, structure = jax.tree.flatten(empty(drafter))
     # The format has no numbers, only arrays.
     shapes = {
         name: (leaves[place].shape or (1,), leaves[place].dtype) for name, place in places.items()
@@ -149,7 +172,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
             f"drafter is {type(drafter).__name__}, whose memories cannot be merged; go on with one "
             "of them, or take jspec.TokenRecycling or jspec.Suffix"
         )
-    own = jax.tree.structure(_empty(drafter))
+    own = jax.tree.structure(empty(drafter))
     if not states or any(jax.tree.structure(state) != own for state in states):
         raise InputError(
             f"states are no memories of {type(drafter).__name__}; pass a list with the "
@@ -170,15 +193,11 @@ def check_outlives(drafter: Drafter) -> None:
     _shared(drafter)
 
 
-def _empty(drafter: Drafter) -> PyTree:
-    return drafter.init(1, _SLOTS, None)
-
-
 def _shared(drafter: Drafter) -> dict[str, int]:
     """The places of the leaves that all rows share, by their paths."""
     name = type(drafter).__name__
-    axes = row_axes(name, lambda batch: drafter.init(batch, _SLOTS, None))
-    paths = [path for path, _ in jax.tree.leaves_with_path(jax.eval_shape(lambda: _empty(drafter)))]
+    axes = row_axes(name, lambda batch: drafter.init(batch, SLOTS, None))
+    paths = [path for path, _ in jax.tree.leaves_with_path(jax.eval_shape(lambda: empty(drafter)))]
     shared = {
         jax.tree_util.keystr(path): place
         for place, (path, axis) in enumerate(zip(paths, axes, strict=True))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.processors import history as histories
 from jspec.processors.history import History, Text

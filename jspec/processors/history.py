@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec import _struct as struct
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
 from jspec.types import Tree

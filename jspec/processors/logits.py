@@ -10,6 +10,7 @@ nothing, and neutral ones switch it off in a row.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -120,8 +121,8 @@ def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = 
 
     Args:
         function: from (logits [B, N, V], history, values) to logits [B, N, V]: pure, and the same
-            function in every call, since another one is another program. `History` has the tokens
-            before each node.
+            function in every call: a lambda that is made anew is another program, and what it
+            refers to is best passed as values. `History` has the tokens before each node.
         values: a pytree of numbers, or of arrays with a row for each prompt.
 
     Raises:
@@ -160,7 +161,7 @@ def repetition_penalty(penalty: ArrayLike) -> Processor:
         >>> jspec.processors.repetition_penalty(1.2).values
         1.2
     """
-    prepare = _number("repetition_penalty", 1e-6, "1 is off")
+    prepare = partial(_prepare_number, "repetition_penalty", 1e-6, "1 is off")
     return Processor(_repetition, penalty, prepare, _not_one)
 
 
@@ -172,7 +173,7 @@ def frequency_penalty(penalty: ArrayLike) -> Processor:
     Args:
         penalty: a number or [B]; 0 switches it off, and below 0 it is a reward.
     """
-    prepare = _number("frequency_penalty", -1e6, "0 is off")
+    prepare = partial(_prepare_number, "frequency_penalty", -1e6, "0 is off")
     return Processor(_frequency, penalty, prepare, _not_zero)
 
 
@@ -184,7 +185,7 @@ def presence_penalty(penalty: ArrayLike) -> Processor:
     Args:
         penalty: a number or [B]; 0 switches it off, and below 0 it is a reward.
     """
-    prepare = _number("presence_penalty", -1e6, "0 is off")
+    prepare = partial(_prepare_number, "presence_penalty", -1e6, "0 is off")
     return Processor(_presence, penalty, prepare, _not_zero)
 
 
@@ -208,21 +209,7 @@ def logit_bias(
     """
     check_integer("capacity", capacity, 0, None)
 
-    def prepare(bias: Any, batch: int, vocab_size: int) -> PyTree:
-        whole = isinstance(bias, Mapping) or not isinstance(bias, Sequence)
-        rows = _rows_of("logit_bias", bias, batch, whole, "a mapping of tokens to numbers")
-        for one in rows:
-            _check_bias(one)
-        width = _filled(max(capacity, *map(len, rows)))
-        tokens = np.full((batch, width), vocab_size, np.int32)
-        added = np.zeros((batch, width), np.float32)
-        for row, one in enumerate(rows):
-            for place, (token, value) in enumerate(one.items()):
-                tokens[row, place] = _token("logit_bias", token, vocab_size)
-                added[row, place] = value
-        return tokens, added
-
-    return Processor(_bias, bias, prepare, _adds)
+    return Processor(_bias, bias, partial(_prepare_bias, capacity), _adds)
 
 
 def min_tokens(count: ArrayLike) -> Processor:
@@ -232,12 +219,7 @@ def min_tokens(count: ArrayLike) -> Processor:
     Args:
         count: so many tokens come before the end token, a number or [B]; 0 switches it off.
     """
-
-    def prepare(count: Any, batch: int, vocab_size: int) -> PyTree:
-        del vocab_size
-        return integers(count, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
-
-    return Processor(_min_tokens, count, prepare, _not_zero, _itself)
+    return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero, _itself)
 
 
 def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int = 0) -> Processor:
@@ -254,16 +236,7 @@ def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int
     # Now: what can be gone through once is empty at the next call.
     tokens = _listed("banned_tokens", tokens, "a list of token ids, or one for each row")
 
-    def prepare(tokens: Any, batch: int, vocab_size: int) -> PyTree:
-        whole = all(isinstance(token, Integral) for token in tokens)
-        rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
-        rows = [_listed("a row of banned_tokens", one, "a list of token ids") for one in rows]
-        filled = np.full((batch, _filled(max(capacity, *map(len, rows)))), vocab_size, np.int32)
-        for row, one in enumerate(rows):
-            filled[row, : len(one)] = [_token("banned_tokens", t, vocab_size) for t in one]
-        return filled
-
-    return Processor(_banned, tokens, prepare)
+    return Processor(_banned, tokens, partial(_prepare_banned, capacity))
 
 
 def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
@@ -283,22 +256,51 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
         )
     ]
 
-    def prepare(sequences: Any, batch: int, vocab_size: int) -> PyTree:
-        longest = max((len(sequence) for sequence in sequences), default=1)
-        size = _filled(len(sequences)), _filled(longest - 1)
-        before = np.full((batch, *size), -1, np.int32)
-        last = np.full((batch, size[0]), vocab_size, np.int32)
-        for place, sequence in enumerate(sequences):
-            if not len(sequence):
-                raise InputError(
-                    f"banned_sequences[{place}] is empty; give each at least one token"
-                )
-            known = [_token("banned_sequences", token, vocab_size) for token in sequence]
-            before[:, place, size[1] - len(known) + 1 :] = known[:-1]
-            last[:, place] = known[-1]
-        return before, last
+    return Processor(_banned_after, sequences, _prepare_sequences)
 
-    return Processor(_banned_after, sequences, prepare)
+
+def _prepare_bias(capacity: int, bias: Any, batch: int, vocab_size: int) -> PyTree:
+    whole = isinstance(bias, Mapping) or not isinstance(bias, Sequence)
+    rows = _rows_of("logit_bias", bias, batch, whole, "a mapping of tokens to numbers")
+    for one in rows:
+        _check_bias(one)
+    width = _filled(max(capacity, *map(len, rows)))
+    tokens = np.full((batch, width), vocab_size, np.int32)
+    added = np.zeros((batch, width), np.float32)
+    for row, one in enumerate(rows):
+        for place, (token, value) in enumerate(one.items()):
+            tokens[row, place] = _token("logit_bias", token, vocab_size)
+            added[row, place] = value
+    return tokens, added
+
+
+def _prepare_min_tokens(count: Any, batch: int, vocab_size: int) -> PyTree:
+    del vocab_size
+    return integers(count, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
+
+
+def _prepare_banned(capacity: int, tokens: Any, batch: int, vocab_size: int) -> PyTree:
+    whole = all(isinstance(token, Integral) for token in tokens)
+    rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
+    rows = [_listed("a row of banned_tokens", one, "a list of token ids") for one in rows]
+    filled = np.full((batch, _filled(max(capacity, *map(len, rows)))), vocab_size, np.int32)
+    for row, one in enumerate(rows):
+        filled[row, : len(one)] = [_token("banned_tokens", t, vocab_size) for t in one]
+    return filled
+
+
+def _prepare_sequences(sequences: Any, batch: int, vocab_size: int) -> PyTree:
+    longest = max((len(sequence) for sequence in sequences), default=1)
+    size = _filled(len(sequences)), _filled(longest - 1)
+    before = np.full((batch, *size), -1, np.int32)
+    last = np.full((batch, size[0]), vocab_size, np.int32)
+    for place, sequence in enumerate(sequences):
+        if not len(sequence):
+            raise InputError(f"banned_sequences[{place}] is empty; give each at least one token")
+        known = [_token("banned_sequences", token, vocab_size) for token in sequence]
+        before[:, place, size[1] - len(known) + 1 :] = known[:-1]
+        last[:, place] = known[-1]
+    return before, last
 
 
 def _repetition(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
@@ -380,14 +382,12 @@ def forbidden(logits: Logits, tokens: Int[Array, "B X"]) -> Logits:
     return jax.vmap(lambda row, token: row.at[:, token].set(-jnp.inf, mode="drop"))(logits, tokens)
 
 
-def _number(name: str, low: float, why: str) -> Callable[[Any, int, int], PyTree]:
-    """What prepares one number for each row."""
-
-    def prepare(value: Any, batch: int, vocab_size: int) -> PyTree:
-        del vocab_size
-        return reals(value, batch, name, low, 1e6, why)
-
-    return prepare
+def _prepare_number(
+    name: str, low: float, why: str, value: Any, batch: int, vocab_size: int
+) -> PyTree:
+    """Returns one number for each row."""
+    del vocab_size
+    return reals(value, batch, name, low, 1e6, why)
 
 
 def _any_per_row(values: PyTree, batch: int, vocab_size: int) -> PyTree:
@@ -428,7 +428,7 @@ def _check_bias(bias: Any) -> None:
     if not isinstance(bias, Mapping):
         raise InputError(f"logit_bias is {bias!r:.80}; pass a mapping of token ids to numbers")
     for token, value in bias.items():
-        check_number(f"logit_bias of token {token}", value, -1e6, 1e6, "far is never or always")
+        check_number(f"logit_bias of token {token}", value, -1e6, 1e6, "or use banned_tokens")
 
 
 def _token(name: str, token: Any, vocab_size: int) -> int:

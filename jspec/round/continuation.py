@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from jspec._validate.errors import InputError
@@ -12,6 +11,7 @@ from jspec._validate.row_arguments import known_values
 from jspec._xla.explicit_axes import automatic
 from jspec.protocols import CausalLM
 from jspec.round import processing
+from jspec.round.request import check_alive
 from jspec.types import State
 
 
@@ -64,12 +64,7 @@ def check_kept(model: CausalLM, earlier: State, batch: int, capacity: int | None
         raise InputError(
             f"earlier is a {type(earlier).__name__}; pass the jspec.State of a call that ended"
         )
-    leaves = (leaf for leaf in jax.tree.leaves(earlier) if isinstance(leaf, jax.Array))
-    if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
-        raise InputError(
-            "the earlier state was given away to a call before, which donates it; pass what that "
-            "call returned, or give such calls a copy of jspec.fork"
-        )
+    check_alive(earlier)
     if (rows := len(earlier.root)) != batch:
         raise InputError(
             f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "

@@ -11,9 +11,9 @@ Axes: T nodes that are scored, the rest as in `jspec.types`.
 from dataclasses import replace
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from jspec import _struct as struct
 from jspec.types import Output
 
 

@@ -1,6 +1,7 @@
 """The edge: arguments in, checked arrays out. Everything wrong is said here, before tracing."""
 
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,18 @@ from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.arguments import check_integer, takes
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import end_tokens, integers, known_values, library_of, to_array
+from jspec._validate.row_arguments import (
+    can_move,
+    end_tokens,
+    integers,
+    known_values,
+    library_of,
+    of_ragged,
+    on_host,
+    placed,
+    shares_noise,
+    to_array,
+)
 from jspec._xla import backend
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import Limits, PyTree, Sampling, State
@@ -66,25 +78,60 @@ def check_model(model: CausalLM, params: PyTree) -> None:
         without = f", which has no {missing[0]}" if missing else ""
         raise InputError(
             f"model is {model!r:.80}{without}; pass a model such as the first of "
-            "jspec.models.load(..), or an object with what jspec.CausalLM lists"
+            "jspec.models.load(..), jspec.models.from_nnx(..) of an NNX module, "
+            "jspec.models.FunctionModel of a function, or an object with what jspec.CausalLM lists"
         )
     _check_static("model", model)
     if params is None:
         raise InputError(
             "params is None; pass the model's weights, or () for a model that has none"
         )
+    check_weights("params", params)
+
+
+_FUNCTIONS = {
+    "init": ("batch", "capacity", "earlier"),
+    "prefill": ("params", "state", "chunk"),
+    "draft": ("params", "state", "frame"),
+    "update": ("params", "state", "aux", "feedback"),
+}
+"""A drafter's functions and what they take."""
 
 
 def check_drafter(drafter: Drafter) -> None:
     """Raises InputError unless this is a drafter."""
-    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+    functions = {name: getattr(drafter, name, None) for name in _FUNCTIONS}
+    if isinstance(drafter, type) or not any(map(callable, functions.values())):
         raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
-    if not takes(drafter.update, 4):
-        raise InputError(
-            f"drafter is {drafter!r:.80}, whose update does not take (params, state, aux, "
-            "feedback); see jspec.Drafter"
-        )
+    for name, function in functions.items():
+        arguments = _FUNCTIONS[name]
+        listed = f"({', '.join(arguments)}); see jspec.Drafter"
+        if not callable(function):
+            raise InputError(f"drafter is {drafter!r:.80}, which has no {name}{listed}")
+        if not takes(function, len(arguments)):
+            raise InputError(f"drafter is {drafter!r:.80}, whose {name} does not take {listed}")
     _check_static("drafter", drafter)
+
+
+def check_weights(name: str, weights: PyTree) -> None:
+    """Raises InputError unless these are arrays and numbers in a pytree."""
+    for leaf in jax.tree.leaves(weights):
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+            continue
+        inner = "its .params" if hasattr(leaf, "params") else "arrays in a pytree"
+        raise InputError(
+            f"{name} holds a {type(leaf).__name__}, which is not an array; pass {inner}"
+        )
+
+
+def check_alive(state: State) -> None:
+    """Raises InputError if a call before was given the state, and donated its arrays."""
+    leaves = (leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
+    if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
+        raise InputError(
+            "the state was given away to a call before, which donates it; pass what that call "
+            "returned, or give such calls a copy of jspec.fork"
+        )
 
 
 def _check_static(name: str, value: Any) -> None:
@@ -96,6 +143,12 @@ def _check_static(name: str, value: Any) -> None:
             f"{name} is {value!r:.80}, which cannot be hashed ({error}); it is a static argument: "
             "make it a frozen dataclass of hashable fields, and pass arrays as params"
         ) from error
+    if type(value).__eq__ is object.__eq__:
+        warnings.warn(
+            f"{name} is a {type(value).__name__}, which is equal to itself alone, so that each new "
+            "instance compiles its programs anew; make it a frozen dataclass",
+            stacklevel=4,
+        )
 
 
 def check_earlier(drafter_state: PyTree) -> None:
@@ -110,7 +163,7 @@ def check_earlier(drafter_state: PyTree) -> None:
 
 def prepare(
     model: CausalLM,
-    prompt: ArrayLike,
+    prompt: ArrayLike | Sequence[Any],
     lengths: ArrayLike | None,
     max_new_tokens: int,
     *,
@@ -130,13 +183,17 @@ def prepare(
         InputError: in one sentence, with the value, the bound and the fix.
     """
     limits = limits if isinstance(limits, Limits) else Limits(limits)
-    tokens = to_array(prompt, "prompt", ": shorter rows padded on the right, lengths= beside them")
+    prompt, lengths = of_ragged(prompt, lengths)
+    tokens = to_array(prompt, "prompt", ": a list of token ids for each row")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
             f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
             "at least one row and one token, padded on the right"
         )
     batch, padded = tokens.shape
+    # What lies on a device is checked and padded here, and goes back to where it was.
+    given, moved = tokens, can_move(tokens)
+    tokens = on_host(given) if moved else given
     context = model.context
     most = 2**31 - 1 - padded if context is None else context
     max_new_tokens = _size(max_new_tokens, most)
@@ -149,14 +206,21 @@ def prepare(
 
         continuation.check_kept(model, earlier, batch, capacity)
         least, why = 0, "a row is given no more tokens than the prompt and the context hold"
-    given = padded if lengths is None else lengths
-    counts = integers(given, batch, "lengths", least, longest, why)
+    every = padded if lengths is None else lengths
+    counts = integers(every, batch, "lengths", least, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
     why = "max_new_tokens; raise it or lower the limits"
     most_new = max_new_tokens if limits.new_tokens is None else limits.new_tokens
     allowed = integers(most_new, batch, "limits", 0, max_new_tokens, why)
-    if sampling is not None and key is None:
-        raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
+    sampling = samplings.by_row(sampling, batch)
+    key = samplings.key_of(sampling, key)
+
+    if ids is None and sampling is not None and shares_noise(tokens, key):
+        warnings.warn(
+            "decode was mapped by jax.vmap without ids, so that all calls draw the same noise, and "
+            "equal prompts write equal texts; pass ids=, one for each row of all calls",
+            stacklevel=4,
+        )
 
     tokens = tokens.astype(np.int32)
     if earlier is not None:
@@ -186,7 +250,7 @@ def prepare(
         stop_tokens=None
         if limits.stop_token_ids is None
         else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
-        sampling=samplings.by_row(sampling, batch),
+        sampling=sampling,
         key=seeds.to_key(key),
         ids=integers(
             np.arange(batch) if ids is None else ids,
@@ -202,7 +266,10 @@ def prepare(
             limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
         ),
     )
-    return Prepared(arrays, size, capacity, chunk)
+    if moved:
+        place = given.sharding if given.committed else None
+        arrays = arrays._replace(prompt=jax.device_put(tokens, place))
+    return Prepared(placed(arrays, arrays.prompt), size, capacity, chunk)
 
 
 def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
@@ -275,8 +342,8 @@ def _size(value: int, most: int) -> int:
         size = -1
     if not 1 <= size <= most:
         raise InputError(
-            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}, what "
-            "the model's context holds"
+            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}: "
+            "the model's context, which holds the prompt too"
         )
     return size
 

@@ -119,6 +119,8 @@ def check_drafter(
     drafter = _coupled(drafter, params, subject, report)
     with accepted_by_the_engine(_name(drafter)):
         tree = _tree_of(drafter, params, subject)
+        # First without what watches it, so that a refusal names the drafter itself.
+        _check_jit(subject, drafter, params, report)
         watched = WatchedDrafter(drafter, tree, max_new_tokens)
         plain = subject.plain()
         first = subject.run(watched, params)
@@ -134,7 +136,6 @@ def check_drafter(
         check_goes_on(subject, watched, params, report)
         check_backoff(subject, watched, params, report)
         check_comes_and_goes(subject, watched, params, report)
-        _check_jit(subject, drafter, params, report)
         if in_merge:
             _check_merge(subject, drafter, params, plain, report)
         else:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 LITERAL, TEXT, ROOT = range(3)

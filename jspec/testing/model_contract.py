@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jspec import decoding
+from jspec._validate.arguments import takes
 from jspec._validate.errors import InputError
 from jspec.protocols import CausalLM
 from jspec.testing.model_subject import LEVELS, PARENTS, PAST, SLOTS, ModelSubject, above, text_of
@@ -328,8 +329,36 @@ def _check_levels(subject: ModelSubject, report: Report) -> None:
                     f"nodes {before}",
                 )
         scored: Any = output.tentative
+        _check_tentative(subject.model, scored)
+        if nodes is not None:
+            _check_room(nodes, scored, len(before), len(before + level))
         nodes, before = scored if nodes is None else nodes.concat(scored), before + level
     report.checked.append("a tree by levels (nodes=) is scored as at once")
+
+
+def _check_tentative(model: CausalLM, tentative: Any) -> None:
+    """Checks that what a draft model keeps of nodes has the methods by which levels are joined."""
+    if not takes(model.apply, 6):
+        return
+    for method in ("concat(later)", "padded(size)", "put(later, at)"):
+        promise(
+            callable(getattr(tentative, method.split("(")[0], None)),
+            "what is tentative of a model whose apply takes `nodes` has concat(later), "
+            f"padded(size) and put(later, at), as jspec.TreeKV has: a {type(tentative).__name__} "
+            f"has no {method}; add it, or leave `nodes` out of apply, and the model serves as a "
+            "target and not as a draft model",
+        )
+
+
+def _check_room(nodes: Any, later: Any, count: int, size: int) -> None:
+    """Checks that nodes written into room are those that are joined."""
+    joined, written = nodes.concat(later), nodes.padded(size).put(later, count)
+    pairs = zip(jax.tree.leaves(joined), jax.tree.leaves(written), strict=True)
+    promise(
+        all(np.array_equal(a, b) for a, b in pairs),
+        f"padded({size}) and then put(later, {count}) give what concat(later) gives: the arrays of "
+        f"a {type(nodes).__name__} of {count} and {size - count} nodes differ",
+    )
 
 
 def _check_decode(subject: ModelSubject, report: Report) -> None:

@@ -101,7 +101,7 @@ class PrefixLM:
         if nodes is not None:
             held = [nodes, *held]
         if memory is not None:
-            live = jnp.arange(memory.capacity) < memory.lengths[:, None]
+            live = jnp.arange(memory.capacity)[None] < memory.lengths[:, None]
             live = jnp.broadcast_to(live[:, None], (batch, count, memory.capacity))
             held, seen = [memory, *held], jnp.concatenate([live, mask], axis=-1)
         places, words = (

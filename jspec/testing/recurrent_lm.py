@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec.types import Output, PyTree
 
@@ -83,7 +83,7 @@ class RecurrentLM:
         batch, count = tokens.shape
         depth = mask.sum(-1)
         # The parent of a node is its deepest ancestor; a root's is what is committed.
-        above = jnp.where(mask & ~jnp.eye(count, dtype=bool), depth[:, None], 0)
+        above = jnp.where(mask & ~jnp.eye(count, dtype=bool)[None], depth[:, None], 0)
         parent = jnp.where(depth > 1, above.argmax(-1), count)[..., None]
         gates, inputs = params["gates"][tokens], params["inputs"][tokens]
 

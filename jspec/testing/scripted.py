@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.round.request import check_vocabulary

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.promises import promise
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree

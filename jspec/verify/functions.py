@@ -81,19 +81,18 @@ def verdict(
             f"logits has shape {logits.shape} and the tree has {tree.tokens.shape} nodes; pass "
             "[B, N, V], or [T, V] with places [B, N]"
         )
-    if sampling is not None and key is None:
-        raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
+    sampling = samplings.by_row(sampling, batch)
     why = "an id of 32 bits; two rows of the same id draw the same noise"
     known = jnp.arange(batch) if ids is None else ids
     named = jnp.asarray(integers(known, batch, "ids", -(2**31), 2**31 - 1, why))
     why = "the position of a row's last token"
     at = jnp.asarray(integers(positions, batch, "positions", 0, 2**31 - 1, why))
-    one = seeds.to_key(key)
+    one = seeds.to_key(samplings.key_of(sampling, key))
     frame = Frame(
         root=tree.tokens[:, 0],
         positions=at,
         keys=None if one is None else samplings.row_keys(one, named),
-        sampling=jax.tree.map(jnp.asarray, samplings.by_row(sampling, batch)),
+        sampling=jax.tree.map(jnp.asarray, sampling),
         done=jnp.zeros(batch, bool),
     )
     return verifier.verdict(sanitize(tree, frame.root, logits.shape[-1]), logits, frame)

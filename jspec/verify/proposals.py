@@ -6,10 +6,11 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec import _struct as struct
 from jspec import sampling as samplings
+from jspec._validate import seeds
 from jspec._validate.errors import InputError
 from jspec.arrays.top_k import largest, top_k
 from jspec.types import Frame, Sampling
@@ -255,8 +256,10 @@ def truncated(
 
 def _noise(frame: Frame, level: Int[Array, ""] | int, shape: tuple[int, ...]) -> Array:
     """The drafter's own Gumbels [B, *shape], others at each level of each round."""
-    assert frame.keys is not None, "the distribution was asked for first, which needs a key"
-    keys = samplings.fork(frame.keys, frame.positions, _CHILDREN)
+    keys = frame.keys
+    if keys is None:  # greedy: whatever is drawn, the tokens are the same
+        keys = samplings.row_keys(seeds.any_key(), jnp.arange(len(frame.root)))
+    keys = samplings.fork(keys, frame.positions, _CHILDREN)
 
     def draw(key):
         own = jax.random.fold_in(key, level)
@@ -282,22 +285,23 @@ def _candidates(
 
 
 def _known(sampling: Sampling | None, frame: Frame) -> Sampling:
-    """The draft's sampling, which must be there.
+    """Returns the draft's sampling, which has temperature 0 where the target's is None.
 
     Raises:
-        InputError: if there is no distribution to draw from, or no key to draw with.
+        InputError: if a target that draws leaves no distribution to draw from, or no key.
     """
+    if frame.sampling is None:
+        return sampling or Sampling(temperature=0.0)
     if frame.keys is None:
         raise InputError(
             "the drafter's scheme draws at random and key is None; pass key=0, or give the "
             "drafter scheme=jspec.schemes.COUPLED"
         )
     known = sampling or frame.sampling
-    if known is None or (isinstance(known.temperature, int | float) and known.temperature == 0):
+    if isinstance(known.temperature, int | float) and known.temperature == 0:
         raise InputError(
             "the draft's temperature is 0, which leaves the drafter's scheme no distribution to "
-            "draw from; "
-            "give the drafter sampling=jspec.Sampling(temperature=0.6), say, or "
+            "draw from; give the drafter sampling=jspec.Sampling(temperature=0.6), say, or "
             "scheme=jspec.schemes.COUPLED"
         )
     return known

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import end_tokens, integers, reals
+from jspec._validate.row_arguments import end_tokens, integers, of_ragged, reals
 
 LIMITS = dict(batch=3, name="limits", low=-(2**31), high=2**31 - 1, why="an id")
 SIGNED = [np.int8, np.int16, np.int32]
@@ -56,3 +56,18 @@ def test_no_end_tokens_are_none_however_they_are_written():
     for wrong in ((0.5,), [True], ["a"]):
         with pytest.raises(InputError, match="eos"):
             end_tokens(wrong, 2, 10, "eos")
+
+
+def test_prompts_of_unequal_lengths_are_padded_whatever_holds_them():
+    rows = [5, 6, 7], [8], [9, 1]
+    want = [[5, 6, 7], [8, 0, 0], [9, 1, 0]], [3, 1, 2]
+    boxes = np.empty(3, object)
+    boxes[:] = [list(row) for row in rows]
+    kinds = (list(rows), tuple(map(tuple, rows)), [np.array(row, np.uint8) for row in rows])
+    for given in (*kinds, [jnp.array(row) for row in rows], boxes):
+        tokens, lengths = of_ragged(given, None)
+        assert (tokens.tolist(), lengths.tolist()) == want
+    traced = jax.jit(lambda given: of_ragged(given, None))([jnp.array(row) for row in rows])
+    assert tuple(each.tolist() for each in traced) == want
+    for alike in ([[1, 2], [3, 4]], [], [1, 2], np.ones((2, 3))):
+        assert of_ragged(alike, None)[0] is alike

@@ -40,6 +40,19 @@ def test_ten_calls_of_a_bucket_trace_once():
     assert len(model.traces) == 2, model.traces
 
 
+def test_a_key_that_a_greedy_call_does_not_read_is_no_other_program():
+    model = tiny.Counted(jspec.testing.PrefixLM(), [])
+    for key in (None, 0, jax.random.key(1)):
+        for _ in range(2):
+            jspec.decode(
+                *(model, model.inner.init(), [[1, 2, 3]]),
+                drafter=jspec.PromptLookup(),
+                key=key,
+                max_new_tokens=3,
+            )
+    assert len(model.traces) == 2, model.traces
+
+
 def test_buckets():
     assert [bucket(size) for size in (1, 128, 129, 300, 4096)] == [128, 128, 256, 512, 4096]
 

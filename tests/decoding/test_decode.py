@@ -317,6 +317,23 @@ def test_ids_that_the_target_has_not_are_no_drafts(rule):
         np.testing.assert_array_equal(ran.tokens, plain.tokens)
 
 
+def test_a_state_that_was_given_away_and_an_iterator_in_a_program_are_refused():
+    state = jspec.prefill(*CHEAP, [[1, 2, 3]], max_new_tokens=4)
+    jspec.step(*CHEAP, state)
+    with pytest.raises(jspec.InputError, match="given away to a call before, which donates it"):
+        jspec.step(*CHEAP, state)
+    with pytest.raises(jspec.InputError, match="stream was called inside a program"):
+        jax.jit(lambda prompt: jspec.stream(*CHEAP, prompt, max_new_tokens=4))(np.ones((1, 3), int))
+
+
+def test_a_drafter_that_is_equal_to_itself_alone_is_warned_of():
+    class Alone(TwoArguments):
+        init = staticmethod(lambda batch, capacity, earlier: None)
+
+    with pytest.warns(UserWarning, match="drafter is a Alone, which is equal to itself alone"):
+        jspec.round.request.check_drafter(Alone())
+
+
 def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
     state = jspec.prefill(*target, tiny.PROMPTS, drafter=jspec.PromptLookup())
     with pytest.raises(jspec.InputError, match="another drafter than this Autoregressive"):
@@ -365,7 +382,35 @@ def test_bad_input_is_one_sentence_before_anything_is_compiled(target):
     refusals.check(REFUSED, lambda change: jspec.decode(**ask | change))
 
 
+class Weighty:
+    """What a loader returns, of which the weights are a part."""
+
+    params = ()
+
+
+class NoUpdate:
+    """Three functions of a drafter, which is hashable and has no fourth."""
+
+    init = prefill = draft = staticmethod(lambda params, state, chunk: None)
+
+
+class TwoArguments(NoUpdate):
+    """Of which one takes too little."""
+
+    init = staticmethod(lambda batch, capacity: None)
+    update = staticmethod(lambda params, state, aux, feedback: None)
+
+
 REFUSED = [
+    (dict(params=tiny.model()), "params holds a Llama, which is not an array; pass arrays in a"),
+    (dict(params=Weighty()), "params holds a Weighty, .*; pass its .params"),
+    (
+        dict(drafter_params=jspec.PromptLookup()),
+        "drafter_params holds a PromptLookup,",
+    ),
+    (dict(drafter=NoUpdate()), r"has no update\(params, state, aux, feedback\); see jspec.Drafter"),
+    (dict(drafter=TwoArguments()), r"whose init does not take \(batch, capacity, earlier\)"),
+    (dict(model=print), "model is <built-in .*FunctionModel of a function"),
     (dict(prompt=[1, 2, 3]), r"shape \(3,\).*\[B, T\]"),
     (dict(prompt=np.zeros((1, 0), int)), "at least one row and one token"),
     (dict(prompt=np.zeros((1, 3))), "dtype float64"),
@@ -378,7 +423,15 @@ REFUSED = [
     (dict(max_new_tokens=0), "max_new_tokens is 0; pass an integer of at least 1"),
     (dict(max_new_tokens=4.5), "max_new_tokens is 4.5"),
     (dict(max_new_tokens=300), "300; pass an integer of at least 1 and at most 256"),
-    (dict(prompt=[[1, 2], [3]]), "prompt is .*lists of equal length: shorter rows padded"),
+    (dict(prompt=[[1, 2], []]), r"lengths\[1\] is 0, outside 1"),
+    (
+        dict(prompt=[[1, 2], [3]], lengths=[2, 2]),
+        "rows of .2, 1. tokens .*leave lengths",
+    ),
+    (dict(prompt=[[1, 2], [3.5]]), r"prompt\[1\] is \[3.5\]; pass a list of token ids"),
+    (dict(prompt=[[1, 2], 3]), r"prompt\[1\] is 3; pass a list of token ids"),
+    (dict(prompt=["ab", "c"]), r"prompt\[0\] is 'ab'; pass numbers"),
+    (dict(prompt=[[1, 2], [99]]), r"prompt\[1, 0\] is token 99"),
     (dict(model=LogitsAlone()), "LogitsAlone.apply returned no jspec.Output; return one"),
     (dict(lengths=[2.0]), "lengths is .*pass integers"),
     (dict(ids=[2**32]), r"ids\[0\] is 4294967296, outside"),

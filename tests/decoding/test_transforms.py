@@ -1,5 +1,7 @@
 """`decode` taken whole by the transformations of JAX, on eight virtual devices."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,3 +131,20 @@ def test_export(generate, want):
     blob = jax.export.export(jax.jit(call))(*arguments).serialize()
     tokens, _ = jax.export.deserialize(blob).call(*arguments)
     np.testing.assert_array_equal(tokens, want)
+
+
+def test_vmap_over_prompts_without_ids_is_warned_of():
+    def call(prompt, key, **more):
+        return jspec.decode(
+            MODEL, PARAMS, prompt, max_new_tokens=4, sampling=SAMPLING, key=key, **more
+        ).tokens
+
+    prompts = np.ones((2, 1, 3), int)
+    with pytest.warns(UserWarning, match="mapped by jax.vmap without ids"):
+        jax.eval_shape(jax.vmap(call, (0, None)), prompts, jax.random.key(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.eval_shape(jax.vmap(call), prompts, jax.random.split(jax.random.key(0)))
+        jax.eval_shape(
+            jax.vmap(lambda prompt, row: call(prompt, 0, ids=row)), prompts, np.ones((2, 1), int)
+        )

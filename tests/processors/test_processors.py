@@ -1,5 +1,6 @@
 """Processors in trees against their definitions, position by position, in float64."""
 
+import pickle
 from dataclasses import replace
 from functools import partial
 
@@ -346,3 +347,23 @@ def test_what_can_be_gone_through_once_bans_in_every_call():
     for _ in range(2):
         result = jspec.decode(MODEL, WEIGHTS, [[1, 2]], max_new_tokens=3, processors=listed)
         assert set(result.tokens[0].tolist()) <= {0, 22}
+
+
+def test_processors_pickle_as_the_same_programs():
+    made = jspec.processors
+    every = [
+        made.repetition_penalty(1.2), made.frequency_penalty(0.5), made.presence_penalty([0.5]),
+        made.logit_bias({3: 1.0}, capacity=5), made.min_tokens(2), made.banned_tokens([3]),
+        made.banned_sequences([[1, 2]]), made.logprobs(2), made.own(_unchanged, 1.0),
+        jspec.stop_strings(["b"], [b"a", b"b", b"c", b"d"]),
+        jspec.grammar.choices(["ab", "a"], [b"a", b"b", b"c", b"d"]),
+    ]  # fmt: skip
+    for one in every:
+        again = pickle.loads(pickle.dumps(one))
+        members = [each.init(1, 4, np.array([[3]])) for each in (one, again)]
+        assert members[0] == members[1], one
+        assert pickle.loads(pickle.dumps(members[0])) == members[0], one
+
+
+def _unchanged(logits, history, values):
+    return logits

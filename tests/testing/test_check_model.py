@@ -4,12 +4,18 @@ from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import jaxtyping
+import numpy as np
 import pytest
 import tables
 import tiny
+from flax import struct
 
 import jspec
+from jspec import TreeKV
 from jspec.testing import PrefixLM, check_model
+from jspec.testing import model_contract as contract
+from jspec.testing.model_subject import PARENTS, PAST, ModelSubject
+from jspec.testing.promises import Report
 
 MODEL = PrefixLM()
 PARAMS = MODEL.init()
@@ -46,6 +52,48 @@ def test_a_model_without_nodes_serves_as_a_target():
             return PrefixLM.apply(self, params, tokens, positions, mask, cache)
 
     assert "a tree by levels" in check_model(TargetOnly(), PARAMS).skipped[0]
+
+
+def test_what_is_tentative_of_a_draft_model_has_the_methods_of_one():
+    class Tuples(PrefixLM):
+        """Keys and values as a tuple, which a target may have."""
+
+        commit = staticmethod(
+            lambda memory, own, *path: PrefixLM.commit(memory, TreeKV(*own), *path)
+        )
+
+        def apply(self, params, tokens, positions, mask, memory, nodes=None):
+            output = super().apply(params, tokens, positions, mask, memory)
+            own = output.tentative
+            return output.replace(tentative=(own.keys, own.values))
+
+    class Target(Tuples):
+        """The same, which takes no nodes."""
+
+        def apply(self, params, tokens, positions, mask, memory):
+            return super().apply(params, tokens, positions, mask, memory)
+
+    @struct.dataclass
+    class Short(TreeKV):
+        """Whose room is filled from the wrong place."""
+
+        def put(self, later, at):
+            return super().put(later, at - 1)
+
+    with pytest.raises(AssertionError, match=r"a tuple has no concat\(later\); add it"):
+        contract._check_levels(subject_of(Tuples(23)), Report())
+    report = Report()
+    contract._check_levels(subject_of(Target(23)), report)
+    assert "serves as a target" in report.skipped[0]
+    kv = (jnp.arange(6.0).reshape(1, 1, 6, 1),)
+    one = Short(kv, kv)
+    with pytest.raises(AssertionError, match=r"give what concat\(later\) gives"):
+        contract._check_room(one, one, 6, 12)
+
+
+def subject_of(model):
+    tokens = np.random.default_rng(0).integers(23, size=(len(PAST), int(PAST.max()) + len(PARENTS)))
+    return ModelSubject(model, PARAMS, tokens, None)
 
 
 def changed(change):

@@ -302,7 +302,6 @@ def test_without_sampling_coupled_children_are_the_likeliest():
 def test_draws_that_need_a_distribution_say_so():
     cases = [
         ((round_of(1).replace(keys=None), None), "key is None; pass key=0"),
-        ((round_of(1, None), None), "the draft's temperature is 0"),
         ((round_of(1), Sampling(temperature=0)), "the draft's temperature is 0"),
         ((round_of(1), Sampling(temperature=0.0)), "the draft's temperature is 0"),
     ]

@@ -8,6 +8,7 @@ run can be repeated.
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
@@ -16,6 +17,7 @@ from quick import only
 
 import jspec
 from jspec import tree as trees
+from jspec.decoding import decode_rounds
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.verify import proposals, rules, schemes
 from jspec.verify.tree_verifier import TreeVerifier
@@ -89,7 +91,7 @@ PARALLEL = {
 def emitted(drafter, seed=0, draft=DRAFT, **sampling):
     """(result, statistic over its bound). The last row is greedy, as if it were alone."""
     warm = np.append(np.full(ROWS, sampling.pop("temperature", 1.0)), 0)
-    result = jspec.decode(
+    result = ended(
         MODEL,
         TARGET,
         PROMPTS,
@@ -107,6 +109,18 @@ def emitted(drafter, seed=0, draft=DRAFT, **sampling):
     )
     probabilities = tables.joint(tables.after(probs, (1, 2)), SIZE, LIMIT)
     return result, tables.distance(counts, probabilities)
+
+
+def ended(model, params, *texts, drafter, drafter_params, max_new_tokens, **ask):
+    """What decode returns, with all of the drafter's memory."""
+    state = jspec.prefill(
+        model, params, *texts, drafter=drafter, drafter_params=drafter_params,
+        max_new_tokens=max_new_tokens, **ask,
+    )  # fmt: skip
+    state = decode_rounds(model, params, state, drafter, drafter_params, jnp.int32(2**31 - 1))
+    return jspec.Result(
+        state.out[:, :max_new_tokens], state.lengths, state.status, state.stats, state.drafter_state
+    )
 
 
 def greedy(prompt):
@@ -226,7 +240,7 @@ def test_united_with_another_drafter_it_reads_what_was_emitted(nodes):
         jspec.PromptLookup(num_speculative_tokens=3),
         num_speculative_tokens=nodes,
     )
-    result = jspec.decode(
+    result = ended(
         MODEL,
         TARGET,
         PROMPTS[[0, 1, -1]],

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int
 
 from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import of_ragged
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
@@ -146,6 +147,7 @@ def trace(
         >>> sum(len(one.emitted) for one in seen.rounds)
         6
     """
+    prompt, lengths = of_ragged(prompt, lengths)
     if (rows := _num_rows(prompt)) > 1:
         raise InputError(f"prompt has {rows} rows and a trace is of one; pass [1, T] token ids")
     state = prefill(

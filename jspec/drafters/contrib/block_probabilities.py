@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.types import Frame, PyTree, Sampling
 from jspec.verify import proposals
 

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.drafters.draft_model.best_first_tree import drawn_along_path
 from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.draft_model.dyspec import DySpec, remaining_mass

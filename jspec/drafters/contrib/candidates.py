@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.arrays.top_k import largest
 from jspec.drafters.growth.calibration import (
     BASE_LOG_ODDS,

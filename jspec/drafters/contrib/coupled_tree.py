@@ -6,9 +6,9 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float
 
+from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Number
 from jspec.drafters.draft_model.best_first_tree import BestFirst, drawn_along_path

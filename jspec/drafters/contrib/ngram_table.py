@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.types import HostOrDevice

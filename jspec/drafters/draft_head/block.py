@@ -5,9 +5,9 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec import _struct as struct
 from jspec import memory
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError

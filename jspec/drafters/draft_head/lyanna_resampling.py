@@ -12,9 +12,9 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.kinds import COUNT, Integer
 from jspec._validate.options import check_fields

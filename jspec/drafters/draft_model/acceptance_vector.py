@@ -11,9 +11,9 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
@@ -121,8 +121,7 @@ def trials(
             f"{scheme.verifier!r} decides about whole paths, so that no child has a probability of "
             "its own; pass a scheme that judges node by node, such as jspec.schemes.RECURSIVE"
         )
-    if sampling is not None and key is None:
-        raise InputError("sampling needs a key and key is None; pass key=0")
+    key = samplings.key_of(sampling, key)
     rule = scheme.verifier.rule
     batch, size = tokens.shape
     positions, causal = sequence(batch, size)

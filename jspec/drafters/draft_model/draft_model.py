@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import takes
 from jspec._validate.errors import InputError
 from jspec.arrays.ragged import sequence

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Int
 
+from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.drafters.growth.union import check_deterministic

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from flax import struct
 
+from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
 from jspec.drafters.ensemble.members import MemberDraft, MemberDrafts, Members

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._xla.manual_axes import vary
 from jspec.arrays.top_k import largest

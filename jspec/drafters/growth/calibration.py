@@ -28,9 +28,9 @@ from math import log
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec.tree import along
 from jspec.types import Feedback, Tree
 

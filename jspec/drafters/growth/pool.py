@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec import _struct as struct
 from jspec.arrays.top_k import largest
 from jspec.drafters.growth.scorer import Draft
 from jspec.types import NO_PARENT, PyTree, Tree

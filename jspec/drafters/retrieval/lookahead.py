@@ -9,16 +9,16 @@ Axes besides those of `jspec.types`, with the letters of the paper where it has 
     grams    n-grams that are inserted
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer
@@ -99,6 +99,7 @@ class Lookahead:
     """
 
     vocab_size: int
+    _: KW_ONLY
     window: Annotated[int, COUNT] = 7
     ngram: Annotated[int, Integer(2, _MOST_LEVELS)] = 5
     guesses: Annotated[int, COUNT] = 7

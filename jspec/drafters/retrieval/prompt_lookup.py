@@ -1,12 +1,12 @@
 """Prompt lookup (Saxena 2023): the tokens after an earlier occurrence of the last few."""
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, ClassVar
 
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Int
 
+from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
@@ -56,10 +56,10 @@ class PromptLookup:
     decides; of equally long matches it is the first in the text.
 
     Args:
+        num_speculative_tokens: tokens drafted after the match.
         max_match: longest n-gram to look for, in tokens (`prompt_lookup_max` in vLLM,
             `max_ngram_size` in the author's code).
         min_match: shortest n-gram to draft from (`prompt_lookup_min` in vLLM).
-        num_speculative_tokens: tokens drafted after the match.
         whole: only places with that many tokens behind them count, as published; False also takes
             places near the end and drafts what there is (as `transformers` and vLLM do).
         latest: of equally long matches the last one in the text instead of the first.
@@ -69,14 +69,15 @@ class PromptLookup:
 
     Example:
         >>> import jspec
-        >>> drafter = jspec.PromptLookup(max_match=3, num_speculative_tokens=5)
+        >>> drafter = jspec.PromptLookup(5, max_match=3)
         >>> drafter.init(batch=2, capacity=64, earlier=None).tokens.shape
         (2, 65)
     """
 
+    num_speculative_tokens: Annotated[int, Integer(1)] = 10
+    _: KW_ONLY
     max_match: Annotated[int, Integer(1)] = 3
     min_match: Annotated[int, Integer(1)] = 1
-    num_speculative_tokens: Annotated[int, Integer(1)] = 10
     whole: Annotated[bool, Flag()] = True
     latest: Annotated[bool, Flag()] = False
 

@@ -10,7 +10,7 @@ Axes besides those of `jspec.types`:
     depth     tokens that are read after a match
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 import jax
@@ -46,9 +46,9 @@ class REST:
     The params of this drafter are a `jspec.datastore.Datastore`.
 
     Args:
+        num_speculative_tokens: drafted nodes at most.
         max_match: longest suffix to look for, in tokens.
         min_match: shortest suffix to draft from.
-        num_speculative_tokens: drafted nodes at most.
         max_depth: tokens read after a match, and most levels of the tree.
         num_matches: most matches to read.
 
@@ -57,14 +57,15 @@ class REST:
 
     Example:
         >>> import jspec
-        >>> drafter = jspec.REST(max_match=8, num_speculative_tokens=16, max_depth=4)
+        >>> drafter = jspec.REST(16, max_match=8, max_depth=4)
         >>> drafter.init(batch=2, capacity=64, earlier=None).shape
         (2, 8)
     """
 
+    num_speculative_tokens: Annotated[int, COUNT] = 64
+    _: KW_ONLY
     max_match: Annotated[int, Integer(1, _MOST)] = 16
     min_match: Annotated[int, Integer(1)] = 2
-    num_speculative_tokens: Annotated[int, COUNT] = 64
     max_depth: Annotated[int, Integer(1, _MOST)] = 10
     num_matches: Annotated[int, Integer(1)] = 256
 

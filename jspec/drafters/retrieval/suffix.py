@@ -7,7 +7,7 @@ the places among them that vote, `depth` the levels of the tree.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Annotated, Any
@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Integer, Number
 from jspec._validate.options import check_fields
@@ -112,6 +112,7 @@ class Suffix:
     """
 
     num_speculative_tokens: Annotated[int, COUNT] = 16
+    _: KW_ONLY
     max_depth: Annotated[int, Integer(1, _MOST)] = 24
     min_match: Annotated[int, Integer(1)] = 1
     max_match: Annotated[int, Integer(1, _MOST)] = 16

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.protocols import LogitsProcessor
@@ -417,7 +417,7 @@ def _check_capacity(capacity: Capacity, num_states: int, num_classes: int) -> No
         if need > most:
             raise InputError(
                 f"the automaton has {need} {what} and a row has room for {most}; make it smaller, "
-                f"or use Capacity({what}={need})"
+                f"or use {type(capacity).__name__}({what}={need})"
             )
 
 

@@ -7,9 +7,9 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import known_values
 from jspec.processors.grammar import automaton

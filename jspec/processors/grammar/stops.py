@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import library_of
 from jspec.processors.grammar import automaton

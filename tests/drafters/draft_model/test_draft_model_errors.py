@@ -237,24 +237,11 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, b
             "temperature is -1.0; pass a number x with 0 <= x",
         ),
         (
-            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE), key=0),
-            (
-                "the draft's temperature is 0, which leaves .* no distribution to draw from; give "
-                "the drafter"
-            ),
-        ),
-        (
             lambda: decode(
                 jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(0.0), **RECURSIVE),
                 **SAMPLED,
             ),
             "the draft's temperature is 0",
-        ),
-        (
-            lambda: decode(
-                jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(0.6), **RECURSIVE)
-            ),
-            "scheme draws at random and key is None; pass key=0",
         ),
         (
             lambda: decode(jspec.with_verifier(CHAIN, rules.recursive), **SAMPLED),

@@ -32,7 +32,9 @@ def held(pool):
 def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     target, next_logits, window, ngram, guesses, from_prompt
 ):
-    drafter = jspec.Lookahead(tiny.VOCAB, window, ngram, guesses, pool_from_prompt=from_prompt)
+    drafter = jspec.Lookahead(
+        tiny.VOCAB, window=window, ngram=ngram, guesses=guesses, pool_from_prompt=from_prompt
+    )
     state = pool = None
     accepted = 0
     for row, length in enumerate(tiny.LENGTHS):
@@ -60,7 +62,7 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
 
 @pytest.mark.slow
 def test_a_tree_holds_every_path_once_and_values_fall(target):
-    drafter = jspec.Lookahead(tiny.VOCAB, 3, 4, 4, pool_from_prompt=True)
+    drafter = jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=4, pool_from_prompt=True)
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
     for _ in range(8):
         state = jspec.step(*target, state, drafter=drafter)
@@ -81,10 +83,10 @@ def test_a_batch_shares_one_pool_or_has_its_own():
     first = jnp.array([[1, 1, 2], [1, 3, 2]])
     tails = jnp.array([[[4], [5], [6]], [[4], [7], [8]]])
     live = jnp.array([[True, True, True], [True, True, False]])
-    shared = jspec.Lookahead(9, 1, 2, 2)
+    shared = jspec.Lookahead(9, window=1, ngram=2, guesses=2)
     pool = shared.insert_ngrams(shared.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(5,), (4,)], 2: [(6,)], 3: [(7,)]}
-    own = jspec.Lookahead(9, 1, 2, 2, per_row=True)
+    own = jspec.Lookahead(9, window=1, ngram=2, guesses=2, per_row=True)
     pool = own.insert_ngrams(own.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(4,), (5,)], 2: [(6,)]}
     assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
@@ -93,7 +95,7 @@ def test_a_batch_shares_one_pool_or_has_its_own():
 @pytest.mark.slow
 def test_the_window_learns_in_a_mixture_too(target):
     """The mixture's nodes have other numbers, and equal paths of two drafters are one node."""
-    look = jspec.Lookahead(tiny.VOCAB, 3, 3, 2)
+    look = jspec.Lookahead(tiny.VOCAB, window=3, ngram=3, guesses=2)
     alone = jspec.decode(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
     merged = jspec.merge(jspec.Suffix(num_speculative_tokens=3, max_depth=1, capacity=0), look)
     state = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=merged, max_new_tokens=8)
@@ -105,9 +107,9 @@ def test_the_window_learns_in_a_mixture_too(target):
 
 
 def test_a_pool_of_another_shape_is_refused():
-    state = jspec.Lookahead(9, 2, 3, 2).init(1, 4, None)
+    state = jspec.Lookahead(9, window=2, ngram=3, guesses=2).init(1, 4, None)
     with pytest.raises(ValueError, match=r"pool of shape \(1, 9, 2, 2\).*\(1, 9, 2, 3\) of int32"):
-        jspec.Lookahead(9, 2, 4, 2).init(1, 4, state)
+        jspec.Lookahead(9, window=2, ngram=4, guesses=2).init(1, 4, state)
 
 
 def test_trees_have_a_bound():

@@ -12,7 +12,7 @@ from jspec.types import Frame
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(("most", "least", "num"), [(3, 1, 4), (2, 2, 1), (4, 1, 10)])
 def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
-    drafter = jspec.PromptLookup(most, least, num, whole=whole)
+    drafter = jspec.PromptLookup(num, max_match=most, min_match=least, whole=whole)
     rng = np.random.default_rng(most * 10 + num)
     texts = [rng.integers(0, 3, rng.integers(1, 24)).tolist() for _ in range(60)]
     tokens = np.full((60, 24), 9, np.int32)
@@ -42,7 +42,9 @@ def test_the_latest_place_can_be_asked_for():
         assert jax.jit(drafter.draft)(None, state, frame)[0].tokens[0, 1] == want
 
 
-@pytest.mark.parametrize("options", [(2, 3, 1), (3, 0, 1), (3, 1, 0)])
+@pytest.mark.parametrize(
+    "options", [dict(max_match=2, min_match=3), dict(min_match=0), dict(num_speculative_tokens=0)]
+)
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=r"m(in|ax)_match is|num_speculative_tokens is"):
-        jspec.PromptLookup(*options)
+        jspec.PromptLookup(**options)

@@ -44,11 +44,29 @@ def nodes(tree, row):
 @pytest.mark.parametrize(
     ("vocab", "size", "drafter"),
     [
-        (2, 60, jspec.REST(5, 2, num_speculative_tokens=12, max_depth=4, num_matches=7)),
+        (
+            2,
+            60,
+            jspec.REST(
+                max_match=5, min_match=2, num_speculative_tokens=12, max_depth=4, num_matches=7
+            ),
+        ),
         (4, 200, jspec.REST(num_matches=32)),
-        (6, 300, jspec.REST(3, 1, num_speculative_tokens=9, max_depth=3, num_matches=50)),
-        (70_000, 40, jspec.REST(4, 1, num_speculative_tokens=5, max_depth=3)),
-        (3, 1, jspec.REST(2, 1, num_speculative_tokens=3, max_depth=2, num_matches=3)),
+        (
+            6,
+            300,
+            jspec.REST(
+                max_match=3, min_match=1, num_speculative_tokens=9, max_depth=3, num_matches=50
+            ),
+        ),
+        (70_000, 40, jspec.REST(max_match=4, min_match=1, num_speculative_tokens=5, max_depth=3)),
+        (
+            3,
+            1,
+            jspec.REST(
+                max_match=2, min_match=1, num_speculative_tokens=3, max_depth=2, num_matches=3
+            ),
+        ),
     ],
 )
 def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):

@@ -175,3 +175,12 @@ def test_a_matrix_for_each_row_is_written_by_its_row_alone():
         want[row, tokens[row, node]] = lines[row, node]
     got = write_lines(*map(jnp.asarray, (matrix, tokens.astype(np.int32), live, lines)))
     np.testing.assert_array_equal(got, want)
+
+
+def test_the_first_number_of_a_retrieval_drafter_is_what_it_drafts():
+    for drafter in (jspec.PromptLookup, jspec.REST, jspec.Suffix, jspec.JumpForward):
+        assert drafter(4).num_speculative_tokens == 4
+        with pytest.raises(TypeError, match="positional argument"):
+            drafter(4, 2)
+    with pytest.raises(TypeError, match="positional argument"):
+        jspec.Lookahead(9, 7)
