@@ -39,7 +39,6 @@ def chat(
     """Talk to a chat model in the terminal."""
     settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, memory=memory)
     choice = method_choice.choose(method, speculative_config)
-    method_choice.check_temperature(choice, settings.temperature)
     draft = method_choice.draft_model(choice, model, draft_model)
 
     # From here on JAX is imported.

@@ -201,7 +201,6 @@ def generate(
     if logprobs is not None and not as_json:
         raise InputError("--logprobs is written with --json alone; add it")
     chosen = method_choice.choose(method, speculative_config)
-    method_choice.check_temperature(chosen, settings.temperature)
     draft = method_choice.draft_model(chosen, model, draft_model)
     if batch_file is not None and prompt is not None:
         raise InputError("a prompt and --batch-file were both given; give one of them")

@@ -39,7 +39,6 @@ def trace(
     """Continue a prompt, and write a page that shows every round of drafting."""
     settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
     choice = method_choice.choose(method, speculative_config)
-    method_choice.check_temperature(choice, settings.temperature)
     draft = method_choice.draft_model(choice, model, draft_model)
     check_out(out)
     asked = prompts.one(prompt)

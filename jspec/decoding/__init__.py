@@ -51,7 +51,7 @@ from jspec.round.request import (
 )
 from jspec.round.same_drafter import check_same_memory, check_same_trees
 from jspec.round.widths import at_chosen_width
-from jspec.types import Limits, PyTree, Request, Result, Sampling, State, Status, Tree
+from jspec.types import Limits, PyTree, Result, Sampling, State, Status, Tree
 from jspec.verify.choice import takes_parts, verifier_of
 
 _ENDLESS = 2**31 - 1
@@ -266,7 +266,7 @@ def begin(
     Raises InputError as that does for what only drafter and state together can tell.
     """
     check_context(getattr(drafter, "context", None), call, earlier)
-    if call.arrays.max_draft_tokens is not None and not takes_parts(drafter):
+    if call.arrays.request.max_draft_tokens is not None and not takes_parts(drafter):
         raise InputError(
             f"draft_tokens came with {type(drafter).__name__}, whose draws have a verifier of "
             "their own: a part of them would not be lossless; leave it out, or give the drafter "
@@ -392,14 +392,8 @@ def _prefill(
         *(model, params, call.prompt, call.lengths, memory, positions, capacity),
         *(drafter, drafter_params, drafter_state, chunk),
     )
-    request = Request(
-        limits=call.limits,
-        eos=call.eos,
-        stop_tokens=call.stop_tokens,
-        sampling=call.sampling,
-        keys=None if call.key is None else samplings.row_keys(call.key, call.ids),
-        max_draft_tokens=call.max_draft_tokens,
-    )
+    keys = None if call.key is None else samplings.row_keys(call.key, call.ids)
+    request = replace(call.request, keys=keys)
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
         memory=memory,
@@ -407,7 +401,7 @@ def _prefill(
         root=root,
         out=jnp.zeros((batch, size), jnp.int32),
         lengths=zeros,
-        status=jnp.where(call.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
+        status=jnp.where(request.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
         drafter_state=started,
         stats=no_rounds(trees.root_only(root)),
         request=request,

@@ -30,7 +30,7 @@ from jspec._validate.row_arguments import (
 )
 from jspec._xla import backend
 from jspec.protocols import CausalLM, Drafter
-from jspec.types import Limits, PyTree, Sampling, State
+from jspec.types import Limits, PyTree, Request, Sampling, State
 
 
 class PreparedArrays(NamedTuple):
@@ -38,13 +38,10 @@ class PreparedArrays(NamedTuple):
 
     prompt: Int[Array, "B T"]
     lengths: Int[Array, " B"]
-    limits: Int[Array, " B"]
-    eos: Int[Array, "B X"]
-    stop_tokens: Int[Array, "B X"] | None
-    sampling: Sampling | None
     key: jax.Array | None
     ids: Int[Array, " B"]
-    max_draft_tokens: Int[Array, " B"] | None = None
+    request: Request
+    """Without the keys, which the program makes of `key` and `ids`."""
 
 
 class Prepared(NamedTuple):
@@ -64,7 +61,7 @@ class Prepared(NamedTuple):
     @property
     def end_tokens(self) -> Any:
         """The tokens that end rows, of all kinds: [B, X]."""
-        eos, stop_tokens = self.arrays.eos, self.arrays.stop_tokens
+        eos, stop_tokens = self.arrays.request.eos, self.arrays.request.stop_tokens
         if stop_tokens is None:
             return eos
         return library_of(eos).concatenate([eos, stop_tokens], axis=1)
@@ -245,12 +242,6 @@ def prepare(
     arrays = PreparedArrays(
         prompt=tokens,
         lengths=counts,
-        limits=allowed,
-        eos=end_tokens(eos, batch, model.vocab_size, "eos"),
-        stop_tokens=None
-        if limits.stop_token_ids is None
-        else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
-        sampling=sampling,
         key=seeds.to_key(key),
         ids=integers(
             np.arange(batch) if ids is None else ids,
@@ -260,10 +251,19 @@ def prepare(
             2**31 - 1,
             "an id of 32 bits; two rows of the same id draw the same noise",
         ),
-        max_draft_tokens=None
-        if limits.draft_tokens is None
-        else integers(
-            limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
+        request=Request(
+            limits=allowed,
+            eos=end_tokens(eos, batch, model.vocab_size, "eos"),
+            stop_tokens=None
+            if limits.stop_token_ids is None
+            else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
+            sampling=sampling,
+            keys=None,
+            max_draft_tokens=None
+            if limits.draft_tokens is None
+            else integers(
+                limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
+            ),
         ),
     )
     if moved:
@@ -280,7 +280,7 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
         call: of which lengths and limits count where they are known, and not what was rounded up.
         earlier: the state that the call goes on from, whose committed tokens count too.
     """
-    lengths, limits = known_values(call.arrays.lengths), known_values(call.arrays.limits)
+    lengths, limits = known_values(call.arrays.lengths), known_values(call.arrays.request.limits)
     longest = call.arrays.prompt.shape[1] if lengths is None else lengths
     before = None if earlier is None else known_values(earlier.positions)
     before = 0 if before is None else before

@@ -83,17 +83,6 @@ def draft_model(choice: Choice, model: str | None, named: str | None) -> str | N
     return named
 
 
-def check_temperature(choice: Choice, temperature: float) -> None:
-    """Raises InputError if the scheme draws from a distribution that greedy decoding has not."""
-    greedy = temperature == 0 and "draft_temperature" not in choice.options
-    if greedy and choice.scheme != COUPLED:
-        raise InputError(
-            f"scheme {choice.scheme} draws from the draft model's distribution, and at "
-            '--temperature 0 it has none; add "draft_temperature": 0.6, say, to '
-            "--speculative-config, or leave out scheme"
-        )
-
-
 def _parse(config: str) -> dict[str, Any]:
     example = """'{"method": "prompt_lookup", "num_speculative_tokens": 10}'"""
     try:

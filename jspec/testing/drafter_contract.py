@@ -195,7 +195,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
             root=call.prompt[:, 0],
             positions=call.lengths - 1,
             keys=jax.random.split(jax.random.key(0), batch),
-            sampling=call.sampling,
+            sampling=call.request.sampling,
             done=call.lengths < 0,
         )
         returned = drafter.draft(params, state, frame)

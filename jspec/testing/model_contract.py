@@ -320,6 +320,10 @@ def _check_levels(subject: ModelSubject, report: Report) -> None:
                 "target and not as a draft model"
             )
             return
+        except Exception:
+            if nodes is not None:
+                _check_tentative(subject.model, nodes)
+            raise
         for row in range(batch):
             for place, node in enumerate(level):
                 subject.same(
@@ -329,8 +333,9 @@ def _check_levels(subject: ModelSubject, report: Report) -> None:
                     f"nodes {before}",
                 )
         scored: Any = output.tentative
-        _check_tentative(subject.model, scored)
         if nodes is not None:
+            # Only now: a model that takes no `nodes` has refused this level.
+            _check_tentative(subject.model, nodes)
             _check_room(nodes, scored, len(before), len(before + level))
         nodes, before = scored if nodes is None else nodes.concat(scored), before + level
     report.checked.append("a tree by levels (nodes=) is scored as at once")

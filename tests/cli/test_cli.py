@@ -92,10 +92,6 @@ REFUSED = [
         ["--method", "speculative_decoding"],
         "_decoding needs a draft model and none was given",
     ),
-    (
-        ["--method", "speculative_decoding", "--speculative-config", '{"scheme": "block"}'],
-        'at --temperature 0 it has none; add "draft_temperature": 0.6, say',
-    ),
     (["--batch-file", "x"], "a prompt and --batch-file were both given"),
     (["--model", "/absent/folder"], "/absent/folder is no folder"),
     (["--model", os.curdir], "no config.json"),
@@ -147,7 +143,8 @@ def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, mon
     monkeypatch.setitem(METHODS, "two", Method("two", "", build, needs_draft_model=True))
     arguments = ("generate", "Once", "--model", folder, "--method", "two", "--max-new-tokens", 12)
     refused(command(*arguments), "two needs a draft model and none was given; pass --draft-model")
-    refused(command(*arguments, "--draft-model", stranger), "280 tokens and the target one of 290")
+    # A vocabulary of the first 280 of its 290 tokens serves it, too.
+    assert command(*arguments, "--draft-model", stranger, "--json").code == 0
     assert command(*arguments, "--draft-model", folder, "--json").code == 0
     assert "two" in command("methods").out
 

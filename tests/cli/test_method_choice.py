@@ -80,20 +80,6 @@ def test_the_bundled_target_has_a_draft_model_of_its_own():
         assert method_choice.draft_model(tree, model, "x") == "x"
 
 
-def test_a_scheme_that_draws_needs_a_temperature():
-    def check(given, temperature):
-        method_choice.check_temperature(
-            method_choice.choose("speculative_decoding", given), temperature
-        )
-
-    check(None, 0.0)
-    check('{"scheme": "coupled"}', 0.0)
-    check('{"scheme": "block"}', 0.1)
-    check('{"scheme": "block", "draft_temperature": 0.6}', 0.0)
-    with pytest.raises(ValueError, match=r"scheme block draws .* add .draft_temperature.: 0.6"):
-        check('{"scheme": "block"}', 0.0)
-
-
 def test_settings_have_bounds():
     for field, value in (
         ("max_new_tokens", 0),

@@ -19,8 +19,9 @@ ASK = dict(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def reached():
+    # For each test: programs may have been dropped between two of them.
     return jspec.warmup(MODEL, PARAMS, prompt_tokens=150, rows=2, **ASK)
 
 

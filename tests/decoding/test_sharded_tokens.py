@@ -88,6 +88,7 @@ NAMES = (
 
 
 # The others compile for long.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", only(NAMES, "token_recycling"))
 def test_every_kind_of_drafter(name):
     model, params = target(**(dict(num_layers=1) if name == "token_recycling" else {}))

@@ -63,7 +63,6 @@ def test_xlas_products_differ():
         found = testing.check_bits(loaded.model, loaded.params, texts(loaded.model, 1), sizes=[8])
     assert found.num_different > 100 and found.kernels is None
     assert "XLA" in str(found) and f"{found.num_different:,} differ" in str(found)
-    assert "equal texts are no promise here" in str(found)
 
 
 def test_a_gpu_is_said_to_have_xlas_products():

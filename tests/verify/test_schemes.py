@@ -175,6 +175,7 @@ def test_so_they_do_where_no_prediction_knows_the_drafted_tokens_before_it(name)
         assert state.unread[row].tolist()[2 - unread :] == text[known:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     only(

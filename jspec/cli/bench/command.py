@@ -11,7 +11,6 @@ from jspec.cli.bench import questions as asking
 from jspec.cli.bench import settings as checks
 from jspec.cli.bench.ledger import Ledger
 from jspec.cli.parsers import integer
-from jspec.sessions import method_choice
 from jspec.sessions.run_settings import RunSettings
 
 
@@ -99,8 +98,6 @@ def bench(
     )  # fmt: skip
     settings = checks.BenchSettings(run, repeats, limit, turns, cold, raw)
     chosen = checks.choices(methods, speculative_config or [], head, draft_model)
-    for choice in chosen.values():
-        method_choice.check_temperature(choice, temperature)
     draft = checks.draft_model(chosen, model, draft_model)
     if memory is not None and not memory.is_file():
         raise InputError(
