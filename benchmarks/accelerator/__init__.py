@@ -1,1 +1,1 @@
-"""What speculation costs and gains on the device at hand."""
+"""Measures what speculation costs and gains on the device at hand."""

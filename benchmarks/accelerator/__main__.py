@@ -1,4 +1,4 @@
-"""What speculation costs and gains on the device at hand: one command, under ten minutes.
+"""Measures what speculation costs and gains on the device at hand: one command, under ten minutes.
 
 python -m benchmarks.accelerator                       # on a CPU the same in small
 python -m benchmarks.accelerator --section forwards    # one section
@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[Callable[[Cells, shapes.Scale], None], float]] = {
     "methods": (methods.measure, 90),
     "parity": (parity.measure, 40),
 }
-"""What measures each section, and about how many seconds of an accelerator it takes."""
+"""Measurements of each section, and about how many seconds of an accelerator they take."""
 
 
 def main(
