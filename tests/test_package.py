@@ -71,7 +71,7 @@ def test_models_are_found_inside_the_package():
 
 
 def test_the_zoo_is_the_checkouts():
-    """What was committed is what was installed, weights included."""
+    """Checks that what was committed is what was installed, weights included."""
 
     def files(folder) -> dict[str, int]:
         found = {}

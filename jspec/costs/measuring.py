@@ -25,7 +25,7 @@ _ENOUGH = 0.05
 _OUT_OF_REACH = 1e6
 """Seconds of a width that is not to be chosen."""
 _AGAIN = 3
-"""How many times as often as was asked all is timed, at most."""
+"""The most repeats, as a multiple of the number asked for."""
 _OUT_OF_ORDER = 0.05
 """The share by which less may seem to take longer than more before all is timed again."""
 _ENDLESS = 2**30
@@ -45,7 +45,8 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     **request: Any,
 ) -> CostCurve:
-    """Measures the seconds of a round at each width of a drafter: draft, forward, verdict, update.
+    """Measures the seconds of a round at each width of a drafter: draft, forward pass, verdict,
+    update.
 
     The program is the one that decodes: a curve in which one width alone is cheap makes every round
     take it, and a drafter that backs off drafts nothing. So nothing is compiled that a call of the
@@ -56,7 +57,7 @@ def measure(
         model: the target.
         params: its weights.
         drafter: of `jspec.adaptive`.
-        drafter_params: those of the drafter inside it; None if it has none.
+        drafter_params: the params of the drafter inside it; None if it has none.
         batch_size: rows.
         prompt_length: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
             of which a round reads.
@@ -88,7 +89,7 @@ def measure(
         )
     if isinstance(drafter_params, AdaptiveParams):
         raise InputError(
-            "drafter_params came with costs, which are to be measured; pass those of the drafter "
+            "drafter_params came with costs, which are to be measured; pass the params of the drafter "
             "inside: drafter_params.drafter"
         )
     for name, value in (
@@ -122,7 +123,9 @@ def measure(
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
-    """A state whose drafter backs off in all rounds that follow, or in none of the next ones."""
+    """Returns a state whose drafter backs off in all rounds that follow, or in none of the next
+    ones.
+    """
     backoff = state.drafter_state.backoff
     left = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
     known = replace(state.drafter_state, backoff=replace(backoff, left=jnp.asarray(left)))
@@ -137,7 +140,7 @@ def in_turn(
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> CostCurve:
-    """The curve of rounds that are timed in turn, the least of their times each.
+    """Returns the curve of rounds that are timed in turn, the least of their times each.
 
     Other work on the machine only adds to them. So where less seems to take longer than more, a
     back-off than a draft or a narrow round than a wide one, all are timed again, up to three times

@@ -1,4 +1,4 @@
-"""What rounds cost on this machine: measured at the first run of a kind, then read from disk."""
+"""Costs of rounds on this machine: measured at the first run of a kind, then read from disk."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ class RoundCosts:
         settings: RunSettings,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """The curves; `alone` is a context in which nothing else runs, to measure them in."""
+        """Returns the curves, measured within `alone`, a context in which nothing else runs."""
         self._session = session
         self._settings = settings
         self._alone = alone
@@ -40,7 +40,8 @@ class RoundCosts:
     def known(
         self, drafter: "Drafter", params: "PyTree", group: "Group", capacity: int | None = None
     ) -> "PyTree":
-        """The params, with the curve of such a group; as they are if the drafter needs none.
+        """Returns the params, with the curve of such a group; as they are if the drafter needs
+        none.
 
         Args:
             drafter: of the run.
@@ -88,11 +89,11 @@ def kept(
     measured: Callable[[], "CostCurve"],
     alone: AbstractContextManager[Any] = nullcontext(),
 ) -> "CostCurve":
-    """A curve from disk, or as it is measured now, and kept then.
+    """Returns a curve from disk, or measures and keeps it.
 
     Args:
         where: the setting.
-        name: of the curve among those of the setting.
+        name: the curve's name within the setting.
         measured: measures it.
         alone: a context in which nothing else runs, to measure in.
     """

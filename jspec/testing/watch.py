@@ -187,7 +187,7 @@ class WatchedDrafter:
             promise(
                 shapes(alone) == shapes(inner),
                 "an update without an aux keeps the structure, shapes and dtypes of the memory: "
-                f"that of {type(self.inner).__name__} should give {shapes(inner)} and gives "
+                f"{type(self.inner).__name__} should give {shapes(inner)} and gives "
                 f"{shapes(alone)}",
             )
             inner = jax.tree.map(partial(jnp.where, asked), inner, alone)
@@ -195,20 +195,20 @@ class WatchedDrafter:
 
 
 def shapes(state: PyTree) -> Any:
-    """The shapes and dtypes of a memory's leaves, and its structure."""
+    """Returns the shapes and dtypes of a memory's leaves, and its structure."""
     leaves, structure = jax.tree.flatten(state)
     return [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure
 
 
 def drafted(state: Watched) -> Log:
-    """The log of a run on the host, cut to the rounds that there were."""
+    """Returns the log of a run on the host, cut to the rounds that there were."""
     log = jax.device_get(state.log)
     rounds = int(log.rounds)
     return jax.tree.map(lambda kept: kept if np.ndim(kept) == 0 else kept[:rounds], log)
 
 
 def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
-    """The result of a call, and the number of programs it traced the model for."""
+    """Returns the result of a call, and the number of programs it traced the model for."""
     before = len(model.traces)
     result = call()
     return result, len(model.traces) - before

@@ -2,7 +2,7 @@
 
 Structure that cannot work (a missing field, a shape, a dtype) is one sentence before anything is
 compiled. Values cannot be refused inside a compiled loop, so malformed nodes are marked absent:
-whatever a drafter proposes, the tokens stay those of the target.
+whatever a drafter proposes, the tokens stay the target's.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ def sanitize(
     grammar: Any = None,
     most: Int[Array, " B"] | None = None,
 ) -> Tree:
-    """The tree with every malformed node marked absent.
+    """Returns the tree with every malformed node marked absent.
 
     The root is written here. Absent are: nodes whose parent is not an earlier node, those deeper
     than `Tree.depth`, those below an absent node, ids that the target has not, values that are NaN,
@@ -36,12 +36,12 @@ def sanitize(
         root: the last emitted tokens.
         vocab_size: V of the target; None: ids are not looked at.
         grammar: `Frame.grammar`; None: everything is allowed.
-        most: `Frame.max_draft_tokens`; None: as many nodes as there are. Of more, those of largest
-            value stay, and without values the first.
+        most: `Frame.max_draft_tokens`; None: as many nodes as there are. Of more, the nodes of
+            largest value stay, and without values the first.
 
     Example:
         >>> import jax.numpy as jnp, jspec
-        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is no token of 23
+        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is not a token of 23
         >>> sanitize(tree, jnp.array([5]), 23).valid.tolist()
         [[True, True, False, False]]
     """
@@ -94,8 +94,8 @@ def sanitize(
 
 
 def _ranks(there: Bool[Array, "B N"], value: Float[Array, "B N"] | None) -> Int[Array, "B N"]:
-    """The number of nodes that come before each: those of larger value, and of equal ones the
-    earlier. The root comes first, and a parent before its children.
+    """Ranks nodes by falling value, equal ones in their order. The root comes first, and a
+    parent before its children.
     """
     ranked = jnp.where(there, 0.0 if value is None else value, -1.0).at[:, 0].set(jnp.inf)
     node, other = ranked[:, :, None], ranked[:, None, :]
@@ -129,7 +129,7 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
             )
     nodes = getattr(tree.tokens, "shape", ())[1:2]
     if nodes == (0,):
-        raise InputError(f"{drafter}.draft returned a tree of no nodes; node 0 is the root")
+        raise InputError(f"{drafter}.draft returned a tree without nodes; node 0 is the root")
     q_rows = getattr(tree.q, "shape", (0, 0, 0))[1:2]
     wanted = {
         "tokens": ((batch, *nodes), jnp.integer),

@@ -72,7 +72,7 @@ def test_a_recipe_that_is_nested_without_end(tmp_path, text):
 @pytest.mark.parametrize("opens", ["(", "not "])
 def test_a_template_that_is_nested_without_end(opens):
     chat = ChatTemplate("{{ " + opens * 5000 + "a }}", None)
-    with pytest.raises(InputError, match="is no Jinja template"):
+    with pytest.raises(InputError, match="is not a Jinja template"):
         chat.render([{"role": "user", "content": "Hi"}])
 
 

@@ -1,4 +1,6 @@
-"""Numbers that come one for all rows or one a row: cast to what they say, whatever holds them."""
+"""Numbers that come one for all rows or one per row: cast to what they say, whatever holds
+them.
+"""
 
 import itertools
 

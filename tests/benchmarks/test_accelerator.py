@@ -187,7 +187,7 @@ def test_every_section_has_rows_without_errors_and_a_second_run_measures_nothing
     timed = {row["method"]: row["kinds"] for row in found if row["section"] == "rounds"}
     assert list(timed) == ["plain", "forced", "prompt_lookup"] and list(timed["plain"]) == ["plain"]
     assert [one["tokens_per_round"] for one in timed["forced"].values()] == [2.0, 3.0, 4.0, 5.0]
-    # The 800k model has no trained head: `eagle` is skipped, and is no row.
+    # The 800k model has no trained head: `eagle` is skipped, and is not a row.
     assert [row["method"] for row in found if row["section"] == "methods"] == ["prompt_lookup"]
     assert next(row for row in found if row["section"] == "methods")["differing"] == 0
     assert next(row for row in found if row["section"] == "parity")["first_divergence"] == []

@@ -1,4 +1,4 @@
-"""What times attention by a kernel takes none that fails or gives other numbers."""
+"""The timing of attention refuses kernels that fail or give other numbers."""
 
 import numpy as np
 

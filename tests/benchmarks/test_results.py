@@ -55,7 +55,7 @@ def test_a_picture_needs_no_background():
 
 
 def anchors(page):
-    """What the headings of a page are linked by."""
+    """Returns what the headings of a page are linked by."""
     titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -66,8 +66,8 @@ def test_a_page_is_short_and_its_links_lead_somewhere(page):
     assert len(text.splitlines()) <= (100 if page == INDEX else 400)
     for link, anchor in re.findall(r"\]\(([^)#\s:]*)(?:#([^)]*))?\)", text):
         file = page.parent / link if link else page
-        assert file.exists(), f"{link} is no file"
-        assert not anchor or anchor in anchors(file), f"{link}#{anchor} is no heading"
+        assert file.exists(), f"{link} is not a file"
+        assert not anchor or anchor in anchors(file), f"{link}#{anchor} is not a heading"
 
 
 def test_every_picture_is_on_a_page():

@@ -1,4 +1,6 @@
-"""The figures of a bench, its last sentence, its tables and its page, from rows made by hand."""
+"""The figures of a bench, its last sentence, its tables and its page, from rows made by
+hand.
+"""
 
 import io
 import math
@@ -58,7 +60,7 @@ def test_reading_the_prompt_counts_apart_and_together():
 
 
 def test_a_class_may_have_any_name():
-    """Brackets are no markup, dollars no mathematics: the words come as they are."""
+    """Brackets are not markup, dollars no mathematics: the words come as they are."""
     names = ["a [/b] class", r"[red]cost $\frac{$"]
     rows = [
         one | {"category": names[one["prompt"]]}
@@ -124,7 +126,7 @@ def test_a_peer_that_is_faster_is_no_method_to_use():
     assert verdict.sentence(report).startswith("Use quick here")
     beside, note = verdict.notes(report)
     assert beside == (
-        "Beside peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric means of 5 "
+        "Compared with peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric means of 5 "
         "prompts)."
     )
     assert note.startswith("peer was faster than all of jspec: 4.40 times")

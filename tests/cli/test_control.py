@@ -78,7 +78,7 @@ def test_what_is_none_is_refused_before_anything_is_loaded(command):
         (["--logit-bias", "5"], "--logit-bias is '5'; pass a JSON object"),
         (["--logit-bias", '{"5": NaN}'], "pass a JSON object of token ids and numbers"),
         (["--json-schema", "nowhere.json"], "'nowhere.json' cannot be read"),
-        (["--json-schema", "{"], "--json-schema is no JSON"),
+        (["--json-schema", "{"], "--json-schema is not JSON"),
         (["--regex", "a", "--choice", "b"], "--regex and --choice were given"),
         (["--choice", ""], "an empty text was given"),
         (["--choice", "a", "--ignore-eos"], "a grammar and --ignore-eos were given"),

@@ -1,4 +1,6 @@
-"""`--lora`: the text is that of the merged model, and what is no adapter is one sentence."""
+"""`--lora`: the text is that of the merged model, and what is not an adapter is one
+sentence.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""The first rounds of a conversation run before the whole program is compiled, with its tokens."""
+"""The first rounds of a conversation run before the whole program is compiled, with its
+tokens.
+"""
 
 import threading
 from concurrent.futures import wait

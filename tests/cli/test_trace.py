@@ -47,7 +47,7 @@ def test_the_page_holds_the_generation_of_generate(command, folder, tmp_path):
 
 def test_what_is_refused_is_said_in_a_sentence(command, tmp_path):
     for arguments, said in (
-        (["x", "--out", "{tmp}/none/page.html"], "none, which is no folder; make it first"),
+        (["x", "--out", "{tmp}/none/page.html"], "none, which is not a folder; make it first"),
         (["x", "--out", "{tmp}"], "is a folder; name a file in it"),
         ([" "], "the prompt is empty; write some text"),
         (["x", "--max-new-tokens", "0"], "--max-new-tokens is 0; pass at least 1"),

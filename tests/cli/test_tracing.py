@@ -1,5 +1,5 @@
-"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward, and whose
-every node was.
+"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward
+pass, and whose every node was.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a device at hand has for programs."""
+"""Properties of a device at hand that programs depend on."""
 
 from types import SimpleNamespace
 

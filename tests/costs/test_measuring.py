@@ -38,7 +38,7 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     assert int(result.stats.num_rounds.sum()) > 0
     # A round reads all slots of the cache, which has a few more than text.
     assert int(curve.capacity[0]) >= 9 + 40
-    # One prefill, and one loop with a forward for each width.
+    # One prefill, and one loop with a forward pass for each width.
     assert len(model.traces) == 1 + len(WIDTHS)
 
 

@@ -1,4 +1,4 @@
-"""What is exported runs in a process that has JAX alone, with the tokens of `decode`."""
+"""Exported programs run in a process that has JAX alone, with the tokens of `decode`."""
 
 import json
 import shutil

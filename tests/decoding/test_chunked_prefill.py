@@ -1,4 +1,4 @@
-"""Prompts in pieces, texts that go on and rows that are copied: tokens are those of one call."""
+"""Chunked prompts, continued texts and copied rows give the tokens of one call."""
 
 import jax
 import jax.numpy as jnp
@@ -199,7 +199,9 @@ def test_a_turn_behind_a_stop_string_goes_on_where_the_text_ends(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["speculative_decoding", "eagle", "block", "lyanna"])
 def test_what_a_drafter_remembers_ends_where_the_text_does(name):
-    """Of the cut tokens no key is left beside those of one reading, behind three more tokens."""
+    """No key of the cut tokens is left: the keys are those of one reading, after three more
+    tokens.
+    """
     state, more = stopped(name), np.tile([3, 1, 4], (4, 1))
     texts, total = gone_on(state, [3, 3, 3, 3], more)
     state = jspec.fork(state, [3, 3, 3, 3], drafter=of(name)["drafter"], key=5)

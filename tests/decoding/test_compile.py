@@ -1,4 +1,4 @@
-"""What is compiled: how often, and what it holds in memory."""
+"""Compilation: how often, and its memory."""
 
 import re
 
@@ -125,7 +125,7 @@ def test_there_is_no_second_cache(kind):
 
 @pytest.mark.slow
 def test_an_adjacency_matrix_is_held_once():
-    """It is read before it is written; one that is read afterwards is copied whole by XLA."""
+    """Reads before it writes; an array that is read afterwards is copied whole by XLA."""
     loaded = jspec.models.load("jspec-800k")
     size = loaded.model.vocab_size
     drafter = jspec.adaptive(jspec.DynamicTokenRecycling(size, 4, 2), (0, 2))

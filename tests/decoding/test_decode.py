@@ -14,7 +14,7 @@ from jspec.types import Sampling, Status
 
 LIMIT = 24
 CALL = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT)
-"""What most tests ask for, so that they share what is compiled."""
+"""Arguments of most tests, so that they share compiled programs."""
 SMALL = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
 _PREFIX = PrefixLM(vocab_size=tiny.VOCAB, context=256)
 CHEAP = _PREFIX, _PREFIX.init()
@@ -97,8 +97,8 @@ def test_padding_behind_a_prompt_is_never_read(target):
 
 @pytest.mark.slow
 def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logits):
-    """`deterministic_proposal` through the whole of decode: the joint distribution of the first two
-    tokens.
+    """`deterministic_proposal` through the whole of decode: the joint distribution of the first
+    two tokens.
 
     6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
     program in 10,000 (chi-square by the Wilson-Hilferty approximation).
@@ -281,8 +281,8 @@ def test_the_context_ends_a_row_with_capacity():
 
 
 class Holed(Strict):
-    """A model one of whose logits is no number; the vocabulary is one at which XLA's maximum on a
-    CPU loses a NaN.
+    """A model one of whose logits is no number; the vocabulary is one at which XLA's maximum on
+    a CPU loses a NaN.
     """
 
     vocab_size = 4096
@@ -304,7 +304,7 @@ def test_one_nan_among_many_logits_ends_the_row():
 
 @pytest.mark.parametrize("rule", [None, jspec.rules.deterministic_proposal])
 def test_ids_that_the_target_has_not_are_no_drafts(rule):
-    """Not even where a rule that reads p[id] would be given that of the last token."""
+    """Not even where a rule that reads p[id] would be given the last token's."""
     ask = dict(max_new_tokens=LIMIT, sampling=Sampling(temperature=2.0), key=3)
     drafter = Outside() if rule is None else jspec.with_verifier(Outside(), rule)
     model = Strict(CHEAP[0])
@@ -364,7 +364,7 @@ class WithoutContext:
 
 
 class OfVersion01(jspec.PromptLookup):
-    """Its update takes what that of a drafter of jspec 0.1 took."""
+    """Its update takes the arguments of jspec 0.1."""
 
     def update(self, params, state, feedback):
         return state
@@ -383,7 +383,7 @@ def test_bad_input_is_one_sentence_before_anything_is_compiled(target):
 
 
 class Weighty:
-    """What a loader returns, of which the weights are a part."""
+    """The result of a loader, which contains the weights."""
 
     params = ()
 

@@ -79,7 +79,7 @@ def reads_logprobs(number):
 
 
 def requests(count, seed=0):
-    """What clients ask for: all kinds of settings beside each other."""
+    """Returns requests with all kinds of settings side by side."""
     rng = np.random.default_rng(seed)
     asked = []
     for number in range(count):
@@ -311,7 +311,7 @@ def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
 
 @pytest.mark.slow
 def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
-    """What `take` copies is gone on from, also by several requests, and stays as it was."""
+    """Checks that several requests continue from a copy of `take`, which stays unchanged."""
     engine, weights = engine
     read_by = partial(engine.prefill, PARAMS, drafter_params=weights)
     begun = read_by([5, 3, 9, 1], limits=0)
@@ -374,7 +374,7 @@ def test_memory_is_known_before_it_is_taken(engine):
 
 WRONG = [
     (lambda e, s: e.insert(s, 3, e.prefill(PARAMS, [1])), "slot is 3; pass an integer"),
-    (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is no state of one row"),
+    (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is not a state of one row"),
     (
         lambda e, s: e.insert(s, 0, jspec.prefill(MODEL, PARAMS, [[1]], max_new_tokens=9)),
         "the arrival holds other things than the engine's rows",

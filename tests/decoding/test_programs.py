@@ -1,4 +1,4 @@
-"""What is warmed up covers what is run, and what it does not cover is said."""
+"""Warming up covers what is run, and reports what it does not cover."""
 
 import logging
 import threading

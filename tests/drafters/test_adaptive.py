@@ -266,7 +266,7 @@ def test_a_wrong_cut_is_caught(monkeypatch):
 
 @pytest.mark.slow
 def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
-    """What is verified are the best nodes; the drafter is told of the first ones."""
+    """Verifies the best nodes; the drafter is told of the first ones."""
 
     def first(tree, width):
         return jnp.broadcast_to(jnp.arange(width + 1), (BATCH, width + 1))
@@ -355,7 +355,7 @@ def test_the_choice_is_that_of_numpy():
 
 
 def test_no_row_pays_for_another():
-    """Three rows whose drafts are wrong beside one with the best of drafts: the sum of all tokens
+    """Runs three rows with wrong drafts next to one with perfect drafts: the sum of all tokens
     would have them wait for it, a batch for them at its end. Rows that have ended count for
     nothing, whatever is drafted for them.
     """

@@ -248,7 +248,7 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
 
 @dataclass(frozen=True)
 class Hopeful:
-    """It is sure of its drafts, and always wrong."""
+    """A drafter that is sure of its drafts, and always wrong."""
 
     def init(self, batch, capacity, earlier):
         return None
@@ -266,7 +266,7 @@ class Hopeful:
 
 @pytest.mark.slow
 def test_one_refused_draft_is_luck_and_many_are_none():
-    """The same round: alone a row goes by what was expected, beside others by what came of it."""
+    """The same round: alone a row goes by what was expected, among others by what came of it."""
     costs = jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.0, 24: 1.2}, undrafted=0.9)
     for rows, tires in ((1, False), (8, True)):
         result = jspec.decode(

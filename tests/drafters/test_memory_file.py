@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
         r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (
             lambda: jspec.memory_file.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
         ),
-        "the memory is no Suffix's": lambda: jspec.memory_file.save(
+        "the memory is not a Suffix's": lambda: jspec.memory_file.save(
             file, past, jspec.DynamicTokenRecycling(SIZE, 4).init(1, 8, None)
         ),
         "cannot be read as a drafter's memory": lambda: jspec.memory_file.load(

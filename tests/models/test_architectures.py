@@ -1,4 +1,5 @@
-"""What the families' layers are made of: experts, windows, frequencies, and their way to disk."""
+"""Parts of the families' layers: experts, windows, frequencies, and saving them.
+"""
 
 import json
 import runpy

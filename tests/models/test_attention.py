@@ -1,4 +1,4 @@
-"""Attention over nodes whose activations are no numbers: they harm those below them alone."""
+"""Attention over nodes whose activations are not numbers: they harm those below them alone."""
 
 import itertools
 from dataclasses import dataclass
@@ -171,7 +171,9 @@ def test_values_that_are_no_numbers_have_no_part_in_gradients_of_others():
 
 @dataclass(frozen=True)
 class Stubborn:
-    """Proposes the target's own continuation, in every round beside a bad token and its child."""
+    """Proposes the target's own continuation, in every round alongside a bad token and its
+    child.
+    """
 
     text: tuple[int, ...]
     bad: int
@@ -225,7 +227,7 @@ def test_a_draft_that_overflows_leaves_the_tokens_as_they_are(bundled, sampling)
         found = jspec.decode(model, spoilt, [prompt], drafter=drafter, **options)
         np.testing.assert_array_equal(found.tokens, plain.tokens)
         assert found.status[0] == jspec.Status.LIMIT
-        # Its good nodes are accepted, so that the bad ones were scored beside them.
+        # Its good nodes are accepted, so that the bad ones were scored alongside them.
         assert found.stats.histogram.sum() <= 6
 
 

@@ -174,7 +174,7 @@ def test_a_tokenizer_that_lacks_a_token_that_it_writes(tmp_path):
     held = json.loads(zoo.read_text("utf-8"))
     held["post_processor"]["special_tokens"] = {}
     (tmp_path / "tokenizer.json").write_text(json.dumps(held))
-    with pytest.raises(InputError, match="is no tokenizer"):
+    with pytest.raises(InputError, match="is not a tokenizer"):
         tokenizer.read(tmp_path)
 
 
@@ -230,6 +230,6 @@ def test_a_sentence_fits_a_screen_and_keeps_its_fix():
 
 
 def test_whole_files_are_read(readers):
-    """What the fuzzer damages is answered with a model."""
+    """Checks that damaged files give a model or an error."""
     for kind in damage.FOUND:
         assert readers.whole(kind)() is not None, kind

@@ -85,7 +85,7 @@ def small_model(kind: str = "int8", **changes):
 
 @pytest.mark.parametrize("name", ["llama2", pytest.param("mixtral", marks=pytest.mark.slow)])
 def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fixtures, causal):
-    """w8a8 beside int8: the same weights; moved a little by its activations, with or without."""
+    """w8a8 alongside int8: the same weights; moved a little by its activations, with or without."""
     plain = recorded(name)
     both = [
         jspec.models.load(fixtures / name, with_tokenizer=False, dtype=kind)

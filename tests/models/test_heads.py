@@ -105,7 +105,7 @@ def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
     assert (loaded.head, loaded.target) == (module, tapped)
     assert tuple(loaded) == (loaded.head, loaded.params, loaded.target)
     params = dict(loaded.params)
-    # Lyanna's token info stands in a table, which reads as what it was computed from does.
+    # Lyanna's token info is in a table, which reads as what it was computed from does.
     assert ("table" in params) == (kind == "lyanna")
     if kind == "lyanna":
         logits = jnp.zeros((1, 23, 23))
@@ -192,7 +192,7 @@ def test_a_head_of_another_kind_is_refused(folder):
         heads.load(folder, TARGET, only="eagle")
     with pytest.raises(ValueError, match="of kind eagle or eagle3 is wanted; name such a folder"):
         heads.load(folder, TARGET, only=("eagle", "eagle3"))
-    with pytest.raises(ValueError, match=r"Llama is no kind of head .* known: .*eagle, eagle3"):
+    with pytest.raises(ValueError, match=r"Llama is not a kind of head .* known: .*eagle, eagle3"):
         heads.save(folder / "other", TARGET.model, TARGET.params, TARGET)
 
 

@@ -19,7 +19,7 @@ def test_products_are_those_of_numpy(lead, outputs):
 
 
 def test_a_few_rows_stand_behind_the_weights_and_one_is_a_batch_of_halves():
-    """Where there are no kernels."""
+    """Runs without kernels."""
     weight = jax.ShapeDtypeStruct((64, 32), jnp.float32)
     for rows, wanted in (
         (1, "f32[2,32,1]"),

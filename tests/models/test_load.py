@@ -1,4 +1,4 @@
-"""What a checkpoint gives, and the one sentence that each broken one gets."""
+"""Loading checkpoints, and the one sentence about each broken one."""
 
 import json
 import shutil
@@ -305,7 +305,7 @@ BROKEN = {
     ),
     "damaged tokenizer": (
         lambda f: (f / "tokenizer.json").write_text("{}"),
-        "tokenizer.json is no tokenizer",
+        "tokenizer.json is not a tokenizer",
     ),
     "end token": (
         lambda f: edit(f, "generation_config.json", eos_token_id=["</s>"]),
@@ -336,7 +336,7 @@ def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
         with pytest.raises(ValueError, match="is unknown; use one of float32, bfloat16"):
             jspec.models.load(folder, dtype=dtype)
     for name in ("/no/such/folder", "./here", "a/b/c", "~/nowhere/model"):
-        with pytest.raises(ValueError, match="is no folder; name an existing one, or a hub id"):
+        with pytest.raises(ValueError, match="is not a folder; name an existing one, or a hub id"):
             jspec.models.load(name)
 
 

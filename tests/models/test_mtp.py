@@ -1,4 +1,6 @@
-"""The draft heads that come with a model's weights, against the published formula in float64."""
+"""The draft heads that come with a model's weights, against the published formula in
+float64.
+"""
 
 import dataclasses
 import json
@@ -60,7 +62,7 @@ def reference(name, checkpoint):
 
 
 def steps(head, params, reference):
-    """What the head computes at each step of a chain, all texts' pairs at once."""
+    """Computes the head's outputs at each step of a chain, all texts' pairs at once."""
     states, count = jnp.asarray(reference["states"]), reference["states"].shape[1]
     positions = jnp.broadcast_to(jnp.arange(count), states.shape[:2])
     mask = jnp.broadcast_to(jnp.tri(count, dtype=bool), (len(states), count, count))
@@ -146,7 +148,7 @@ def test_rejection_keeps_the_distribution(target, checkpoint, reference):
     probs = np.asarray(jax.nn.softmax(logits / 0.7, axis=-1), np.float64)
     wanted = probs[0, 3] @ probs[:, 4]
     counted = np.bincount(found.tokens[:, 1], minlength=size) / rows
-    # The mean of this distance is about sqrt(2 p (1 - p) / (pi n)) / 2 a token: 0.04 here.
+    # The mean of this distance is about sqrt(2 p (1 - p) / (pi n)) / 2 per token: 0.04 here.
     assert np.abs(counted - wanted).sum() / 2 < 0.07
     assert np.abs(probs[0, 3] - wanted).sum() / 2 > 0.2
 

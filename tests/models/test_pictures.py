@@ -1,4 +1,6 @@
-"""Models that read pictures too, of which the text part is loaded, by all names of its tensors."""
+"""Models that read pictures too, of which the text part is loaded, by all names of its
+tensors.
+"""
 
 import json
 

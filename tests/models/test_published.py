@@ -1,4 +1,6 @@
-"""Published heads, written small in their layout, against the authors' forward in torch."""
+"""Published heads, written small in their layout, against the authors' forward pass in
+torch.
+"""
 
 import dataclasses
 import json
@@ -329,5 +331,5 @@ def test_damaged_files_are_refused(tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"has no config\.json; download"):
         heads.load(folder, TARGET)
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         heads.load(tmp_path / "none", TARGET)

@@ -1,4 +1,6 @@
-"""EAGLE-3.1 and EAGLE-4 heads, written small in their layouts, against their forward in float64."""
+"""EAGLE-3.1 and EAGLE-4 heads, written small in their layouts, against their forward pass in
+float64.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A forward over eight devices gives what one device gives."""
+"""A forward pass over eight devices gives what one device gives."""
 
 import tracemalloc
 from functools import partial
@@ -227,7 +227,7 @@ LOADERS = {
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_checkpoint_is_read_straight_into_its_parts(name, large, mesh):
-    """No more than one part and one tensor beside the parts."""
+    """No more than one part and one tensor alongside the parts."""
     folder, params = large
     load = partial(LOADERS[name], folder / name)
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))

@@ -1,4 +1,4 @@
-"""What a round launches, from XLA's own text of a program."""
+"""Launches of a round, from XLA's own text of a program."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, cast

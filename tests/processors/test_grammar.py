@@ -195,7 +195,7 @@ def test_what_is_none_is_refused():
         (lambda: choices(["xyz"], TOKENS), "can be written with no tokens of this vocabulary"),
         (lambda: choices(["abab" * 9], TOKENS, max_states=5), "has more than 5 states"),
         (lambda: choices(["ab"], TOKENS, max_megabytes=0), "4 classes of tokens, 0 MB, and at m"),
-        (lambda: json_schema("{", TOKENS), "is no JSON"),
+        (lambda: json_schema("{", TOKENS), "is not JSON"),
         (lambda: json_schema("[]", TOKENS), "pass an object"),
         (lambda: regex(3, TOKENS), "the regular expression is 3; pass text"),
         (
@@ -278,7 +278,7 @@ def test_what_cannot_be_read_or_explodes_is_refused():
         (lambda: regex("a(", TOKENS), "'a\\(' has a parenthesis without its other one"),
         (lambda: regex("a)|(b", TOKENS), "a parenthesis without its other one"),
         (lambda: json_schema("[" * 100_000, TOKENS), "is nested too deep; make it flatter"),
-        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is no JSON"),
+        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is not JSON"),
         (lambda: regex("[a-d]{900}", TOKENS, max_states=99), "and at most 99 are allowed"),
         (lambda: json_schema({"type": "nonsense"}, TOKENS), "has no automaton"),
         (

@@ -1,4 +1,4 @@
-"""Schemas whose texts could break them are refused by the keyword; the others hold JSON alone."""
+"""Schemas that a grammar cannot hold are refused by keyword; the others hold JSON alone."""
 
 import json
 import re
@@ -37,8 +37,8 @@ def test_what_is_not_held_is_refused_wherever_it_stands():
         ({"anyOf": [NULL, {"oneOf": []}]}, "empty 'oneOf'"),
         ({"type": []}, "empty 'type'"),
         ({"allOf": [NULL, NULL]}, "'allOf' of several"),
-        ({"type": "integer", "enum": ["a"]}, "which is no integer"),
-        ({"type": "integer", "const": True}, "which is no integer"),
+        ({"type": "integer", "enum": ["a"]}, "which is not an integer"),
+        ({"type": "integer", "const": True}, "which is not an integer"),
         ({"const": [{"a\n": 1}]}, "JSON escapes"),
         ({"type": "array", "items": NULL, "minItems": 3, "maxItems": 1}, "nothing can meet"),
         ({"if": NULL, "then": NULL}, "'if'"),
@@ -54,8 +54,8 @@ def test_what_is_not_held_is_refused_wherever_it_stands():
         ({"anyOf": [NULL], "const": False}, "'const'"),
         ({"enum": [None], "const": None}, "'const'"),
         ({"anyOf": [NULL], "additionalProperties": False}, "'additionalProperties'"),
-        ({"type": "string", "properties": {"a": NULL}}, "'properties' and is no object"),
-        ({"type": "object", "prefixItems": [NULL]}, "'prefixItems' and is no array"),
+        ({"type": "string", "properties": {"a": NULL}}, "'properties' and is not an object"),
+        ({"type": "object", "prefixItems": [NULL]}, "'prefixItems' and is not an array"),
         ({"type": "string", "minLength": 2.0}, "minLength of the schema is 2.0"),
         ({"type": "string", "maxLength": True}, "maxLength of the schema is True"),
         ({"type": "array", "items": NULL, "minItems": -1}, "minItems of the schema is -1"),
@@ -232,7 +232,7 @@ def test_branches_of_oneof_are_apart_or_refused():
         ([{"enum": ["a"]}, {"type": "string", "pattern": "b"}], False),
         ([CAT, DOG], True),
         ([CAT, {**DOG, "required": []}], False),
-        # What is no object is of both: a grammar has none, and their schemas refuse it.
+        # Values that are not objects match both; a grammar has none, and their schemas refuse them.
         ([{"properties": DOG["properties"], "required": ["kind"]}, CAT], False),
         ([{"properties": DOG["properties"]}, {"type": "string"}], False),
         ([{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}], True),

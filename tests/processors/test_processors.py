@@ -119,7 +119,7 @@ def nodes():
 
 
 def differences(history, logits, prompts, pasts, settings):
-    """Nodes whose logits are not those of the definition."""
+    """Nodes whose logits differ from the definition."""
     found = jnp.asarray(logits)
     for processor in made(settings):
         one = processor.init(ROWS, SIZE, None)

@@ -1,4 +1,4 @@
-"""Stop strings and stop tokens: where a row ends, and what is left of it."""
+"""Stop strings and stop tokens: the end of a row, and its remaining text."""
 
 import jax
 import numpy as np

@@ -55,7 +55,7 @@ def tool(name, **properties):
             "",
             [Call("look", '{"at": "</tool_call>ü"}')],
         ),
-        # What is no call lasts until the next one begins, and space behind words is text.
+        # What is not a call lasts until the next one begins, and space behind words is text.
         (TaggedCalls, f'<tool_call>{{"a": 1}} x {ONE}', '<tool_call>{"a": 1} x', [LOOK]),
         (TaggedCalls, f"Hi {ONE}done \n", "Hidone \n", [LOOK]),
         (TaggedCalls, '<tool_call>{"a": 1} x', '<tool_call>{"a": 1} x', []),

@@ -1,4 +1,4 @@
-"""What a request costs before it has a row: bounds, turns of clients, and ends."""
+"""Costs of a request before it has a row: bounds, turns of clients, and ends."""
 
 import asyncio
 import json
@@ -334,7 +334,7 @@ def test_what_is_no_http_has_an_error_of_the_api(port):
 def test_a_port_in_use_is_one_sentence(port):
     for host, number, said in (
         ("127.0.0.1", port, f"port {port} of 127.0.0.1 is in use; choose another --port"),
-        ("no such host", 0, "--host 'no such host' is no address"),
+        ("no such host", 0, "--host 'no such host' is not an address"),
     ):
         with pytest.raises(InputError, match=said):
             listening.bound(host, number)

@@ -1,4 +1,4 @@
-"""The server's answers and refusals, over a device that is none."""
+"""The server's answers and refusals, over a fake device."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ def client():
 
 
 def text_of(prompt: str, end: bool = True, **settings) -> str:
-    """What the fake answers."""
+    """Returns what the fake answers."""
     asked = RowSettings(**{"limit": 16, "temperature": 1.0, **settings})
     written = fakes.answer(list(prompt.encode()), asked)
     return bytes(token for token in written if token != fakes.END).decode()
@@ -665,7 +665,7 @@ def test_a_request_leaves_nothing_for_the_collector(client):
 
 
 def test_a_refusal_leaves_nothing_for_the_collector(client):
-    """It would hold the body, and what was read of it, until then."""
+    """Checks that a body, and what was read of it, is not held until then."""
     long = [{"role": "user", "content": "a"}] * 1000
     assert chat(client, messages=long).status_code == 400
     with uncollected(APIError) as left:

@@ -1,4 +1,6 @@
-"""The certificate is given where nothing is wrong, and every check finds what is planted for it."""
+"""The certificate is given where nothing is wrong, and every check finds what is planted for
+it.
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -59,7 +61,7 @@ class Impostor(TreeVerifier):
 
 @dataclass(frozen=True)
 class Jittery:
-    """A model whose logits stand on a grid, so that ties are common, and move with the width by
+    """A model whose logits are on a grid, so that ties are common, and move with the width by
     what its weights say.
     """
 

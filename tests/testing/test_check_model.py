@@ -75,7 +75,7 @@ def test_what_is_tentative_of_a_draft_model_has_the_methods_of_one():
 
     @struct.dataclass
     class Short(TreeKV):
-        """Whose room is filled from the wrong place."""
+        """A model whose room is filled from the wrong place."""
 
         def put(self, later, at):
             return super().put(later, at - 1)

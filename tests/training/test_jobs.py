@@ -38,8 +38,8 @@ def test_unknown_model_and_setting():
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"text = 3\n[models.a]", "as its texts; write .*text"),
         (b"[models.a]\n[text]\npath = 'x'", "as its texts; write .*text"),
-        (b"models = 3\n[[text]]", "models = 3, which is no table; write .models"),
-        (b"[models]\na = 3\n[[text]]\nclass = 'c'\npath = 'x'", "a = 3, which is no table"),
+        (b"models = 3\n[[text]]", "models = 3, which is not a table; write .models"),
+        (b"[models]\na = 3\n[[text]]\nclass = 'c'\npath = 'x'", "a = 3, which is not a table"),
         (b"[models.a]\n[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
         (
             b"[models.a]\n[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'",
@@ -67,8 +67,8 @@ def test_a_file_that_is_no_recipe(tmp_path, text, message):
     ("text", "message"),
     [
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b"heads = 3", "heads = 3, which is no table"),
-        (b"[heads]\neagle = 3", "eagle = 3, which is no table"),
+        (b"heads = 3", "heads = 3, which is not a table"),
+        (b"[heads]\neagle = 3", "eagle = 3, which is not a table"),
     ],
 )
 def test_a_file_that_is_no_recipe_of_heads(tmp_path, text, message):

@@ -1,4 +1,6 @@
-"""`jspec train head --kind ngrams`: tables of the target's distributions; kills and bad input."""
+"""`jspec train head --kind ngrams`: tables of the target's distributions; kills and bad
+input.
+"""
 
 import json
 

@@ -21,7 +21,7 @@ ROWS, WHOLE = PartitionSpec("data"), PartitionSpec()
 
 
 def called(run, *arguments):
-    """Whether a program calls the kernel."""
+    """True if a program calls the kernel."""
     return "jspec_product" in run.lower(*arguments).as_text()
 
 

@@ -53,7 +53,7 @@ def test_products_are_numpys_and_a_rows_bits_are_its_own(dtype, outputs, inputs)
     np.testing.assert_allclose(whole, wanted, atol=2e-6 * np.abs(wanted).max() * inputs**0.5)
     for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17):
         np.testing.assert_array_equal(bits(run(x[:rows], weights)), bits(whole)[:rows])
-    # Nor do they depend on the outputs beside it.
+    # Nor do they depend on neighbouring outputs.
     np.testing.assert_array_equal(bits(run(x[:9], weights[-1:])), bits(whole)[:9, -1:])
 
 

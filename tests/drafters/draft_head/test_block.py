@@ -273,7 +273,7 @@ def test_weights_follow_what_is_emitted_depth_by_depth():
     learnt = follow(ProbabilityWeights.init(1, 2))
     np.testing.assert_allclose(learnt[-1, :, :3], true[:, :3], atol=0.6)
     assert (learnt[-1, :, 1] < -0.5).all()
-    # How sharp the distributions are moves long before what the noise counts beside them.
+    # The sharpness of the distributions moves long before the weight of the noise.
     assert learnt[60, 0, 0] > 1.3 and (abs(learnt[60, :, 1]) < 0.1).all(), learnt[60]
 
 

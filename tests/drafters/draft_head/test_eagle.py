@@ -51,7 +51,7 @@ def causal():
         output = HEAD.apply(variables, hidden, tokens, jnp.arange(count)[None], mask, None)
         return output.hidden, output.logits
 
-    size = 16  # one program; what stands behind the last pair is not seen by it
+    size = 16  # one program; it does not see what follows the last pair
 
     def run(variables, hidden, tokens):
         filled = np.zeros((1, size, 16), np.float32)

@@ -1,4 +1,4 @@
-"""What is wrong with a drafter or a call is said in one sentence, before anything is compiled."""
+"""Errors in a drafter or a call are one sentence, before anything is compiled."""
 
 import jax
 import jax.numpy as jnp

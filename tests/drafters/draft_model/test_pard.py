@@ -1,4 +1,4 @@
-"""PARD: its K predictions are those of K forwards with explicit masks, whatever was read before."""
+"""PARD's K predictions equal those of K forward passes with explicit masks."""
 
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,7 @@ update = jax.jit(lambda state, aux, feedback: DRAFTER.update(PARAMS, state, aux,
 
 
 class Rows:
-    """The texts of some rows, and the drafter's state beside them."""
+    """The texts of some rows, and the drafter's state."""
 
     def __init__(self, texts):
         self.texts, self.last = [[] for _ in texts], None
@@ -190,7 +190,7 @@ def _places(template):
 
 
 def test_forwards_of_transformers_with_masks_give_the_same(tmp_path):
-    """As the authors' code asks for them: one forward of the text and the masks."""
+    """As the authors' code asks for them: one forward pass over the text and the masks."""
     torch = pytest.importorskip("torch", reason="needs the parity extra")
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Whether a slot is there must not depend on the token drawn into it, not by a bit.
+"""Predictability: the presence of a slot never depends on the token drawn into it.
 
 Each of these once let it, and biased what was emitted by tens of standard deviations.
 """
@@ -63,7 +63,7 @@ def test_a_node_without_a_distribution_has_no_independent_draws():
 
 @pytest.mark.slow
 def test_tokens_that_the_draft_holds_impossible_leave_sharpness_a_number():
-    """They stand among a node's best where fewer than a beam's width are possible."""
+    """They are among a node's best where fewer than a beam's width are possible."""
     rng = np.random.default_rng(0)
     target = rng.normal(size=(1, SIZE, SIZE)).astype(np.float32)
     draft = target.copy()

@@ -1,4 +1,4 @@
-"""Trees of the draft models, token for token those of the oracles that grow them one by one.
+"""Trees of the draft models equal, token for token, the oracles' trees.
 
 The draft model is a table whose logits carry, behind the distribution of the next token, what is
 drawn
@@ -38,8 +38,7 @@ CONTEXT = (1, 1, 0)
 
 
 def written(size):
-    """A draw that reads tokens from the logits, behind those of the distribution; -1 where none is
-    left.
+    """Draws tokens read from the logits; -1 where none is left.
     """
 
     def draw(logits, sampling, frame, level, count):
@@ -430,11 +429,11 @@ def test_a_worth_that_looks_at_the_drawn_token_is_caught(method, change):
     assert size > 0.01
 
 
-# ---- what is learnt beside another drafter -------------------------------------------------------
+# ---- what is learnt next to another drafter ------------------------------------------------------
 
 
 def beside_another(drafter):
-    """What a round teaches whose root had the children 0 and 1, and a neighbour's 2 was taken."""
+    """Returns the lesson of a round with root children 0 and 1, where a neighbour's 2 was taken."""
     drawn = DrawnChildren(
         tokens=jnp.array([[[0, 1]]]), notes=(jnp.array([[[0.6, 0.3]]]),) * drafter_notes(drafter)
     )

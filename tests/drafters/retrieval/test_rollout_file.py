@@ -52,7 +52,7 @@ def test_what_stands_beyond_a_row_is_not_kept(tmp_path):
             {},
             "holds tokens of another tokenizer",
         ),
-        (WORDS, {"format": "jspec memory 2"}, "is no file of rollouts; write it again with"),
+        (WORDS, {"format": "jspec memory 2"}, "is not a file of rollouts; write it again with"),
         (WORDS, {"tokens": np.ones((3, 4), np.int32)}, "is damaged: its digest is not that of"),
         (WORDS, {"lengths": np.zeros(3, np.int32)}, "is damaged"),
         (WORDS, {"others": np.zeros(3, np.int32)}, "is damaged"),
