@@ -26,8 +26,7 @@ def _cpu() -> float:
 
 
 def _work() -> float:
-    """Measures the compilation of a fixed program, which tells how slow this processor is.
-    """
+    """Measures the compilation of a fixed program, which tells how slow this processor is."""
     import jax
     import jax.numpy as jnp
 

@@ -95,7 +95,9 @@ def main(
                     "method": name, "nodes": nodes, "temperature": temperature,
                     "learning_rate": learning_rate, "tokens_per_round": rates.tolist(),
                 })  # fmt: skip
-    table = Table("steps", "KL", "same tokens", *CONTENDERS, "first / last", title="tokens per round")
+    table = Table(
+        "steps", "KL", "same tokens", *CONTENDERS, "first / last", title="tokens per round"
+    )
     for distance in distances:
         apart, same = np.mean(moved[distance], axis=0)
         means = [_shown(found[distance, name]) for name in CONTENDERS]
@@ -103,8 +105,8 @@ def main(
         table.add_row(str(distance), f"{apart:.4f}", f"{same:.0%}", *means, f"{ratio:.2f}")
     console.print(table)
     console.print(
-        "Tokens per forward pass of the target; plain decoding has 1. KL: of the first policy's rollouts, "
-        "nats a token. Same tokens: at equal places, both epochs with the same noise. First / "
+        "Tokens per forward pass of the target; plain decoding has 1. KL: of the first policy's "
+        "rollouts, nats per token. Same tokens: at equal places, both epochs with the same noise. First / "
         "last: of all tokens over all rounds, where rows that differ early weigh most."
     )
 

@@ -456,8 +456,8 @@ def _check_sources(config: LlamaConfig) -> None:
             continue
         if source not in owners or owners[-1] > number or config.layers[source].mixer is not None:
             raise InputError(
-                f"layer {number} reads the keys of layer {source}; let it read one of attention "
-                "that has its own, and stand behind all that have"
+                f"layer {number} reads the keys of layer {source}; let it read an attention "
+                "layer before it that has its own"
             )
         sizes = [heads_of(config, config.layers[place]) for place in (number, source)]
         if sizes[0] != sizes[1]:

@@ -1,5 +1,4 @@
-"""Setup of every test: eight virtual CPU devices, exact float32 products, a compile cache.
-"""
+"""Setup of every test: eight virtual CPU devices, exact float32 products, a compile cache."""
 
 import ctypes
 import gc

@@ -48,8 +48,7 @@ class Workload:
         }
 
     def prompts(self, seed: int) -> Prompts:
-        """Returns the prompts of a seed, `count` of each class; seed -1 is for learning alone.
-        """
+        """Returns the prompts of a seed, `count` of each class; seed -1 is for learning alone."""
         slices = self.seeds + 1
         mine = slice(seed % slices, None, slices)
         return join([rows.take(mine) for rows in self._prompts.values()])
@@ -105,8 +104,7 @@ class Workload:
     def vector(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int = 16
     ) -> list[float]:
-        """Returns [W], the acceptance vector over `text`, as in `jspec.acceptance_vector.measure`.
-        """
+        """Returns [W], the vector of `jspec.acceptance_vector.measure` over `text`."""
         width = min(width, self.pair.draft.model.vocab_size)
         return np.mean(
             self.trials(temperature, draft_temperature, scheme, width).kept, axis=0

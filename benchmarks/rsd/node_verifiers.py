@@ -68,8 +68,7 @@ def main(
         return kept, jnp.where(own, seen.child_probs[..., 0], 0.0).sum() / own.sum()
 
     def sampled(text):
-        """Returns positions from the prompt's last token on; nothing follows the last sampled one.
-        """
+        """Returns positions from the prompt's last token to the last but one."""
         place = jnp.arange(text.tokens.shape[1])
         return (place >= asked.lengths[:, None] - 1) & (place < text.lengths[:, None] - 1)
 

@@ -30,7 +30,9 @@ _TOGETHER = 4
 def main(
     model: Annotated[str, typer.Option(help="folder, GGUF file, name or hub id")] = "jspec-7m",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8")] = None,
-    tokens: Annotated[str, typer.Option(help="of a forward pass, comma-separated")] = "1,2,4,8,16,32",
+    tokens: Annotated[
+        str, typer.Option(help="of a forward pass, comma-separated")
+    ] = "1,2,4,8,16,32",
     live: Annotated[int, typer.Option(help="committed tokens")] = 100,
     capacity: Annotated[int, typer.Option(help="of the cache")] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 9,
@@ -50,7 +52,9 @@ def main(
             with context():
                 runs[f"{way} {count}"] = _forwards(target, count, live, capacity)
     seconds = paired(runs, repeats)
-    headline(f"milliseconds per forward pass, {model}, {live} of {capacity} slots, {native.described()}")
+    headline(
+        f"milliseconds per forward pass, {model}, {live} of {capacity} slots, {native.described()}"
+    )
     floor = seconds.pop("weights read once")
     console.print(f"weights read once: {1e3 * floor.min():.1f} ms")
     table = Table("tokens", *(f"{way}{what}" for way in ways for what in ("", ", ratio")))

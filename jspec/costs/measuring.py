@@ -89,8 +89,8 @@ def measure(
         )
     if isinstance(drafter_params, AdaptiveParams):
         raise InputError(
-            "drafter_params came with costs, which are to be measured; pass the params of the drafter "
-            "inside: drafter_params.drafter"
+            "drafter_params came with costs, which are to be measured; pass the inner "
+            "drafter's params: drafter_params.drafter"
         )
     for name, value in (
         ("batch_size", batch_size),

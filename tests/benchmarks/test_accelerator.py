@@ -64,7 +64,7 @@ def test_without_time_nothing_is_begun_and_what_is_left_is_said():
     assert not section.find()
 
 
-def test_what_keeps_ending_the_process_is_left_out(tmp_path):
+def test_a_cell_that_keeps_ending_the_process_is_left_out(tmp_path):
     file = tmp_path / "rows.jsonl"
     for _ in range(cells.MOST_TRIES):
         with pytest.raises(SystemExit):

@@ -118,7 +118,7 @@ def test_the_error_of_a_ratio_is_that_of_texts():
     assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.05)
 
 
-def test_differences_are_paired_and_repeats_are_no_texts():
+def test_differences_are_paired_and_repeats_do_not_count_as_texts():
     random = np.random.default_rng(1)
     hard, ones = random.uniform(1, 5, 20), np.ones(20)
     ours, theirs = statistics.ratio(hard + 0.3, ones), statistics.ratio(hard, ones)

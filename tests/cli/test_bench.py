@@ -298,7 +298,7 @@ def test_engines_that_cannot_take_part_say_why(whole, folder, questions, tmp_pat
     assert asked[0] > 8 and len(rows(out)) == len(rows(whole))
 
 
-def test_what_is_measured_by_default():
+def test_default_measurements():
     assert next(iter(settings.choices(None, [], None, None))) == settings.DEFAULT
     assert "coupled_tree" in settings.choices(None, [], None, "a model")
     assert list(settings.choices("autoregressive,suffix", [], None, None)) == ["suffix"]

@@ -85,7 +85,7 @@ def test_rows_that_ran_together_share_their_seconds():
     assert statistics.summarise(PLAIN, rows).tokens_per_second == pytest.approx(20)
 
 
-def test_where_tokens_differ():
+def test_differing_tokens():
     assert statistics.first_difference([1, 2, 3], [1, 9, 3]) == 1
     assert statistics.first_difference([1], [1, 9]) == 1
     assert statistics.first_difference([], []) is None
@@ -119,15 +119,15 @@ def test_other_tokens_are_reported():
     assert tables.agreement(report.summaries["quick"]) == "others in 5 of 5"
 
 
-def test_a_peer_that_is_faster_is_no_method_to_use():
+def test_a_faster_peer_is_not_recommended():
     rows = [*plain(5), *(row("quick", i, 0.5) for i in range(5))]
     rows += [row("peer", i, 0.25, peer=True) for i in range(5)]
     report = statistics.report(rows, [PLAIN, "quick", "peer"])
     assert verdict.sentence(report).startswith("Use quick here")
     beside, note = verdict.notes(report)
     assert beside == (
-        "Compared with peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric means of 5 "
-        "prompts)."
+        "Compared with peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric "
+        "means of 5 prompts)."
     )
     assert note.startswith("peer was faster than all of jspec: 4.40 times")
 

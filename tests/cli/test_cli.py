@@ -161,7 +161,7 @@ def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monke
     assert session.built.drafter == jspec.CoupledTree(load(draft).model)
 
 
-def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
+def test_an_unfit_draft_model_is_refused_in_one_sentence(command, folder, draft):
     models = ("--model", folder, "--draft-model", draft, "--max-new-tokens", 12, "--json")
 
     def asked(method, given):

@@ -159,7 +159,11 @@ def test_a_prompt_that_ends_in_bytes_is_not_repeated():
         ([a, *cat], cat, "猫"),
         ([a, *cat, *cat[:2]], [cat[2], 260], "猫b"),  # a letter that the prompt leaves unfinished
         ([a, *cat, *cat[:2]], [260], "b"),
-        ([a, *cat], [cat[1], 260], f"{BROKEN}b"),  # bytes that are not text make none of the prompt's
+        (
+            [a, *cat],
+            [cat[1], 260],
+            f"{BROKEN}b",
+        ),  # bytes that are not text make none of the prompt's
         ([a, *cat], [], ""),
         ([], [a], "a"),
     ):

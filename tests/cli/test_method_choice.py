@@ -13,7 +13,7 @@ def test_method_and_config_name_the_choice():
     assert method_choice.choose("prompt_lookup", '{"latest": true}').options == {"latest": True}
 
 
-def test_what_cannot_be_meant_is_refused():
+def test_contradictory_options_are_refused():
     for method, given, said in (
         ("token_recyclin", None, "'token_recyclin' is unknown; did you mean token_recycling?"),
         ("xyz", None, "'xyz' is unknown; known: auto, "),

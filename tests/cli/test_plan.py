@@ -55,7 +55,7 @@ def test_figures_are_shown_as_text_and_json(command, folder, monkeypatch):
     )
 
 
-def test_what_cannot_be_planned_is_one_sentence(command, monkeypatch):
+def test_impossible_plans_are_refused_in_one_sentence(command, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("jspec.planning.topology.find_spec", lambda name: None)
     monkeypatch.setattr("jspec.planning.gpu_chips.find_spec", lambda name: None)

@@ -24,7 +24,7 @@ def path(tmp_path):
     return file
 
 
-def test_what_was_saved_is_loaded(path):
+def test_saved_costs_are_loaded(path):
     for curve in (CURVE, CostCurve.across([CURVE, CostCurve.of({1: 1.0}, capacity=8)])):
         save(curve, HERE, path)
         found = load(str(path), HERE)
@@ -59,7 +59,7 @@ def test_a_curve_of_another_setting_is_refused(path):
             load(path, other)
 
 
-def test_what_is_no_cost_file_is_refused(path):
+def test_an_invalid_cost_file_is_refused(path):
     for damage in (b"", b"{", b"[]", b"null", b"3", b"\xff\xfe\x00", b'{"format": 3}'):
         path.write_bytes(damage)
         with pytest.raises(InputError, match=r"is not a cost file of jspec .*; measure anew with"):

@@ -40,7 +40,7 @@ def test_ten_calls_of_a_bucket_trace_once():
     assert len(model.traces) == 2, model.traces
 
 
-def test_a_key_that_a_greedy_call_does_not_read_is_no_other_program():
+def test_an_unread_key_of_a_greedy_call_compiles_nothing():
     model = tiny.Counted(jspec.testing.PrefixLM(), [])
     for key in (None, 0, jax.random.key(1)):
         for _ in range(2):

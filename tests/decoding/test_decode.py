@@ -21,7 +21,7 @@ CHEAP = _PREFIX, _PREFIX.init()
 """A model that compiles in half the time, for what every model is asked."""
 
 
-def test_greedy_is_a_loop_of_whole_forwards_without_a_cache(target, next_logits):
+def test_greedy_equals_a_loop_without_a_cache(target, next_logits):
     result = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
     for row, length in enumerate(tiny.LENGTHS):
         want = oracle.greedy(next_logits, tiny.PROMPTS[row, :length].tolist(), LIMIT)
@@ -303,7 +303,7 @@ def test_one_nan_among_many_logits_ends_the_row():
 
 
 @pytest.mark.parametrize("rule", [None, jspec.rules.deterministic_proposal])
-def test_ids_that_the_target_has_not_are_no_drafts(rule):
+def test_ids_outside_the_vocabulary_are_not_drafts(rule):
     """Not even where a rule that reads p[id] would be given the last token's."""
     ask = dict(max_new_tokens=LIMIT, sampling=Sampling(temperature=2.0), key=3)
     drafter = Outside() if rule is None else jspec.with_verifier(Outside(), rule)

@@ -208,7 +208,7 @@ def test_a_row_that_left_waits_for_no_stop_string(lookup):
     assert output.status.tolist() == [Status.FREE, Status.RUNNING, Status.FREE]
 
 
-def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends(lookup):
+def test_tokens_held_for_a_stop_string_come_with_its_last_step(lookup):
     """However much it is: tokens without a text go on waiting with those before them."""
     stop = jspec.stop_strings("ab", [b"a", b"b", b"c"] + [None] * 20)
     for key in range(3, 9):
@@ -247,7 +247,7 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup
         assert state.out[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
 
 
-def test_what_a_drafter_knows_of_a_row_goes_with_it(lookup):
+def test_a_rows_draft_memory_ends_with_it(lookup):
     """The rounds are those of the text alone: looked up in it, and in no other row's."""
     prompt = np.resize([3, 1, 4], 11)
     other = lookup.prefill(PARAMS, np.resize([9, 8], 9), limits=20)
@@ -414,7 +414,7 @@ WRONG = [
 ]
 
 
-def test_what_does_not_fit_is_one_sentence(plain):
+def test_misfits_are_refused_in_one_sentence(plain):
     refusals.check(WRONG, lambda call: call(plain, plain.init(PARAMS)))
 
 
@@ -429,7 +429,7 @@ def test_processors_of_a_request_are_the_engines():
         engine.prefill(PARAMS, [1], processors=[processors.min_tokens(2)])
 
 
-def test_what_is_too_large_for_its_room_is_refused(engine):
+def test_requests_beyond_the_reserved_room_are_refused(engine):
     engine, weights = engine
     many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
     with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):

@@ -446,7 +446,7 @@ def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
 
 
 @pytest.mark.slow
-def test_what_was_expected_in_vain_is_expected_less_for_a_while():
+def test_failed_expectations_lower_expectations_for_a_while():
     """Rounds are wide where estimates are high, and these are too high more often than too low."""
     chain = trees.chain(3).fill(jnp.array([[7, 1, 2, 3]]))
     drafter = jspec.adaptive(Telling(), (0, 3))
@@ -535,7 +535,7 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
     assert not steep.num_drafts.any() and not steep.num_draft_tokens.any()
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     lookup = jspec.PromptLookup(num_speculative_tokens=3)
     for drafter, widths, said in (
         (jspec.PromptLookup, (0, 1), "drafter is .*; pass an instance such as"),

@@ -58,7 +58,7 @@ def test_other_numbers_of_nodes_share_a_memory(tmp_path):
     jspec.memory_file.load(tmp_path / "m", jspec.Suffix(num_speculative_tokens=9, capacity=64))
 
 
-def test_what_does_not_fit_is_one_sentence(tmp_path):
+def test_misfits_are_refused_in_one_sentence(tmp_path):
     (matrix, _), (past, _) = DRAFTERS["matrix"], DRAFTERS["past"]
     file, state = tmp_path / "m", run("matrix").drafter_state
     jspec.memory_file.save(file, matrix, state, "smollm")
@@ -123,7 +123,7 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
     drafter.init(3, 32, merged)  # a start for any number of rows
 
 
-def test_what_cannot_be_merged_is_refused():
+def test_unmergeable_memories_are_refused():
     cases = [
         ((jspec.PromptLookup(), [jnp.zeros(3)]), "PromptLookup, whose memories cannot be merged"),
         (

@@ -125,7 +125,7 @@ def test_a_message_that_is_left_out_is_named_among_those_that_are_cut(words):
     assert chat(words, moved).render(talk) == "b Hi a"
 
 
-def test_who_watches_can_end_a_text_that_grows_too_long(words):
+def test_a_watcher_can_end_a_text_that_grows_too_long(words):
     class TooLong(Exception):
         pass
 

@@ -41,7 +41,7 @@ def test_a_minute_of_damages_is_answered_in_sentences_within_bounds():
 
 
 @pytest.mark.slow
-def test_what_costs_too_much_is_found():
+def test_excessive_costs_are_found():
     """Negative controls: a reader that takes memory, and one that ends its process."""
     with damage.Process() as process:
         assert "MB" in process.wrong("takes memory", 0)
@@ -154,7 +154,7 @@ def test_damaged_checkpoints_are_one_sentence(tmp_path, fixtures):
         ("orbax", "model.json", {"num_heads": 10**30}, "does not describe a Llama"),
     ],
 )
-def test_sizes_that_are_none(readers, tmp_path, kind, name, changes, said):
+def test_invalid_sizes(readers, tmp_path, kind, name, changes, said):
     folder = shutil.copytree(readers.folder / f"whole.{kind}", tmp_path / "changed")
     held = json.loads((folder / name).read_text("utf-8"))
     held["config"] |= changes
@@ -163,7 +163,7 @@ def test_sizes_that_are_none(readers, tmp_path, kind, name, changes, said):
         getattr(readers, f"read_{kind}")(folder)
 
 
-def test_a_dtype_that_is_none():
+def test_an_unknown_dtype():
     for dtype in ("\ud800", "f4,(", "x" * 10**5, [1]):
         with pytest.raises(InputError, match="is unknown; use one of"):
             precision.find(dtype)
@@ -186,7 +186,7 @@ def test_a_field_that_is_nested_without_end_is_one_sentence(tmp_path):
         jspec.models.load(file)
 
 
-def test_a_pickle_that_is_none_is_one_sentence(tmp_path):
+def test_an_invalid_pickle_is_refused_in_one_sentence(tmp_path):
     for content in (b"P1\n.", b"\x82\x01.", b"(" * 10**5, b"N.", b"0."):
         with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
             archive.writestr("a/data.pkl", content)
@@ -215,7 +215,7 @@ def test_a_pickle_takes_no_more_than_it_has(tmp_path):
         pickles.open_file(tmp_path / "a.bin")
 
 
-def test_what_torch_writes_is_read(tmp_path):
+def test_files_of_torch_are_read(tmp_path):
     """The pickle that the fuzzer damages is a whole one."""
     with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
         archive.writestr("a/data.pkl", damage._PICKLE)

@@ -170,7 +170,7 @@ def test_one_matrix_at_a_time_is_upcast(after, monkeypatch):
     assert (used.temp_size_in_bytes < 3 * 256 * 256 * 4) == after
 
 
-def test_what_is_not_there_is_one_sentence(fixtures, tmp_path):
+def test_absent_support_is_refused_in_one_sentence(fixtures, tmp_path):
     folder = fixtures / "llama2"
     wrong = {
         "dtype 'int8' is one of weights, and param_dtype 'bfloat16' another": dict(

@@ -122,7 +122,7 @@ def test_rotary_stretches_are_those_of_a_folder(tmp_path, fixtures):
         assert found.context == context
 
 
-def test_a_window_of_0_is_none(tmp_path, fixtures):
+def test_a_window_of_0_means_no_window(tmp_path, fixtures):
     """As Phi-4's files say."""
     for name, turned in (("phi3", 2), ("gemma2", 8)):
         changes = {f"{name}.attention.sliding_window": 0, f"{name}.rope.dimension_count": turned}

@@ -85,7 +85,7 @@ def test_a_head_survives_the_disk(kind, tmp_path):
 
 
 @pytest.mark.parametrize("held", [jnp.int8, "w8a8"])
-def test_a_head_beside_weights_of_8_bits_is_wide(held, tmp_path):
+def test_a_head_of_8_bit_weights_is_wide(held, tmp_path):
     head = HEADS["eagle"]
     narrow = dataclasses.replace(TARGET, model=TARGET.model.clone(param_dtype=held))
     heads.save(tmp_path / "head", head, weights(head), narrow)

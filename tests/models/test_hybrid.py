@@ -47,7 +47,7 @@ def test_the_memory_of_a_state_does_not_grow_with_the_capacity(found):
     assert short.attention.capacity == 8 and long.attention.capacity == 64
 
 
-def test_it_is_no_draft_model(found):
+def test_it_is_refused_as_a_draft_model(found):
     with pytest.raises(jspec.InputError, match="until"):
         jspec.decode(
             found.model, found.params, found.tokens, max_new_tokens=4,

@@ -196,7 +196,7 @@ def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, a
         assert answers([0, 2]) == [wanted[0], wanted[2]]
 
 
-def test_what_drafts_for_the_base_is_found_for_its_adapters(adapted, alone):
+def test_drafters_of_the_base_are_found_for_its_adapters(adapted, alone):
     from jspec.models.fingerprint import fingerprint
 
     assert fingerprint(adapted.params) == fingerprint(alone[0].params)
@@ -259,7 +259,7 @@ WRONG = (
 """An adapter's config, its tensors, and the error about it."""
 
 
-def test_what_is_no_adapter_of_this_base_is_refused(folder, tmp_path):
+def test_an_adapter_of_another_base_is_refused(folder, tmp_path):
     one = load_file(folder / "one" / "adapter_model.safetensors")
     for config, change, told in WRONG:
         held = dict(one)

@@ -87,7 +87,7 @@ def test_a_head_computes_what_the_formula_says(target, checkpoint, reference):
     assert params["target"]["head"] is target.params["params"]["head"]
 
 
-def test_what_is_computed_otherwise_is_told_apart(target, checkpoint, reference):
+def test_a_changed_computation_is_detected(target, checkpoint, reference):
     """Norms that change places, and the two halves of what is read: the reference would show it."""
     head, params, _ = heads.load(checkpoint, target)
     own = params["params"]
@@ -189,7 +189,7 @@ def test_a_table_of_its_own_is_kept(tmp_path, target, fixtures, name):
 
 
 @pytest.mark.parametrize("name", NAMES[1:2], indirect=True)
-def test_a_head_beside_float8_weights_is_dequantised(tmp_path, target, fixtures, name):
+def test_a_head_of_float8_weights_is_dequantised(tmp_path, target, fixtures, name):
     folder = whole(tmp_path / "it", fixtures, name)
     whole_head = heads.load(folder, target).params["params"]["fuse"]["weight"]
     file = folder / "mtp.safetensors"
@@ -246,7 +246,7 @@ def test_a_head_of_another_width_is_refused(checkpoint, target):
         heads.load(checkpoint, other)
 
 
-def test_a_scheme_that_is_none_is_refused(checkpoint, target):
+def test_an_unknown_scheme_is_refused(checkpoint, target):
     head = heads.load(checkpoint, target).head
     with pytest.raises(ValueError, match="scheme is 'recursive'; pass a draw with its verifier"):
         jspec.EAGLE(head, CHAIN, scheme="recursive")

@@ -76,7 +76,7 @@ def test_a_step_gets_its_own_layer_and_fetches_the_next():
     assert outside.count("device_put") == inside.count("device_put") == 1
 
 
-def test_what_does_not_fit_is_said_before_anything_is_read(fixtures, monkeypatch):
+def test_misfits_are_refused_before_anything_is_read(fixtures, monkeypatch):
     folder = fixtures / "llama2"
     with pytest.raises(jspec.InputError, match="streams the layers of a scan; pass scan_layers"):
         jspec.models.load(folder, layer_memory=streaming.HOST, with_tokenizer=False)

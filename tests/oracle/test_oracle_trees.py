@@ -355,8 +355,7 @@ P, Q = PAIRS[0]
 
 
 def the_best(num, prefix, children):
-    """Returns the children that are among the `num` most probable nodes of the whole tree.
-    """
+    """Returns the children that are among the `num` most probable nodes of the whole tree."""
     nodes = [s for depth in (1, 2) for s in itertools.product(range(VOCAB), repeat=depth)]
     value = {s: np.prod([Q(s[:i])[token] for i, token in enumerate(s)]) for s in nodes}
     kept = sorted(nodes, key=lambda s: -value[s])[:num]
@@ -411,5 +410,5 @@ def once(children):
         ),
     ],
 )
-def test_what_is_wrong_shows(rule, trees):
+def test_wrong_variants_are_detected(rule, trees):
     assert error(trees(), rule, P, Q) > 0.04

@@ -245,7 +245,7 @@ def test_rows_get_nodes_where_they_are_worth_most():
     np.testing.assert_array_equal(state.out[0, :40], text[0])
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     lookup = jspec.PromptLookup(num_speculative_tokens=3)
     for token_budget in (-0.1, 1.5, float("nan"), "half"):
         with pytest.raises(

@@ -233,7 +233,7 @@ HANGS = (
 """A template that is at work for hours."""
 
 
-def test_what_a_drafter_has_learnt_is_there_at_the_next_start(tmp_path):
+def test_a_drafters_memory_survives_a_restart(tmp_path):
     """The same words in fewer rounds, and a place that cannot be written is said at once.
 
     What was learnt is written at the end, which comes whatever runs in threads.

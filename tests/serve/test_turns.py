@@ -92,7 +92,7 @@ def test_an_id_of_the_servers_comes_back():
         assert call["id"] in shown(MISTRAL, turn, result)
 
 
-def test_what_a_model_thought_is_the_templates_affair():
+def test_reasoning_is_passed_to_the_template():
     template = "{% for m in messages %}{{ m.reasoning_content }}:{{ m.content }};{% endfor %}"
     said = {"role": "assistant", "content": "Ho", "reasoning_content": "hm", "id": "x"}
     assert shown(template, said) == ":Hi;hm:Ho;"

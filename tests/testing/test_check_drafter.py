@@ -67,7 +67,7 @@ def test_a_sound_drafter_passes_inside_a_merge():
     assert "inside accepted paths" in str(report)
 
 
-def test_what_the_engine_takes_for_absent_is_reported():
+def test_nodes_taken_for_absent_are_reported():
     """From the drafter to the sentence, once; the other sentences need no program."""
     found = sentence(broken(lambda tree, frame: replace(tree, depth=1)))
     assert found.startswith("a tree is a tree: round 0, row 0: node 2 is 2 deep")

@@ -51,7 +51,7 @@ def test_unknown_model_and_setting():
         ),
     ],
 )
-def test_a_file_that_is_no_recipe(tmp_path, text, message):
+def test_a_file_that_is_not_a_recipe(tmp_path, text, message):
     path = tmp_path / "recipe.toml"
     path.write_bytes(text)
 
@@ -71,7 +71,7 @@ def test_a_file_that_is_no_recipe(tmp_path, text, message):
         (b"[heads]\neagle = 3", "eagle = 3, which is not a table"),
     ],
 )
-def test_a_file_that_is_no_recipe_of_heads(tmp_path, text, message):
+def test_a_file_that_is_not_a_recipe_of_heads(tmp_path, text, message):
     path = tmp_path / "recipe.toml"
     path.write_bytes(text)
     with pytest.raises(ValueError, match=message):

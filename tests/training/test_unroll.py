@@ -25,7 +25,7 @@ def test_anchors_are_text_that_text_follows_each_once_and_drawn_anew():
     assert len({np.asarray(at).tobytes() for at in draws}) > 3
 
 
-def test_what_is_at_hand_is_read_and_not_computed():
+def test_stored_states_are_read_and_not_computed():
     kept = Observed(jnp.ones((2, 9, 3), jnp.bfloat16), likeliest(jnp.zeros((2, 9, 4)), 9))
     seen = observed(None, {}, BATCH.replace(observed=kept), 4)
     assert seen.hidden.dtype == jnp.float32 and (seen.hidden == 1).all()

@@ -121,7 +121,7 @@ QUICK = {*CHANGES} - {"too little depth", "too much depth", "too much width"}
 
 
 @pytest.mark.parametrize("change", only(CHANGES, *QUICK))
-def test_what_is_no_tree_is_absent_and_changes_no_token(target, plain, change):
+def test_malformed_nodes_are_absent_and_change_no_token(target, plain, change):
     of_data = change in OF_DATA
     ran = jspec.decode(
         *target,
@@ -297,7 +297,7 @@ UNUSABLE = [
 ]
 
 
-def test_what_no_round_can_go_on_with_is_one_sentence(target, plain):
+def test_unusable_trees_are_refused_in_one_sentence(target, plain):
     def run(functions):
         model = tiny.Counted(target[0], [])
         try:
@@ -358,7 +358,7 @@ def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(tar
     assert len(model.traces) == 1
 
 
-def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
+def test_one_array_may_be_two_leaves_of_a_state(target, plain):
     """The state is donated; XLA takes no buffer twice."""
 
     def init(self, batch, capacity, earlier):

@@ -270,7 +270,7 @@ def test_rows_that_ended_are_not_judged():
     assert not verdict.failed.any() and (verdict.counts == 1).all()
 
 
-def test_a_row_is_judged_alike_whoever_stands_beside_it():
+def test_a_row_is_verified_independently_of_its_neighbours():
     tree, logits, *_ = drafts(4)
     whole = tree, logits, ROWS.frame()
     order = np.random.default_rng(4).permutation(BATCH)
@@ -303,7 +303,7 @@ def test_no_coin_is_tossed_twice():
         assert abs(heads.mean() - 1 / 2) < 1 / 4
 
 
-def test_what_cannot_be_judged_is_said():
+def test_unverifiable_trees_are_refused():
     tree, logits, *_ = drafts(0)
     with pytest.raises(ValueError, match="judges chains and a node of this tree has up to 2"):
         BlockVerification().verdict(tree.replace(width=2), logits, ROWS.frame())

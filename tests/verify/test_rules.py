@@ -196,7 +196,7 @@ def test_one_child_is_plain_speculative_decoding(rule, reference, draws):
 
 
 @sampled
-def test_absent_children_change_nothing_wherever_they_stand(rule, reference, draws):
+def test_absent_children_change_nothing_at_any_place(rule, reference, draws):
     p, q = (np.array(column) for column in zip(*pairs(4), strict=True))
     children = np.random.default_rng(0).integers(4, size=(len(p), 3), dtype=np.int32)
     for there in itertools.product([True, False], repeat=3):

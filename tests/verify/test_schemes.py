@@ -293,7 +293,7 @@ WRONG = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_shows(drafter):
+def test_wrong_variants_are_detected(drafter):
     _, distance = emitted(drafter)
     print(f"{distance:.2f}")
     assert distance > 5

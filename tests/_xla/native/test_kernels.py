@@ -129,7 +129,7 @@ def test_products_of_integers_are_exact_with_kernels_and_without(kernels, output
 
 
 @pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
-def test_a_rounded_row_that_is_no_number_touches_no_other(kernels):
+def test_a_rounded_nan_row_affects_no_other_row(kernels):
     draw = np.random.default_rng(0)
     held = eight_bits.LowPrecision(
         weights_of("int8", 30, 70, draw), np.ones(30, np.float32), jnp.float32, rounds_states=True
@@ -151,7 +151,7 @@ def test_a_rounded_row_that_is_no_number_touches_no_other(kernels):
 
 
 @there
-def test_what_is_no_number_stays_none_and_touches_no_other_row():
+def test_nans_stay_and_affect_no_other_row():
     draw = np.random.default_rng(0)
     weights = weights_of("float32", 30, 40, draw)
     x = draw.normal(size=(9, 40)).astype(np.float32)
@@ -166,7 +166,7 @@ def test_what_is_no_number_stays_none_and_touches_no_other_row():
 
 
 @there
-def test_what_the_kernels_do_not_take_is_xlas():
+def test_unsupported_products_are_xlas():
     x = jnp.ones((4, 8))
     assert native.takes_product(x, jnp.ones((3, 8)))
     assert not native.takes_product(jnp.ones((129, 8)), jnp.ones((3, 8)))

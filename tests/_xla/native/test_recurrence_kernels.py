@@ -70,7 +70,7 @@ def test_a_nodes_bits_are_its_tokens(sizes, delta):
 
 @pytest.mark.parametrize("delta", [True, False])
 @pytest.mark.parametrize("count", [5, 40, 150])
-def test_nor_do_they_depend_on_where_the_nodes_stand(count, delta):
+def test_bits_do_not_depend_on_the_order_of_nodes(count, delta):
     """Random trees, and the same in another order: some come before their parents."""
     draw = np.random.default_rng(count)
     parents = np.array([-1, *(draw.integers(0, node) for node in range(1, count))])
@@ -131,7 +131,7 @@ def test_rows_keep_different_numbers_of_nodes():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_reaches_the_nodes_below_it_alone(value):
+def test_nans_reach_descendants_alone(value):
     nodes, states = tree_of((2, 4, 12, 20), PARENTS, True)
     seen = ancestors(PARENTS)
     wide = np.broadcast_to(seen, (2, *seen.shape))

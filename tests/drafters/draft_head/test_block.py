@@ -277,7 +277,7 @@ def test_weights_follow_what_is_emitted_depth_by_depth():
     assert learnt[60, 0, 0] > 1.3 and (abs(learnt[60, :, 1]) < 0.1).all(), learnt[60]
 
 
-def test_what_is_no_number_or_was_not_emitted_teaches_nothing():
+def test_nans_and_tokens_not_emitted_teach_nothing():
     fields = distributions_of(np.random.default_rng(2), 1)
     distributions = BlockDistributions(**{name: array[0] for name, array in fields.items()})
     weights, head, empty = ProbabilityWeights.init(1, 2), BigramHead(), jnp.zeros((V, V))

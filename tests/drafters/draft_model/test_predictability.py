@@ -20,7 +20,7 @@ MODEL = tables.Table(SIZE)
 
 
 @pytest.mark.parametrize("first", [1.0, 0.5])
-def test_what_is_left_to_draw_is_rounded_without_the_draw(first):
+def test_the_remaining_mass_is_rounded_without_the_draw(first):
     """1 - (sum - own) is 0 or 6e-8 by the token itself where the first has nearly all mass."""
     own = jnp.geomspace(1e-9, 0.4, 200).astype(jnp.float32)
     probabilities = jnp.stack([jnp.full_like(own, first), own, own / 2], axis=-1)
@@ -41,7 +41,7 @@ def test_growing_trees_refuse_what_would_be_biased(method, message, settings):
         method(MODEL, num_speculative_tokens=4, max_depth=2, beam=2, **settings)
 
 
-def test_what_the_coupled_rule_decides_may_stop_growing():
+def test_growth_may_stop_under_the_coupled_rule():
     """Whatever the way of drawing."""
     for scheme in (schemes.COUPLED, schemes.GUMBEL_LIST):
         assert jspec.DySpec(

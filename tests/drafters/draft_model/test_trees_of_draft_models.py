@@ -38,8 +38,7 @@ CONTEXT = (1, 1, 0)
 
 
 def written(size):
-    """Draws tokens read from the logits; -1 where none is left.
-    """
+    """Draws tokens read from the logits; -1 where none is left."""
 
     def draw(logits, sampling, frame, level, count):
         probs = jax.nn.softmax(logits[..., :size])
@@ -147,7 +146,7 @@ WRITTEN = written(WIDE)
 
 
 @pytest.mark.parametrize("budget", quick.only([4, 7, 12], 7))
-def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
+def test_dyspec_by_levels_equals_the_heap(models, budget):
     """Algorithm 1. No level asks for more than 8 nodes or children, none is below the 12th."""
     distributions, orders = models
     tree = grown(
@@ -177,7 +176,7 @@ def test_a_threshold_is_the_layer_by_layer_tree(models):
         equal(tree, row, wanted)
 
 
-def test_a_row_that_needs_no_more_levels_is_not_changed_by_those_of_others(models):
+def test_a_finished_row_is_not_changed_by_levels_of_others(models):
     """Growth ends when no row hopes for more, so a row sees more levels in company than alone."""
     distributions, orders = models
     drafter = best_first(jspec.DySpec, num_speculative_tokens=7, max_depth=7)

@@ -53,7 +53,7 @@ def test_a_cpu_reads_the_file_in_place(saved):
         ([-1, 2], "tokens -1 .. 2"),
     ],
 )
-def test_a_corpus_that_is_none_is_refused(tokens, said):
+def test_an_invalid_corpus_is_refused(tokens, said):
     with pytest.raises(ValueError, match=said):
         datastore.build(np.asarray(tokens, None if tokens else np.int64), 4)
 
