@@ -106,8 +106,8 @@ def main(
     console.print(table)
     console.print(
         "Tokens per forward pass of the target; plain decoding has 1. KL: of the first policy's "
-        "rollouts, nats per token. Same tokens: at equal places, both epochs with the same noise. First / "
-        "last: of all tokens over all rounds, where rows that differ early weigh most."
+        "rollouts, nats per token. Same tokens: at equal places, both epochs with the same noise. "
+        "First / last: of all tokens over all rounds, where rows that differ early weigh most."
     )
 
 

@@ -61,8 +61,8 @@ def main(
     for line in words(means, names, sizes, target_temperatures):
         console.print(line, highlight=False)
     console.print(
-        f"Tokens per target forward pass, bonus included, mean +- deviation of {seeds} seeds. Draft "
-        f"at temperature 0.6, at the target's where that is higher. Chains of {LONGEST} tokens at "
+        f"Tokens per target forward pass, bonus included, mean +- deviation of {seeds} seeds. "
+        f"Draft at temperature 0.6, at the target's where that is higher. Chains of {LONGEST} tokens at "
         "most. Plain names: recursive rejection, as published."
     )
 

@@ -70,8 +70,9 @@ def notes(report: BenchReport) -> list[str]:
     best = max(ours, key=lambda one: one.speedup, default=None)
     if best is not None and best.name != PLAIN:
         found += [
-            f"Compared with {one.name}: {best.name} {best.speedup / one.speedup:.2f} times as fast, "
-            f"plain decoding {1 / one.speedup:.2f} times (geometric means of {one.num_prompts} prompts)."
+            f"Compared with {one.name}: {best.name} {best.speedup / one.speedup:.2f} times "
+            f"as fast, plain decoding {1 / one.speedup:.2f} times "
+            f"(geometric means of {one.num_prompts} prompts)."
             for one in peers
         ]
     if peers and ours:
