@@ -1,6 +1,6 @@
 """The official JSON-Schema-Test-Suite against grammars: schemas supported, and their texts.
 
-PYTHONPATH=.:tests python -m schema_suite        # the table of docs/control.md
+PYTHONPATH=.:tests python -m schema_suite        # the table of docs/api/json_schemas.md
 """
 
 import json
@@ -15,7 +15,7 @@ from jspec._validate.errors import InputError
 from jspec.processors.grammar import Grammar, json_schema
 
 CASES = json.loads((Path(__file__).parent / "json_schema_suite.json").read_text("utf-8"))["cases"]
-PAGE = Path(__file__).parents[1] / "docs/control.md"
+PAGE = Path(__file__).parents[1] / "docs/api/json_schemas.md"
 READ = {"type", "properties", "allOf", "anyOf", "oneOf", "prefixItems", "enum", "const", "$ref"}
 KINDS: dict[str, Any] = {"string": str, "array": list, "object": dict}
 BYTES = [bytes([byte]) for byte in range(256)]

@@ -108,7 +108,7 @@ def test_the_last_sentence():
 
 def test_without_a_method_there_is_nothing_to_recommend():
     report = statistics.report(plain(3), [PLAIN])
-    assert "none to recommend" in verdict.sentence(report) and verdict.notes(report) == []
+    assert "no method to recommend" in verdict.sentence(report) and verdict.notes(report) == []
 
 
 def test_other_tokens_are_reported():

@@ -21,7 +21,7 @@ def test_an_invalid_curve_is_reported_and_measured_again(tmp_path, monkeypatch, 
 
     assert kept() == pytest.approx(0.034) and capsys.readouterr().err == ""
     file.write_text("[")
-    assert kept() == pytest.approx(0.034) and "no cost file" in capsys.readouterr().err
+    assert kept() == pytest.approx(0.034) and "not a cost file" in capsys.readouterr().err
     assert kept() == pytest.approx(0.034) and capsys.readouterr().err == "", "it was replaced"
     file.unlink()
     (file / "full").mkdir(parents=True)

@@ -133,6 +133,6 @@ def test_unmergeable_memories_are_refused():
             ),
             r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]",
         ),
-        ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "no memories of Suffix"),
+        ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "not memories of Suffix"),
     ]
     refusals.check(cases, lambda given: jspec.memory_file.merge(*given))
