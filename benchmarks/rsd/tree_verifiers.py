@@ -1,6 +1,6 @@
 """Trees of as many tokens, each judged by all verifiers that are lossless for its draws.
 
-Beside the paper's rules: traversal verification (Weng et al. 2025), greedy multi-path block
+Alongside the paper's rules: traversal verification (Weng et al. 2025), greedy multi-path block
 verification (GBV; Thomas and Pal 2026, arXiv:2602.16961), and trees whose branching is delayed
 (Thomas et al. 2026, arXiv:2602.16994).
 
@@ -37,7 +37,7 @@ class Tree:
 
 
 def _chains(number: int, length: int) -> Tree:
-    """Independent chains."""
+    """Draws independent chains."""
     best = Scheme(proposals.with_replacement, jspec.MultiPathBlockVerification(number))
     return Tree(
         lambda model, scheme: jspec.SpecTr(model, number, length, scheme=scheme),
@@ -46,7 +46,7 @@ def _chains(number: int, length: int) -> Tree:
 
 
 def _branching(*branching: int) -> Tree:
-    """So many children of each node of a level, drawn without replacement or independently."""
+    """Draws children of each node of a level, without replacement or independently."""
     return Tree(
         lambda model, scheme: jspec.RSDC(model, branching, scheme=scheme),
         WITHOUT | {"multi-round": MULTI_ROUND},

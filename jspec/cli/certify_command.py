@@ -170,7 +170,7 @@ def _certified(
 def _compare_bits(
     session: "Session", ids: list[list[int]], settings: RunSettings, draws: int
 ) -> tuple[dict[str, Any], str, int]:
-    """Compares forward passes of trees with those of one token on texts of the model's own."""
+    """Compares forward passes over trees with passes over one token, on the model's own texts."""
     import jax
     import numpy as np
 

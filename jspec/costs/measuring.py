@@ -26,7 +26,7 @@ _ENOUGH = 0.05
 _OUT_OF_REACH = 1e6
 """Seconds of a width that is not to be chosen."""
 _AGAIN = 3
-"""How many times as often as was asked all is timed, at most."""
+"""The most repeats, as a multiple of the number asked for."""
 _OUT_OF_ORDER = 0.05
 """The share by which less may seem to take longer than more before all is timed again."""
 _ENDLESS = 2**30
@@ -137,7 +137,7 @@ def in_turn(
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> CostCurve:
-    """The curve of rounds that are timed in turn, the least of their times each.
+    """Returns the curve of rounds that are timed in turn, the least of their times each.
 
     Other work on the machine only adds to them. So where less seems to take longer than more, a
     back-off than a draft or a narrow round than a wide one, all are timed again, up to three times

@@ -145,7 +145,7 @@ def _joined(rows: State, shared: Sequence[PyTree]) -> State:
 def check_arrival(state: State, arrival: State) -> None:
     """Raises InputError unless a state of one row fits into this one."""
     if not isinstance(arrival, State) or len(arrival.root) != 1:
-        raise InputError("arrival is no state of one row; pass what Engine.prefill returns")
+        raise InputError("arrival is not a state of one row; pass what Engine.prefill returns")
     if arrival.capacity != state.capacity:
         raise InputError(
             f"the arrival's row holds {arrival.capacity} tokens and the engine's hold "

@@ -19,7 +19,9 @@ _BORROWED = "target"
 
 
 def spread(tree: PyTree, mesh: Any) -> PyTree:
-    """The shapes of params, with the shardings by which `jspec.models.load` spreads them."""
+    """Returns the shapes of params, with the shardings by which `jspec.models.load` spreads
+    them.
+    """
 
     def place(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         return with_sharding(leaf, sharding.parameter(_keys(path), leaf.shape, mesh))
@@ -28,9 +30,7 @@ def spread(tree: PyTree, mesh: Any) -> PyTree:
 
 
 def spread_drafter(tree: PyTree, mesh: Any) -> PyTree:
-    """The shapes of a drafter's params: a draft model's whole, of a head what it has for every
-    token, and what either borrows of the target as the target's.
-    """
+    """Returns the shapes of a drafter's params, borrowed parts as the target's."""
     places = [_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     borrowing = {keys[: keys.index(_BORROWED)] for keys in places if _BORROWED in keys}
     models = {keys[:-2] for keys in places if keys[-2:] == ("params", "embed")} - borrowing
@@ -51,13 +51,13 @@ def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def whole(tree: PyTree, mesh: Any) -> PyTree:
-    """The shapes, whole on every device."""
+    """Returns the shapes, whole on every device."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(lambda leaf: with_sharding(leaf, everywhere), tree)
 
 
 def model_memory(model: CausalLM, rows: int, capacity: int, mesh: Any) -> PyTree:
-    """The shapes of a model's memory, with their shardings."""
+    """Returns the shapes of a model's memory, with their shardings."""
     shapes = jax.eval_shape(partial(model.init_memory, rows, capacity))
     return jax.tree.map(with_sharding, shapes, sharding.memory(shapes, mesh))
 
@@ -90,13 +90,13 @@ def state_of(state: State, held: PyTree, memory: PyTree, policy_memory: PyTree, 
 
 
 def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an array whose first axis is that of the rows, if it is as long."""
+    """Returns the shape of an array whose first axis counts rows, if it is as long."""
     axis = 0 if leaf.shape and leaf.shape[0] == rows else None
     return with_sharding(leaf, _by_row(leaf.shape, axis, mesh))
 
 
 def with_sharding(leaf: Any, split: NamedSharding) -> jax.ShapeDtypeStruct:
-    """The shape of an array with another sharding."""
+    """Returns the shape of an array with another sharding."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=split)
 
 

@@ -18,15 +18,15 @@ from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
 from jspec.types import Limits, PyTree, Sampling, Stats
 
 NUM_BIASES = 300
-"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them, so that
-all are one program."""
+"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them,
+so that all are one program."""
 NUM_STOP_TOKENS = 8
 """Most `stop_token_ids` of a request."""
 
 
 _REPEATS = 12
-"""Times that each width is timed: a server goes by what it finds for long, and what else runs on
-the machine makes single rounds of several milliseconds twice as long."""
+"""Times that each width is timed: a server goes by what it finds for long, and what else
+runs on the machine makes single rounds of several milliseconds twice as long."""
 
 
 class EngineDevice:
@@ -71,7 +71,7 @@ class EngineDevice:
         return self.engine.num_slots
 
     def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
-        """The state of one row behind more tokens of its prompt."""
+        """Returns the state of one row behind more tokens of its prompt."""
         model, params = self.engine.model, self._params
         if isinstance(model, LoRAModel):
             params = model.choose(params, [settings.adapter])
@@ -89,19 +89,19 @@ class EngineDevice:
         self._state = self.engine.insert(self._state, row, arrival)
 
     def free(self, row: int) -> None:
-        """Lets a row go."""
+        """Releases a row."""
         self._state = self.engine.free(self._state, row)
 
     def take(self, row: int) -> Any:
-        """A copy of a row as a state of one row."""
+        """Returns a copy of a row as a state of one row."""
         return self.engine.take(self._state, row)
 
     def copy(self, arrival: Any) -> Any:
-        """A copy of a state of one row."""
+        """Returns a copy of a state of one row."""
         return self.engine.take(arrival, 0)
 
     def step(self, waiting: bool) -> Any:
-        """Some rounds of all rows, and their output on the host."""
+        """Returns some rounds of all rows, and their output on the host."""
         self._state, output = self.engine.generate(
             self._params,
             self._state,
@@ -113,7 +113,7 @@ class EngineDevice:
         return jax.device_get(output)
 
     def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:
-        """What these rows have written."""
+        """Returns what these rows have written."""
         counts, status, tokens = output.counts.tolist(), output.status.tolist(), output.tokens
         found = []
         for row in rows:
@@ -131,7 +131,7 @@ class EngineDevice:
         return found
 
     def reset(self) -> None:
-        """All rows are free."""
+        """Frees all rows."""
         self._state = None  # before the next one is made: there is room for one
         self._state = self.engine.init(
             self._params, self._drafter_params, self._known, self._policy_params
@@ -147,11 +147,11 @@ class EngineDevice:
 
         With the programs that answer, which have room for all that requests may ask for, and with
         greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
-        would look cheaper beside narrow ones than they are without it. All rows are free
+        would look cheaper alongside narrow ones than they are without it. All rows are free
         afterwards.
 
         Args:
-            text: token ids that stand in every row; half a row, say.
+            text: token ids that every row holds; half a row, say.
         """
         capacity = self.engine.capacity
         settings = RowSettings(capacity - len(text), ignore_eos=True)
@@ -196,7 +196,9 @@ class EngineDevice:
 
 
 def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
-    """What a row asks for in each of the places of an engine's processors; None: nothing."""
+    """Returns what a row asks for in each of the places of an engine's processors; None:
+    nothing.
+    """
     own = iter(processors_of(asked))
 
     def at(place: Any) -> Any:
@@ -212,7 +214,7 @@ def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
 
 
 def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
-    """The processors of a row: the same functions for all of them."""
+    """Returns the processors of a row: the same functions for all of them."""
     return (
         processors.repetition_penalty(asked.repetition_penalty),
         processors.frequency_penalty(asked.frequency_penalty),
@@ -223,7 +225,7 @@ def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
 
 
 def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
-    """Those of the tokens that a row has got in a step, of the output of all rows."""
+    """Returns a row's tokens of one step, from the output of all rows."""
     if known is None:
         return None
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.

@@ -47,7 +47,7 @@ class Outcome:
     seconds: float
     """The seconds that its group took."""
     first_token_seconds: float
-    """Those of them before all rows of its group had a token."""
+    """Seconds until all rows of its group had a token."""
     stop_bytes: int = 0
     """The bytes at the end of its text that are of a stop string."""
     logprobs: "Logprobs | None" = None
@@ -65,7 +65,7 @@ class Runner:
         processors: list[Any] | None = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """A runner; `plain` leaves the session's drafter out, for a comparison.
+        """Returns a runner; `plain` leaves the session's drafter out, for a comparison.
 
         `processors` are those of another runner: to make a grammar again takes its time. `alone` is
         a context in which nothing else runs, while rounds are timed.
@@ -136,12 +136,12 @@ class Runner:
 
         Args:
             group: what is to be decoded.
-            capacity: those of the cache, where it has others than `jspec.decode` gives it.
+            capacity: the cache's, where it has others than `jspec.decode` gives it.
         """
         return self._costs.known(self._built.drafting, group, capacity)
 
     def request(self, group: Group) -> dict[str, Any]:
-        """The same as `arguments`, with a guess at what rounds cost."""
+        """Returns the same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
         model = self._session.built.model
         # More than the context is room that is never filled, and the output is made in advance.
@@ -174,7 +174,7 @@ class Runner:
 
 
 def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Group]:
-    """The prompts in their order, `batch_size` at a time."""
+    """Yields the prompts in their order, `batch_size` at a time."""
     size = min(settings.batch_size, len(prompts))
     for start in range(0, len(prompts), size):
         members = list(range(start, min(start + size, len(prompts))))
@@ -192,7 +192,7 @@ def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Grou
 def outcomes(
     group: Group, result: "Result", seconds: float, first_token_seconds: float
 ) -> list[Outcome]:
-    """One per row of the group that is not filling; the result is on the host."""
+    """Returns one per row of the group that is not filling; the result is on the host."""
     import jax
 
     rows = by_row(result.stats)
@@ -224,7 +224,7 @@ _WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")
 
 
 def program_of(group: Group, settings: RunSettings) -> tuple[int, int]:
-    """The (rows, capacity) of a group, on which its programs depend."""
+    """Returns the (rows, capacity) of a group, on which its programs depend."""
     from jspec.round.request import bucket
 
     return len(group.lengths), bucket(int(group.lengths.max()) + settings.max_new_tokens)

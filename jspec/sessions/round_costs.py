@@ -1,4 +1,4 @@
-"""What rounds cost on this machine: measured at the first run of a kind, then read from disk."""
+"""Costs of rounds on this machine: measured at the first run of a kind, then read from disk."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ class RoundCosts:
         settings: RunSettings,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """The curves; `alone` is a context in which nothing else runs, to measure them in."""
+        """Returns the curves, measured within `alone`, a context in which nothing else runs."""
         self._session = session
         self._settings = settings
         self._alone = alone
@@ -89,11 +89,11 @@ def kept(
     measured: Callable[[], "CostCurve"],
     alone: AbstractContextManager[Any] = nullcontext(),
 ) -> "CostCurve":
-    """A curve from disk, or as it is measured now, and kept then.
+    """Returns a curve from disk, or measures and keeps it.
 
     Args:
         where: the setting.
-        name: of the curve among those of the setting.
+        name: the curve's name within the setting.
         measured: measures it.
         alone: a context in which nothing else runs, to measure in.
     """

@@ -200,7 +200,7 @@ def check_comes_and_goes(
 
 
 def result_of(state: State, subject: Subject) -> Result:
-    """What `decode` returns of such a state."""
+    """Returns what `decode` returns of such a state."""
     return Result(
         tokens=state.out[:, : subject.max_new_tokens],
         lengths=state.lengths,

@@ -41,7 +41,7 @@ class Scripted(Drafter):
         template: shape of the tree.
 
     Raises:
-        InputError: if these are none.
+        InputError: if these are not valid.
 
     Example:
         >>> import jax.numpy as jnp, jspec

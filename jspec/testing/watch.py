@@ -192,20 +192,20 @@ class WatchedDrafter(DrafterWrapper):
 
 
 def shapes(state: PyTree) -> Any:
-    """The shapes and dtypes of a memory's leaves, and its structure."""
+    """Returns the shapes and dtypes of a memory's leaves, and its structure."""
     leaves, structure = jax.tree.flatten(state)
     return [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure
 
 
 def drafted(state: Watched) -> Log:
-    """The log of a run on the host, cut to the rounds that there were."""
+    """Returns the log of a run on the host, cut to the rounds that there were."""
     log = jax.device_get(state.log)
     rounds = int(log.rounds)
     return jax.tree.map(lambda kept: kept if np.ndim(kept) == 0 else kept[:rounds], log)
 
 
 def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
-    """The result of a call, and the number of programs it traced the model for."""
+    """Returns the result of a call, and the number of programs it traced the model for."""
     before = len(model.traces)
     result = call()
     return result, len(model.traces) - before

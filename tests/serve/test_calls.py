@@ -55,7 +55,7 @@ def tool(name, **properties):
             "",
             [Call("look", '{"at": "</tool_call>ü"}')],
         ),
-        # What is no call lasts until the next one begins, and space behind words is text.
+        # What is not a call lasts until the next one begins, and space behind words is text.
         (TaggedCalls, f'<tool_call>{{"a": 1}} x {ONE}', '<tool_call>{"a": 1} x', [LOOK]),
         (TaggedCalls, f"Hi {ONE}done \n", "Hidone \n", [LOOK]),
         (TaggedCalls, '<tool_call>{"a": 1} x', '<tool_call>{"a": 1} x', []),
@@ -227,7 +227,7 @@ def test_one_call_alone_is_for_those_who_ask_for_one(client):
         assert chat(client, parallel_tool_calls=False, **free).status_code == 200
 
 
-def test_what_cannot_be_done_is_named():
+def test_unsupported_tools_are_named():
     with service(fakes.FakeDevice(1)) as client:
         for asked, param in (
             ({}, "tool_choice"),  # nobody knows how this model writes calls

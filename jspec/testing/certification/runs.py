@@ -23,7 +23,7 @@ _KEPT = "drafter_state", "policy_state"
 
 @dataclass
 class CertifiedRun:
-    """What one drafter made of all prompts."""
+    """One drafter's output for all prompts."""
 
     tokens: list[list[int]] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
@@ -59,13 +59,13 @@ class CertifiedSubject:
         return frozenset(np.ravel([] if self.eos is None else self.eos).astype(int).tolist())
 
     def keys(self, ids: Int[Array, " B"]) -> jax.Array:
-        """The random keys of rows."""
+        """Returns the random keys of rows."""
         key = seeds.to_key(self.key)
         assert key is not None, "a key was asked for"
         return samplings.row_keys(key, ids)
 
     def request(self, rows: Sequence[int], sampling: Sampling | None) -> dict[str, Any]:
-        """The arguments of a call for some prompts; it is filled up with the first of them."""
+        """Returns a call's arguments for some prompts, padded with copies of the first."""
         size = min(self.batch_size, len(self.prompts))
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         prompt, lengths = padded([self.prompts[row] for row in filled])

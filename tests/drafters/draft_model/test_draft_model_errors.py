@@ -1,4 +1,4 @@
-"""What is wrong with a drafter or a call is said in one sentence, before anything is compiled."""
+"""Errors in a drafter or a call are one sentence, before anything is compiled."""
 
 import jax
 import jax.numpy as jnp
@@ -316,7 +316,7 @@ def test_a_vocabulary_that_is_padded_is_said_to_be():
 
 
 @pytest.mark.parametrize("drafter", [CALIBRATED, COUPLED_TREE])
-def test_what_was_learnt_serves_a_batch_of_another_size(drafter):
+def test_a_learnt_memory_serves_a_batch_of_another_size(drafter):
     earlier = drafter.init(3, 16, None)
     again = drafter.init(2, 24, earlier)
     assert jax.tree.all(jax.tree.map(lambda leaf: leaf.shape[0] == 2, again.memory))
