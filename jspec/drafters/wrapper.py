@@ -5,20 +5,6 @@ from typing import Any
 from jspec.protocols import Drafter
 
 
-class DrafterWrapper(Drafter):
-    """A drafter that is its `drafter` in all that a subclass does not define.
-
-    What the engine and merges ask of a drafter is listed once, in `jspec.Drafter`; all of it is
-    passed on.
-    """
-
-    drafter: Drafter
-
-    def draft(self, params, state, frame):
-        """The drafter's own draft."""
-        return self.drafter.draft(params, state, frame)
-
-
 class _Inner:
     """An attribute that is looked up in the drafter inside."""
 
@@ -31,6 +17,11 @@ class _Inner:
         return getattr(wrapper.drafter, self._name)
 
 
-for _name in vars(Drafter):
-    if not _name.startswith("_") and _name != "draft":
-        setattr(DrafterWrapper, _name, _Inner(_name))
+class DrafterWrapper(Drafter):
+    """A drafter that is its `drafter` in all that a subclass does not define.
+
+    What is asked of a drafter is listed once, in `jspec.Drafter`; all of it is passed on.
+    """
+
+    vars().update({name: _Inner(name) for name in vars(Drafter) if not name.startswith("_")})
+    drafter: Drafter

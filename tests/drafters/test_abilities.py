@@ -36,7 +36,7 @@ def test_a_merge_has_the_abilities_of_its_members():
     short = jspec.SpeculativeDecoding(PrefixLM(context=20), 2)
     lookup, suffix = jspec.PromptLookup(), jspec.Suffix(capacity=8)
     both = jspec.merge(short, lookup)
-    assert both.context == 20 and both.follows_text and both.verifier is None
+    assert both.context == 20 and both.follows_text and both.verifier == short.verifier
     assert not jspec.merge(lookup, suffix).follows_text
 
 
