@@ -1,8 +1,11 @@
 """A drafter around another one, of which it changes a part."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jspec.protocols import Drafter
+
+if TYPE_CHECKING:
+    from jspec.types import Frame, PyTree, Tree
 
 
 class _Inner:
@@ -25,3 +28,7 @@ class DrafterWrapper(Drafter):
 
     vars().update({name: _Inner(name) for name in vars(Drafter) if not name.startswith("_")})
     drafter: Drafter
+
+    if TYPE_CHECKING:
+
+        def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]: ...
