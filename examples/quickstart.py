@@ -32,8 +32,7 @@ result = jspec.decode(
     built.model,
     target.params,
     prompt,
-    drafter=built.drafter,
-    drafter_params=built.drafter_params,
+    **built.drafting,
     max_new_tokens=64,
     eos=target.eos,
 )
@@ -65,8 +64,7 @@ sampled = jspec.decode(
     built.model,
     target.params,
     prompt,
-    drafter=built.drafter,
-    drafter_params=built.drafter_params,
+    **built.drafting,
     **options,
 )
 assert (sampled.tokens == jspec.decode(target.model, target.params, prompt, **options).tokens).all()

@@ -10,8 +10,8 @@ from jspec import models, testing
 
 
 @dataclass(frozen=True)
-class Bigram:
-    """Drafts what followed each token when it last occurred in the text."""
+class Bigram(jspec.Drafter):
+    """Drafts what followed each token when it stood in the text last."""
 
     vocab_size: int
     num_speculative_tokens: int = 4
