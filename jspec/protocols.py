@@ -17,8 +17,8 @@ class CausalLM(Protocol):
     nothing else looks into it. Keys and values as a memory are in `jspec.memory`.
 
     Optional: with a static attribute `takes_packed` that is True it takes the trees of a batch as
-    one row of tokens too, with a `jspec.packed.PackedMask` as its mask. Rows of a batch then share
-    what a round scores (`jspec.adaptive`).
+    one row of tokens too, with a `jspec.round.packed.PackedMask` as its mask. Rows then share what
+    a round scores (`jspec.adaptive`).
     """
 
     @property
@@ -309,7 +309,7 @@ class LogitsProcessor:
 
 
 class ProcessorSpec(Protocol):
-    """What stands in `processors=` of a call, such as `jspec.processors.min_tokens(3)`."""
+    """What stands in `processors=` of a call, such as `jspec.processors.logprobs(3)`."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
         """The member for B rows, of NumPy arrays. Raises InputError for values out of range."""

@@ -48,7 +48,7 @@ class Decoder(nn.Module):
 
     @property
     def takes_packed(self) -> bool:
-        """Whether trees of a batch may come as one row, with a `jspec.packed.PackedMask`."""
+        """Whether trees of a batch may come as one row, with a `jspec.round.packed.PackedMask`."""
         return True
 
     @property

@@ -113,7 +113,8 @@ def build(name: str, target: Loaded, batch: int, scale: Scale) -> tuple[Drafter,
         return jspec.Autoregressive(), None
     if name == FORCED:
         return forced(scale.config.vocab_size, scale.nodes), script(batch, TOKENS_PER_ROUND[0])
-    return methods.build(name, target)[1:]
+    llm = methods.build(name, target)
+    return llm.drafter, llm.drafter_params
 
 
 def kinds(loop: Loop, name: str, drafter: Drafter, params: PyTree) -> Iterator[tuple[str, PyTree]]:

@@ -100,7 +100,7 @@ class Workload:
     def vector(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int = 16
     ) -> list[float]:
-        """[W] the acceptance vector over `text`, as in `jspec.acceptance_vector.measure`."""
+        """[W] the acceptance vector over `text`, as in `acceptance_vector.measure`."""
         width = min(width, self.pair.draft.model.vocab_size)
         return np.mean(
             self.trials(temperature, draft_temperature, scheme, width).kept, axis=0

@@ -51,7 +51,7 @@ from jspec.round.request import (
 )
 from jspec.round.same_drafter import check_same_memory, check_same_trees
 from jspec.round.widths import at_chosen_width
-from jspec.types import Limits, PyTree, Result, Sampling, State, Status, Tree
+from jspec.types import Limits, PyTree, Result, Sampling, State, Status, Stopping, Tree
 from jspec.verify.choice import takes_parts, verifier_of
 
 _ENDLESS = 2**31 - 1
@@ -67,8 +67,8 @@ def decode(
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
     max_new_tokens: int = 128,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
+    limits: Limits | None = None,
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -90,9 +90,9 @@ def decode(
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
         max_new_tokens: size of the output; static.
-        eos: token or tokens that end a row, or [B, X] with -1 filling up.
-        limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens. Or a
-            `jspec.Limits`, which has drafted tokens and stop tokens too.
+        stopping: where rows end: their most and fewest tokens, end tokens, stop tokens, and stop
+            strings. By default after `max_new_tokens` alone.
+        limits: how much is drafted; None: no bound.
         sampling: None is greedy.
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
@@ -101,8 +101,8 @@ def decode(
             `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
-            record log-probabilities; a grammar of `jspec.grammar`; `jspec.stop_strings`. A list
-            among them has a grammar, or stop strings, or None for each row.
+            record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
+            or None for each row.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -123,8 +123,8 @@ def decode(
     """
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
-        drafter_state=drafter_state, max_new_tokens=max_new_tokens, eos=eos, limits=limits,
-        sampling=sampling, key=key, ids=ids, processors=processors,
+        drafter_state=drafter_state, max_new_tokens=max_new_tokens, stopping=stopping,
+        limits=limits, sampling=sampling, key=key, ids=ids, processors=processors,
     )  # fmt: skip
     return finish(model, params, state, drafter, drafter_params, max_new_tokens)
 
@@ -183,8 +183,8 @@ def prefill(
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
     max_new_tokens: int = 128,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
+    limits: Limits | None = None,
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -238,14 +238,14 @@ def prefill(
 
         earlier = text_as_returned(model, earlier)
     call = prepare(
-        model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
-        ids=ids, capacity=capacity, earlier=earlier,
+        model, prompt, lengths, max_new_tokens, stopping=stopping, limits=limits, sampling=sampling,
+        key=key, ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
     if sampling is None and key is not None:
         from jspec.round.greedy_keys import without_unread
 
         call = without_unread(call, drafter, drafter_params)
-    asked = processing.several(processors)
+    asked = processing.asked(processors, stopping)
     members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
     members = placed(members, call.arrays.prompt)
     return begin(model, params, call, members, drafter, drafter_params, drafter_state, earlier)

@@ -2,38 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
 from jspec._validate.options import Option, unknown
+from jspec.methods.llm import LLM
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
-    from jspec.protocols import CausalLM, Drafter
-    from jspec.types import PyTree
 
 BUNDLED = "jspec-7m"
 """The bundled target."""
 BUNDLED_DRAFT = "jspec-800k"
 """The bundled draft model, which has the vocabulary of the bundled target."""
-
-
-class Built(NamedTuple):
-    """A drafter that is ready for `jspec.decode`, and the model to decode with.
-
-    Example:
-        >>> import jspec
-        >>> target = jspec.models.load("jspec-800k")
-        >>> model, drafter, params = jspec.methods.build("suffix", target)
-        >>> model is target.model
-        True
-    """
-
-    model: "CausalLM"
-    """The target's model; for an EAGLE-3 head it also hands out the states that the head reads."""
-    drafter: "Drafter"
-    drafter_params: "PyTree"
-    """The weights of the draft model or the head, or the datastore; None if there is nothing."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +29,7 @@ class Models:
     """The trained head, found if the method needs one."""
 
 
-Maker = Callable[..., Built]
+Maker = Callable[..., LLM]
 """The function `make(models, **options)` that builds a drafter from checked options."""
 
 
@@ -116,18 +98,27 @@ class Method:
                 )
         return {name: known[name].read(value) for name, value in options.items()}
 
-    def build(self, target: "Loaded", draft: "Loaded | None" = None, **options: Any) -> Built:
-        """Builds the drafter of this method, as `jspec.methods.build` does."""
+    def build(
+        self,
+        target: "Loaded | str | Path",
+        draft: "Loaded | str | Path | None" = None,
+        **options: Any,
+    ) -> LLM:
+        """Builds the model and drafter of this method, as `jspec.methods.build` does."""
         checked = self.check(options)
-        from jspec.models import Loaded
+        from jspec.models import Loaded, load
 
-        for role, given in (("target", target), ("draft", target if draft is None else draft)):
-            if not isinstance(given, Loaded):
-                kind = type(given).__name__
+        given = {"target": target} if draft is None else {"target": target, "draft": draft}
+        for role, model in given.items():
+            if isinstance(model, str | Path):
+                given[role] = load(model)
+            elif not isinstance(model, Loaded):
                 raise InputError(
-                    f"{role} is of type {kind}; pass what jspec.models.load gives, or for a model "
-                    "of your own take jspec.auto(model, params) or a drafter's class"
+                    f"{role} is of type {type(model).__name__}; pass a name or what "
+                    "jspec.models.load gives, or jspec.models.Loaded(model, params) of a model of "
+                    "your own"
                 )
+        target, draft = given["target"], given.get("draft")
         return self.make(Models(target, self._draft(target, draft)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":

@@ -35,7 +35,6 @@ __all__ = [
     "banned_tokens",
     "frequency_penalty",
     "logit_bias",
-    "min_tokens",
     "own",
     "presence_penalty",
     "repetition_penalty",
@@ -214,7 +213,7 @@ def logit_bias(
 
 def min_tokens(count: ArrayLike) -> Processor:
     """Forbids the end tokens, `eos` and `stop_token_ids`, while the output is shorter. Stop strings
-    that are complete by then do not end it either, as in vLLM.
+    that are complete by then do not end it either, as in vLLM. `Stopping.min_tokens` makes it.
 
     Args:
         count: so many tokens come before the end token, a number or [B]; 0 switches it off.

@@ -16,11 +16,11 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.protocols import LogitsProcessor, Nodes, Round
-from jspec.types import Logprobs, PyTree, State, Tree
+from jspec.types import Logprobs, PyTree, State, Stopping, Tree
 
 
 def several(given: Any) -> tuple[Any, ...]:
-    """The entries of `processors=`: one, or a list of them.
+    """Returns the entries of `processors=`, which is one or a list of them.
 
     Raises:
         InputError: if one is something else.
@@ -30,10 +30,36 @@ def several(given: Any) -> tuple[Any, ...]:
         rows = one if isinstance(one, list | tuple) else [one]
         if not all(row is None or (hasattr(row, "init") and hasattr(row, "row")) for row in rows):
             raise InputError(
-                f"processors is {given!r:.80}; pass what jspec.processors, jspec.grammar and "
-                "jspec.stop_strings make, or a list of these"
+                f"processors is {given!r:.80}; pass what jspec.processors and jspec.grammar make, "
+                "or a list of these"
             )
     return tuple(listed)
+
+
+def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
+    """Returns the processors of a call between those of its stopping: the first is of the fewest
+    tokens and the last of stop strings, or None.
+
+    Args:
+        processors: of the call, one or a list.
+        stopping: its fewest tokens, and its stop strings.
+
+    Raises:
+        InputError: if a processor is none, or stop strings are texts that nobody has read.
+    """
+    first = None
+    if stopping.min_tokens is not None:
+        # On first use: decoding needs nothing of it.
+        from jspec.processors.logits import min_tokens
+
+        first = min_tokens(stopping.min_tokens)
+    rows = stopping.stop if isinstance(stopping.stop, list | tuple) else [stopping.stop]
+    if any(isinstance(row, str) for row in rows):
+        raise InputError(
+            f"stop is {stopping.stop!r:.80}; pass jspec.stop_strings(texts, tokenizer), since this "
+            "call knows no tokenizer"
+        )
+    return (first, *several(processors), *several((stopping.stop,)))
 
 
 def prepare(
@@ -42,7 +68,8 @@ def prepare(
     """The members of a call, from left to right.
 
     Args:
-        asked: of `several`. A list among them has one or None for each row, all of a kind.
+        asked: those that are asked for, or None. A list among them has one or None for each row,
+            all of a kind.
         batch: B.
         vocab_size: V.
         end_tokens: of the rows, of all kinds.

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from jspec.sessions.session import Session
 
 if TYPE_CHECKING:
     from jspec.protocols import Drafter
-    from jspec.types import Logprobs, PyTree, Result
+    from jspec.types import Logprobs, PyTree, Result, Stopping
 
 T = TypeVar("T")
 
@@ -63,24 +63,24 @@ class Runner:
         session: Session,
         settings: RunSettings,
         plain: bool = False,
-        processors: list[Any] | None = None,
+        control: "tuple[list[Any], Stopping] | None" = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
         """A runner; `plain` leaves the session's drafter out, for a comparison.
 
-        `processors` are those of another runner: to make a grammar again takes its time. `alone` is
-        a context in which nothing else runs, while rounds are timed.
+        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
+        context in which nothing else runs, while rounds are timed.
         """
         from jspec.drafters.autoregressive import Autoregressive
         from jspec.methods.grammars import with_jump_forward
 
         self._session = session
         self._settings = settings
-        self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
-        self._params: PyTree = None if plain else session.built.drafter_params
-        own = settings.control.processors
-        self.processors = own(session.target) if processors is None else processors
-        """The processors of `settings.control`."""
+        self._drafter: Drafter = Autoregressive() if plain else session.llm.drafter
+        self._params: PyTree = None if plain else session.llm.drafter_params
+        target, own = session.target, settings.control
+        self.control = control or (own.processors(target), own.stopping(target))
+        """The processors and the stopping of `settings.control`."""
         if not plain and settings.control.has_grammar:
             self._drafter, self._params = with_jump_forward(self._drafter, self._params)
         self._costs = RoundCosts(session, settings, alone)
@@ -108,7 +108,7 @@ class Runner:
         arguments = self.arguments(group)
         if (key := program_of(group, self._settings)) not in self._compiled:
             # With limits of 0 the same program is compiled and emits nothing.
-            idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
+            idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
             done(lambda: jspec.decode(**idle))
             self._compiled.add(key)
         model, params, most = (arguments[name] for name in ("model", "params", "max_new_tokens"))
@@ -139,11 +139,11 @@ class Runner:
     def request(self, group: Group) -> dict[str, Any]:
         """The same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
-        model = self._session.built.model
+        model = target.model
         # More than the context is room that is never filled, and the output is made in advance.
         context = model.context
         most = settings.max_new_tokens if context is None else context
-        limits = np.minimum(group.limits, most)
+        limits, (processors, stopping) = np.minimum(group.limits, most), self.control
         call: dict[str, Any] = dict(
             model=model,
             params=target.params,
@@ -152,13 +152,14 @@ class Runner:
             drafter=self._drafter,
             drafter_params=self._params,
             max_new_tokens=min(settings.max_new_tokens, most),
-            limits=limits,
+            stopping=replace(
+                stopping, max_tokens=limits, eos=() if settings.ignore_eos else target.eos
+            ),
             sampling=settings.sampling,
-            eos=None if settings.ignore_eos else target.eos,
             key=settings.seed,
             ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
-        return call | {"processors": self.processors, "drafter_state": self._state}
+        return call | {"processors": processors, "drafter_state": self._state}
 
     def keep(self, state: "PyTree") -> None:
         """Takes over the drafter's memory of a run that was streamed."""

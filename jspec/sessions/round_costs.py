@@ -63,7 +63,7 @@ class RoundCosts:
         from jspec import costs
 
         settings, target = self._settings, self._session.target
-        model, batch = self._session.built.model, len(group.lengths)
+        model, batch = target.model, len(group.lengths)
         sampled = settings.sampling is not None
         where = costs.setting(model, target.params, drafter, batch_size=batch, sampled=sampled)
 

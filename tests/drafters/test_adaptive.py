@@ -93,7 +93,7 @@ def test_widths_at_random_change_no_token(name, sampling):
     ask = dict(sampling=sampling, key=5, max_new_tokens=24)
     free = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     eos = np.array([[-1], [-1], [int(free.tokens[2, 13])]])
-    ask |= dict(limits=[24, 6, 24], eos=eos)
+    ask |= dict(stopping=jspec.Stopping(max_tokens=[24, 6, 24], eos=eos))
     plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     rng = np.random.default_rng(len(name))
     chosen, programs, state = [], None, None
@@ -142,8 +142,19 @@ def test_rounds_of_the_narrowest_width_alone_go_on_with_the_same_state(name):
     drafter = jspec.adaptive(inner, (0, 2, 5))
     small, params = drafter.narrowest(), jspec.AdaptiveParams(weights, only(5, drafter))
     # The programs of the test above.
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, eos=np.full((BATCH, 1), -1))
-    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, limits=[24] * BATCH, **ask)
+    ask = dict(
+        sampling=MIXED,
+        key=5,
+        max_new_tokens=24,
+        stopping=jspec.Stopping(eos=np.full((BATCH, 1), -1)),
+    )
+    plain = jspec.decode(
+        MODEL,
+        PARAMS,
+        tiny.PROMPTS,
+        tiny.LENGTHS,
+        **ask,
+    )
     state = jspec.prefill(
         MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=params, **ask
     )
@@ -521,7 +532,9 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
 
     def stats(seconds):
         params = jspec.AdaptiveParams(script, costs_of(2, seconds))
-        result = jspec.decode(**ask, drafter_params=params, limits=[24, 9])
+        result = jspec.decode(
+            **ask, drafter_params=params, stopping=jspec.Stopping(max_tokens=[24, 9])
+        )
         np.testing.assert_array_equal(result.tokens[0], script.tokens[0])
         return result.stats
 

@@ -177,7 +177,9 @@ def test_token_budgets_change_no_token(name, token_budget):
     inner, weights = INNER[name]
     model = tiny.model()
     params = tiny.params(model)
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, limits=[24, 6, 15])
+    ask = dict(
+        sampling=MIXED, key=5, max_new_tokens=24, stopping=jspec.Stopping(max_tokens=[24, 6, 15])
+    )
     plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
     result = jspec.decode(
         model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=AtRandom(inner, (0, 2, 5),
@@ -193,7 +195,7 @@ def test_token_budgets_change_no_token(name, token_budget):
 def shared(model, drafter):
     params = tiny.params(tiny.model())
     weights = jspec.AdaptiveParams(None, COSTS)
-    ask = dict(max_new_tokens=12, limits=[12, 3, 6])
+    ask = dict(max_new_tokens=12, stopping=jspec.Stopping(max_tokens=[12, 3, 6]))
     return jspec.decode(
         model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=drafter, drafter_params=weights
     )

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from jspec.decoding.artefact import run
 from jspec.decoding.programs import row_counts
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
-from jspec.types import PyTree, Sampling
+from jspec.types import PyTree, Sampling, Stopping
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -35,7 +36,7 @@ def export(
     rows: int | Sequence[int] = 1,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
-    eos: int | Sequence[int] | None = None,
+    stopping: Stopping = Stopping(),
     platforms: Sequence[str] = PLATFORMS,
 ) -> Path:
     """Writes the whole generation as files that a process with only JAX loads and runs.
@@ -56,7 +57,7 @@ def export(
             that holds the prompts runs.
         drafter: proposes the trees.
         drafter_params: its weights.
-        eos: token or tokens that end a row.
+        stopping: the end tokens of rows, and what else ends them; each call says their most tokens.
         platforms: that it shall run on, of "cpu", "cuda" and "tpu".
 
     Returns:
@@ -95,7 +96,8 @@ def export(
         params, drafter_params = jax.tree.unflatten(structure, [weights[at] for at in order])
         result = decode(
             model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
-            max_new_tokens=max_new_tokens, limits=limits, eos=eos, key=jax.random.key(seed),
+            max_new_tokens=max_new_tokens,
+            stopping=replace(stopping, max_tokens=limits), key=jax.random.key(seed),
             sampling=Sampling(temperature, top_k, top_p, min_p),
         )  # fmt: skip
         return result.tokens, result.lengths

@@ -20,7 +20,7 @@ from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.goodness import ALARM, GTest, g_test
 from jspec.testing.certification.runs import CertifiedSubject, Drafting
-from jspec.types import Sampling
+from jspec.types import Sampling, Stopping
 
 NUM_TOKENS = 3
 """Tokens of a draw: more than one round emits where something is refused, so two rounds count."""
@@ -183,7 +183,7 @@ def _draw(
     asked: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
     start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
-        eos=subject.eos, sampling=sampling, key=subject.key, **asked,
+        stopping=Stopping(eos=subject.eos), sampling=sampling, key=subject.key, **asked,
     )  # fmt: skip
     seen: list[Text] = []
     for first in range(0, num_draws, _ROWS):

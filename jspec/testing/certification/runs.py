@@ -13,7 +13,7 @@ from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.certification.forwards import padded
-from jspec.types import PyTree, Sampling
+from jspec.types import PyTree, Sampling, Stopping
 
 Drafting = tuple[Drafter, PyTree]
 """A drafter and its weights."""
@@ -74,9 +74,8 @@ class CertifiedSubject:
             prompt=prompt,
             lengths=lengths,
             max_new_tokens=self.max_new_tokens,
-            limits=limits,
+            stopping=Stopping(max_tokens=limits, eos=self.eos),
             sampling=sampling,
-            eos=self.eos,
             key=self.key,
             ids=np.array(filled, np.int32),
         )
