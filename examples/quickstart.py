@@ -48,8 +48,8 @@ assert (sampled.result.tokens == alone.decode(prompt, **options).result.tokens).
 print(sampled.texts[0])
 
 # %% [markdown]
-# Below it is `jspec.decode`, a pure function of tokens: `jit`, `pmap`, `shard_map` and `export` take
-# it whole.
+# Below it is `jspec.decode`, a pure function of tokens, which `jit`, `pmap`, `shard_map` and `export`
+# take whole.
 
 # %%
 tokens = [llm.target.tokenizer.encode(prompt).ids]
