@@ -25,7 +25,7 @@ prompt = "Once upon a time there was a little girl"
 answer = llm.decode(prompt, max_new_tokens=64)
 print(answer.texts[0])
 stats = answer.result.stats
-print(f"{stats.mean_acceptance_length[0]:.2f} tokens per forward of the model")
+print(f"{stats.mean_acceptance_length[0]:.2f} tokens per forward pass of the model")
 
 # %% [markdown]
 # Plain decoding gives the same tokens, one per forward.
@@ -48,8 +48,8 @@ assert (sampled.result.tokens == alone.decode(prompt, **options).result.tokens).
 print(sampled.texts[0])
 
 # %% [markdown]
-# Below it is `jspec.decode`, a pure function of tokens, which `jit`, `pmap`, `shard_map` and `export`
-# take whole.
+# Below it is `jspec.decode`, a pure function of tokens: `jit`, `pmap` and `shard_map` take it
+# whole.
 
 # %%
 tokens = [llm.target.tokenizer.encode(prompt).ids]

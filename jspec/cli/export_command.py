@@ -44,7 +44,7 @@ def export(
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"--out {out} is there already; name a new folder")
     if not out.absolute().parent.is_dir():
-        raise InputError(f"--out {out} lies in {out.parent}, which is no folder; make it first")
+        raise InputError(f"--out {out} lies in {out.parent}, which is not a folder; make it first")
 
     # From here on JAX is imported.
     import jspec

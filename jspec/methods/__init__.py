@@ -90,7 +90,7 @@ def build(
         options: those of `describe(name).options`. They are checked as `--speculative-config` is.
 
     Returns:
-        The target with its drafter.
+        The target with its drafter, the policy and what it knows.
 
     Raises:
         InputError: if the method or an option is unknown, a value is of the wrong kind or out of

@@ -349,12 +349,13 @@ def widened(
             )
         return make(models, **options)
     from jspec.costs.prior import prior
-    from jspec.drafters.adaptive import AdaptiveParams, adaptive
+    from jspec.policies.adaptive import Adaptive
+    from jspec.round.request import check_policy
 
     llm = make(models, **options)
-    params = AdaptiveParams(llm.drafter_params, prior(models.target.params))
-    drafter = adaptive(llm.drafter, widths, 1.0 if token_budget is None else token_budget)
-    return LLM(llm.target, drafter, params)
+    policy = Adaptive(widths, 1.0 if token_budget is None else token_budget)
+    check_policy(policy, llm.drafter)
+    return replace(llm, policy=policy, policy_params=prior(models.target.params))
 
 
 def recommended(

@@ -1,7 +1,7 @@
 """A model and the drafter of a method as one object: texts or tokens in, tokens and texts out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +9,15 @@ if TYPE_CHECKING:
     from jspec.decoding.engine import Engine
     from jspec.decoding.streaming import Chunk
     from jspec.models import Loaded
-    from jspec.protocols import CausalLM, Drafter
+    from jspec.protocols import CausalLM, Drafter, WidthPolicy
     from jspec.types import PyTree, Result
+
+
+def _whole() -> "WidthPolicy":
+    """Returns the default policy, which imports JAX."""
+    from jspec.policies.fixed_width import FixedWidth
+
+    return FixedWidth()
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +33,8 @@ class LLM:
         drafter: proposes the trees.
         drafter_params: the weights of the draft model or the head, or the datastore; None if there
             is nothing.
+        policy: says how much is drafted and verified; as much as the drafter gives if not given.
+        policy_params: what the policy knows, such as a guess at what rounds cost; None if nothing.
 
     Example:
         >>> import jspec
@@ -37,6 +46,8 @@ class LLM:
     target: "Loaded"
     drafter: "Drafter"
     drafter_params: "PyTree" = None
+    policy: "WidthPolicy" = field(default_factory=_whole)
+    policy_params: "PyTree" = None
 
     @property
     def model(self) -> "CausalLM":
@@ -51,7 +62,8 @@ class LLM:
     @property
     def drafting(self) -> dict[str, Any]:
         """The arguments of `jspec.decode` that say how drafts are made."""
-        return {"drafter": self.drafter, "drafter_params": self.drafter_params}
+        names = "drafter", "drafter_params", "policy", "policy_params"
+        return {name: getattr(self, name) for name in names}
 
     def decode(self, prompts: Any, **request: Any) -> "Completions":
         """Generates tokens for prompts, as `jspec.decode` does.
@@ -104,15 +116,16 @@ class LLM:
             options: all else as in `jspec.Engine`.
 
         Returns:
-            The engine. Its calls take `llm.params`, `llm.drafter_params` and, in the `stopping` of
-            a request, `llm.target.eos`.
+            The engine. Its calls take `llm.params`, `llm.drafter_params`, `llm.policy_params` and,
+            in the `stopping` of a request, `llm.target.eos`.
 
         Raises:
             InputError: as `jspec.Engine`.
         """
         from jspec.decoding.engine import Engine
 
-        return Engine(self.model, num_slots, capacity, drafter=self.drafter, **options)
+        drafting = {"drafter": self.drafter, "policy": self.policy}
+        return Engine(self.model, num_slots, capacity, **drafting, **options)
 
     def _call(self, prompts: Any, request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The prompts as tokens, and the arguments of a call with what the checkpoint says."""
