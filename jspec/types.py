@@ -43,12 +43,7 @@ NO_PARENT = -1
 
 
 class Status(IntEnum):
-    """The state of a row: running, or the reason why it ended. Data, since rows end one by one.
-
-    Example:
-        >>> Status(3).name, Status(3).message
-        ('CAPACITY', 'the cache has no slot for the next token')
-    """
+    """The state of a row: running, or the reason why it ended. Data, since rows end one by one."""
 
     message: str
     """What happened, in half a sentence for people."""
@@ -66,12 +61,10 @@ class Status(IntEnum):
     LIMIT = 2, "the row emitted as many tokens as it was allowed"
     CAPACITY = 3, "the cache has no slot for the next token", "shorten the prompt or raise capacity"
     NAN = 4, "the target's logits were not numbers", "check the weights, or load them in float32"
-    """Nothing was emitted from them."""
     STOP = 5, "the row emitted a stop token or a stop string"
     """One of `Stopping.stop_token_ids`, or `Stopping.stop`."""
     MASKED = 6, "processors or the grammar left no token to emit", "allow more tokens there"
-    FREE = 7, "no request stands in the row"
-    """See `Engine`."""
+    FREE = 7, "no request of the engine is in the row"
 
 
 @struct.dataclass
@@ -165,8 +158,7 @@ class Stopping:
     max_tokens: ArrayLike | None = None
     """Most tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
     min_tokens: ArrayLike | None = None
-    """Tokens that come before one that ends the row: while the output is shorter, end tokens and
-    stop tokens are forbidden, and stop strings end nothing. None: 0."""
+    """While the output has fewer, end and stop tokens are forbidden and stop strings end nothing."""
     eos: ArrayLike | Sequence[int] | None = None
     """Token or tokens that end a row with `Status.EOS`, or [B, X] with -1 filling up. None: those
     of the checkpoint, where a call knows it (`jspec.LLM`), and else none; () is vLLM's
@@ -351,13 +343,8 @@ class Stats:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> stats = Stats(
-        ...     histogram=jnp.array([[3, 1, 2]]),
-        ...     num_draft_tokens=jnp.array([12]),
-        ...     num_drafts=jnp.array([6]),
-        ...     width_histogram=jnp.array([[0, 6]]),
-        ...     widths=(0, 2),
-        ... )
+        >>> counts = [[3, 1, 2]], [12], [6], [[0, 6]]
+        >>> stats = Stats(*map(jnp.array, counts), widths=(0, 2))
         >>> stats.num_rounds.tolist(), stats.num_accepted_tokens.tolist()
         ([6], [5])
         >>> round(float(stats.mean_acceptance_length[0]), 2)
@@ -396,19 +383,7 @@ class Stats:
 class Logprobs:
     """The log-probabilities of emitted tokens, and the likeliest tokens at their places.
 
-    Entries at or beyond a row's length are 0.
-
-    Example:
-        >>> import jspec
-        >>> model = jspec.testing.PrefixLM()
-        >>> result = jspec.decode(
-        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4,
-        ...     processors=jspec.processors.logprobs(2),
-        ... )
-        >>> result.logprobs.top_tokens.shape
-        (1, 4, 2)
-        >>> bool((result.logprobs.emitted == result.logprobs.top[..., 0]).all())  # greedy
-        True
+    Entries at or beyond a row's length are 0. `jspec.processors.logprobs` asks for them.
     """
 
     emitted: Float[Array, "B T"]
@@ -505,10 +480,8 @@ class Result:
     policy_state: PyTree = ()
 
     def raise_if_failed(self) -> None:
-        """Raises DecodeError if a row ended since it could not go on, and waits for the result.
-
-        It names the first such row, its status, and what helps. An end token, a stop and a limit
-        are no failures.
+        """Raises DecodeError if a row could not go on, with its status and what helps. It waits for
+        the result. End tokens, stops and limits are not failures.
 
         Example:
             >>> import jspec
@@ -521,7 +494,5 @@ class Result:
         status, lengths = jax.device_get((self.status, self.lengths))
         for row, (code, length) in enumerate(zip(status.tolist(), lengths.tolist(), strict=True)):
             if (ended := Status(code)).fix:
-                raise DecodeError(
-                    f"row {row} ended with {ended.name} after {length} tokens: {ended.message}; "
-                    f"{ended.fix}"
-                )
+                said = f"row {row} ended with {ended.name} after {length} tokens: {ended.message}"
+                raise DecodeError(f"{said}; {ended.fix}")

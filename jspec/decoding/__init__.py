@@ -262,7 +262,9 @@ def prefill(
 
         call = without_unread(call, drafter, drafter_params)
     asked = processing.asked(processors, stopping)
-    members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
+    members = processing.prepare(
+        asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens, stopping.min_tokens
+    )
     members = placed(members, call.arrays.prompt)
     return begin(
         model, params, call, members, drafter, drafter_params, drafter_state, earlier, policy,
@@ -290,7 +292,7 @@ def begin(
     check_context(drafter.context, call, earlier)
     text = None
     if earlier is not None:
-        if any(member.reads_text for member in processors):
+        if any(getattr(member, "reads_text", False) for member in processors):
             text = _text_of(earlier)
         check_same_memory(drafter, policy, earlier)
         kept = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)

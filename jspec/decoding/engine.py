@@ -237,9 +237,7 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        call, members = self._prepared(
-            prompt, stopping, sampling, key, id, processors, earlier
-        )
+        call, members = self._prepared(prompt, stopping, sampling, key, id, processors, earlier)
         return decoding.begin(
             self.model, params, call, members, self.drafter, drafter_params, None, earlier,
             self.policy, policy_params, None,
@@ -404,7 +402,11 @@ class Engine:
                     f"stopping=jspec.Stopping({name}={room})"
                 )
             fitted.append(None if own is None else own.row(its))
-        return call, processing.prepare(fitted, 1, self.model.vocab_size, call.end_tokens)
+        least = stopping.min_tokens
+        if least is None:
+            least = self.stopping.min_tokens
+        vocab_size = self.model.vocab_size
+        return call, processing.prepare(fitted, 1, vocab_size, call.end_tokens, least)
 
     def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
         """End tokens, as many for every request."""

@@ -56,14 +56,12 @@ class Processor:
         prepare: from (values, B, V) to checked arrays, with a row for each prompt.
         is_on: of these arrays, the rows in which they change anything: while there are none, rounds
             leave the processor out. None: all rows.
-        min_tokens: of these arrays, the tokens [B] before which no stop string ends a row.
     """
 
     function: Callable[[Logits, History, PyTree], Logits]
     values: Any
     prepare: Callable[[Any, int, int], PyTree]
     is_on: Callable[[PyTree], Bool[Array, " B"]] | None = None
-    min_tokens: Callable[[PyTree], Int[Array, " B"]] | None = None
 
     @property
     def name(self) -> str:
@@ -92,7 +90,7 @@ class Processor:
 
     @property
     def _function(self) -> Function:
-        return Function(self.function, self.is_on, self.min_tokens)
+        return Function(self.function, self.is_on)
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,7 @@ def min_tokens(count: ArrayLike) -> Processor:
     Args:
         count: so many tokens come before the end token, a number or [B]; 0 switches it off.
     """
-    return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero, _itself)
+    return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero)
 
 
 def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int = 0) -> Processor:
@@ -335,10 +333,6 @@ def _bias(logits: Logits, history: History, values: PyTree) -> Logits:
     return jax.vmap(lambda row, token, added: row.at[:, token].add(added, mode="drop"))(
         logits, *values
     )
-
-
-def _itself(count: Int[Array, " B"]) -> Int[Array, " B"]:
-    return count
 
 
 def _min_tokens(logits: Logits, history: History, count: Int[Array, " B"]) -> Logits:

@@ -1,5 +1,6 @@
 """Rows that come and go: each has the tokens of `decode` alone, whatever happens around it."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -31,22 +32,21 @@ STOPS = [
     jspec.stop_strings(strings, LETTERS) for strings in (["e", "h", "o"], ["fg", "c", "t", "m"])
 ]
 LOOKUP = jspec.PromptLookup(num_speculative_tokens=4)
-COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 0.02, 8: 0.021}))
+COSTS = jspec.CostCurve.of({1: 0.02, 8: 0.021})
 DRAFTERS = {
-    "lookup": (LOOKUP, None),
+    "lookup": (LOOKUP, jspec.FixedWidth(), None),
     "adaptive": (
-        jspec.adaptive(
-            jspec.merge(jspec.Suffix(num_speculative_tokens=6), jspec.JumpForward(2)), (0, 3, 7)
-        ),
+        jspec.merge(jspec.Suffix(num_speculative_tokens=6), jspec.JumpForward(2)),
+        jspec.Adaptive((0, 3, 7)),
         COSTS,
     ),
 }
 
 
-def engine_of(drafter):
+def engine_of(drafter, policy=jspec.FixedWidth()):
     """Three rows with every kind of processor."""
     return jspec.Engine(
-        MODEL, num_slots=3, capacity=SLOTS, drafter=drafter,
+        MODEL, num_slots=3, capacity=SLOTS, drafter=drafter, policy=policy,
         processors=[*PROCESSORS, ROOM, processors.logprobs(2)],
         stopping=jspec.Stopping(min_tokens=0, stop=STOP_ROOM),
     )  # fmt: skip
@@ -54,9 +54,9 @@ def engine_of(drafter):
 
 @pytest.fixture(scope="module", params=["lookup", pytest.param("adaptive", marks=pytest.mark.slow)])
 def engine(request):
-    """(an engine, its drafter's params)."""
-    drafter, weights = DRAFTERS[request.param]
-    return engine_of(drafter), weights
+    """(an engine, its policy's params)."""
+    drafter, policy, costs = DRAFTERS[request.param]
+    return engine_of(drafter, policy), costs
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,6 @@ def requests(count, seed=0):
                 stop_token_ids=[int(rng.integers(22))] if number % 4 == 1 else None,
                 stop=STOPS[number % 2] if number % 3 != 2 else None,
             ),
-            limits=jspec.Limits([None, 0, 2, 5][number % 4]),
             sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
             id=int(rng.integers(1000)),
             processors=[
@@ -147,11 +146,11 @@ def alone(asked):
 
 def read(engine, one, pieces=1):
     """A request, its prompt read in so many pieces."""
-    engine, weights = engine
+    engine, costs = engine
     asked, state = one | dict(key=7), None
     prompt = asked.pop("prompt")
     for piece in np.array_split(prompt, min(pieces, len(prompt))):
-        state = engine.prefill(PARAMS, piece, drafter_params=weights, earlier=state, **asked)
+        state = engine.prefill(PARAMS, piece, policy_params=costs, earlier=state, **asked)
     return state
 
 
@@ -161,8 +160,8 @@ def serve(engine, asked, rng, cancelled=()):
     Returns:
         The tokens of each request that was not given up, its status, and its log-probabilities.
     """
-    pair, (engine, weights) = engine, engine
-    state, waiting = engine.init(PARAMS, weights), list(range(len(asked)))
+    pair, (engine, costs) = engine, engine
+    state, waiting = engine.init(PARAMS, policy_params=costs), list(range(len(asked)))
     running, tokens, ended = {}, {}, {}
     while waiting or running:
         free = [row for row in range(engine.num_slots) if row not in running]
@@ -171,7 +170,7 @@ def serve(engine, asked, rng, cancelled=()):
             state = engine.insert(state, row, read(pair, asked[number], pieces=1 + number % 3))
             running[row], tokens[number] = number, ([], [])
         state, output = engine.generate(
-            PARAMS, state, drafter_params=weights, rounds=2, until_one_ends=bool(waiting)
+            PARAMS, state, policy_params=costs, rounds=2, until_one_ends=bool(waiting)
         )
         output = jax.device_get(output)
         for row, number in list(running.items()):
@@ -192,11 +191,11 @@ def test_a_row_that_left_waits_for_no_stop_string(lookup):
     # The output is the stop string but for its last token, which never comes.
     never = (int(whole[4]) + 1) % 22
     text = b"".join(LETTERS[int(token)] for token in [*whole[:4], never]).decode()
-    one_a_round = jspec.Limits(draft_tokens=0)
+    lookup = replace(lookup, policy=jspec.FixedWidth(0))  # a token a round
     own = asking(stop=jspec.stop_strings([text], LETTERS))
-    arrival = lookup.prefill(PARAMS, [1, 2, 3], stopping=jspec.Stopping(max_tokens=one_a_round), **own)
+    arrival = lookup.prefill(PARAMS, [1, 2, 3], **own)
     state = lookup.insert(lookup.init(PARAMS), 0, arrival)
-    state = lookup.insert(state, 1, lookup.prefill(PARAMS, [4, 5], stopping=jspec.Stopping(max_tokens=one_a_round)))
+    state = lookup.insert(state, 1, lookup.prefill(PARAMS, [4, 5]))
     state, output = lookup.generate(PARAMS, state, rounds=2)
     assert output.counts.tolist() == [0, 2, 0] and state.lengths.tolist() == [2, 2, 0]
     state, output = lookup.generate(PARAMS, state, rounds=2)
@@ -322,11 +321,11 @@ def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
 @pytest.mark.slow
 def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
     """Checks that several requests continue from a copy of `take`, which stays unchanged."""
-    engine, weights = engine
-    read_by = partial(engine.prefill, PARAMS, drafter_params=weights)
+    engine, costs = engine
+    read_by = partial(engine.prefill, PARAMS, policy_params=costs)
     begun = read_by([5, 3, 9, 1], stopping=jspec.Stopping(max_tokens=0))
-    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:], None, None, None]
-    state = engine.init(PARAMS, weights)
+    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:], None, None]
+    state = engine.init(PARAMS, policy_params=costs)
     for row, rest in enumerate(([7, 2], [4])):
         whole = dict(
             stopping=jspec.Stopping(max_tokens=6),
@@ -338,14 +337,14 @@ def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine)
         arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
         state = engine.insert(state, row, arrival)
         state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
-        state, output = engine.generate(PARAMS, state, drafter_params=weights)
+        state, output = engine.generate(PARAMS, state, policy_params=costs)
         assert output.tokens[row].tolist() == output.tokens[2].tolist()
     # The next turn: behind the answer of row 1 comes another question.
     answer = state.out[1, :6].tolist()
     turn = dict(stopping=jspec.Stopping(max_tokens=5), processors=penalty)
     state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
     state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
-    state, output = engine.generate(PARAMS, state, drafter_params=weights)
+    state, output = engine.generate(PARAMS, state, policy_params=costs)
     assert output.tokens[0].tolist() == output.tokens[2].tolist()
     assert output.counts.tolist() == [5, 0, 5]
 
@@ -370,21 +369,21 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
 @pytest.mark.slow
 def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
     """And so are masks and penalties, which the other tests would miss."""
-    one = asked[2] | dict(limits=jspec.Limits(2), stopping=jspec.Stopping(max_tokens=LIMIT))
-    made, weights = engine
+    one = asked[2] | dict(stopping=jspec.Stopping(max_tokens=LIMIT))
+    made, costs = engine
     for reads in (False, True):
         own = [*one["processors"][:3], processors.logprobs(2) if reads else None]
         arrival = read(engine, one | {"processors": own})
-        state = made.insert(made.init(PARAMS, weights), 1, arrival)
-        _, output = made.generate(PARAMS, state, drafter_params=weights, rounds=2)
+        state = made.insert(made.init(PARAMS, policy_params=costs), 1, arrival)
+        _, output = made.generate(PARAMS, state, policy_params=costs, rounds=2)
         taken = np.asarray(output.logprobs.emitted[1, : int(output.counts[1])])
         assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
 
 
 def test_memory_is_known_before_it_is_taken(engine):
-    engine, weights = engine
-    said = engine.memory(PARAMS, weights)
-    state = engine.init(PARAMS, weights)
+    engine, costs = engine
+    said = engine.memory(PARAMS, policy_params=costs)
+    state = engine.init(PARAMS, policy_params=costs)
     taken = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     assert sum(said.values()) == taken
     assert said["memory"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.memory))
@@ -414,10 +413,6 @@ WRONG = [
     (
         lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(eos=list(range(9)))),
         "eos has 9 tokens and a row has room for 8; make the engine with num_end_tokens=9",
-    ),
-    (
-        lambda e, s: e.prefill(PARAMS, [1], limits=jspec.Limits(draft_tokens=-1)),
-        r"draft_tokens\[0\] is -1, outside 0",
     ),
     (
         lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(max_tokens=49)),
@@ -456,13 +451,13 @@ def test_processors_of_a_request_are_the_engines():
 
 
 def test_requests_beyond_the_reserved_room_are_refused(engine):
-    engine, weights = engine
+    engine, costs = engine
     many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
     with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):
         engine.prefill(
             PARAMS,
             [1],
-            drafter_params=weights,
+            policy_params=costs,
             processors=[*PROCESSORS, many, None],
             stopping=jspec.Stopping(eos=END),
         )
@@ -505,36 +500,3 @@ def test_a_real_models_rows(tmp_path):
     )  # fmt: skip
     assert (state.out[:, :12] == wanted.tokens).all()
     assert (output.stats.histogram == wanted.stats.histogram).all()
-
-
-def test_a_row_verifies_as_many_nodes_as_it_asked_for():
-    """The best of the tree, or the first of a tree without values; and the tokens stay."""
-    paths = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0), (1, 0))
-    tree = jspec.Template(paths).fill(jax.numpy.array([[9, 1, 2, 3, 4, 5, 6]] * 4))
-    values = np.array([[1, 0.5, 0.9, 0.5, 0.1, 0.8, 0.4]] * 4)
-    by_value = [[0], [0, 2, 5], [0, 1, 2, 3, 5], [*range(7)]]
-    first = [[0], [0, 1, 2], [0, 1, 2, 3, 4], [*range(7)]]
-    sanitized = jax.jit(lambda tree, root, most: jspec.round.sanitize(tree, root, most=most))
-    for value, wanted in ((jax.numpy.asarray(values), by_value), (None, first)):
-        root, most = (jax.numpy.array(given) for given in ([7] * 4, [0, 2, 4, 99]))
-        kept = sanitized(tree.replace(value=value), root, most).valid
-        assert [np.flatnonzero(row).tolist() for row in kept] == wanted
-    cut = jspec.decode(
-        MODEL, PARAMS, [[1, 2, 1, 2, 1]] * 3, max_new_tokens=12, drafter=LOOKUP,
-        limits=jspec.Limits(draft_tokens=[0, 1, 4]),
-    )  # fmt: skip
-    assert (cut.tokens == cut.tokens[0]).all(), "the first row is decoded plainly"
-    drafted, drafts = cut.stats.num_draft_tokens, cut.stats.num_drafts
-    assert drafted[0] == 0 < drafted[1] == drafts[1]
-    assert drafted[2] > drafts[2]
-
-
-def test_draws_that_are_verified_together_have_no_width_of_a_row():
-    model = tiny.model()
-    drafter = jspec.RSDC.published(tiny.draft(), branching=(2, 1))
-    with pytest.raises(jspec.InputError, match="draft_tokens came with RSDC, whose draws"):
-        jspec.prefill(
-            model, tiny.params(model), [[1]], drafter=drafter, key=0,
-            limits=jspec.Limits(draft_tokens=2), drafter_params=tiny.params(tiny.draft()),
-            sampling=jspec.Sampling(),
-        )  # fmt: skip

@@ -156,7 +156,7 @@ def test_differences_beyond_rounding_give_no_certificate():
 
 def subject(**changes):
     ask = dict(
-        model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2, stopping=jspec.Stopping(eos=None),
+        model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2, eos=None,
         key=0, said=print,
     )  # fmt: skip
     return CertifiedSubject(**(ask | changes))

@@ -21,7 +21,7 @@ from jspec.processors.grammar.automaton import (
     TokenAutomaton,
     stack,
 )
-from jspec.protocols import LogitsProcessor, Nodes, Round
+from jspec.protocols import Nodes, Round, RowControl
 from jspec.types import Tree
 
 END = -2
@@ -113,7 +113,7 @@ class Capacity(automaton.Capacity):
 
 
 @struct.dataclass
-class Grammars(LogitsProcessor):
+class Grammars(RowControl):
     """The grammars of all rows, and where their texts stand in them."""
 
     rows: AutomatonRows

@@ -29,7 +29,7 @@ from jspec.processors.grammar.automaton import (
     stack,
 )
 from jspec.processors.grammar.spelling import token_bytes
-from jspec.protocols import LogitsProcessor, Round, Start
+from jspec.protocols import Round, RowControl, Start
 
 _LONGEST = 4096
 
@@ -247,7 +247,7 @@ class StopRows:
 
 
 @struct.dataclass
-class Stops(LogitsProcessor):
+class Stops(RowControl):
     """The stop strings of all rows."""
 
     rows: StopRows
