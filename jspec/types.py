@@ -158,7 +158,7 @@ class Stopping:
     max_tokens: ArrayLike | None = None
     """Most tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
     min_tokens: ArrayLike | None = None
-    """While the output has fewer, end and stop tokens are forbidden and stop strings end nothing."""
+    """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
     eos: ArrayLike | Sequence[int] | None = None
     """Token or tokens that end a row with `Status.EOS`, or [B, X] with -1 filling up. None: those
     of the checkpoint, where a call knows it (`jspec.LLM`), and else none; () is vLLM's

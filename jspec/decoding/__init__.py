@@ -472,6 +472,8 @@ def decode_rounds(
     until_one_ends: Bool[Array, ""] | bool = False,
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
+    *,
+    platform: str,
 ) -> State:
     """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked.
 
@@ -491,7 +493,7 @@ def decode_rounds(
     def round_of(asked, carry):
         state, left = carry
         drafting = drafter, drafter_params, policy, policy_params
-        return one_round(model, params, state, *drafting, asked), left - 1
+        return one_round(model, params, state, *drafting, asked, platform), left - 1
 
     carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
-    return repeated(going, round_of, carry, should_draft)[0]
+    return repeated(going, round_of, carry, should_draft, platform)[0]

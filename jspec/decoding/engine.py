@@ -408,7 +408,7 @@ class Engine:
         vocab_size = self.model.vocab_size
         return call, processing.prepare(fitted, 1, vocab_size, call.end_tokens, least)
 
-    def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
+    def _filled(self, tokens: Any, name: str) -> np.ndarray:
         """End tokens, as many for every request."""
         known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
         if known.size and known.dtype.kind not in "iu":
@@ -441,11 +441,14 @@ def _step(
     until_one_ends: Bool[Array, ""],
     policy: WidthPolicy,
     policy_params: PyTree,
+    *,
+    platform: str,
 ) -> tuple[State, StepOutput]:
     told = processing.certain(state)
     after = decoding.decode_rounds(
-        model, params, state, drafter, drafter_params, rounds, until_one_ends, policy, policy_params
-    )
+        model, params, state, drafter, drafter_params, rounds, until_one_ends, policy,
+        policy_params, platform=platform,
+    )  # fmt: skip
     size, stop_bytes = after.out.shape[1], processing.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.
     waited = processing.first(after, "pending") is not None

@@ -106,20 +106,9 @@ class Method:
     ) -> LLM:
         """Builds the model and drafter of this method, as `jspec.methods.build` does."""
         checked = self.check(options)
-        from jspec.models import Loaded, load
-
-        given = {"target": target} if draft is None else {"target": target, "draft": draft}
-        for role, model in given.items():
-            if isinstance(model, str | Path):
-                given[role] = load(model)
-            elif not isinstance(model, Loaded):
-                raise InputError(
-                    f"{role} is of type {type(model).__name__}; pass a name or what "
-                    "jspec.models.load gives, or jspec.models.Loaded(model, params) of a model of "
-                    "your own"
-                )
-        target, draft = given["target"], given.get("draft")
-        return self.make(Models(target, self._draft(target, draft)), **checked)
+        model = _loaded("target", target)
+        second = None if draft is None else _loaded("draft", draft)
+        return self.make(Models(model, self._draft(model, second)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":
         """The draft model that serves, or None for a method without one."""
@@ -143,6 +132,20 @@ class Method:
                 "draft=jspec.models.load(..) of a model with the target's vocabulary"
             )
         return bundled
+
+
+def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
+    """The model, read if it was named. Raises InputError if it is neither."""
+    from jspec.models import Loaded, load
+
+    if isinstance(model, str | Path):
+        return load(model)
+    if not isinstance(model, Loaded):
+        raise InputError(
+            f"{role} is of type {type(model).__name__}; pass a name or what jspec.models.load "
+            "gives, or jspec.models.Loaded(model, params) of a model of your own"
+        )
+    return model
 
 
 def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
