@@ -139,6 +139,7 @@ class Decoding:
         limits: Int[np.ndarray, " B"],
         wanted: Int[np.ndarray, " B"] | None = None,
         drafter_state: PyTree = None,
+        eos: tuple[int, ...] | None = None,
         **request: Any,
     ) -> jspec.Result:
         """Decodes up to `limits`; its drafter state is a `Tally`."""
@@ -147,7 +148,8 @@ class Decoding:
             self.model, self.params, prompts.tokens, prompts.lengths,
             drafter=Counting(self.drafter), drafter_params=self.drafter_params,
             drafter_state=Start(drafter_state, jnp.asarray(wanted, jnp.int32)),
-            max_new_tokens=self.new_tokens + DEEPEST, limits=limits, **request,
+            max_new_tokens=self.new_tokens + DEEPEST,
+            stopping=jspec.Stopping(max_tokens=limits, eos=eos), **request,
         )  # fmt: skip
 
     def count(

@@ -34,7 +34,7 @@ def find(cells: Cells, name: str, dtype: str | None = None) -> Loaded | None:
         return None
 
 
-def build(cells: Cells, method: str, target: Loaded, name: str) -> known.Built | None:
+def build(cells: Cells, method: str, target: Loaded, name: str) -> known.LLM | None:
     """A method for a model of some name; None, with a sentence, if that cannot be."""
     if method not in known.names():
         cells.skip(f"{method} on {name}: the library has no method of that name")
@@ -66,7 +66,7 @@ def measure(cells: Cells, scale: Scale) -> None:
             cells.run(row, model=short, method=method, prompts=texts.source())
 
 
-def _compare(target: Loaded, built: known.Built, prompts: np.ndarray, scale: Scale) -> dict:
+def _compare(target: Loaded, built: known.LLM, prompts: np.ndarray, scale: Scale) -> dict:
     seconds, plain_seconds, tokens, rounds, differing = [], [], 0, 0, 0
     state = None
     for prompt in prompts:

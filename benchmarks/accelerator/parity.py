@@ -22,7 +22,7 @@ def _plain(sizes: Sizes) -> np.ndarray:
     return _decode(sizes, known.build("autoregressive", loaded(*sizes[:2])))
 
 
-def _decode(sizes: Sizes, built: known.Built) -> np.ndarray:
+def _decode(sizes: Sizes, built: known.LLM) -> np.ndarray:
     """The tokens of all prompts, decoded greedily as one batch."""
     name, dtype, precision, count, new_tokens = sizes
     target = loaded(name, dtype)
@@ -45,7 +45,7 @@ def measure(cells: Cells, scale: Scale) -> None:
             if (built := build(cells, method, target, short)) is None:
                 continue
 
-            def row(sizes: Sizes = sizes, built: known.Built = built) -> dict:
+            def row(sizes: Sizes = sizes, built: known.LLM = built) -> dict:
                 wrong = _plain(sizes) != _decode(sizes, built)
                 return {
                     "sequences": len(wrong),

@@ -29,7 +29,7 @@ def session(talker, monkeypatch, tmp_path) -> Session:
     monkeypatch.setattr(costs, "measure", lambda *_, **__: jspec.CostCurve.of({1: 1.0, 4: 1.1}))
     choice = method_choice.choose("prompt_lookup", WIDTHS)
     target = models.load(talker)
-    return Session(target, choice, choice.method.build(target, **choice.options))
+    return Session(choice.method.build(target, **choice.options), choice)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_drafter_of_one_width_has_one_program(session, monkeypatch, capsys):
     compiled = []
     monkeypatch.setattr(programs, "compile_rounds", lambda *asked: compiled.append(asked[5]))
     built = choice.method.build(session.target)
-    conversation = chat.Conversation(replace(session, choice=choice, built=built), SETTINGS)
+    conversation = chat.Conversation(replace(session, choice=choice, llm=built), SETTINGS)
     conversation.prepare()
     conversation.close()
     assert compiled == [built.policy] and conversation._programs._whole.result() is None

@@ -263,7 +263,7 @@ def test_one_prompt_at_a_time():
 
 
 def test_a_limit_of_zero_runs_no_round():
-    trace = jspec.trace(**ask(DRAFTERS["budget"], limits=[0]))
+    trace = jspec.trace(**ask(DRAFTERS["budget"], stopping=jspec.Stopping(max_tokens=[0])))
     assert trace.rounds == () and trace.tokens.tolist() == []
 
 

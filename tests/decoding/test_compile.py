@@ -29,10 +29,9 @@ def test_ten_calls_of_a_bucket_trace_once():
             drafter=drafter,
             drafter_state=state,
             max_new_tokens=20 - call // 3,
-            limits=rng.integers(0, 17, 2),
+            stopping=jspec.Stopping(max_tokens=rng.integers(0, 17, 2), eos=[call]),
             sampling=jspec.Sampling(temperature=0.1 * call, top_p=1 - 0.05 * call, top_k=call),
             key=call,
-            eos=[call],
             ids=rng.integers(0, 99, 2),
         )
         state = result.drafter_state

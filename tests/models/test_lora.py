@@ -147,9 +147,13 @@ def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
 
     def arriving(number):
         chosen = adapted.model.choose(adapted.params, [wanted[number]])
-        first = engine.prefill(chosen, prompts[number][:2], limits=16)
+        first = engine.prefill(chosen, prompts[number][:2], stopping=jspec.Stopping(max_tokens=16))
         rest = prompts[number][2:]
-        return engine.prefill(chosen, rest, limits=16, earlier=first) if rest else first
+        return (
+            engine.prefill(chosen, rest, stopping=jspec.Stopping(max_tokens=16), earlier=first)
+            if rest
+            else first
+        )
 
     def check(slot, number):
         own = alone[wanted[number]]

@@ -177,7 +177,9 @@ def test_token_budgets_change_no_token(name, token_budget):
     drafter, weights = INNER[name]
     model = tiny.model()
     params = tiny.params(model)
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, limits=[24, 6, 15])
+    ask = dict(
+        sampling=MIXED, key=5, max_new_tokens=24, stopping=jspec.Stopping(max_tokens=[24, 6, 15])
+    )
     plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
     result = jspec.decode(
         model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=drafter,
@@ -192,8 +194,9 @@ def test_token_budgets_change_no_token(name, token_budget):
 
 def shared(model, policy):
     params, (drafter, _) = tiny.params(tiny.model()), INNER["matrix and lookup"]
-    ask = dict(max_new_tokens=12, limits=[12, 3, 6], drafter=drafter, policy=policy)
-    return jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
+    ask = dict(max_new_tokens=12, stopping=jspec.Stopping(max_tokens=[12, 3, 6]))
+    drafting = dict(drafter=drafter, policy=policy)
+    return jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, **drafting)
 
 
 @pytest.mark.parametrize(
