@@ -64,7 +64,7 @@ def docstring_findings(text: str, kind: str, name: str, place: str) -> Iterator[
 
 
 def phrase_findings(text: str) -> Iterator[str]:
-    text = re.sub(r"`[^`]*`", "`", text)
+    text = re.sub(r"`[^`]*`", "`", re.sub(r"(?<!\n) *\n *(?:# )?(?=\S)", " ", text))
     for advice, pattern in PHRASES.items():
         for found in pattern.finditer(text):
             around = text[max(0, found.start() - 40) : found.end() + 30]
@@ -106,11 +106,12 @@ def python_findings(source: str, place: str) -> Iterator[str]:
 
 
 def page_findings(source: str) -> Iterator[str]:
-    text = re.sub(r"^```.*?^```|^---\n.*?^---$|<!--.*?-->", "\n\n", source, flags=re.DOTALL | re.M)
+    code = r"^```.*?^```|^---\n.*?^---$|<!--.*?-->|^ {4}(?![ *-])[^\n]*$|^ {6}[^\n]*$"
+    text = re.sub(code, "\n\n", source, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     yield from phrase_findings(text)
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*#]|\d+\.|\|) ?)|\|", text)
-    for sentence in (part for block in blocks for part in re.split(r"[.?!:]\s|;\s", block)):
+    for sentence in (part for block in blocks for part in re.split(r"[.?!:][*)]*\s|;\s", block)):
         words = re.findall(r"[\w'`.+-]*\w[\w'`.+-]*", re.sub(r"`[^`]*`", "code", sentence))
         if len(words) > 30:
             yield f"{len(words)} words: {' '.join(words[:12])} .."
