@@ -62,8 +62,8 @@ def main(
         console.print(line, highlight=False)
     console.print(
         f"Tokens per target forward pass, bonus included, mean +- deviation of {seeds} seeds. "
-        f"Draft at temperature 0.6, at the target's where that is higher. Chains of {LONGEST} tokens at "
-        "most. Plain names: recursive rejection, as published."
+        f"Draft at temperature 0.6, at the target's where that is higher. Chains of {LONGEST} "
+        "tokens at most. Plain names: recursive rejection, as published."
     )
 
 

@@ -112,7 +112,9 @@ def test_a_token_of_a_number_without_end_is_one_sentence(tmp_path):
     for number in (10**8, 4 * 10**9, 10**30):
         words["the"] = number
         (tmp_path / "tokenizer.json").write_text(json.dumps(held))
-        with pytest.raises(InputError, match=f"not a tokenizer .it has a token {number} among 4097"):
+        with pytest.raises(
+            InputError, match=f"not a tokenizer .it has a token {number} among 4097"
+        ):
             tokenizer.read(tmp_path)
     words["the"] = 5000
     (tmp_path / "tokenizer.json").write_text(json.dumps(held))
