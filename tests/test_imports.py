@@ -25,6 +25,7 @@ LAYERS = [
     {"round"},
     {"models"},
     {"drafters"},
+    {"policies"},
     {"decoding"},
     {"costs", "training"},
     {"methods", "testing"},
@@ -137,7 +138,7 @@ def test_only_the_engine_and_training_compile():
         compilers = (
             *("jspec.decoding", "jspec.decoding.rows", "jspec.decoding.engine", "jspec.training"),
             *("jspec.testing", "jspec.decoding.artefact", "jspec.memory", "jspec._xla.one_graph"),
-            *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.adaptive"),
+            *("jspec.models.decoder", "jspec.models.stacking", "jspec.policies.adaptive"),
             *("jspec.round.continuation", "jspec.arrays.between_calls"),
             "jspec._xla.compiler",
         )

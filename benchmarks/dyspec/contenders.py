@@ -179,7 +179,8 @@ def drafter(
         case "speculative_decoding":
             return jspec.SpeculativeDecoding(model, min(budget, LONGEST), **how)
         case "rsd_s":
-            return jspec.RSDS(model, *BEAMS[budget], **how)
+            beam, depth = BEAMS[budget]
+            return jspec.RSDS(model, beam=beam, max_depth=depth, **how)
         case "specinfer":
             # As many sequences as they are long, as Sequoia's authors compare with it.
             width = next(w for w in range(int(budget**0.5), 0, -1) if budget % w == 0)

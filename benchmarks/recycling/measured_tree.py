@@ -25,6 +25,7 @@ from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.wordings import wording
 from jspec.cli.bench.questions import Question
 from jspec.drafters.draft_model import sequoia_tree
+from jspec.protocols import Drafter
 from jspec.tree import Template, likeliest
 
 WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
@@ -32,7 +33,7 @@ WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Drafter):
     """Token Recycling that counts, node by node, how often it was accepted."""
 
     inner: jspec.TokenRecycling

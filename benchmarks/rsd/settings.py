@@ -59,7 +59,10 @@ METHODS: Mapping[str, Method] = {
         lambda s: s[0],
         lambda s: f"{s[0]}",
     ),
-    "spectr": _beams("SpecTr", lambda model, s: SpecTr(model, *s, scheme=schemes.K_SEQ)),
+    "spectr": _beams(
+        "SpecTr",
+        lambda model, s: SpecTr(model, num_chains=s[0], max_depth=s[1], scheme=schemes.K_SEQ),
+    ),
     "rsd_c": Method(
         "RSD-C",
         lambda model, s: RSDC(model, s, scheme=_RRS),
@@ -67,7 +70,7 @@ METHODS: Mapping[str, Method] = {
         len,
         lambda s: "-".join(map(str, s)),
     ),
-    "rsd_s": _beams("RSD-S", lambda model, s: RSDS(model, *s, scheme=_RRS)),
+    "rsd_s": _beams("RSD-S", lambda model, s: RSDS(model, beam=s[0], max_depth=s[1], scheme=_RRS)),
     # As published: no bound on children, and a draft temperature of 0.6 whatever the target's.
     "dyspec": _budgets(
         "DySpec",

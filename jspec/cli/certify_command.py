@@ -151,7 +151,7 @@ def _certified(
     sampling = settings.sampling
     assert sampling is not None, "the temperature was found to be above 0"
     found = certify(
-        built.model, target.params, built.drafter, built.drafter_params,
+        built.model, target.params, **built.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
         eos=None if settings.ignore_eos else target.eos,

@@ -55,7 +55,7 @@ def export(
     session = sessions.start(model, draft, choice, dtype, kv_dtype, scan_layers=False)
     target, built = session.target, session.built
     artefact.export(
-        out, built.model, target.params, drafter=built.drafter, drafter_params=built.drafter_params,
+        out, built.model, target.params, **built.drafting,
         prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens, rows=batch_size,
         eos=None if ignore_eos or not target.eos else target.eos,
         platforms=platform or PLATFORMS,

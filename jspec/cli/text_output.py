@@ -260,7 +260,7 @@ def _pieces(
     for row, sink in zip(rows, sinks, strict=True):
         sink((row.finish(), terminal.OWN))
     assert state is not None, "limits are at least 1, so there was a round"
-    runner.keep(state.drafter_state)
+    runner.keep(state)
     return (finish_reason(int(status)) for status in state.status[: len(rows)])
 
 

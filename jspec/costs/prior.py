@@ -14,7 +14,7 @@ import numpy as np
 from jspec._validate.errors import InputError
 from jspec._xla import native
 from jspec.costs.devices import Device, figures
-from jspec.drafters.cost_curve import CostCurve
+from jspec.policies.cost_curve import CostCurve
 from jspec.types import PyTree
 
 _EDGE = 1 / np.log2(1.1)

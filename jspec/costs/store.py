@@ -16,11 +16,12 @@ from jspec._validate import plain_json
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
 from jspec._xla import mesh_axes, native
-from jspec.drafters.cost_curve import CostCurve
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.cost_curve import CostCurve
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.types import PyTree
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class CostSetting:
     params: str
     """Number of weights and their dtypes."""
     drafter: str
+    policy: str
     batch_size: int
     sampled: bool
     platform: str
@@ -64,6 +66,7 @@ def setting(
     model: CausalLM,
     params: PyTree,
     drafter: Drafter,
+    policy: WidthPolicy = FixedWidth(),
     *,
     batch_size: int = 1,
     sampled: bool = False,
@@ -73,7 +76,8 @@ def setting(
     Args:
         model: the target.
         params: its weights.
-        drafter: of the calls, its widths included.
+        drafter: of the calls.
+        policy: of the calls.
         batch_size: rows.
         sampled: whether tokens are sampled, which takes a little longer.
 
@@ -96,6 +100,7 @@ def setting(
         model=f"{type(model).__name__} {model!r}",
         params=f"{sum(int(np.prod(leaf.shape)) for leaf in leaves)} of {', '.join(dtypes)}",
         drafter=repr(drafter),
+        policy=repr(policy),
         batch_size=batch_size,
         sampled=sampled,
         platform=device.platform,

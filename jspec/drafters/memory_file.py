@@ -166,8 +166,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
         >>> merge(drafter, replicas).tolist()
         [[[2], [1], [0]]]
     """
-    merged = getattr(drafter, "merged", None)
-    if merged is None:
+    if drafter.merged is None:
         raise InputError(
             f"drafter is {type(drafter).__name__}, whose memories cannot be merged; go on with one "
             "of them, or take jspec.TokenRecycling or jspec.Suffix"
@@ -185,7 +184,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
                 f"states[{place}] has arrays of shapes {shapes} and states[0] of {first}; pass "
                 "memories of drafters of the same sizes, and as many rows"
             )
-    return merged(states)
+    return drafter.merged(states)
 
 
 def check_outlives(drafter: Drafter) -> None:
@@ -206,7 +205,7 @@ def _shared(drafter: Drafter) -> dict[str, int]:
     if not shared:
         raise InputError(
             f"{name} keeps nothing that outlives a call; take a drafter that learns, such as "
-            "jspec.TokenRecycling, jspec.Suffix or a method with chosen widths"
+            "jspec.TokenRecycling or jspec.Suffix"
         )
     return shared
 

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jspec.arrays import memory_rows as memories
 from jspec.models import sharding
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.types import PyTree, State
 
 AXES = ("data", "model")
@@ -46,7 +46,7 @@ def spread_drafter(tree: PyTree, mesh: Any) -> PyTree:
 
 
 def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
-    # Alongside weights a drafter's params hold records, such as what rounds cost.
+    # Beside weights a drafter's params hold records.
     return tuple(str(getattr(key, "key", getattr(key, "idx", ""))) for key in path)
 
 
@@ -62,9 +62,9 @@ def model_memory(model: CausalLM, rows: int, capacity: int, mesh: Any) -> PyTree
     return jax.tree.map(with_sharding, shapes, sharding.memory(shapes, mesh))
 
 
-def memory_of(drafter: Drafter, rows: int, capacity: int, mesh: Any) -> PyTree:
-    """Returns the shapes of a drafter's memory: what has an entry for each row goes where the
-    row goes.
+def memory_of(drafter: Drafter | WidthPolicy, rows: int, capacity: int, mesh: Any) -> PyTree:
+    """The shapes of the memory of a drafter or a policy: what has an entry for each row goes where
+    the row goes.
     """
 
     def init(batch: int) -> PyTree:
@@ -79,14 +79,14 @@ def memory_of(drafter: Drafter, rows: int, capacity: int, mesh: Any) -> PyTree:
     return structure.unflatten(placed)
 
 
-def state_of(state: State, held: PyTree, memory: PyTree, mesh: Any) -> State:
-    """Returns the shapes of a generation's state, with the shardings of memories and rows."""
+def state_of(state: State, held: PyTree, memory: PyTree, policy_memory: PyTree, mesh: Any) -> State:
+    """The shapes of a generation's state, with the shardings of memories and rows."""
     place = partial(by_row, rows=state.root.shape[0], mesh=mesh)
-    plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None))
+    plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None, policy_state=None))
     # A memory may have grown a part since `init`, in shapes that `init` tells nothing of.
     known = jax.tree.structure(memory) == jax.tree.structure(state.drafter_state)
     kept = memory if known else jax.tree.map(place, state.drafter_state)
-    return replace(plain, memory=held, drafter_state=kept)
+    return replace(plain, memory=held, drafter_state=kept, policy_state=policy_memory)
 
 
 def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,10 +10,10 @@ from jspec import processors
 from jspec.costs import metrics
 from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
-from jspec.drafters.adaptive import Adaptive
-from jspec.drafters.cost_curve import CostCurve
 from jspec.models.lora import LoRAModel
+from jspec.policies.cost_curve import CostCurve
 from jspec.processors.grammar import Capacity, StopCapacity
+from jspec.round import sizes_of
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
 from jspec.types import Limits, PyTree, Sampling, Stats
 
@@ -40,6 +39,7 @@ class EngineDevice:
         eos: the model's end tokens.
         rounds: rounds in one call of the device.
         known: the drafter's memory to begin with; None: it knows nothing.
+        policy_params: the policy's; costs among them are a guess.
     """
 
     def __init__(
@@ -50,10 +50,12 @@ class EngineDevice:
         eos: Sequence[int],
         rounds: int = 8,
         known: PyTree = None,
+        policy_params: PyTree = None,
     ):
         self.engine = engine
         self._params = params
         self._drafter_params = drafter_params
+        self._policy_params = policy_params
         self._eos = list(eos)
         self._rounds = rounds
         self._known = known
@@ -61,8 +63,8 @@ class EngineDevice:
         self.reset()
 
     def memory(self) -> dict[str, int]:
-        """Returns the bytes that the rows take."""
-        return self.engine.memory(self._params, self._drafter_params)
+        """The bytes that the rows take."""
+        return self.engine.memory(self._params, self._drafter_params, self._policy_params)
 
     @property
     def num_slots(self) -> int:
@@ -77,6 +79,7 @@ class EngineDevice:
             params,
             tokens,
             drafter_params=self._drafter_params,
+            policy_params=self._policy_params,
             earlier=earlier,
             **self._arguments(settings),
         )
@@ -103,6 +106,7 @@ class EngineDevice:
             self._params,
             self._state,
             drafter_params=self._drafter_params,
+            policy_params=self._policy_params,
             rounds=self._rounds,
             until_one_ends=waiting,
         )
@@ -129,7 +133,9 @@ class EngineDevice:
     def reset(self) -> None:
         """Frees all rows."""
         self._state = None  # before the next one is made: there is room for one
-        self._state = self.engine.init(self._params, self._drafter_params, self._known)
+        self._state = self.engine.init(
+            self._params, self._drafter_params, self._known, self._policy_params
+        )
 
     @property
     def learnt(self) -> PyTree:
@@ -137,7 +143,7 @@ class EngineDevice:
         return self._state.drafter_state
 
     def costs(self, text: Sequence[int]) -> CostCurve:
-        """Measures what a round of all rows costs at each width of a drafter that chooses them.
+        """Measures what a round of all rows costs at each width of a policy that chooses them.
 
         With the programs that answer, which have room for all that requests may ask for, and with
         greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
@@ -147,8 +153,7 @@ class EngineDevice:
         Args:
             text: token ids that every row holds; half a row, say.
         """
-        drafter, capacity = self.engine.drafter, self.engine.capacity
-        assert isinstance(drafter, Adaptive), "others have no widths"
+        capacity = self.engine.capacity
         settings = RowSettings(capacity - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
@@ -156,27 +161,32 @@ class EngineDevice:
             del rounds  # as many as in every call
             for row in range(self.num_slots):
                 self.insert(row, arrival)
-            known = replace(self._drafter_params, costs=curve)
             state = jax.block_until_ready(set_backoff(self._state, in_backoff))
             began = time.perf_counter()
             self._state, output = self.engine.generate(
-                self._params, state, drafter_params=known, rounds=self._rounds
-            )
+                self._params, state, drafter_params=self._drafter_params, policy_params=curve,
+                rounds=self._rounds,
+            )  # fmt: skip
             jax.block_until_ready(output.tokens)
             return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
 
-        sizes = drafter.sizes(self._state.root)
+        sizes = sizes_of(self.engine.policy, self._state.root)
         curve = in_turn(sizes, self.num_slots, capacity, timed, repeats=_REPEATS)
         self.reset()
         return curve
 
+    @property
+    def has_costs(self) -> bool:
+        """Whether the policy goes by what rounds cost."""
+        return isinstance(self._policy_params, CostCurve)
+
     def goes_by(self, curve: CostCurve) -> None:
-        """Sets the cost curve by which the drafter chooses widths from now on."""
-        self._drafter_params = replace(self._drafter_params, costs=curve)
+        """The policy chooses the widths of rounds by this curve from now on."""
+        self._policy_params = curve
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:
         return dict(
-            limits=Limits(asked.limit, None, list(asked.stop_token_ids)),
+            limits=Limits(asked.limit, list(asked.stop_token_ids)),
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
             id=asked.row,

@@ -335,8 +335,8 @@ def device_of(
         )
         # Where every round has one width, nodes for forced tokens would be verified in all of them,
         # whether or not a row has a grammar.
-        if getattr(drafter, "needs_costs", False):
-            drafter, weights = with_jump_forward(drafter, weights)
+        if built.policy.widths:
+            drafter, weights = with_jump_forward(drafter, weights, built.policy.widths)
     processors.append(StopCapacity(states=settings.stop_states, classes=settings.stop_classes))
     if settings.max_logprobs >= 0:
         processors.append(logprobs(settings.max_logprobs))
@@ -347,10 +347,13 @@ def device_of(
         drafter=drafter,
         processors=processors,
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
+        policy=built.policy,
     )
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
     known = None if memory is None else memory.read()
-    device = EngineDevice(engine, target.params, weights, target.eos, settings.rounds, known)
+    device = EngineDevice(
+        engine, target.params, weights, target.eos, settings.rounds, known, built.policy_params
+    )
     return device, memory
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 LITERAL, TEXT, ROOT = range(3)
@@ -53,7 +54,7 @@ class FuzzState:
 
 
 @dataclass(frozen=True)
-class FuzzDrafter:
+class FuzzDrafter(Drafter):
     """Drafts what its params say, round by round; starts over at their end."""
 
     shape: FuzzShape

@@ -6,6 +6,7 @@ from typing import Any
 from jspec import tree as trees
 from jspec.drafters.ensemble.budgeted_merge import WeighedDrafts
 from jspec.drafters.ensemble.members import Members
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import Drafter
 from jspec.types import PyTree, Tree
 
@@ -67,8 +68,8 @@ def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
 
     Such a wrapper has the drafter as `drafter`, and its part as `inner`, if that is not all.
     """
-    while (inside := getattr(drafter, "drafter", None)) is not None:
-        drafter, aux = inside, getattr(aux, "inner", aux)
+    while isinstance(drafter, DrafterWrapper):
+        drafter, aux = drafter.drafter, getattr(aux, "inner", aux)
     return drafter, aux
 
 

@@ -23,8 +23,7 @@ def verifier_of(drafter: Drafter) -> Verifier:
         >>> str(verifier_of(jspec.PromptLookup()))
         'coupled'
     """
-    own = getattr(drafter, "verifier", None)
-    return COUPLED_VERIFIER if own is None else own
+    return COUPLED_VERIFIER if drafter.verifier is None else drafter.verifier
 
 
 def takes_parts(drafter: Drafter) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from desk import events, service
 
 from jspec.processors import grammar
-from jspec.serve import calls
+from jspec.serve import calls, forms, making
 from jspec.serve.calls import BareCalls, Call, TaggedCalls
 
 LOOK = Call("look", '{"at": "it"}')
@@ -154,10 +154,19 @@ class Speaker(fakes.FakeDevice):
         return found
 
 
+class MakingHere(making.Making):
+    """Makes forms in this process: another one may take a busy machine longer than it may."""
+
+    def made(self, asked, patience):
+        return [making._made(self._spelled, *one, seconds=600) for one in asked]
+
+
 @pytest.fixture(scope="module")
 def client():
-    with service(Speaker(2), target=fakes.loaded(fakes.TAGGED)) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "Making", MakingHere)
+        with service(Speaker(2), target=fakes.loaded(fakes.TAGGED)) as made:
+            yield made
 
 
 def chat(client, **body):

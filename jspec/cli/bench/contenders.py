@@ -85,7 +85,7 @@ class Drafting:
     def replies(self, group: Group, answer: Any) -> list[Reply]:
         import jax
 
-        result = jax.device_get(answer.replace(drafter_state=None))
+        result = jax.device_get(answer.replace(drafter_state=None, policy_state=None))
         found = outcomes(group, result, 0.0, 0.0)
         return [
             Reply(
@@ -99,7 +99,7 @@ class Drafting:
 
     def remember(self, answer: Any) -> None:
         if self.learns:
-            self._runner.keep(answer.drafter_state)
+            self._runner.keep(answer)
 
     def _decode(self, group: Group, **changes: Any) -> Any:
         import jax

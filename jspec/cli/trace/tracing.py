@@ -14,10 +14,17 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import of_ragged
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
-from jspec.round import frame
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.round import frame, sizes_of
 from jspec.testing import origins
-from jspec.testing.recorded import Recorded, RecordedOutcome, RecordedTrees
+from jspec.testing.recorded import (
+    Recorded,
+    RecordedChoice,
+    RecordedOutcome,
+    RecordedPolicy,
+    RecordedTrees,
+)
 from jspec.types import NO_PARENT, PyTree, State, Status, Tree
 from jspec.verify.choice import verifier_of
 
@@ -113,6 +120,8 @@ def trace(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     **request,
 ) -> Trace:
     """Decodes one prompt and records every round: what each drafter offered, what was verified
@@ -127,6 +136,8 @@ def trace(
         lengths: [1] tokens of the prompt; None: all.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
+        policy: as in `decode`.
+        policy_params: as in `decode`.
         request: all else as in `decode`.
 
     Returns:
@@ -151,19 +162,30 @@ def trace(
     prompt, lengths = of_ragged(prompt, lengths)
     if (rows := _num_rows(prompt)) > 1:
         raise InputError(f"prompt has {rows} rows and a trace is of one; pass [1, T] token ids")
+    knows: dict[str, Any] = dict(drafter_params=drafter_params, policy_params=policy_params)
     state = prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
+        model, params, prompt, lengths, drafter=drafter, policy=policy, **knows, **request
     )
     given = np.asarray(prompt)[0]
     given = given if lengths is None else given[: int(np.ravel(lengths)[0])]
     recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
     recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
-    state = replace(state, drafter_state=recorder.around(state.drafter_state))
+    widths = tuple(width for width, _ in sizes_of(policy, state.root)) if policy.widths else ()
+    deciding = RecordedPolicy(policy, len(widths))
+    state = replace(
+        state,
+        drafter_state=recorder.around(state.drafter_state),
+        policy_state=deciding.around(state.policy_state),
+    )
     names, rounds = origins.names(drafter), []
     while not jax.device_get(state.done).all():
-        state = step(model, params, state, drafter=recorder, drafter_params=drafter_params)
-        offered, scored = jax.device_get(_last(state))
-        rounds.append(_round(offered, scored, len(names)))
+        state = step(model, params, state, drafter=recorder, policy=deciding, **knows)
+        (offered, scored), choice = jax.device_get(_last(state))
+        chosen = None
+        if widths:
+            index = int(choice.index)
+            chosen = TracedWidths(widths, index, choice.expected_tokens, choice.seconds)
+        rounds.append(_round(offered, scored, chosen, len(names)))
     return Trace(
         prompt=given,
         rounds=tuple(rounds),
@@ -182,8 +204,8 @@ def _num_rows(prompt: Any) -> int:
     return shape[0] if len(shape) == 2 else 1
 
 
-def _last(state: State) -> tuple[RecordedTrees, RecordedOutcome]:
-    return state.drafter_state.last
+def _last(state: State) -> tuple[tuple[RecordedTrees, RecordedOutcome], RecordedChoice]:
+    return state.drafter_state.last, state.policy_state
 
 
 class _Nodes:
@@ -215,8 +237,13 @@ class _Nodes:
         return numbers
 
 
-def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) -> TracedRound:
-    """Returns the first row's round: its nodes joined by their paths, whoever numbered them."""
+def _round(
+    drafted: RecordedTrees,
+    scored: RecordedOutcome,
+    choice: TracedWidths | None,
+    num_origins: int,
+) -> TracedRound:
+    """The first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
     own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
     there = np.flatnonzero(scored.valid[0])
@@ -238,7 +265,6 @@ def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) ->
         whose[[number for number in numbers if number > 0], origin] = True
     probs = np.full(size, np.nan, np.float32)
     probs[:num_verified] = scored.probs[0, there]
-    choice = drafted.choice
     noise = scored.candidate_noise
     return TracedRound(
         tokens=np.array(nodes.tokens, np.int32),
@@ -254,9 +280,7 @@ def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) ->
         candidates=np.asarray(scored.candidates)[0, there],
         candidate_probs=np.asarray(scored.candidate_probs)[0, there],
         candidate_noise=None if noise is None else np.asarray(noise)[0, there],
-        choice=None
-        if choice is None
-        else TracedWidths(choice.widths, int(choice.index), choice.expected_tokens, choice.seconds),
+        choice=choice,
     )
 
 

@@ -68,7 +68,7 @@ def check_draws(
 
     Args:
         subject: the target and the prompts.
-        drafting: the drafter, whose verifier draws, and its weights.
+        drafting: with the drafter whose verifier draws.
         sampling: the target's.
         num_draws: of all prompts together.
         num_prompts: on how many prompts.
@@ -184,14 +184,10 @@ def _draw(
     first_id: int,
     num_draws: int,
 ) -> list[Text]:
-    """Returns the first tokens after a prompt under the keys of so many row ids, from one
-    prefill.
-    """
-    drafter, weights = drafting
-    asked: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
+    """The first tokens after a prompt under the keys of so many row ids, from one prefill."""
     start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
-        eos=subject.eos, sampling=sampling, key=subject.key, **asked,
+        eos=subject.eos, sampling=sampling, key=subject.key, **drafting,
     )  # fmt: skip
     seen: list[Text] = []
     for first in range(0, num_draws, _ROWS):
@@ -199,7 +195,7 @@ def _draw(
         state = jax.tree.map(jnp.copy, start)
         state = replace(state, request=replace(state.request, keys=subject.keys(ids)))
         while not jax.device_get(state.done).all():
-            state = decoding.step(subject.model, subject.params, state, **asked)
+            state = decoding.step(subject.model, subject.params, state, **drafting)
         out, lengths = jax.device_get((state.out, state.lengths))
         seen += [tuple(out[place, : lengths[place]].tolist()) for place in range(_ROWS)]
     return seen

@@ -11,12 +11,14 @@ from jaxtyping import Array, Int
 from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate import seeds
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM
 from jspec.testing.certification.forwards import padded
 from jspec.types import PyTree, Sampling
 
-Drafting = tuple[Drafter, PyTree]
-"""A drafter and its weights."""
+Drafting = dict[str, Any]
+"""The arguments of a call that say how it drafts: drafter, policy, and the params of both."""
+_KEPT = "drafter_state", "policy_state"
+"""What a call passes on to the next one."""
 
 
 @dataclass
@@ -86,17 +88,16 @@ class CertifiedSubject:
     ) -> dict[str, CertifiedRun]:
         """Decodes all prompts by every drafter, group by group, each with its memory kept hot."""
         runs = {name: CertifiedRun() for name in drafters}
-        states: dict[str, PyTree] = dict.fromkeys(drafters)
+        states: dict[str, dict[str, PyTree]] = {name: {} for name in drafters}
         for start in range(0, len(self.prompts), self.batch_size):
             self.said(f"{what}: {start} of {len(self.prompts)} prompts")
             rows = range(start, min(start + self.batch_size, len(self.prompts)))
             request = self.request(rows, sampling)
-            for name, (drafter, weights) in drafters.items():
-                drafting = dict(drafter_params=weights, drafter_state=states[name])
-                call: dict[str, Any] = request | {"drafter": drafter} | drafting
-                result = decoding.decode(**call)
-                run, states[name] = runs[name], result.drafter_state
-                result = jax.device_get(replace(result, drafter_state=None))
+            for name, drafting in drafters.items():
+                result = decoding.decode(**request, **drafting, **states[name])
+                run = runs[name]
+                states[name] = {each: getattr(result, each) for each in _KEPT}
+                result = jax.device_get(replace(result, drafter_state=None, policy_state=None))
                 for place in range(len(rows)):
                     run.tokens.append(result.tokens[place, : result.lengths[place]].tolist())
                     run.status.append(int(result.status[place]))

@@ -242,7 +242,10 @@ def test_spectr_is_the_oracles():
         return ChildDraws(tokens, some, some, probs, probs)
 
     drafter = jspec.SpecTr(
-        tables.Table(size + 1), chains, length, scheme=Scheme(draw, TreeVerifier(rules.k_seq))
+        tables.Table(size + 1),
+        num_chains=chains,
+        max_depth=length,
+        scheme=Scheme(draw, TreeVerifier(rules.k_seq)),
     )
     distributions = tables.distributions(rng, 1, size + 1, 2)
     tree = grown(drafter, distributions, np.zeros((ROWS, size + 1, size + 1, 0)))
@@ -254,7 +257,7 @@ def test_spectr_is_the_oracles():
 def test_stochastic_beam_search_is_the_oracles(models, width):
     distributions, _ = models
     noise = np.random.default_rng(3).gumbel(size=distributions.shape).astype(np.float32)
-    drafter = jspec.RSDS(tables.Table(WIDE), width, 3, scheme=perturbed(WIDE))
+    drafter = jspec.RSDS(tables.Table(WIDE), beam=width, max_depth=3, scheme=perturbed(WIDE))
     tree = grown(drafter, distributions, noise)
     for row in range(ROWS):
         equal(tree, row, oracle.rsd_s(at(distributions, row), at(noise, row), width, 3))
@@ -264,9 +267,9 @@ def test_stochastic_beam_search_is_the_oracles(models, width):
     "drafter",
     [
         jspec.SpeculativeDecoding(tables.Table(WIDE), 1, scheme=WRITTEN),
-        jspec.SpecTr(tables.Table(WIDE), 3, 1, scheme=WRITTEN),
+        jspec.SpecTr(tables.Table(WIDE), num_chains=3, max_depth=1, scheme=WRITTEN),
         jspec.RSDC(tables.Table(WIDE), (3,), scheme=WRITTEN),
-        jspec.RSDS(tables.Table(WIDE), 3, 1, scheme=perturbed(WIDE)),
+        jspec.RSDS(tables.Table(WIDE), beam=3, max_depth=1, scheme=perturbed(WIDE)),
         best_first(jspec.DySpec, num_speculative_tokens=3, max_depth=1),
     ],
     ids=lambda drafter: type(drafter).__name__,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.drafters.backoff import Backoff, draft_unless
+from jspec.policies.backoff import Backoff, draft_unless
 
 MODEL = jspec.testing.PrefixLM()
 PARAMS = MODEL.init()
