@@ -38,8 +38,8 @@ class DeltaNet:
     kernel_size: int = 4
     """Tokens that the convolution sees."""
     grouped: bool = True
-    """True if a key head's projections are adjacent in the weights, as in Qwen3-Next; else they
-    are stored part by part, as in Qwen3.5.
+    """True if a key head's projections are adjacent in the weights (Qwen3-Next); else they are
+    stored part by part (Qwen3.5).
     """
 
     def __post_init__(self):

@@ -34,10 +34,10 @@ PHRASES = {
     "is, says or holds": r"\bst(?:ands?|ood)\b(?!-| (?:in )?for\b| alone\b)",
     # "its tokens are those of plain decoding" has its noun
     "repeat the noun": r"(?<!\bare )(?<!\bis )(?<!equal )(?<!equals )(?<!than )"
-    r"(?<!as )(?<!like )(?<!to )\b(?:that|those) of\b",
+    r"(?<!as )(?<!like )(?<!to )(?<!not )(?<!then )(?<!with )\b(?:that|those) of\b",
     "without": r"\bof no\b",
     "available": r"\bto be had\b",
-    "per round": r"\b(?:tokens|nodes|bytes|forwards|passes|rounds|draws|steps|ms|once|one|\d+) "
+    "per round": r"\b(?:tokens|nodes|bytes|forwards|passes|rounds|draws|steps|ms) "
     r"a (?:round|row|token|step|node|level|second)\b",
     "forward pass": r"(?<![-\w./])forwards?\b(?![-.(/=:]| (?:pass|hook))",
 }
@@ -97,6 +97,8 @@ def python_findings(source: str, place: str) -> Iterator[str]:
                 yield from docstring_findings(token["doc"][3:-3], kind, name, place)
             prose.append(token["doc"] + "\n\n")
         else:
+            if token["text"] and token["text"].count(" ") < 2:
+                continue  # a name
             # Parts of one message, and lines of one comment, are read as one text.
             gap = source[end : token.start()].strip(" \nfrb")
             text = token["text"] or token["comment"]

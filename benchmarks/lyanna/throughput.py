@@ -112,7 +112,7 @@ def main(
         console.print(ratios(found, more, nodes))
     console.print(
         "tokens/s: of `decode`, which ends with its slowest row; the paper's are of full batches. "
-        "A round is one forward of the target."
+        "A round is one forward pass of the target."
     )
 
 

@@ -109,7 +109,7 @@ async def asked(
     together: int,
     none_left: Callable[[], None] = lambda: None,
 ) -> tuple[float, int]:
-    """Measures the seconds of requests, so many at a time, and counts their answers' tokens.
+    """Measures the seconds and answered tokens of requests, so many at a time.
 
     Args:
         url: of the server.

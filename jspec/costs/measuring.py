@@ -47,7 +47,7 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     **request: Any,
 ) -> CostCurve:
-    """Measures the seconds of a round at each width of a policy: draft, forward, verdict, update.
+    """Measures the seconds of a round at each width of a policy, its parts included.
 
     The program is the one that decodes: a curve in which one width alone is cheap makes every round
     take it, and a drafter that backs off drafts nothing. So nothing is compiled that a call of the

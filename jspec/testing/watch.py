@@ -184,7 +184,7 @@ class WatchedDrafter(DrafterWrapper):
             promise(
                 shapes(alone) == shapes(inner),
                 "an update without an aux keeps the structure, shapes and dtypes of the memory: "
-                f"that of {type(self.drafter).__name__} should give {shapes(inner)} and gives "
+                f"{type(self.drafter).__name__} should give {shapes(inner)} and gives "
                 f"{shapes(alone)}",
             )
             inner = jax.tree.map(partial(jnp.where, asked), inner, alone)
