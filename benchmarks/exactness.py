@@ -217,7 +217,7 @@ def bits(
 
 
 def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, int, int]:
-    """Nodes, numbers and different ones of random trees."""
+    """Returns nodes, numbers and different ones of random trees."""
     turns = -(-nodes // (texts.size * len(_SIZES)))
     found = check_bits(
         target.model, target.params, texts.tolist(), sizes=_SIZES * turns, batch_size=_ROWS
@@ -226,8 +226,8 @@ def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, i
 
 
 def _committed(target: models.Loaded, built: Built, prompts: np.ndarray) -> tuple[int, int, int]:
-    """Tokens that a drafter committed, their keys and values, and how many differ from plain
-    decoding's. A token that differs counts as one number.
+    """Returns tokens that a drafter committed, their keys and values, and how many differ from
+    plain decoding's. A token that differs counts as one number.
     """
     plain = _written(target.model, target.params, Autoregressive(), None, prompts)
     drafted = _written(built.model, target.params, built.drafter, built.drafter_params, prompts)

@@ -94,7 +94,9 @@ def main(
 
 
 def cost(loaded, nodes: int, repeats: int, past: int = 96) -> float:
-    """Seconds of a forward pass over that many nodes, in a row of 1, behind `past` tokens."""
+    """Returns seconds of a forward pass over that many nodes, in a row of 1, behind `past`
+    tokens.
+    """
     model: CausalLM = loaded.model
     cache = replace(model.init_memory(1, past + nodes), lengths=jnp.array([past]))
     tokens = jnp.asarray(np.random.default_rng(0).integers(1, model.vocab_size, (1, nodes)))

@@ -210,7 +210,7 @@ def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
 
 
 def _size(count: float) -> str:
-    """Bytes in words, three digits."""
+    """Returns bytes in words, three digits."""
     for unit, amount in (("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
         if count < 999.5 * amount:
             return f"{count / amount:.3g} {unit}"

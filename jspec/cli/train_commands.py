@@ -53,8 +53,8 @@ def lm(
     target: Annotated[
         str | None,
         typer.Option(
-            help="Train a draft model for this target, from its distributions of the next token, in "
-            "its tokens.",
+            help="Train a draft model for this target, from its distributions of the next token, "
+            "in its tokens.",
             show_default="learn the text alone",
         ),
     ] = None,
