@@ -34,7 +34,7 @@ PHRASES = {
     "is, says or holds": r"\bst(?:ands?|ood)\b(?!-| (?:in )?for\b| alone\b)",
     # "its tokens are those of plain decoding" has its noun
     "repeat the noun": r"(?<!\bare )(?<!\bis )(?<!equal )(?<!equals )(?<!than )"
-    r"(?<!as )(?<!like )(?<!to )(?<!not )(?<!then )(?<!with )\b(?:that|those) of\b",
+    r"(?<!as )(?<!like )(?<!to )(?<!not )(?<!then )(?<!with )(?<!besides )\b(?:that|those) of\b",
     "without": r"\bof no\b",
     "available": r"\bto be had\b",
     "per round": r"\b(?:tokens|nodes|bytes|forwards|passes|rounds|draws|steps|ms) "
