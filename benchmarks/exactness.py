@@ -217,7 +217,7 @@ def bits(
 
 
 def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, int, int]:
-    """Nodes, numbers and different ones of random trees."""
+    """Returns nodes, numbers and different ones of random trees."""
     turns = -(-nodes // (texts.size * len(_SIZES)))
     found = check_bits(
         target.model, target.params, texts.tolist(), sizes=_SIZES * turns, batch_size=_ROWS

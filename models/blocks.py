@@ -44,7 +44,7 @@ def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
 
 
 def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray, "*X O B"]:
-    """Weights rounded to blocks, as llama.cpp rounds them.
+    """Returns weights rounded to blocks, as llama.cpp rounds them.
 
     Raises:
         InputError: if the package `gguf`, which does it, is not installed.
@@ -87,7 +87,7 @@ def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
 
 
 def table(array: Any) -> Any:
-    """Embeddings or a head as numbers, whether or not they are in blocks."""
+    """Returns embeddings or a head as numbers, whether or not they are in blocks."""
     return dequantised(array, TABLES) if array.dtype == jnp.uint8 else array
 
 
@@ -122,7 +122,7 @@ def looked_up(
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], kind: str, dtype: DTypeLike
 ) -> Blocks:
-    """Weights in blocks; made at random where there are none."""
+    """Returns weights in blocks; made at random where there are none."""
     where, size = packed_shape(shape, kind), SIZES[kind]
 
     def random(key: Array) -> Array:

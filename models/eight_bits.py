@@ -113,7 +113,7 @@ def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str
 def table(
     module: nn.Module, name: str, shape: tuple[int, int], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> blocks.Blocks | Float[Array, "V E"]:
-    """Embeddings, or the head."""
+    """Returns embeddings, or the head."""
     if kind := in_blocks((name,), shape, param_dtype):
         return blocks.parameter(module, name, shape, kind, dtype)
     return module.param(
@@ -129,7 +129,8 @@ def by_output(param_dtype: DTypeLike) -> bool:
 def quantised(
     weights: Float[np.ndarray, "*X O I"], dtype: DTypeLike
 ) -> tuple[Num[np.ndarray, "*X O I"], Float[np.ndarray, "*X O"]]:
-    """Weights in 8 bits and the factor of each of their outputs, the least that holds it.
+    """Returns weights in 8 bits and the factor of each of their outputs, the least that holds
+    it.
 
     Example:
         >>> import numpy as np
@@ -168,7 +169,7 @@ class OneOf:
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> tuple[LowPrecision | blocks.Blocks | Float[Array, "*X O I"], Int[Array, ""] | None]:
-    """Weights of a product, with their factors where they are of low precision.
+    """Returns weights of a product, with their factors where they are of low precision.
 
     Returns:
         The weights of the layer and None, or of all layers and its number.

@@ -48,7 +48,7 @@ def test_blocks_are_those_that_hold_an_entry():
         assert sorted(places) == list(range(70))
         where = np.argsort(places)
         above = parents[1:]
-        assert (where[above] < where[1:]).all()  # a parent stands before its children
+        assert (where[above] < where[1:]).all()  # a parent comes before its children
         mask = blocks.mask(parents)[np.ix_(places, places)]
         found = {(i // 32, j // 32) for i, j in zip(*np.nonzero(mask), strict=True)}
         assert blocks.blocks(parents, places) == len(found)

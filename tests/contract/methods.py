@@ -262,8 +262,7 @@ plain's.
 """
 
 OF_NO_DRAFT = ("jump_forward",)
-"""Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is
-taken, and tests/test_grammar.py has what a grammar forces."""
+"""Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
 
 BY_ROW = ("scripted", "suffix_of_rollouts")
 """Drafters whose params have a row for each of the contract's."""
