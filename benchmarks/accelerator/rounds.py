@@ -28,9 +28,9 @@ from jspec.costs.measuring import set_backoff
 # The loop of `decode` by itself. Its prefill would have to be compiled for every drafter, which
 # takes as long again and has nothing to say here.
 from jspec.decoding import decode_rounds
-from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 from jspec.drafters.retrieval.token_recycling import fitted
 from jspec.models import Loaded
+from jspec.policies.adaptive import Adaptive, AdaptiveParams
 from jspec.protocols import Drafter
 from jspec.types import PyTree
 

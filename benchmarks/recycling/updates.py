@@ -1,4 +1,5 @@
-"""Fig. 3 (c) of Token Recycling (Luo et al. 2024): which of equal tokens' candidates is kept.
+"""Fig. 3 (c) of Token Recycling (Luo et al. 2024): which of equal tokens' candidates is
+kept.
 
 Several nodes of a round may hold the same token, and each has candidates for its line of the
 matrix. jspec keeps the last node's. The authors' own code lets parallel writes of CUDA settle it,

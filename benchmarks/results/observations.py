@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import ledger
+from benchmarks.results.statistics import rank_correlation
 from benchmarks.rsd.settings import EXPERIMENTS, METHODS
 
 ROWS = Path(__file__).resolve().parent / "rows"
 DEEPEST = 30
 """The bound on levels of DySpec's trees of 768 nodes, see `jspec.DySpec.published`."""
+
+WARM = 96
+"""Questions after which the memories of methods that learn count as filled: 64 of 160 are left."""
 
 COMPARED = {1: "length", 2: "budget"}
 """What the sizes of RSD's experiments are."""
@@ -79,22 +83,14 @@ def _by_text(row: dict, kinds: list[str] | None = None) -> Iterator[dict]:
         yield row | more | dict(zip(counts, values, strict=True))
 
 
-def _rates() -> Iterator[dict]:
-    """Tokens a second over plain decoding's of each tree: the median of the repeats."""
-    by: dict[tuple, dict] = {}
-    for row in matching(rows("rsd"), {"bench": "rsd_rate"}):
-        method, shape = METHODS[row["method"]], tuple(row["shape"])
-        one = by.setdefault((row["method"], shape), dict(row))
-        one |= {"title": method.title, "tree": method.text(shape), "nodes": method.nodes(shape)}
-        one[f"t_{row['temperature']:g}".replace(".", "")] = np.median(row["rates"])
-    plain = [row["plain_rate"] for row in rows("rsd") if row["bench"] == "rsd_rate"]
-    yield from (one | {"least": min(plain), "most": max(plain)} for one in by.values())
-
-
 def _questions() -> Iterator[dict]:
+    numbers: dict[tuple, int] = {}
     for row in matching(rows("token_recycling"), {"bench": "recycling.counts"}):
         method = f"{row['method']}, {row['order']}" if "order" in row else row["method"]
+        which = row["pair"], method, row["kind"] == "mbpp"
+        numbers[which] = numbers.get(which, 0) + 1
         yield row | {
+            "late": numbers[which] > WARM,
             "method": method, "repeat": 0, "text": row["question"], "mbpp": row["kind"] == "mbpp",
             "tokens": sum(row["tokens"]), "calls": sum(row["rounds"]),
         }  # fmt: skip
@@ -136,7 +132,8 @@ def _heldout() -> Iterator[dict]:
             steps = 100 * np.array(row["heldout"]["acceptance"])
             at = {f"step_{number}": one for number, one in enumerate(steps, 1)}
             more = {"method": row["variant"], "repeat": row["seed"], "text": row["seed"]}
-            yield row | more | at | {"mean": steps.mean(), "last": row["step"] == row["steps"]}
+            more = row | more | at | {"mean": steps.mean(), "loss": row["heldout"]["loss"]}
+            yield more | {"last": row["step"] == row["steps"]}
 
 
 def _blocks() -> Iterator[dict]:
@@ -150,7 +147,6 @@ def _rounds() -> Iterator[dict]:
     """The rounds of each text: their trees, and the blocks of their masks by order."""
     for row in rows("dyspec_rounds"):
         one = row | {"repeat": 0, "num_rounds": len(row["nodes"]), "tokens": sum(row["tokens"])}
-        one["each_round"] = list(zip(row["nodes"], row["tokens"], strict=True))
         one |= {name: np.mean(row[name]) for name in ("nodes", "levels")}
         one["wide"] = sum(count >= row["beam"] for count in row["children"])
         one["deep"] = sum(count >= DEEPEST for count in row["levels"])
@@ -165,7 +161,8 @@ def _first_children() -> Iterator[dict]:
         for name, correlation in row["correlation"].items():
             more = {"texts": row["count"] * len(row["kinds"].split(",")), "r": correlation}
             more["means"] = [mean for mean, _ in row["means"][name][0]]
-            more["density"] = row["density"][name]
+            more["rank"] = rank_correlation([one for one in more["means"] if one is not None])
+            more["density"], more["lowest"] = row["density"][name], more["means"][0]
             yield row | more | {"method": name, "repeat": 0, "text": 0}
 
 
@@ -187,7 +184,6 @@ KINDS: dict[str, Callable[[], Iterator[dict]]] = {
     "rounds": _rounds,
     "trees": _trees,
     "verifiers": _verifiers,
-    "rates": _rates,
     "rules": lambda: iter(rows("rsd_fig1")),
     "questions": _questions,
     "pieces": _pieces,

@@ -5,7 +5,6 @@ import tomllib
 from pathlib import Path
 
 from benchmarks.results import claims
-from benchmarks.results.markdown import table
 from benchmarks.results.tables import tables
 
 FOLDER = Path(__file__).resolve().parent
@@ -29,9 +28,9 @@ def pages() -> dict[Path, str]:
     regions: dict[Path, dict[str, str]] = {}
     judged = {}
     for name, paper in papers().items():
-        found = claims.claims(paper)
-        judged[name] = paper["title"], found
-        regions.setdefault(FOLDER / f"{name}.md", {})["claims"] = table(claims.HEADER, found)
+        found, kinds = claims.matrix(paper)
+        judged[name] = paper["title"], kinds
+        regions.setdefault(FOLDER / f"{name}.md", {})["claims"] = found
         for (page, region), text in tables(paper).items():
             regions.setdefault(FOLDER / f"{page}.md", {})[region] = text
     regions[INDEX] = {"papers": claims.index(judged)}

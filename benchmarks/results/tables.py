@@ -1,6 +1,5 @@
 """Tables of a page, from its data."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,17 +22,17 @@ def tables(paper: dict) -> dict[tuple[str, str], str]:
 
 
 def _of_each(spec: dict, paper: dict) -> Iterator[str]:
-    """A table; with `per`, one for each group below its heading."""
+    """A table; with `per`, one for each group, with the words `around` it."""
     if "per" not in spec:
-        yield _table(spec, paper, {})
+        yield _table(spec, paper)
         return
     for keys, _ in values.groups(spec, spec["per"]):
         where = spec.get("where", {}) | {key: keys[key] for key in spec["per"]}
-        yield spec["heading"].format(**keys)
-        yield _table(spec | {"where": where}, paper, keys)
+        table_of_group = _table(spec | {"where": where}, paper)
+        yield spec["around"].format(table=table_of_group, **keys).strip()
 
 
-def _table(spec: dict, paper: dict, known: dict) -> str:
+def _table(spec: dict, paper: dict) -> str:
     """A table whose lines are rows, groups, or the methods or trees of each group.
 
     A column has a head and a cell, words that name keys of the line or its value `here`.
@@ -45,7 +44,7 @@ def _table(spec: dict, paper: dict, known: dict) -> str:
     for part in spec.get("parts", [{}]):
         whole = {"methods": list(paper["names"])} | spec | part
         names = paper["names"] | (whole["methods"] if isinstance(whole["methods"], dict) else {})
-        columns = list(_columns(whole, names, known))
+        columns = list(_columns(whole, names))
         for keys, found in values.groups(whole, whole.get("each", [])):
             group = _Group(whole, names, paper.get("published", {}), keys, found)
             heads = heads or [group.head(column) for column in columns]
@@ -61,11 +60,9 @@ def _table(spec: dict, paper: dict, known: dict) -> str:
     return f"{told}\n\n{measured(used, '; '.join(words))}"
 
 
-def _columns(spec: dict, names: dict[str, str], known: dict) -> Iterator[dict]:
+def _columns(spec: dict, names: dict[str, str]) -> Iterator[dict]:
     """The columns; one with `each` is there for each of the methods or of some values."""
     for number, column in enumerate([*spec["columns"], *spec.get("more", [])]):
-        if any(math.isclose(known["ratio"], r, rel_tol=0.01) for r in column.get("unless", ())):
-            continue
         by_method = column.get("each") == "methods"
         for one in spec["methods"] if by_method else column.get("each", [None]):
             made = {key: _filled(each, str(names.get(one, one))) for key, each in column.items()}
@@ -194,7 +191,7 @@ def _bold(cell: _Cell, line: list[_Cell], lines: list[list[_Cell]]) -> str | Non
 
 
 def _by_kind(cells: Cells, method: str | None) -> str:
-    """Tokens a round by class of text, where there is more than one."""
+    """Tokens per round by class of text, where there is more than one."""
     kinds = dict.fromkeys(one.get("kind") for one in cells.rows)
     if method is None or len(kinds) < 2:
         return ""

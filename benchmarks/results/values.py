@@ -47,7 +47,7 @@ def value(spec: Any, found: Cells, measure: str = TOKENS, **how) -> Value:
     """A value: a number, a method's measure, or [value, "-" or "/", value]; None: not counted.
 
     Args:
-        spec: the value as the data have it.
+        spec: the value as the data have it; with `row`, what the method's first row has of it.
         found: where methods are looked up.
         measure: of methods.
         **how: `named`, values by name; `kind` of the texts; `tree` of the method.
@@ -59,6 +59,8 @@ def value(spec: Any, found: Cells, measure: str = TOKENS, **how) -> Value:
         if one is None or other is None:
             return None
         return one - other if operator == "-" else one / other
+    if isinstance(spec, dict) and "row" in spec:
+        return found.row(spec["method"]).get(spec["row"])
     if isinstance(spec, dict):
         how = {"measure": measure} | how | spec
         return found.of(how.pop("method"), **how)

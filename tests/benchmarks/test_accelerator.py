@@ -64,7 +64,7 @@ def test_without_time_nothing_is_begun_and_what_is_left_is_said():
     assert not section.find()
 
 
-def test_what_keeps_ending_the_process_is_left_out(tmp_path):
+def test_a_cell_that_keeps_ending_the_process_is_left_out(tmp_path):
     file = tmp_path / "rows.jsonl"
     for _ in range(cells.MOST_TRIES):
         with pytest.raises(SystemExit):
@@ -187,7 +187,7 @@ def test_every_section_has_rows_without_errors_and_a_second_run_measures_nothing
     timed = {row["method"]: row["kinds"] for row in found if row["section"] == "rounds"}
     assert list(timed) == ["plain", "forced", "prompt_lookup"] and list(timed["plain"]) == ["plain"]
     assert [one["tokens_per_round"] for one in timed["forced"].values()] == [2.0, 3.0, 4.0, 5.0]
-    # The 800k model has no trained head: `eagle` is skipped, and is no row.
+    # The 800k model has no trained head: `eagle` is skipped, and is not a row.
     assert [row["method"] for row in found if row["section"] == "methods"] == ["prompt_lookup"]
     assert next(row for row in found if row["section"] == "methods")["differing"] == 0
     assert next(row for row in found if row["section"] == "parity")["first_divergence"] == []

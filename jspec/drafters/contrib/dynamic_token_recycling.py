@@ -18,9 +18,8 @@ from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer, Number
-from jspec._xla.manual_axes import vary
+from jspec._xla.manual_axes import cond, vary
 from jspec.arrays.top_k import largest, top_k
-from jspec.drafters.backoff import learn_unless
 from jspec.drafters.contrib import deciding_noise
 from jspec.drafters.contrib.candidates import (
     NUM_KINDS,
@@ -219,7 +218,10 @@ class DynamicTokenRecycling(MatrixDrafter):
                 found.tokens == emitted[:, : path.shape[1], None],
             )
 
-        acceptance = learn_unless(feedback.skip_expensive_updates, learnt, state.acceptance)
+        skip, acceptance = feedback.skip_expensive_updates, state.acceptance
+        acceptance = (
+            learnt() if skip is None else cond(~skip, learnt, lambda: acceptance, acceptance)
+        )
         return super().update(params, replace(state, acceptance=acceptance), aux, feedback)
 
     def _given_noise(self, found: Candidates, feedback: Feedback) -> Candidates:

@@ -4,7 +4,7 @@ Line t of an adjacency matrix [V, k] holds k tokens that looked likely after tok
 are one that all rows of the batch share (R = 1), or one for each row (R = B).
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.options import check_fields
+from jspec.protocols import Drafter
 from jspec.round.request import check_vocabulary
 from jspec.types import Feedback, PromptChunk, PyTree
 
@@ -73,7 +74,7 @@ def write_lines(
     return jax.vmap(write)(matrix, split(tokens), split(live), split(lines))
 
 
-class MatrixDrafter(ABC):
+class MatrixDrafter(Drafter):
     """A drafter whose matrix learns from all nodes of every round, and from the prompt if asked."""
 
     vocab_size: int
@@ -104,7 +105,7 @@ class MatrixDrafter(ABC):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> Any:
-        """The state after the target scored tokens, each behind another; the same if none is live.
+        """Returns the state after the target scored tokens; the same if none of them is live.
 
         Args:
             state: has `before`, the token before each row's last one; None: it needs none.
@@ -148,6 +149,6 @@ class MatrixDrafter(ABC):
 
 
 def _moved(state: Any, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> Any:
-    """The state with the last of the first `counts` tokens before the root, if there are some."""
+    """Returns the state with the last of `counts` tokens before the root, if there are some."""
     last = jnp.take_along_axis(text, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     return replace(state, before=jnp.where(counts > 0, last, state.before))

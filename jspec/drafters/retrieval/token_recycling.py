@@ -215,7 +215,7 @@ class TokenRecycling(MatrixDrafter):
     def _lines(
         self, state: MatrixState, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
     ) -> Int[Array, "B N"]:
-        """The lines after tokens: those of pairs with the ones before, or else the tokens' own."""
+        """Returns the lines of tokens: those of pairs with the ones before, or else their own."""
         key, slot = self._places(before, tokens)
         held = read_lines(state.keys[..., None], slot)[..., 0]
         return jnp.where((before >= 0) & (held == key), self.vocab_size + slot, tokens)
@@ -223,7 +223,7 @@ class TokenRecycling(MatrixDrafter):
     def _places(
         self, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
     ) -> tuple[UInt[Array, "B N"], Int[Array, "B N"]]:
-        """The keys of pairs, and which of the lines of pairs are theirs."""
+        """Returns the keys of pairs, and which of the lines of pairs are theirs."""
         key = pair_key(before, tokens, self.vocab_size) + np.uint32(1)  # 0 is no pair
         return key, slot_of(key, self.pairs)
 
