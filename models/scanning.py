@@ -235,7 +235,9 @@ class LayeredDecoder(Decoder):
     def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
         """Whether products by a layer of these are taken by kernels, in the dtype they are in."""
         if weights.dtype == jnp.uint8:
-            return native.takes_block_product(x, weights)
+            rounds = eight_bits.rounds_states(self.param_dtype)
+            takes = native.takes_rounded_product if rounds else native.takes_block_product
+            return takes(x, weights)
         return weights.dtype in (self.dtype, jnp.int8) and native.takes_product(x, weights)
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
