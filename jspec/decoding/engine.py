@@ -27,7 +27,7 @@ from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import to_array
+from jspec._validate.row_arguments import on_host, placed, to_array
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.one_graph import Jitted
@@ -192,7 +192,8 @@ class Engine:
 
         Args:
             params: the model's weights.
-            prompt: [T] token ids.
+            prompt: [T] token ids; with those of a device the rest of the request is sent there,
+                as `jax.transfer_guard` asks.
             limits: most tokens to emit, or a `jspec.Limits` of one row; None: as many as the row
                 holds.
             drafter_params: the drafter's weights, if it has any.
@@ -232,7 +233,7 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         rows.check_arrival(state, arrival)
-        return rows.insert(state, jnp.asarray(slot, jnp.int32), arrival, self.drafter)
+        return rows.insert(state, _sent(slot, jnp.int32), arrival, self.drafter)
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
         """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
@@ -241,7 +242,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_slot(slot, len(state.root))
-        return rows.free(state, jnp.asarray(slot, jnp.int32), self.model)
+        return rows.free(state, _sent(slot, jnp.int32), self.model)
 
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
         """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
@@ -255,7 +256,7 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         # The row alone: what became of its neighbours' texts is not asked.
-        taken = rows.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
+        taken = rows.copies(state, _sent(slot, jnp.int32)[None], None, None, self.drafter)
         return processing.with_text(text_as_returned(self.model, taken))
 
     def generate(
@@ -282,9 +283,8 @@ class Engine:
         """
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
-        return _step(
-            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends
-        )
+        ends = _sent(until_one_ends, bool)
+        return _step(self.model, params, state, self.drafter, drafter_params, rounds, ends)
 
     def memory(self, params: PyTree, drafter_params: PyTree = None) -> dict[str, int]:
         """The bytes of a state, before it is allocated: memory, drafter's memory, the rest.
@@ -312,7 +312,8 @@ class Engine:
         earlier: State | None = None,
     ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
         """The checked arguments of a request, in the shapes that all requests have."""
-        tokens = np.asarray(to_array(prompt, "prompt"))
+        given = to_array(prompt, "prompt")
+        tokens = np.asarray(on_host(given))
         if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
             raise InputError(
                 f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass one row of token "
@@ -358,7 +359,8 @@ class Engine:
             )
         pairs = zip(self.processors, asked or self.processors, strict=True)
         fitted = [own.row(its) for own, its in pairs]
-        return call, processing.prepare(fitted, 1, self.model.vocab_size, call.end_tokens)
+        members = processing.prepare(fitted, 1, self.model.vocab_size, call.end_tokens)
+        return call._replace(arrays=placed(call.arrays, given)), placed(members, given)
 
     def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
         """End tokens, as many for every request."""
@@ -377,6 +379,12 @@ class Engine:
     def _check_slot(self, slot: Any, batch: int) -> None:
         if not isinstance(slot, jax.Array):
             check_integer("slot", slot, 0, batch - 1, "the slots of the engine")
+
+
+def _sent(value: Any, dtype: Any) -> Array:
+    """Returns what is data of a program, sent to the device as `transfer_guard` asks."""
+    there = isinstance(value, jax.Array)
+    return jnp.asarray(value if there else jax.device_put(np.asarray(value, dtype)), dtype)
 
 
 @partial(Jitted, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
