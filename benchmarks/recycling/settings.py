@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recycling.updates import CellsMerge, FirstWins
+from benchmarks.recycling.updates import AcceptedAlone, CellsMerge, FirstWins
 from benchmarks.texts import digest
 from jspec import methods
 from jspec import tree as trees
@@ -118,7 +118,7 @@ PUBLISHED_LOOKAHEAD: dict[str, Any] = {"window": 7, "ngram": 5, "guesses": 7}
 
 
 def rows(part: str) -> Rows:
-    """The rows of a part of Fig. 3.
+    """The rows of a part of Fig. 3, and of the paper's title.
 
     Raises:
         InputError: if there is no such part.
@@ -140,5 +140,6 @@ def rows(part: str) -> Rows:
                 "TR, first": drafting(FirstWins),
                 "TR, cell by cell": drafting(CellsMerge),
                 "TR, last": published,
+                "TR, accepted alone": drafting(AcceptedAlone),
             }
     raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")
