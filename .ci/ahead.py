@@ -80,7 +80,7 @@ class Program(NamedTuple):
 
 
 def one(method: str, kernels: int, launched: int, waits: int, held: float, **more: Any) -> Program:
-    """A program for one H100, with its kernels and copies, MiB of temporaries and so on."""
+    """Returns a program for one H100, with its kernels and copies, MiB of temporaries and so on."""
     copied = more.pop("copied", 1)
     names = "kernels", "launched by the host", "waits", "MiB of temporaries", "MiB copied at once"
     most = dict(zip(names, (kernels, launched, waits, held, copied), strict=True))
@@ -88,7 +88,9 @@ def one(method: str, kernels: int, launched: int, waits: int, held: float, **mor
 
 
 def host(method: str, exchanges: int, kilobytes: int, **more: Any) -> Program:
-    """A program for hosts of eight H100s: weights are split over a host, rows over hosts."""
+    """Returns a program for hosts of eight H100s: weights are split over a host, rows over
+    hosts.
+    """
     return Program("h100:8", method, {"exchanges": exchanges, "kB of them": kilobytes}, **more)
 
 

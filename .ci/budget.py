@@ -1,4 +1,5 @@
-"""A pytest plugin: what tests may cost, in CPU seconds, and which part of the slow ones runs.
+"""A pytest plugin: what tests may cost, in CPU seconds, and which part of the slow ones
+runs.
 
 JSPEC_CPU="700 4" fails a run that takes more than 700, or in which one test takes more than 4 by
 half: what a test takes hangs on what its worker has compiled before it.
@@ -25,9 +26,7 @@ def _cpu() -> float:
 
 
 def _work() -> float:
-    """Compiles a fixed program, as tests do: a second is worth less where neighbours share a core,
-    and on slower processors.
-    """
+    """Measures the compilation of a fixed program, which tells how slow this processor is."""
     import jax
     import jax.numpy as jnp
 

@@ -19,7 +19,9 @@ def standalone() -> list[str]:
 
 
 def build_those_there(names: Iterable[str], target: Loaded) -> dict[str, Built]:
-    """Each method's drafter, the model to decode with and the weights; says which are left out."""
+    """Returns each method's drafter, the model to decode with and the weights; says which are
+    left out.
+    """
     built = {}
     for name in names:
         try:

@@ -1,4 +1,6 @@
-"""Unequal prompts in one batch, settings by row, streaming, a loop of one's own, a hot start."""
+"""Unequal prompts in one batch, settings by row, streaming, a loop of one's own, a hot
+start.
+"""
 
 import jax.numpy as jnp
 
@@ -11,7 +13,7 @@ tokenizer = target.tokenizer
 
 
 def text(tokens) -> str:
-    """What the model wrote."""
+    """Returns what the model wrote."""
     return tokenizer.decode(list(map(int, tokens)))
 
 
@@ -21,7 +23,7 @@ ids = [tokenizer.encode(prompt).ids for prompt in prompts]
 lengths = jnp.array([len(row) for row in ids])
 prompt = jnp.array([row + [0] * (max(map(len, ids)) - len(row)) for row in ids])
 
-# Every setting may be one number, or one a row. They are traced: changing one compiles nothing.
+# Every setting may be one number, or one per row. They are traced: changing one compiles nothing.
 result = jspec.decode(
     target.model,
     target.params,
@@ -83,4 +85,4 @@ for row in range(len(prompts)):
     assert again.tokens[row, :count].tolist() == state.out[row, :count].tolist()
 cold = state.stats.mean_acceptance_length.mean()
 hot = again.stats.mean_acceptance_length.mean()
-print(f"tokens per forward: cold {cold:.2f}, after a hot start {hot:.2f}")
+print(f"tokens per forward pass: cold {cold:.2f}, after a hot start {hot:.2f}")

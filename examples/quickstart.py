@@ -38,7 +38,7 @@ result = jspec.decode(
     eos=target.eos,
 )
 print(target.tokenizer.decode(result.tokens[0, : result.lengths[0]].tolist()))
-print(f"{result.stats.mean_acceptance_length[0]:.2f} tokens per forward of the model")
+print(f"{result.stats.mean_acceptance_length[0]:.2f} tokens per forward pass of the model")
 
 # %% [markdown]
 # Plain decoding gives the same tokens, one per forward.

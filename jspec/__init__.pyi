@@ -31,9 +31,6 @@ from .decoding.rows import fork as fork
 from .decoding.streaming import Chunk as Chunk
 from .decoding.streaming import stream as stream
 from .drafters import memory_file as memory_file
-from .drafters.adaptive import Adaptive as Adaptive
-from .drafters.adaptive import AdaptiveParams as AdaptiveParams
-from .drafters.adaptive import adaptive as adaptive
 from .drafters.autoregressive import Autoregressive as Autoregressive
 from .drafters.contrib import ngrams as ngrams
 from .drafters.contrib.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
@@ -41,7 +38,6 @@ from .drafters.contrib.coupled_tree import CoupledTree as CoupledTree
 from .drafters.contrib.dynamic_token_recycling import (
     DynamicTokenRecycling as DynamicTokenRecycling,
 )
-from .drafters.cost_curve import CostCurve as CostCurve
 from .drafters.draft_head.block import BlockDrafter as BlockDrafter
 from .drafters.draft_head.draft_head import DraftHead as DraftHead
 from .drafters.draft_head.eagle import EAGLE as EAGLE
@@ -76,6 +72,9 @@ from .drafters.verified import with_verifier as with_verifier
 from .memory import KVCache as KVCache
 from .memory import TreeKV as TreeKV
 from .methods import auto as auto
+from .policies.adaptive import Adaptive as Adaptive
+from .policies.cost_curve import CostCurve as CostCurve
+from .policies.fixed_width import FixedWidth as FixedWidth
 from .processors import grammar as grammar
 from .processors.grammar.stops import StopStrings as StopStrings
 from .processors.grammar.stops import stop_strings as stop_strings
@@ -83,6 +82,7 @@ from .protocols import CausalLM as CausalLM
 from .protocols import Drafter as Drafter
 from .protocols import NodeRule as NodeRule
 from .protocols import Verifier as Verifier
+from .protocols import WidthPolicy as WidthPolicy
 from .round import packed as packed
 from .sessions.detokenise import Detokeniser as Detokeniser
 from .testing.scripted import Script as Script
@@ -93,6 +93,7 @@ from .types import Frame as Frame
 from .types import Limits as Limits
 from .types import Logprobs as Logprobs
 from .types import Output as Output
+from .types import PolicyFeedback as PolicyFeedback
 from .types import PromptChunk as PromptChunk
 from .types import Result as Result
 from .types import Sampling as Sampling

@@ -1,13 +1,26 @@
-"""The interfaces of a model, a drafter, a processor, a rule and a verifier. Axes as in
+"""The interfaces of a model, a drafter, a policy, a processor, a rule and a verifier. Axes as in
 `jspec.types`.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+import jax
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
-from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree, Verdict
+from jspec.types import (
+    Feedback,
+    Frame,
+    Output,
+    PolicyFeedback,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+    Verdict,
+    WidthChoice,
+)
 
 
 class CausalLM(Protocol):
@@ -18,7 +31,7 @@ class CausalLM(Protocol):
 
     Optional: with a static attribute `takes_packed` that is True it takes the trees of a batch as
     one row of tokens too, with a `jspec.packed.PackedMask` as its mask. Rows of a batch then share
-    what a round scores (`jspec.adaptive`).
+    what a round scores (`WidthPolicy.token_budget`).
     """
 
     @property
@@ -89,8 +102,7 @@ class CausalLM(Protocol):
     #     until(memory, lengths) -> the memory with no more than so many committed tokens a row
 
 
-@runtime_checkable
-class Drafter(Protocol):
+class Drafter(ABC):
     """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on.
 
     Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads a chunk
@@ -102,16 +114,23 @@ class Drafter(Protocol):
     A leaf of the state whose shape grows with `batch` belongs to the rows, one entry for each along
     that axis: it is moved, copied and dropped with its row. All others are shared by all rows.
 
-    Static attributes that a drafter may have:
-
-    - `verifier`: the verifier that makes its draws lossless, see `jspec.schemes`. One that samples
-      its children from distributions that it reports (`Tree.q`) has it. Without it, or with None,
-      the coupled rule decides, which is lossless for any proposal.
-    - `context`: the longest row that it can read, in tokens; None if there is no bound.
-    - `follows_text`: True if back-offs leave no gap in its memory: after rounds in which it was not
-      asked, it drafts as one whose `prefill` has read the same text.
-    - `needs_costs`: True if its params are a `jspec.AdaptiveParams`, with the time of rounds.
+    A drafter of one's own is a frozen dataclass with this as its base. `draft` is all that it must
+    have; what else it may have is here with its default. How many of its nodes are verified, and
+    in which rounds it is asked, is for a `WidthPolicy`.
     """
+
+    verifier: "Verifier | None" = None
+    """What makes its draws lossless, see `jspec.schemes`: one that samples its children from
+    distributions that it reports (`Tree.q`) has it. None: the coupled rule, which is lossless for
+    any proposal."""
+    context: int | None = None
+    """The longest row that it can read, in tokens; None if there is no bound."""
+    follows_text: bool = False
+    """True if rounds in which it is not asked leave no gap in its memory: after them it drafts as
+    one whose `prefill` has read the same text. The contract tests it."""
+    merged: Any = None
+    """Makes one memory of those of several replicas, for `jspec.memory_file.merge`: a function of a
+    sequence of states. None: they cannot be merged."""
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
         """The memory that a call begins with: empty, or what survives of an earlier call's.
@@ -129,7 +148,8 @@ class Drafter(Protocol):
         Raises:
             ValueError: if the earlier state does not fit this drafter.
         """
-        ...
+        del batch, capacity, earlier
+        return ()
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
         """The state after a chunk of the prompt; after the last chunk, that before the first round.
@@ -145,8 +165,10 @@ class Drafter(Protocol):
         Raises:
             ValueError: if the shapes do not fit.
         """
-        ...
+        del params, chunk
+        return state
 
+    @abstractmethod
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
         """The tree to verify, and what `update` needs of the draft.
 
@@ -159,7 +181,6 @@ class Drafter(Protocol):
             (tree, aux): a tree of the same shape in every round. Malformed nodes are marked
             absent, see `jspec.round.sanitize`. A drafter that needs nothing of it gives None.
         """
-        ...
 
     def update(
         self, params: PyTree, state: PyTree, aux: PyTree | None, feedback: Feedback
@@ -169,15 +190,101 @@ class Drafter(Protocol):
         Args:
             params: the drafter's weights.
             state: what `prefill` or the last `update` gave.
-            aux: what `draft` gave. None in a back-off, a round in which the drafter was not asked:
-                `feedback.tree` is then the root alone. A drafter whose `aux` holds no arrays
-                cannot tell a back-off from a round that verified none of its nodes.
+            aux: what `draft` gave. None in a round in which the drafter was not asked:
+                `feedback.tree` is then the root alone. See `tells_rest`.
             feedback: what became of the tree, and all that was verified beside it.
 
         Returns:
             A state of the structure, shapes and dtypes that `prefill` gave.
         """
-        ...
+        del params, aux, feedback
+        return state
+
+    def tells_rest(self, aux: PyTree) -> bool:
+        """Whether `update` does something else with None than with zeros in the place of `aux`.
+
+        Where it does not, one program serves rounds in which the drafter is asked and those in
+        which it is not. Without arrays in `aux` nothing tells them apart.
+
+        Args:
+            aux: what `draft` gave.
+        """
+        return bool(jax.tree.leaves(aux))
+
+
+class WidthPolicy(ABC):
+    """Decides in which rounds a drafter is asked, and how many of its nodes are verified.
+
+    Static and hashable; its memory is a pytree that is passed on. Whatever it decides, the tokens
+    are the same: under the coupled rule any part of a tree is lossless. Drafters whose draws have a
+    verifier of their own are verified whole, by `jspec.FixedWidth()`.
+
+    A policy of one's own is a frozen dataclass with this as its base.
+    """
+
+    widths: tuple[int, ...] = ()
+    """Rising numbers of drafted nodes of a row that a round may verify, each a program of its own;
+    0 is plain decoding. Empty: the whole tree, and `choose` is not called."""
+    token_budget: float = 1.0
+    """The tokens that a round scores (vLLM's `max_num_batched_tokens`), as a fraction of those of
+    all rows at its width: those of so many rows, rounded up and at least one. The nodes of largest
+    value are taken, in whichever row they are. 1: each row has as many as the others. The rounds
+    that there may be are then those of `jspec.round.sizes_of`, and not one for each width."""
+
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
+        """The memory that a call begins with, as `Drafter.init`.
+
+        Args:
+            batch: rows.
+            capacity: most tokens a row will hold, prompt included.
+            earlier: `Result.policy_state` of an earlier call, or None.
+        """
+        del batch, capacity, earlier
+        return ()
+
+    def should_draft(self, params: PyTree, state: PyTree) -> "bool | Bool[Array, '']":
+        """Whether the drafter is asked in this round. Where it is not, the round is plain decoding.
+
+        A bool of Python is known when the call is traced, and costs nothing. A policy that decides
+        in every round has 0 among its widths.
+
+        Args:
+            params: the policy's, such as costs.
+            state: what `init` or the last `update` gave.
+        """
+        del params, state
+        return True
+
+    @abstractmethod
+    def choose(self, params: PyTree, state: PyTree, tree: Tree, frame: Frame) -> WidthChoice:
+        """The number of nodes that the round verifies, and which these are.
+
+        Args:
+            params: the policy's.
+            state: what `init` or the last `update` gave.
+            tree: what was drafted; malformed nodes are marked absent.
+            frame: of the round; rows with `done` have ended.
+
+        Returns:
+            The index of one of the rounds that there may be, and the nodes' values.
+        """
+
+    def skip_expensive_updates(self, params: PyTree, state: PyTree) -> "Bool[Array, ''] | None":
+        """Whether the drafter may leave out what takes long to learn, if it is not asked; None: it
+        learns from every round. See `Feedback.skip_expensive_updates`.
+        """
+        del params, state
+
+    def update(self, params: PyTree, state: PyTree, feedback: PolicyFeedback) -> PyTree:
+        """The state after the round, of the same structure, shapes and dtypes.
+
+        Args:
+            params: the policy's.
+            state: what `init` or the last `update` gave.
+            feedback: what was drafted, chosen and emitted.
+        """
+        del params, feedback
+        return state
 
 
 @struct.dataclass

@@ -96,27 +96,6 @@ class Output:
 
 
 @struct.dataclass
-class WidthChoice:
-    """The number of drafted nodes that a round verifies, and the estimates it was chosen by.
-
-    Made by `jspec.adaptive`; the engine verifies the `widths[index]` nodes of largest value.
-    """
-
-    index: Int[Array, ""]
-    """Which of the widths: the one with the most expected tokens for its time."""
-    expected_tokens: Float[Array, " W"]
-    """The tokens that all running rows together are expected to emit, at each width."""
-    seconds: Float[Array, " W"]
-    """The time that a round takes, at each width."""
-    widths: tuple[int, ...] = struct.field(pytree_node=False)
-    """Speculation-length buckets: rising numbers of drafted nodes, the root never counted; 0 is
-    plain decoding. A width stands there twice if it comes with two token budgets."""
-    tokens: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
-    """Token budget of each entry: the most nodes scored in all running rows together, roots
-    included, those of largest value. None: no budget."""
-
-
-@struct.dataclass
 class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
@@ -156,8 +135,6 @@ class Tree:
     value: Float[Array, "B N"] | None = None
     """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
     path; None: it has none. Merges share out their nodes by it; the verifier never reads it."""
-    choice: WidthChoice | None = None
-    """How many of the nodes are verified, those of largest value; None: all of them."""
 
 
 @struct.dataclass
@@ -181,13 +158,13 @@ class Sampling:
 
 @struct.dataclass
 class Limits:
-    """Where rows end besides at `eos`, and how much is drafted for them: numbers for all rows, or
-    arrays [B]. New numbers never recompile.
+    """Where rows end besides at `eos`: numbers for all rows, or arrays [B]. New numbers never
+    recompile.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> limits = Limits(new_tokens=[2, 5], draft_tokens=0)
+        >>> limits = Limits(new_tokens=[2, 5])
         >>> ask = dict(max_new_tokens=8, limits=limits)
         >>> jspec.decode(model, model.init(), [[1, 2], [3, 4]], **ask).lengths.tolist()
         [2, 5]
@@ -195,9 +172,6 @@ class Limits:
 
     new_tokens: ArrayLike | None = None
     """Most tokens that a row emits, 0 .. `max_new_tokens`; None: as many as `max_new_tokens`."""
-    draft_tokens: ArrayLike | None = None
-    """Most drafted nodes of a row that a round verifies, those of largest value or else the first;
-    0 is plain decoding. None: all."""
     stop_token_ids: ArrayLike | Sequence[int] | None = None
     """Token or tokens that end a row with `Status.STOP`, or [B, X] with -1 filling up."""
 
@@ -218,8 +192,6 @@ class Frame:
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
     """True for rows that ended; whatever is drafted for them is ignored."""
-    max_draft_tokens: Int[Array, " B"] | None = None
-    """Most drafted nodes of each row that the round verifies; None: all of them."""
     grammar: PyTree = None
     """Where the text stands in its grammar, such as a `jspec.grammar.masks.GrammarState`; None: in
     none. Drafted nodes that it does not allow are taken for absent."""
@@ -327,13 +299,48 @@ class Feedback:
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
     skip_expensive_updates: Bool[Array, ""] | None = None
-    """True in most rounds of a long back-off, see `jspec.drafters.backoff`: what takes long to
+    """True in most rounds of a long back-off, see `jspec.policies.backoff`: what takes long to
     learn, such as a pass over the vocabulary, may be left out. None: in no round."""
 
     @property
     def scored(self) -> Scored:
         """The verified tree, whoever drafted its nodes; rejected nodes teach too."""
         return self.merged or Scored(self.tree, self.output, self.verdict)
+
+
+@struct.dataclass
+class WidthChoice:
+    """The number of drafted nodes that a round verifies, as a policy chose it.
+
+    Shown by `jspec.trace` where they are given: what spoke for it.
+    """
+
+    index: Int[Array, ""] | int
+    """Which of the rounds that there may be, see `jspec.WidthPolicy.widths`."""
+    values: Float[Array, "B N"]
+    """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
+    verified. NaN: the node never is."""
+    expected_tokens: Float[Array, " W"] | None = None
+    """The tokens that all running rows together are expected to emit, in each of these rounds."""
+    seconds: Float[Array, " W"] | None = None
+    """The time that each of them takes."""
+    aux: PyTree = None
+    """What the policy's `update` needs of the round."""
+
+
+@struct.dataclass
+class PolicyFeedback:
+    """The outcome of a round for a policy."""
+
+    tree: Tree | None
+    """All that was drafted, verified or not; only the root where the drafter was not asked. None
+    where it is known beforehand that it is not."""
+    choice: WidthChoice | None
+    """What the policy chose; zeros where the drafter was not asked, or None, as `tree`."""
+    emitted: Int[Array, "B P"]
+    """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
+    counts: Int[Array, " B"]
+    """The number of emitted tokens; 0 for a row that had ended."""
 
 
 @struct.dataclass
@@ -423,8 +430,6 @@ class Request:
     sampling: Sampling | None
     keys: jax.Array | None
     """The random keys [B], `fold_in(key, row_id)`; None if the call was given no key."""
-    max_draft_tokens: Int[Array, " B"] | None = None
-    """Most drafted nodes of each row that a round verifies; None: all of them."""
 
     @property
     def end_tokens(self) -> Int[Array, "B X"]:
@@ -451,6 +456,7 @@ class State:
         capacity: S, the most tokens that a row's memory holds; static.
         processors: The processors of the call, in order: each a `jspec.protocols.LogitsProcessor`,
             with its own state.
+        policy_state: The memory of the policy that says how much is drafted and verified.
     """
 
     memory: PyTree
@@ -464,6 +470,7 @@ class State:
     request: Request
     capacity: int = struct.field(pytree_node=False)
     processors: tuple[PyTree, ...] = ()
+    policy_state: PyTree = ()
 
     @property
     def done(self) -> Bool[Array, " B"]:
@@ -483,6 +490,7 @@ class Result:
         logprobs: Log-probabilities of the tokens; None if they were not asked for.
         stop_bytes: [B], how many bytes at the end of the row's text belong to the stop string that
             ended it; it may begin inside of an earlier token. None if there are no stop strings.
+        policy_state: The policy's memory after the last round; pass it on for a hot start.
     """
 
     tokens: Int[Array, "B T"]
@@ -492,3 +500,4 @@ class Result:
     drafter_state: PyTree
     logprobs: Logprobs | None = None
     stop_bytes: Int[Array, " B"] | None = None
+    policy_state: PyTree = ()

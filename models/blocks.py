@@ -29,12 +29,12 @@ LENGTH = 32
 
 
 def fit(shape: tuple[int, ...]) -> bool:
-    """Whether weights of this shape fill blocks; others stay as they are."""
+    """Returns whether weights of this shape fill blocks; others stay as they are."""
     return shape[-1] % LENGTH == 0
 
 
 def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
-    """The shape of the bytes.
+    """Returns the shape of the bytes.
 
     Example:
         >>> packed_shape((5, 64), "q4_0")
@@ -60,7 +60,7 @@ def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray,
 def dequantised(
     packed: UInt8[Array, "*X B"], kind: str, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*X I"]:
-    """The weights that the bytes stand for.
+    """Returns the weights that the bytes stand for.
 
     Example:
         >>> import numpy as np
@@ -82,7 +82,7 @@ def dequantised(
 
 
 def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
-    """Two bytes as float16, in float32."""
+    """Returns two bytes as float16, in float32."""
     return jax.lax.bitcast_convert_type(two, jnp.float16)[..., None].astype(jnp.float32)
 
 
@@ -98,20 +98,22 @@ class Blocks:
     packed: UInt8[Array, "*X O B"]
     kind: str = struct.field(pytree_node=False)
     dtype: Any = struct.field(pytree_node=False)
-    """What they are dequantised to."""
+    """The dtype that they are dequantised to."""
 
     def __len__(self) -> int:
         return len(self.packed)
 
     def __getitem__(self, index: Any) -> Float[Array, "..."]:
-        """Some of the matrices or rows, dequantised; the others stay as they are."""
+        """Returns some of the matrices or rows, dequantised; the others stay as they are."""
         return dequantised(self.packed[index], self.kind, self.dtype)
 
 
 def looked_up(
     table: Blocks | Float[Array, "V E"], tokens: Int[Array, "*S"]
 ) -> Float[Array, "*S E"]:
-    """The embeddings of tokens, which may be in blocks; see `jspec._xla.mesh_axes.looked_up`."""
+    """Returns the embeddings of tokens, which may be in blocks; see
+    `jspec._xla.mesh_axes.looked_up`.
+    """
     if not isinstance(table, Blocks):
         return mesh_axes.looked_up(table, tokens)
     return dequantised(mesh_axes.looked_up(table.packed, tokens), table.kind, table.dtype)

@@ -32,19 +32,19 @@ ROUNDED_STATES = "w8a8"
 """Weights in int8, and activations that are rounded to it for each product."""
 
 FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.SIZES)
-"""What stands in the place of a dtype of weights, by name."""
+"""Formats that may be named in place of a dtype of weights."""
 
 LEAST = 1e-30
 """Rows of activations whose numbers are all smaller are zeros."""
 
 SUFFIX = "_scale"
-"""What the factors' name has behind that of the weights."""
+"""Suffix of the factors' name, after the weights' name."""
 
 Path = tuple[str, ...]
 
 
 def called(param_dtype: DTypeLike) -> str:
-    """The name of a dtype of weights, or of a format.
+    """Returns the name of a dtype of weights, or of a format.
 
     Example:
         >>> import jax.numpy as jnp
@@ -57,17 +57,20 @@ def called(param_dtype: DTypeLike) -> str:
 
 
 def stored(param_dtype: DTypeLike) -> Any:
-    """The dtype of the arrays."""
+    """Returns the dtype of the arrays."""
     return jnp.int8 if called(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)
 
 
 def low_precision(dtype: DTypeLike) -> bool:
-    """Whether weights of products are rounded to this dtype or format, and others are not."""
+    """Returns whether weights of products are rounded to this dtype or format, and others are
+    not.
+    """
     return called(dtype) in FORMATS
 
 
 def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
-    """The dtype of what is not rounded to 8 bits, in a model that holds its weights in these.
+    """Returns the dtype of what is not rounded to 8 bits, in a model that holds its weights in
+    these.
 
     Example:
         >>> high_precision("int8", "bfloat16"), high_precision("bfloat16", "float32")
@@ -77,7 +80,8 @@ def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
 
 
 def rounded(path: Path) -> bool:
-    """Whether the weights of this path are rounded: those of products, but for routers.
+    """Returns whether the weights of this path are rounded: the weights of products, but for
+    routers.
 
     Example:
         >>> rounded(("layers_0", "qkv", "weight")), rounded(("layers_0", "qkv", "bias"))
@@ -89,7 +93,7 @@ def rounded(path: Path) -> bool:
 
 
 def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str | None:
-    """The format of blocks that the weights of this path are in; None: none.
+    """Returns the format of blocks that the weights of this path are in; None: none.
 
     Example:
         >>> path = ("layers_0", "down", "weight")
@@ -118,7 +122,7 @@ def table(
 
 
 def by_output(param_dtype: DTypeLike) -> bool:
-    """Whether the weights of products have a factor for each output."""
+    """Returns whether the weights of products have a factor for each output."""
     return low_precision(param_dtype) and called(param_dtype) not in blocks.SIZES
 
 
@@ -148,9 +152,9 @@ class LowPrecision:
     weights: Num[Array, "*X O I"]
     factors: Float[Array, "*X O"]
     dtype: Any = struct.field(pytree_node=False)
-    """What they are cast to."""
+    """The dtype that they are cast to."""
     rounds_states: bool = struct.field(pytree_node=False, default=False)
-    """Whether what they are multiplied with is rounded to 8 bits."""
+    """True if what they are multiplied with is rounded to 8 bits."""
 
 
 @struct.dataclass
@@ -167,7 +171,7 @@ def parameter(
     """Weights of a product, with their factors where they are of low precision.
 
     Returns:
-        The weights of the layer and None, or those of all layers and its number.
+        The weights of the layer and None, or of all layers and its number.
     """
     rounds_states = called(param_dtype) == ROUNDED_STATES
     one = module.get_variable("params", name)
@@ -200,9 +204,9 @@ def parameter(
 def rounded_states(
     x: Float[Array, "... I"],
 ) -> tuple[Int8[Array, "... I"], Float[Array, "... 1"]]:
-    """Each row in 127ths of its largest number, and how much that is.
+    """Returns each row in 127ths of its largest number, and how much that is.
 
-    A row with a number that is none, or infinite, becomes zeros of the size NaN.
+    A row with a NaN or infinity becomes zeros of the size NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -225,7 +229,7 @@ def rounded_states(
 def rounded_product(
     x: Float[Array, "... I"], weights: Int8[Array, "O I"], factors: Float[Array, "O"]
 ) -> Float[Array, "... O"]:
-    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32."""
+    """Multiplies x, rounded to 8 bits per row, by the weights and their factors, in float32."""
     states, scales = rounded_states(x)
     sums = jnp.einsum("...i,oi->...o", states, weights, preferred_element_type=jnp.int32)
     return sums.astype(jnp.float32) * scales * factors.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""What the README shows in Python runs as it stands there."""
+"""README's Python programs run as written."""
 
 import re
 from pathlib import Path

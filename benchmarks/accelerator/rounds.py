@@ -74,7 +74,7 @@ def drafter(name: str, shape: Shape, rule: NodeRule | None = None) -> tuple[Draf
             return (found if rule is None else jspec.with_verifier(found, rule)), None
         case ["rsd_s", size]:
             beam, depth = map(int, size.split("x"))
-            return jspec.RSDS(draft, beam, depth, scheme=scheme), shape.draft_params
+            return jspec.RSDS(draft, beam=beam, max_depth=depth, scheme=scheme), shape.draft_params
         case ["dyspec", nodes]:
             tree = jspec.DySpec.published(draft, num_speculative_tokens=int(nodes))
             return tree, shape.draft_params

@@ -1,4 +1,5 @@
-"""Acceptance by a child's rank, the trees of Sequoia that follow, and the one that pays here.
+"""Acceptance by a child's rank, the trees of Sequoia that follow, and the one that pays
+here.
 
 python -m benchmarks.dyspec.acceptance
 """
@@ -93,7 +94,7 @@ def main(
 
 
 def cost(loaded, nodes: int, repeats: int, past: int = 96) -> float:
-    """Seconds of a forward over that many nodes, in a row of 1, behind `past` tokens."""
+    """Seconds of a forward pass over that many nodes, in a row of 1, behind `past` tokens."""
     model: CausalLM = loaded.model
     cache = replace(model.init_memory(1, past + nodes), lengths=jnp.array([past]))
     tokens = jnp.asarray(np.random.default_rng(0).integers(1, model.vocab_size, (1, nodes)))

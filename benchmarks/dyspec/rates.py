@@ -96,7 +96,7 @@ def counted(seen: Tried) -> dict:
 def means(
     probabilities: np.ndarray, values: np.ndarray, tried: np.ndarray
 ) -> list[list[float | None]]:
-    """Mean value and weight of each column; no mean of fewer than 5 children."""
+    """Returns mean value and weight of each column; no mean of fewer than 5 children."""
     weight, _ = np.histogram(probabilities, EDGES, weights=tried)
     total, _ = np.histogram(probabilities, EDGES, weights=tried * values)
     return [
@@ -106,7 +106,7 @@ def means(
 
 
 def tried(work: Workload, temperature: float) -> Tried:
-    """Children at every token of texts that the target wrote, and how far each is tried."""
+    """Returns children at every token of texts that the target wrote, and how far each is tried."""
     seen = work.trials(temperature, DRAFT_TEMPERATURE, schemes.RECURSIVE, WIDTH)
     left = 1 - (np.cumsum(seen.child_probs, -1) - seen.child_probs)
     refused = np.cumprod(1 - np.asarray(seen.accept), -1)

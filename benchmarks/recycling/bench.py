@@ -46,7 +46,7 @@ class Bench:
         return self.target.eos or None
 
     def plain(self, prompts: Prompts, limits: np.ndarray) -> jspec.Result:
-        """Plain decoding of as many tokens."""
+        """Returns plain decoding of as many tokens."""
         return jspec.decode(
             self.target.model, self.target.params, prompts.tokens, prompts.lengths,
             max_new_tokens=self.new_tokens + DEEPEST, limits=limits, eos=self.eos,
@@ -58,14 +58,14 @@ class Bench:
         )
 
     def read(self, question: Question, said: list[str]) -> list[int]:
-        """The prompt of a turn: the beginning of a text, or the conversation so far."""
+        """Returns the prompt of a turn: the beginning of a text, or the conversation so far."""
         ids = self.wording.ids(question.turns[: len(said) + 1], said)
         if isinstance(self.wording, Bare):
             return ids[: self.prompt_tokens]
         return ids[-self.room :]
 
     def limit(self, ids: list[int]) -> int:
-        """Number of tokens that an answer to this prompt has at least."""
+        """Returns number of tokens that an answer to this prompt has at least."""
         if (known := tuple(ids)) not in self._limits:
             plain = self.plain(pad([ids]), np.array([self.new_tokens]))
             text = [*ids, *plain.tokens[0, : int(plain.lengths[0])].tolist()]

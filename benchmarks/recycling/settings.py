@@ -26,7 +26,7 @@ class Row:
 
     make: Callable[[Loaded], Built]
     told: str
-    """What tells these settings from others."""
+    """The settings that identify rows."""
     cold: bool = False
 
 
@@ -34,7 +34,7 @@ Rows = dict[str, Row]
 
 
 def method(name: str, cold: bool = False, **options: Any) -> Row:
-    """A method of the command line, with its options."""
+    """Returns a method of the command line, with its options."""
     known = dict(options)
     if "datastore" in known:
         known["datastore"] = digest(Path(known["datastore"]))
@@ -43,7 +43,7 @@ def method(name: str, cold: bool = False, **options: Any) -> Row:
 
 
 def drafting(kind: Callable[..., Any], **options: Any) -> Row:
-    """A drafter of the benches' own, made of the target's vocabulary."""
+    """Returns a drafter of the benches' own, made of the target's vocabulary."""
     return Row(
         lambda target: Built(target.model, kind(target.model.vocab_size, **options), None),
         kind.__name__,
@@ -51,7 +51,8 @@ def drafting(kind: Callable[..., Any], **options: Any) -> Row:
 
 
 def trained(named: str, target: Loaded) -> Rows:
-    """The rows of a trained head by label, each with its published tree; a block head has none.
+    """Returns the rows of a trained head by label, each with its published tree; a block head
+    has none.
 
     Args:
         named: the head: a folder, or a bundled one.
@@ -103,14 +104,17 @@ TREES: dict[str, Callable[[Any], dict[str, tuple[str, dict[str, Any]]]]] = {
 """Method and options of each row that a kind of head has, by label."""
 
 RATES = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
-"""How often the child of each rank is right, from which the trees of Fig. 3 are grown: the paper
-does not print its own. Between what two small models gave, see `token_recycling.fitted`."""
+"""Acceptance by rank, from which the trees of Fig. 3 are grown: the paper does not print its
+own. Between the rates of two small models, see `token_recycling.fitted`.
+"""
 BREADTHS, DEPTHS = (30, 40, 50, 60, 70, 80, 90), (4, 5, 6, 7, 8)
 """Nodes of Fig. 3 (a), all with 6 levels, and levels of Fig. 3 (b), all with 80 nodes."""
 
 
 def grown(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
-    """The likeliest tree of so many drafted nodes in at most so many levels, as paths of ranks."""
+    """Returns the likeliest tree of so many drafted nodes in at most so many levels, as paths of
+    ranks.
+    """
     return tuple(best_paths(lambda level: RATES if level < depth else (), nodes))
 
 
@@ -118,7 +122,7 @@ PUBLISHED_LOOKAHEAD: dict[str, Any] = {"window": 7, "ngram": 5, "guesses": 7}
 
 
 def rows(part: str) -> Rows:
-    """The rows of a part of Fig. 3, and of the paper's title.
+    """Returns the rows of a part of Fig. 3, or of the paper's title.
 
     Raises:
         InputError: if there is no such part.

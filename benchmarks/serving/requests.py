@@ -103,7 +103,7 @@ def _one(rng: np.random.Generator, words: list[str], target: Loaded, name: str, 
 
 
 def answers(target: Loaded, asks: Sequence[Ask], room: int) -> list[str]:
-    """What `jspec.decode` answers, without drafts, some requests at a time.
+    """Returns what `jspec.decode` answers, without drafts, some requests at a time.
 
     All batches are one program: each holds all forms and stop strings, in rows that write nothing.
 

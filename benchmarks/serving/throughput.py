@@ -1,4 +1,5 @@
-"""Tokens per second of a server, against a static batch of as many rows; and the host's share.
+"""Tokens per second of a server, against a static batch of as many rows; and the host's
+share.
 
 python -m benchmarks.serving.throughput                    # the bundled jspec-7m
 python -m benchmarks.serving.throughput --model smollm2-135m --method autoregressive
@@ -29,10 +30,10 @@ def main(
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
-    together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 a row")] = 0,
+    together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 per row")] = 0,
     serve: Annotated[str, typer.Option(help="more options of jspec serve")] = "",
 ) -> None:
-    """The server is asked and the static batch run in turn; neither runs beside the other."""
+    """Measures the server and the static batch in turn; neither runs while the other does."""
     headline(f"{model}, {method}: {rows} rows, {requests} requests of {new_tokens} new tokens")
     target = load(model)
     prompts = prompts_of(target, requests, prompt_tokens)
@@ -79,7 +80,7 @@ def room_for(tokens: int) -> int:
 
 
 def prompts_of(target: Loaded, count: int, size: int) -> list[list[int]]:
-    """So many prompts of a text, in tokens."""
+    """Returns so many prompts of a text, in tokens."""
     ids = target.tokenizer.encode(TEXTS.read_text("utf-8")).ids
     begins = np.linspace(0, len(ids) - size - 1, count).astype(int)
     return [ids[begin : begin + size] for begin in begins]
@@ -108,7 +109,7 @@ async def asked(
     together: int,
     none_left: Callable[[], None] = lambda: None,
 ) -> tuple[float, int]:
-    """The seconds of requests, so many at a time, and the tokens of their answers.
+    """Measures the seconds of requests, so many at a time, and counts their answers' tokens.
 
     Args:
         url: of the server.

@@ -5,8 +5,10 @@ constant, the same on all devices, and go on with data of its own device: such c
 vary first. Elsewhere nothing happens.
 """
 
+from collections.abc import Callable
+
 import jax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 
 def vary(carry: PyTree, *like: PyTree) -> PyTree:
@@ -23,6 +25,18 @@ def vary(carry: PyTree, *like: PyTree) -> PyTree:
         return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
 
     return jax.tree.map(cast, carry) if axes else carry
+
+
+def cond(
+    wanted: Array, make: Callable[[], PyTree], other: Callable[[], PyTree], *like: PyTree
+) -> PyTree:
+    """`make()` where it is wanted, else `other()`; both vary as each other and as `like` do."""
+    shapes = jax.eval_shape(make)
+
+    def alike(made: PyTree) -> PyTree:
+        return vary(made, wanted, shapes, *like)
+
+    return jax.lax.cond(wanted, lambda: alike(make()), lambda: alike(other()))
 
 
 def _varies_over(leaf) -> frozenset[str]:

@@ -151,7 +151,7 @@ def _certified(
     sampling = settings.sampling
     assert sampling is not None, "the temperature was found to be above 0"
     found = certify(
-        built.model, target.params, built.drafter, built.drafter_params,
+        built.model, target.params, **built.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
         eos=None if settings.ignore_eos else target.eos,
@@ -170,7 +170,7 @@ def _certified(
 def _compare_bits(
     session: "Session", ids: list[list[int]], settings: RunSettings, draws: int
 ) -> tuple[dict[str, Any], str, int]:
-    """Compares forward passes of trees with those of one token on texts of the model's own."""
+    """Compares forward passes over trees with passes over one token, on the model's own texts."""
     import jax
     import numpy as np
 

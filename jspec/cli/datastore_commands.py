@@ -1,16 +1,18 @@
-"""The commands of `jspec datastore`. The work is in `build_datastore`: `--help` needs no JAX."""
+"""The commands of `jspec datastore`. The work is in `build_datastore`: `--help` needs no
+JAX.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-datastore_app = typer.Typer(help="Make what method rest looks drafts up in.", no_args_is_help=True)
+datastore_app = typer.Typer(help="Make a datastore for method rest.", no_args_is_help=True)
 
 
 @datastore_app.callback()
 def group() -> None:
-    """Make what method rest looks drafts up in."""
+    """Make a datastore for method rest."""
 
 
 @datastore_app.command("build")

@@ -44,7 +44,7 @@ def export(
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"--out {out} is there already; name a new folder")
     if not out.absolute().parent.is_dir():
-        raise InputError(f"--out {out} lies in {out.parent}, which is no folder; make it first")
+        raise InputError(f"--out {out} lies in {out.parent}, which is not a folder; make it first")
 
     # From here on JAX is imported.
     from jspec.decoding import artefact
@@ -55,7 +55,7 @@ def export(
     session = sessions.start(model, draft, choice, dtype, kv_dtype, scan_layers=False)
     target, built = session.target, session.built
     artefact.export(
-        out, built.model, target.params, drafter=built.drafter, drafter_params=built.drafter_params,
+        out, built.model, target.params, **built.drafting,
         prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens, rows=batch_size,
         eos=None if ignore_eos or not target.eos else target.eos,
         platforms=platform or PLATFORMS,

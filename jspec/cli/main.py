@@ -1,4 +1,6 @@
-"""The command line. Nothing heavy is imported before a command needs it, so `--help` is quick."""
+"""The command line. Nothing heavy is imported before a command needs it, so `--help` is
+quick.
+"""
 
 import gc
 import os
@@ -31,8 +33,8 @@ from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
 
 _NEW_OBJECTS = 50_000
-"""New objects after which Python looks for cycles. Tracing makes many and leaves few cycles: at
-Python's own 700, a tenth of a start goes into looking for them."""
+"""New objects after which Python looks for cycles. Tracing makes many and leaves few cycles:
+at Python's own 700, a tenth of a start goes into looking for them."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141

@@ -51,7 +51,7 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Most tokens of an output, among those of a row.",
+            help="Most tokens of an output, within the tokens of a row.",
             show_default="128, or half of a short row",
         ),
     ] = None,
@@ -84,7 +84,7 @@ def plan(
         bool, typer.Option("--json", help="One JSON object instead of the table.")
     ] = False,
 ) -> int:
-    """Compile the programs of a model and a method, and say what XLA says of them.
+    """Compile the programs of a model and a method, and report their memory and launches.
 
     Nothing is run, and no weights are read but for a method with a trained head. Exit code 0: the
     programs fit the memory of a device; 3: they do not; 2: bad input.

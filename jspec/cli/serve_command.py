@@ -93,7 +93,9 @@ def serve(
     max_logprobs: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="K", help="Most likeliest tokens beside each; -1: none at all."
+            parser=integer,
+            metavar="K",
+            help="Most logprobs a request may ask for per token; -1: none.",
         ),
     ] = 20,
     max_grammar_states: Annotated[
@@ -148,7 +150,7 @@ def serve(
     kv_dtype: options.KvDtype = None,
     lora: options.Lora = None,
 ) -> None:
-    """Serve a model over HTTP, in the words of the OpenAI API."""
+    """Serve a model over HTTP with the OpenAI API."""
     extras.require("jspec serve", "serve", *_NEEDED)
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)

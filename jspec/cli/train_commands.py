@@ -1,4 +1,6 @@
-"""The commands of `jspec train`. The work is in files of its own, so that `--help` needs no JAX."""
+"""The commands of `jspec train`. The work is in files of its own, so that `--help` needs no
+JAX.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -172,7 +174,7 @@ def data(
     batch_size: Annotated[int, typer.Option(help="Rows that are decoded together.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and of the sampling.")] = 0,
 ) -> None:
-    """Let a model continue the beginnings of texts, to train its draft heads on what it writes.
+    """Let a model continue texts, to train its draft heads on its own output.
 
     A run that ended early goes on when the same command is given again.
     """

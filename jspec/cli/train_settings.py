@@ -1,4 +1,6 @@
-"""The settings of training that `jspec train` takes as options, each declared once, without JAX."""
+"""The settings of training that `jspec train` takes as options, each declared once, without
+JAX.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +41,7 @@ class JobOption:
         return self.shown or str(self.default).lower()
 
     def parameter(self) -> inspect.Parameter:
-        """The option as typer reads it; None if it is not given."""
+        """Returns the option as typer reads it; None if it is not given."""
         kind: Any = int if self.default is None else type(self.default)
         option = typer.Option(help=self.help, show_default=self.told)
         annotation = Annotated[kind | None, option]
@@ -71,7 +73,7 @@ def takes(settings: Iterable[JobOption]) -> Callable[[Callable[..., None]], Call
 
 
 def union(kinds: Mapping[str, Iterable[JobOption]]) -> list[JobOption]:
-    """The options of one command for several kinds; one that few have says which."""
+    """Returns the options of one command for several kinds; one that few have says which."""
     found: dict[str, dict[str, JobOption]] = {}
     for kind, options in kinds.items():
         for option in options:

@@ -33,12 +33,19 @@ from jspec._xla.in_place import owned
 from jspec._xla.one_graph import Jitted
 from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter, LogitsProcessor
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, LogitsProcessor, WidthPolicy
 from jspec.round import processing
 from jspec.round.continuation import text_as_returned
-from jspec.round.request import Prepared, check_alive, check_drafter, check_model, prepare
+from jspec.round.request import (
+    Prepared,
+    check_alive,
+    check_drafter,
+    check_model,
+    check_policy,
+    prepare,
+)
 from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
-from jspec.verify.choice import takes_parts
 
 
 @struct.dataclass
@@ -85,6 +92,7 @@ class Engine:
             `jspec.processors` with neutral values, a `jspec.grammar.Capacity` for a grammar, a
             `jspec.grammar.StopCapacity` for stop strings, `jspec.processors.logprobs`.
         num_end_tokens: room for the end tokens of a row, and for its stop tokens.
+        policy: says how much is drafted and verified in a round, for all rows together.
 
     Raises:
         InputError: if a number is out of range, or a processor is none.
@@ -111,10 +119,12 @@ class Engine:
     drafter: Drafter = Autoregressive()  # noqa: RUF009 (frozen)
     processors: Any = ()
     num_end_tokens: int = 8
+    policy: WidthPolicy = FixedWidth()  # noqa: RUF009 (frozen)
 
     def __post_init__(self):
         check_model(self.model, ())
         check_drafter(self.drafter)
+        check_policy(self.policy, self.drafter)
         check_integer("num_slots", self.num_slots, 1, None)
         context = self.model.context
         most = 2**31 - 2 if context is None else context
@@ -131,7 +141,12 @@ class Engine:
         object.__setattr__(self, "processors", asked)
 
     def init(
-        self, params: PyTree, drafter_params: PyTree = None, drafter_state: PyTree = None
+        self,
+        params: PyTree,
+        drafter_params: PyTree = None,
+        drafter_state: PyTree = None,
+        policy_params: PyTree = None,
+        policy_state: PyTree = None,
     ) -> State:
         """A state of free rows.
 
@@ -139,6 +154,8 @@ class Engine:
             params: the model's weights.
             drafter_params: the drafter's, if it has any.
             drafter_state: an earlier state's, for a hot start.
+            policy_params: the policy's.
+            policy_state: an earlier state's.
 
         Raises:
             InputError: if the model, the drafter and the rest do not fit together.
@@ -146,26 +163,30 @@ class Engine:
         check_model(self.model, params)
         batch, (call, members) = self.num_slots, self._prepared([0])
         one = jax.eval_shape(
-            lambda params, drafter_params: self.prefill(params, [0], drafter_params=drafter_params),
+            lambda params, drafter_params, policy_params: self.prefill(
+                params, [0], drafter_params=drafter_params, policy_params=policy_params
+            ),
             params,
             drafter_params,
+            policy_params,
         )
 
         def zeros(part: PyTree) -> Any:
             return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
 
-        known = jax.tree.map(jnp.copy, drafter_state)
+        known, policy_known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
         # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
         plain = replace(one, request=replace(one.request, keys=None), processors=())
-        state = zeros(replace(plain, memory=None, drafter_state=None))
+        state = zeros(replace(plain, memory=None, drafter_state=None, policy_state=None))
         return owned(
             replace(
                 state,
                 memory=self.model.init_memory(batch, self.capacity),
                 drafter_state=self.drafter.init(batch, self.capacity, known),
+                policy_state=self.policy.init(batch, self.capacity, policy_known),
                 request=replace(state.request, keys=keys),
                 status=nobody,
                 processors=rows.repeated(
@@ -181,6 +202,7 @@ class Engine:
         limits: Limits | int | None = None,
         *,
         drafter_params: PyTree = None,
+        policy_params: PyTree = None,
         eos: int | Sequence[int] | None = None,
         sampling: Sampling | None = None,
         key: jax.Array | int | None = None,
@@ -196,6 +218,7 @@ class Engine:
             limits: most tokens to emit, or a `jspec.Limits` of one row; None: as many as the row
                 holds.
             drafter_params: the drafter's weights, if it has any.
+            policy_params: the policy's.
             eos: as in `decode`.
             sampling: None is greedy.
             key: a random key or a seed; needed for sampling.
@@ -216,8 +239,9 @@ class Engine:
             else processing.several(processors), earlier,
         )  # fmt: skip
         return decoding.begin(
-            self.model, params, call, members, self.drafter, drafter_params, None, earlier
-        )
+            self.model, params, call, members, self.drafter, drafter_params, None, earlier,
+            self.policy, policy_params, None,
+        )  # fmt: skip
 
     def insert(self, state: State, slot: int | Int[Array, ""], arrival: State) -> State:
         """The state with a request in the place of a row, whatever stood there. Donates `state`.
@@ -232,7 +256,8 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         rows.check_arrival(state, arrival)
-        return rows.insert(state, jnp.asarray(slot, jnp.int32), arrival, self.drafter)
+        place = jnp.asarray(slot, jnp.int32)
+        return rows.insert(state, place, arrival, self.drafter, self.policy)
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
         """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
@@ -255,7 +280,8 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         # The row alone: what became of its neighbours' texts is not asked.
-        taken = rows.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
+        place = jnp.asarray(slot, jnp.int32)[None]
+        taken = rows.copies(state, place, None, None, self.drafter, self.policy)
         return processing.with_text(text_as_returned(self.model, taken))
 
     def generate(
@@ -264,6 +290,7 @@ class Engine:
         state: State,
         *,
         drafter_params: PyTree = None,
+        policy_params: PyTree = None,
         rounds: int = 8,
         until_one_ends: bool | Bool[Array, ""] = False,
     ) -> tuple[State, StepOutput]:
@@ -273,6 +300,7 @@ class Engine:
             params: the model's weights.
             state: of `init`, `generate`, `insert` or `free`.
             drafter_params: the drafter's weights, if it has any.
+            policy_params: the policy's.
             rounds: most rounds; static. Fewer are run if all rows have ended.
             until_one_ends: whether to come back as soon as a row ends, since someone waits for a
                 place.
@@ -283,16 +311,19 @@ class Engine:
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
         return _step(
-            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends
-        )
+            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends,
+            self.policy, policy_params,
+        )  # fmt: skip
 
-    def memory(self, params: PyTree, drafter_params: PyTree = None) -> dict[str, int]:
+    def memory(
+        self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None
+    ) -> dict[str, int]:
         """The bytes of a state, before it is allocated: memory, drafter's memory, the rest.
 
         Raises:
             InputError: as `init` does.
         """
-        state = jax.eval_shape(self.init, params, drafter_params)
+        state = jax.eval_shape(self.init, params, drafter_params, None, policy_params)
 
         def size(part: PyTree) -> int:
             return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
@@ -332,9 +363,7 @@ class Engine:
                 "make the engine with more capacity"
             )
         limits = limits if isinstance(limits, Limits) else Limits(limits)
-        new, drafted = limits.new_tokens, limits.draft_tokens
-        if drafted is None and takes_parts(self.drafter):
-            drafted = 2**31 - 1
+        new = limits.new_tokens
         if new is not None:
             check_integer("limits", new, 0, self.capacity, "what a row holds")
         call = prepare(
@@ -343,7 +372,7 @@ class Engine:
             np.array([count]),
             self.capacity,
             eos=self._filled(eos, "eos"),
-            limits=Limits(new, drafted, self._filled(limits.stop_token_ids, "stop_token_ids")),
+            limits=Limits(new, self._filled(limits.stop_token_ids, "stop_token_ids")),
             # Rows of all kinds stand side by side: a greedy one has temperature 0.
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
             key=0 if sampling is None and key is None else key,
@@ -379,7 +408,9 @@ class Engine:
             check_integer("slot", slot, 0, batch - 1, "the slots of the engine")
 
 
-@partial(Jitted, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
+@partial(
+    Jitted, static_argnames=("model", "drafter", "rounds", "policy"), donate_argnames=("state",)
+)
 @automatic
 def _step(
     model: CausalLM,
@@ -389,10 +420,12 @@ def _step(
     drafter_params: PyTree,
     rounds: int,
     until_one_ends: Bool[Array, ""],
+    policy: WidthPolicy,
+    policy_params: PyTree,
 ) -> tuple[State, StepOutput]:
     told = processing.certain(state)
     after = decoding.decode_rounds(
-        model, params, state, drafter, drafter_params, rounds, until_one_ends
+        model, params, state, drafter, drafter_params, rounds, until_one_ends, policy, policy_params
     )
     size, stop_bytes = after.out.shape[1], processing.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.

@@ -22,7 +22,8 @@ from jspec._validate.errors import InputError, RecompileError
 from jspec.decoding import decode, decode_rounds, prefill
 from jspec.decoding.streaming import stream
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.request import Prepared, bucket
 from jspec.types import PyTree, State
 
@@ -51,6 +52,8 @@ def warmup(
     rows: int | Sequence[int] = 1,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     **request: Any,
 ) -> tuple[Program, ...]:
     """Compiles every program that `decode` and `stream` can run for prompts up to a length.
@@ -69,6 +72,8 @@ def warmup(
         rows: number of rows of a call, or all numbers that occur.
         drafter: as in the calls.
         drafter_params: its weights.
+        policy: as in the calls.
+        policy_params: its own.
         request: all else as in the calls of `decode`, but for the prompt, `lengths` and `limits`.
 
     Returns:
@@ -99,6 +104,7 @@ def warmup(
             asked = dict(
                 request, prompt=np.zeros((batch, size), np.int32), limits=np.zeros(batch, np.int32),
                 max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
+                policy=policy, policy_params=policy_params,
             )  # fmt: skip
             jax.block_until_ready(decode(model, params, **asked).lengths)
             list(stream(model, params, **asked))
@@ -112,7 +118,9 @@ def compile_ahead(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
-    first: Drafter | None = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
+    first: WidthPolicy | None = None,
     **request: Any,
 ) -> State:
     """Compiles what `prefill` and `step` run for such a call, both programs at once.
@@ -124,7 +132,9 @@ def compile_ahead(
         params: its weights.
         drafter: as in the call.
         drafter_params: its weights.
-        first: the drafter of the first rounds, such as `Adaptive.narrowest` gives; None: the same.
+        policy: as in the call.
+        policy_params: its own.
+        first: the policy of the first rounds, such as `jspec.FixedWidth(0)`; None: the same.
         request: all else as in the call of `prefill`, but for `limits`.
 
     Returns:
@@ -144,20 +154,32 @@ def compile_ahead(
         ...     state = jspec.step(model, model.init(), state)
     """
 
-    def begin(params: PyTree, drafter_params: PyTree) -> State:
-        return prefill(model, params, drafter=drafter, drafter_params=drafter_params, **request)
+    def begin(params: PyTree, drafter_params: PyTree, policy_params: PyTree) -> State:
+        return prefill(
+            model, params, drafter=drafter, drafter_params=drafter_params, policy=policy,
+            policy_params=policy_params, **request,
+        )  # fmt: skip
 
-    shapes = jax.eval_shape(begin, params, drafter_params)
+    weights = params, drafter_params, policy_params
+    shapes = jax.eval_shape(begin, *weights)
     request["limits"] = np.zeros(len(shapes.root), np.int32)
     with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
-        begun = other.submit(lambda: jax.block_until_ready(begin(params, drafter_params).root))
-        compile_rounds(model, params, shapes, first or drafter, drafter_params)
+        begun = other.submit(lambda: jax.block_until_ready(begin(*weights).root))
+        compile_rounds(
+            model, params, shapes, drafter, drafter_params, first or policy, policy_params
+        )
         begun.result()
     return shapes
 
 
 def compile_rounds(
-    model: CausalLM, params: PyTree, shapes: State, drafter: Drafter, drafter_params: PyTree
+    model: CausalLM,
+    params: PyTree,
+    shapes: State,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    policy: WidthPolicy,
+    policy_params: PyTree,
 ) -> None:
     """Compiles what `step` runs of a state.
 
@@ -167,11 +189,16 @@ def compile_rounds(
         shapes: of the state, as `compile_ahead` gives them, or a state.
         drafter: of the rounds.
         drafter_params: its weights.
+        policy: of the rounds.
+        policy_params: its own.
 
     Raises:
         InputError: as in `step`.
     """
-    decode_rounds.lower(model, params, shapes, drafter, drafter_params, jnp.int32(1)).compile()
+    decode_rounds.lower(
+        model, params, shapes, drafter, drafter_params, jnp.int32(1), policy=policy,
+        policy_params=policy_params,
+    ).compile()  # fmt: skip
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:

@@ -13,7 +13,8 @@ from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.processing import certain, logprobs
 from jspec.types import Logprobs, PyTree, State, Status
 
@@ -47,6 +48,8 @@ def stream(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     **request,
 ) -> Iterator[Chunk]:
     """Decodes round by round, with a `Chunk` after each; together they are decode's tokens.
@@ -60,6 +63,8 @@ def stream(
         lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
+        policy: as in `decode`.
+        policy_params: as in `decode`.
         request: all else as in `decode`.
 
     Returns:
@@ -75,16 +80,17 @@ def stream(
         >>> sum(len(chunk.tokens[0]) for chunk in chunks)
         4
     """
-    state = prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
+    drafting: dict[str, Any] = dict(
+        drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
     )
+    state = prefill(model, params, prompt, lengths, **drafting, **request)
 
     if isinstance(state.root, Tracer):
         raise InputError(
             "stream was called inside a program, and gives tokens to the host; call it outside of "
             "jit, or call jspec.decode"
         )
-    advance = partial(step, model, params, drafter=drafter, drafter_params=drafter_params)
+    advance = partial(step, model, params, **drafting)
     return chunks(state, advance)
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from jspec import tree as trees
 from jspec._validate.arguments import check_integer
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _PROBABILITY = 0.9
@@ -13,7 +14,7 @@ _PROBABILITY = 0.9
 
 
 @dataclass(frozen=True)
-class JumpForward:
+class JumpForward(Drafter):
     """Drafts a chain of the tokens that the row's grammar forces; nothing where it leaves a choice.
 
     SGLang's jump-forward decoding (Zheng et al. 2024, section 4) writes such text without asking

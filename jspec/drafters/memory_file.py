@@ -81,7 +81,7 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
     leaves, structure = jax.tree.flatten(state)
     kind = type(drafter).__name__
     if structure != jax.tree.structure(own_shapes):
-        raise InputError(f"the memory is no {kind}'s; pass the drafter that it is of")
+        raise InputError(f"the memory is not a {kind}'s; pass the drafter that it is of")
     held = {name: np.asarray(leaves[place]) for name, place in places.items()}
     own = {name: jax.tree.leaves(own_shapes)[place] for name, place in places.items()}
     for name, array in held.items():
@@ -118,7 +118,7 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
             "0.2 and later; remove it, and it is learnt anew"
         )
     if said.get("format") != _FORMAT:
-        raise InputError(f"{path} is no drafter's memory; pass a file of jspec.memory_file.save")
+        raise InputError(f"{path} is not a drafter's memory; pass a file of jspec.memory_file.save")
     if (found := said.get("about", "")) != about:
         raise InputError(
             f"{path} is a memory of {found or 'no named model'} and this is "
@@ -166,8 +166,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
         >>> merge(drafter, replicas).tolist()
         [[[2], [1], [0]]]
     """
-    merged = getattr(drafter, "merged", None)
-    if merged is None:
+    if drafter.merged is None:
         raise InputError(
             f"drafter is {type(drafter).__name__}, whose memories cannot be merged; go on with one "
             "of them, or take jspec.TokenRecycling or jspec.Suffix"
@@ -175,7 +174,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
     own = jax.tree.structure(empty(drafter))
     if not states or any(jax.tree.structure(state) != own for state in states):
         raise InputError(
-            f"states are no memories of {type(drafter).__name__}; pass a list with the "
+            f"states are not memories of {type(drafter).__name__}; pass a list with the "
             "drafter_state of each replica"
         )
     first, *others = ([leaf.shape for leaf in jax.tree.leaves(state)] for state in states)
@@ -185,7 +184,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
                 f"states[{place}] has arrays of shapes {shapes} and states[0] of {first}; pass "
                 "memories of drafters of the same sizes, and as many rows"
             )
-    return merged(states)
+    return drafter.merged(states)
 
 
 def check_outlives(drafter: Drafter) -> None:
@@ -206,7 +205,7 @@ def _shared(drafter: Drafter) -> dict[str, int]:
     if not shared:
         raise InputError(
             f"{name} keeps nothing that outlives a call; take a drafter that learns, such as "
-            "jspec.TokenRecycling, jspec.Suffix or a method with chosen widths"
+            "jspec.TokenRecycling or jspec.Suffix"
         )
     return shared
 

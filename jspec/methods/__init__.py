@@ -82,7 +82,7 @@ def build(name: str, target: "Loaded", *, draft: "Loaded | None" = None, **optio
         options: those of `describe(name).options`. They are checked as `--speculative-config` is.
 
     Returns:
-        The model to decode with, the drafter and its weights.
+        The model to decode with, the drafter and its weights, the policy and what it knows.
 
     Raises:
         InputError: if the method or an option is unknown, a value is of the wrong kind or out of
@@ -98,8 +98,7 @@ def build(name: str, target: "Loaded", *, draft: "Loaded | None" = None, **optio
         ...     built.model,
         ...     target.params,
         ...     [[1, 2, 3]],
-        ...     drafter=built.drafter,
-        ...     drafter_params=built.drafter_params,
+        ...     **built.drafting,
         ...     max_new_tokens=8,
         ...     eos=target.eos,
         ... )  # doctest: +SKIP
@@ -128,11 +127,10 @@ def auto(model: "CausalLM", params: "PyTree", **options: Any) -> Built:
         ...     model,
         ...     model.init(),
         ...     [[1, 2, 1, 2, 1]],
-        ...     drafter=built.drafter,
-        ...     drafter_params=built.drafter_params,
+        ...     **built.drafting,
         ...     max_new_tokens=8,
         ... )  # doctest: +SKIP
-        >>> built.drafter.widths
+        >>> built.policy.widths
         (0, 3)
     """
     from jspec.models import Loaded

@@ -348,12 +348,13 @@ def widened(
             )
         return make(models, **options)
     from jspec.costs.prior import prior
-    from jspec.drafters.adaptive import AdaptiveParams, adaptive
+    from jspec.policies.adaptive import Adaptive
+    from jspec.round.request import check_policy
 
     built = make(models, **options)
-    params = AdaptiveParams(built.drafter_params, prior(models.target.params))
-    drafter = adaptive(built.drafter, widths, 1.0 if token_budget is None else token_budget)
-    return Built(built.model, drafter, params)
+    policy = Adaptive(widths, 1.0 if token_budget is None else token_budget)
+    check_policy(policy, built.drafter)
+    return replace(built, policy=policy, policy_params=prior(models.target.params))
 
 
 def recommended(

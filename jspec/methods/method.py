@@ -1,15 +1,15 @@
 """A drafting method as a record: its name, its options, and its builder for a target."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
 from jspec._validate.options import Option, unknown
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
-    from jspec.protocols import CausalLM, Drafter
+    from jspec.protocols import CausalLM, Drafter, WidthPolicy
     from jspec.types import PyTree
 
 BUNDLED = "jspec-7m"
@@ -18,15 +18,25 @@ BUNDLED_DRAFT = "jspec-800k"
 """The bundled draft model, which has the vocabulary of the bundled target."""
 
 
-class Built(NamedTuple):
-    """A drafter that is ready for `jspec.decode`, and the model to decode with.
+def _whole() -> "WidthPolicy":
+    """Returns the default policy, which imports JAX."""
+    from jspec.policies.fixed_width import FixedWidth
+
+    return FixedWidth()
+
+
+@dataclass(frozen=True)
+class Built:
+    """A drafter and a policy that are ready for `jspec.decode`, and the model to decode with.
 
     Example:
         >>> import jspec
         >>> target = jspec.models.load("jspec-800k")
-        >>> model, drafter, params = jspec.methods.build("suffix", target)
-        >>> model is target.model
+        >>> built = jspec.methods.build("suffix", target)
+        >>> built.model is target.model
         True
+        >>> ask = dict(prompt=[[1, 2, 3]], max_new_tokens=8) | built.drafting
+        >>> result = jspec.decode(built.model, target.params, **ask)  # doctest: +SKIP
     """
 
     model: "CausalLM"
@@ -34,6 +44,15 @@ class Built(NamedTuple):
     drafter: "Drafter"
     drafter_params: "PyTree"
     """The weights of the draft model or the head, or the datastore; None if there is nothing."""
+    policy: "WidthPolicy" = field(default_factory=_whole)
+    """How much is drafted and verified."""
+    policy_params: "PyTree" = None
+    """A guess at what rounds cost, if the policy goes by that; None if it needs nothing."""
+
+    @property
+    def drafting(self) -> dict[str, Any]:
+        """All of it but the model, as arguments of `jspec.decode`, `stream` and `step`."""
+        return {name: value for name, value in vars(self).items() if name != "model"}
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from jspec._validate.row_arguments import (
     to_array,
 )
 from jspec._xla import backend
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.types import Limits, PyTree, Request, Sampling, State
+from jspec.verify.choice import takes_parts
 
 
 class PreparedArrays(NamedTuple):
@@ -97,17 +98,42 @@ _FUNCTIONS = {
 
 def check_drafter(drafter: Drafter) -> None:
     """Raises InputError unless this is a drafter."""
-    functions = {name: getattr(drafter, name, None) for name in _FUNCTIONS}
-    if isinstance(drafter, type) or not any(map(callable, functions.values())):
-        raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
-    for name, function in functions.items():
-        arguments = _FUNCTIONS[name]
-        listed = f"({', '.join(arguments)}); see jspec.Drafter"
-        if not callable(function):
-            raise InputError(f"drafter is {drafter!r:.80}, which has no {name}{listed}")
-        if not takes(function, len(arguments)):
-            raise InputError(f"drafter is {drafter!r:.80}, whose {name} does not take {listed}")
+    if not isinstance(drafter, Drafter):
+        raise InputError(
+            f"drafter is {drafter!r:.80}; pass an instance such as jspec.PromptLookup(), or derive "
+            "yours from jspec.Drafter"
+        )
+    for name, arguments in _FUNCTIONS.items():
+        if not takes(getattr(drafter, name), len(arguments)):
+            raise InputError(
+                f"drafter is {drafter!r:.80}, whose {name} does not take "
+                f"({', '.join(arguments)}); see jspec.Drafter"
+            )
     _check_static("drafter", drafter)
+
+
+def check_policy(policy: WidthPolicy, drafter: Drafter) -> None:
+    """Raises InputError unless this is a policy that the drafter's trees may be verified by."""
+    if not isinstance(policy, WidthPolicy):
+        raise InputError(
+            f"policy is {policy!r:.80}; pass an instance such as jspec.FixedWidth() or "
+            "jspec.Adaptive((0, 3, 7)), or derive yours from jspec.WidthPolicy"
+        )
+    _check_static("policy", policy)
+    name, widths = type(policy).__name__, policy.widths
+    for width in widths:
+        check_integer(f"a width of {name}", width, 0, None)
+    if not isinstance(widths, tuple) or tuple(sorted(set(widths))) != widths:
+        raise InputError(
+            f"{name} has widths {widths!r:.80}; give a tuple of rising numbers of drafted nodes, "
+            "such as (0, 3, 7)"
+        )
+    if any(widths) and not takes_parts(drafter):
+        raise InputError(
+            f"{name} verifies parts of trees and {type(drafter).__name__}'s draws have a verifier "
+            "of their own: a part of them would not be lossless; pass policy=jspec.FixedWidth(), "
+            "or give the drafter scheme=jspec.schemes.COUPLED"
+        )
 
 
 def check_weights(name: str, weights: PyTree) -> None:
@@ -148,13 +174,13 @@ def _check_static(name: str, value: Any) -> None:
         )
 
 
-def check_earlier(drafter_state: PyTree) -> None:
+def check_earlier(name: str, state: PyTree) -> None:
     """Raises InputError unless this is a pytree of arrays, as `Result.drafter_state` is."""
-    for leaf in jax.tree.leaves(drafter_state):
+    for leaf in jax.tree.leaves(state):
         if not hasattr(leaf, "shape") and not isinstance(leaf, bool | int | float):
             raise InputError(
-                f"drafter_state holds {leaf!r:.40}, a {type(leaf).__name__}; pass the "
-                "drafter_state of an earlier call's result, or None"
+                f"{name} holds {leaf!r:.40}, a {type(leaf).__name__}; pass the {name} of an "
+                "earlier call's result, or None"
             )
 
 
@@ -259,11 +285,6 @@ def prepare(
             else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
             sampling=sampling,
             keys=None,
-            max_draft_tokens=None
-            if limits.draft_tokens is None
-            else integers(
-                limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
-            ),
         ),
     )
     if moved:

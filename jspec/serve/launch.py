@@ -32,13 +32,13 @@ _FEW_ROWS = 4
 _NARROW = (0, 3)
 """Drafted nodes that a round of each row may verify where there are more rows."""
 _IDLE_SECONDS = 75
-"""After which a connection without a request is closed: later than clients close it themselves
-(those of `openai` after 5), since a request that crosses the closing is lost."""
+"""After which a connection without a request is closed: later than clients close it
+themselves (the client `openai` after 5), since a request that crosses the closing is lost."""
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """The settings of a server, beside its models.
+    """The settings of a server, alongside its models.
 
     Args:
         name: of the model, as requests write it.
@@ -53,7 +53,7 @@ class ServeSettings:
         max_queue: most requests that wait for a row.
         prefill_tokens: most tokens of prompts that are read between two calls, while rows write.
         prefix_megabytes: memory for texts that were read, for prompts that begin alike.
-        max_logprobs: most likeliest tokens beside each; -1: no log-probabilities.
+        max_logprobs: most likeliest tokens alongside each; -1: no log-probabilities.
         grammar_states: most states of a grammar; 0: no grammars.
         grammar_classes: most classes of tokens of one.
         stop_states: most states of a request's stop strings.
@@ -137,10 +137,10 @@ class ServeSettings:
             )
 
     def clients(self) -> tuple["Client", ...]:
-        """Who may ask; none: anybody.
+        """Returns who may ask; none: anybody.
 
         Raises:
-            InputError: if the file holds no clients, or a key is none.
+            InputError: if the file holds no clients, or a key is not valid.
         """
         from jspec.serve import clients
 
@@ -199,8 +199,8 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
 
 
 def service_of(session: "Session", settings: ServeSettings) -> "Service":
-    """The server without HTTP: what it needs is compiled, and its `application` is for any ASGI
-    server.
+    """Returns the server without HTTP: what it needs is compiled, and its `application` is for
+    any ASGI server.
 
     Args:
         session: model and drafter.
@@ -252,7 +252,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
 
 
 def say(message: str) -> None:
-    """A line for whoever started the server."""
+    """Prints a line for whoever started the server."""
     print(f"jspec: {message}", file=sys.stderr, flush=True)
 
 
@@ -265,7 +265,9 @@ def keep(memory: "MemoryFile", device: "EngineDevice") -> None:
 
 
 def chatting(target: "Loaded", template: Path | None) -> "Loaded":
-    """The model with its end tokens for conversations, and a template of the user's if given."""
+    """Returns the model with its end tokens for conversations, and a template of the user's if
+    given.
+    """
     from jspec.models.chat_template import ChatTemplate
     from jspec.sessions import conversations
 
@@ -289,7 +291,7 @@ def _call_parser(target: "Loaded", settings: ServeSettings) -> str | None:
 
 
 def narrowed(choice: "Choice", rows: int) -> "Choice":
-    """The method with rounds that so many rows can use, unless its widths were given.
+    """Returns the method with rounds that so many rows can use, unless its widths were given.
 
     Each width is a part of the program that takes long to compile with all that requests may ask
     for. On a CPU a round of 8 rows and 15 nodes never pays.
@@ -307,7 +309,7 @@ def narrowed(choice: "Choice", rows: int) -> "Choice":
 def device_of(
     session: "Session", settings: ServeSettings
 ) -> tuple["EngineDevice", "MemoryFile | None"]:
-    """The rows of a server, and the file that keeps what its drafter learns.
+    """Returns the rows of a server, and the file that keeps what its drafter learns.
 
     Raises:
         InputError: if a setting does not fit the model.
@@ -333,8 +335,8 @@ def device_of(
         )
         # Where every round has one width, nodes for forced tokens would be verified in all of them,
         # whether or not a row has a grammar.
-        if getattr(drafter, "needs_costs", False):
-            drafter, weights = with_jump_forward(drafter, weights)
+        if built.policy.widths:
+            drafter, weights = with_jump_forward(drafter, weights, built.policy.widths)
     processors.append(StopCapacity(states=settings.stop_states, classes=settings.stop_classes))
     if settings.max_logprobs >= 0:
         processors.append(logprobs(settings.max_logprobs))
@@ -345,10 +347,13 @@ def device_of(
         drafter=drafter,
         processors=processors,
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
+        policy=built.policy,
     )
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
     known = None if memory is None else memory.read()
-    device = EngineDevice(engine, target.params, weights, target.eos, settings.rounds, known)
+    device = EngineDevice(
+        engine, target.params, weights, target.eos, settings.rounds, known, built.policy_params
+    )
     return device, memory
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ControlSettings:
-    """What a run asks for beside tokens; nothing by default.
+    """Requests of a run besides tokens; nothing by default.
 
     Args:
         stop: texts that end an answer.
@@ -75,7 +75,7 @@ class ControlSettings:
         return self.json_schema is not None or self.regex is not None or bool(self.choices)
 
     def processors(self, target: "Loaded") -> list[Any]:
-        """The `processors` of `jspec.decode`, without those that change nothing.
+        """Returns the `processors` of `jspec.decode`, without those that change nothing.
 
         Args:
             target: the model, for its tokenizer.
@@ -126,7 +126,7 @@ class ControlSettings:
             ) from None
 
     def _schema(self) -> str:
-        """The text of the schema, read if a file was named."""
+        """Returns the text of the schema, read if a file was named."""
         text = self.json_schema or "{}"
         if not text.lstrip().startswith("{"):
             try:
@@ -136,6 +136,6 @@ class ControlSettings:
         try:
             known = plain_json.parsed(text)
         except ValueError as error:
-            raise InputError(f"--json-schema is no JSON: {error}") from None
-        # Halves of UTF-16 pairs are no letters, in its names neither.
+            raise InputError(f"--json-schema is not JSON: {error}") from None
+        # Halves of UTF-16 pairs are not letters, in its names neither.
         return text if json.loads(text) == known else json.dumps(known)

@@ -55,7 +55,7 @@ def start(
 
 
 def with_adapter(session: Session, name: str) -> Session:
-    """The session in which all rows have one of the target's adapters."""
+    """Returns the session in which all rows have one of the target's adapters."""
     model: Any = session.target.model
     params = model.choose(session.target.params, name)
     return replace(session, target=replace(session.target, params=params))
@@ -68,7 +68,8 @@ def load(
     scan_layers: bool | None = None,
     adapters: "Mapping[str, str] | None" = None,
 ) -> "Loaded":
-    """A model whose layers are scanned where that costs nothing, so that it compiles sooner.
+    """Returns a model whose layers are scanned where that costs nothing, so that it compiles
+    sooner.
 
     Args:
         name: a folder, a bundled model's name, or a hub id.

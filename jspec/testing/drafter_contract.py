@@ -160,14 +160,14 @@ def _check_static(drafter: Drafter, report: Report) -> None:
         ) from error
     promise(
         equal,
-        f"a drafter is equal to its copy: that of {_name(drafter)} is unequal or hashes otherwise, "
+        f"a drafter is equal to its copy: {_name(drafter)} is unequal or hashes otherwise, "
         "so each instance would compile anew; make it a frozen dataclass",
     )
     report.checked.append("static, hashable and equal to its copy")
 
 
 def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report) -> Drafter:
-    """The drafter, or the same under the rule whose tokens are those of plain decoding."""
+    """Returns the drafter, under the rule that keeps the tokens of plain decoding."""
     own = verifier_of(drafter)
     if own == COUPLED.verifier:
         return drafter
@@ -177,7 +177,7 @@ def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report)
 
 
 def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
-    """The tree that the drafter drafts, without its values."""
+    """Returns the tree that the drafter drafts, without its values."""
     asked = subject.request()
     del asked["params"]
     prepared = prepare(**asked)
@@ -201,8 +201,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
         returned = drafter.draft(params, state, frame)
         promise(
             isinstance(returned, tuple) and len(returned) == 2,
-            f"draft returns (tree, aux): that of {_name(drafter)} returned "
-            f"{type(returned).__name__}",
+            f"draft returns (tree, aux): {_name(drafter)} returned {type(returned).__name__}",
         )
         return returned[0]
 

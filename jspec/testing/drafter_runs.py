@@ -146,7 +146,7 @@ def check_backoff(
     state = backed_off(decoding.prefill(**asked))
     emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
     state = rounds(state, 1)
-    if getattr(drafter.inner, "follows_text", False):
+    if drafter.follows_text:
         prompt = np.asarray(asked.pop("prompt"))
         lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
         read[:, :_BACKOFF] = emitted[:, :_BACKOFF]
@@ -200,7 +200,7 @@ def check_comes_and_goes(
 
 
 def result_of(state: State, subject: Subject) -> Result:
-    """What `decode` returns of such a state."""
+    """Returns what `decode` returns of such a state."""
     return Result(
         tokens=state.out[:, : subject.max_new_tokens],
         lengths=state.lengths,
@@ -217,14 +217,14 @@ def check_hot_start(
     first: Result,
     report: Report,
 ) -> None:
-    name = type(drafter.inner).__name__
+    name = type(drafter.drafter).__name__
     asked = subject.request()
     del asked["params"]
     capacity = prepare(**asked).capacity
     for batch, room in ((subject.batch, capacity), (subject.batch + 1, capacity + 16)):
-        cold = drafter.inner.init(batch, room, None)
+        cold = drafter.drafter.init(batch, room, None)
         try:
-            hot = drafter.inner.init(
+            hot = drafter.drafter.init(
                 batch, room, jax.tree.map(jax.numpy.copy, first.drafter_state.inner)
             )
         except InputError as error:

@@ -55,7 +55,7 @@ def check_own_verifier(
 
 
 def _first_distribution(subject: Subject) -> Float[np.ndarray, "B V"]:
-    """The distribution of the first token of each row."""
+    """Returns the distribution of the first token of each row."""
     asked = subject.request()
     positions, causal = sequence(*asked["prompt"].shape)
     tokens = jnp.asarray(asked["prompt"], jnp.int32)

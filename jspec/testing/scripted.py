@@ -8,6 +8,7 @@ from jaxtyping import Array, Int
 from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec.protocols import Drafter
 from jspec.round.request import check_vocabulary
 from jspec.tree import Template
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
@@ -32,7 +33,7 @@ class ScriptedState:
 
 
 @dataclass(frozen=True)
-class Scripted:
+class Scripted(Drafter):
     """Drafts a template right along its first deepest path up to the scripted length, else wrong.
 
     Args:
@@ -40,7 +41,7 @@ class Scripted:
         template: shape of the tree.
 
     Raises:
-        InputError: if these are none.
+        InputError: if these are not valid.
 
     Example:
         >>> import jax.numpy as jnp, jspec

@@ -1,4 +1,6 @@
-"""The batch that drafters are checked on: ragged rows, greedy beside sampled, one program."""
+"""The batch that drafters are checked on: ragged rows, greedy alongside sampled, one
+program.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +44,7 @@ class Subject:
         return len(self.lengths)
 
     def request(self, **changes: Any) -> dict[str, Any]:
-        """The arguments of `decode`, all arrays of one shape: one program for all requests.
+        """Returns the arguments of `decode`, all arrays of one shape: one program for all requests.
 
         `order` picks rows, which keep their ids; `spoiled` is `Poisoned.start`.
         """
@@ -77,7 +79,7 @@ class Subject:
 def ragged(
     prompts: Sequence[Sequence[int]] | None, model: CausalLM
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The (prompt, lengths) of texts, padded on the right. InputError for less than two."""
+    """Returns the (prompt, lengths) of texts, padded on the right. InputError for less than two."""
     if prompts is None:
         rng = np.random.default_rng(0)
         # Each repeats itself, so that what looks drafts up in the text finds some.

@@ -9,7 +9,7 @@ from jspec.types import Output, PyTree
 
 
 def forward(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Output:
-    """A causal forward over whole sequences."""
+    """Returns a causal forward pass over whole sequences."""
     return model.apply(params, tokens, *sequence(*tokens.shape), None)
 
 

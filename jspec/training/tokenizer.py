@@ -69,7 +69,7 @@ def mixture(
 
 
 def load(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder.
+    """Returns the tokenizer of a folder.
 
     Raises:
         InputError: if there is none, or it has no end token.

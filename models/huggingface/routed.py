@@ -64,7 +64,7 @@ def each_or_common(settings: Settings, experts: Experts) -> list[Experts | None]
 def weights(
     config: LlamaConfig, place: str, gate: str, up: str, down: str, together: str = "shared_expert"
 ) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of.
+    """Yields every parameter and the tensors that it is made of.
 
     Args:
         config: its shape.

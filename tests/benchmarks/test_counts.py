@@ -1,4 +1,6 @@
-"""Token Recycling's table: replayed rounds are decoded ones, and questions go from task to task."""
+"""Token Recycling's table: replayed rounds are decoded ones, and questions go from task to
+task.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the papers' benches compute besides decoding: trees, blocks, rules."""
+"""Computations of the papers' benches besides decoding: trees, blocks, rules."""
 
 import jax
 import numpy as np

@@ -55,7 +55,7 @@ def test_a_picture_needs_no_background():
 
 
 def anchors(page):
-    """What the headings of a page are linked by."""
+    """Returns what the headings of a page are linked by."""
     titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -66,8 +66,8 @@ def test_a_page_is_short_and_its_links_lead_somewhere(page):
     assert len(text.splitlines()) <= (100 if page == INDEX else 400)
     for link, anchor in re.findall(r"\]\(([^)#\s:]*)(?:#([^)]*))?\)", text):
         file = page.parent / link if link else page
-        assert file.exists(), f"{link} is no file"
-        assert not anchor or anchor in anchors(file), f"{link}#{anchor} is no heading"
+        assert file.exists(), f"{link} is not a file"
+        assert not anchor or anchor in anchors(file), f"{link}#{anchor} is not a heading"
 
 
 def test_every_picture_is_on_a_page():
@@ -118,7 +118,7 @@ def test_the_error_of_a_ratio_is_that_of_texts():
     assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.05)
 
 
-def test_differences_are_paired_and_repeats_are_no_texts():
+def test_differences_are_paired_and_repeats_do_not_count_as_texts():
     random = np.random.default_rng(1)
     hard, ones = random.uniform(1, 5, 20), np.ones(20)
     ours, theirs = statistics.ratio(hard + 0.3, ones), statistics.ratio(hard, ones)

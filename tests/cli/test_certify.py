@@ -89,7 +89,7 @@ def test_bit_by_bit(certify, prompts, folder):
 
 
 @pytest.mark.slow
-def test_what_a_rule_of_its_own_draws_is_tested(certify, prompts, draft):
+def test_draws_of_a_custom_rule_are_tested(certify, prompts, draft):
     given = '{"method": "speculative_decoding", "scheme": "recursive", "num_speculative_tokens": 2}'
     ran = certify(
         *("--prompts", prompts, "--draft-model", draft, "--speculative-config", given),

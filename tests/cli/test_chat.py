@@ -154,7 +154,7 @@ def test_the_first_answer_is_compiled_while_its_question_is_written(session, cap
     assert decoding._prefill._cache_size() > made[0], "the first comparison could not fail"
 
 
-def test_what_is_wrong_ahead_is_said_to_the_first_answer(session, monkeypatch):
+def test_errors_of_early_compilation_are_raised_at_the_first_answer(session, monkeypatch):
     def broken(**arguments):
         time.sleep(0.1)  # the answer comes first, and waits
         raise jspec.InputError("no room")

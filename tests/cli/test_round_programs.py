@@ -1,4 +1,6 @@
-"""The first rounds of a conversation run before the whole program is compiled, with its tokens."""
+"""The first rounds of a conversation run before the whole program is compiled, with its
+tokens.
+"""
 
 import threading
 from concurrent.futures import wait
@@ -114,7 +116,7 @@ def test_rounds_are_timed_while_no_answer_is_written(session, monkeypatch, capsy
     np.testing.assert_allclose(curve.at([1, 4]), [1.0, 1.1], rtol=1e-6)
 
 
-def test_what_goes_wrong_with_the_whole_program_is_said_once(session, widths, monkeypatch, capsys):
+def test_failures_of_the_whole_program_are_reported_once(session, widths, monkeypatch, capsys):
     def broken():
         raise RuntimeError("out of memory")
 

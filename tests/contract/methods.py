@@ -231,8 +231,8 @@ _MAKERS = {
 DRAFTERS = Made(_MAKERS)
 
 QUICK = ("token_recycling_small", "prompt_lookup")
-"""Drafters with a memory of the batch, and of a row's text. The slow tests have all others; draft
-models, heads and chosen widths have runs of their own in `tests/drafters`."""
+"""Drafters with a memory of the batch, and of a row's text. The slow tests have all others;
+draft models, heads and chosen widths have runs of their own in `tests/drafters`."""
 
 IN_MERGE = ("token_recycling", "suffix", "pard")
 """Drafters that are also run inside `jspec.merge`, a program of its own, by the slow tests;
@@ -257,14 +257,16 @@ OF_A_RULE_OF_THEIR_OWN = (
     "pard_published",
     "eagle_recursive",
 )
-"""Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
+"""Drafters whose draws are not decided about by the coupled rule: their tokens are not
+plain's.
+"""
 
 OF_NO_DRAFT = ("jump_forward",)
-"""Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is taken,
-and tests/test_grammar.py has what a grammar forces."""
+"""Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is
+taken, and tests/test_grammar.py has what a grammar forces."""
 
 BY_ROW = ("scripted", "suffix_of_rollouts")
 """Drafters whose params have a row for each of the contract's."""
 
 ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
-"""Drafters that are also run on a target whose logits are no table."""
+"""Drafters that are also run on a target whose logits are not a table."""

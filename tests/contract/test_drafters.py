@@ -1,6 +1,6 @@
 """What every drafter owes: its draft changes the number of rounds and nothing else.
 
-The promises stand in `jspec.testing.check_drafter`, which is for other people's drafters too.
+The promises are in `jspec.testing.check_drafter`, which is for other people's drafters too.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Prompts in pieces, texts that go on and rows that are copied: tokens are those of one call."""
+"""Chunked prompts, continued texts and copied rows give the tokens of one call."""
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch):
+def test_memories_after_chunks_equal_memories_after_one_piece(monkeypatch):
     model = tiny.model()
     target = model, tiny.params(model)
     for name in ("speculative_decoding", "eagle"):
@@ -198,8 +198,10 @@ def test_a_turn_behind_a_stop_string_goes_on_where_the_text_ends(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["speculative_decoding", "eagle", "block", "lyanna"])
-def test_what_a_drafter_remembers_ends_where_the_text_does(name):
-    """Of the cut tokens no key is left beside those of one reading, behind three more tokens."""
+def test_a_drafters_memory_ends_with_the_text(name):
+    """No key of the cut tokens is left: the keys are those of one reading, after three more
+    tokens.
+    """
     state, more = stopped(name), np.tile([3, 1, 4], (4, 1))
     texts, total = gone_on(state, [3, 3, 3, 3], more)
     state = jspec.fork(state, [3, 3, 3, 3], drafter=of(name)["drafter"], key=5)
@@ -287,7 +289,7 @@ def test_a_state_that_does_not_fit_is_one_sentence():
     refusals.check(cases, lambda change: earlier(**change()))
 
 
-def test_a_copy_of_no_row_is_refused():
+def test_a_copy_of_an_absent_row_is_refused():
     cases = [
         (([4], {}), r"rows\[0\] is 4, outside 0 .. 3: the rows of the state"),
         (([[1]], {}), r"rows has shape \(1, 1\)"),

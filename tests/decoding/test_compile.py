@@ -1,4 +1,4 @@
-"""What is compiled: how often, and what it holds in memory."""
+"""Compilation: how often, and its memory."""
 
 import re
 
@@ -40,7 +40,7 @@ def test_ten_calls_of_a_bucket_trace_once():
     assert len(model.traces) == 2, model.traces
 
 
-def test_a_key_that_a_greedy_call_does_not_read_is_no_other_program():
+def test_an_unread_key_of_a_greedy_call_compiles_nothing():
     model = tiny.Counted(jspec.testing.PrefixLM(), [])
     for key in (None, 0, jax.random.key(1)):
         for _ in range(2):
@@ -125,7 +125,7 @@ def test_there_is_no_second_cache(kind):
 
 @pytest.mark.slow
 def test_an_adjacency_matrix_is_held_once():
-    """It is read before it is written; one that is read afterwards is copied whole by XLA."""
+    """Reads before it writes; an array that is read afterwards is copied whole by XLA."""
     loaded = jspec.models.load("jspec-800k")
     size = loaded.model.vocab_size
     drafter = jspec.adaptive(jspec.DynamicTokenRecycling(size, 4, 2), (0, 2))

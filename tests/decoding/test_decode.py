@@ -14,14 +14,14 @@ from jspec.types import Sampling, Status
 
 LIMIT = 24
 CALL = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT)
-"""What most tests ask for, so that they share what is compiled."""
+"""Arguments of most tests, so that they share compiled programs."""
 SMALL = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
 _PREFIX = PrefixLM(vocab_size=tiny.VOCAB, context=256)
 CHEAP = _PREFIX, _PREFIX.init()
 """A model that compiles in half the time, for what every model is asked."""
 
 
-def test_greedy_is_a_loop_of_whole_forwards_without_a_cache(target, next_logits):
+def test_greedy_equals_a_loop_without_a_cache(target, next_logits):
     result = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
     for row, length in enumerate(tiny.LENGTHS):
         want = oracle.greedy(next_logits, tiny.PROMPTS[row, :length].tolist(), LIMIT)
@@ -97,8 +97,8 @@ def test_padding_behind_a_prompt_is_never_read(target):
 
 @pytest.mark.slow
 def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logits):
-    """`deterministic_proposal` through the whole of decode: the joint distribution of the first two
-    tokens.
+    """`deterministic_proposal` through the whole of decode: the joint distribution of the first
+    two tokens.
 
     6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
     program in 10,000 (chi-square by the Wilson-Hilferty approximation).
@@ -281,8 +281,8 @@ def test_the_context_ends_a_row_with_capacity():
 
 
 class Holed(Strict):
-    """A model one of whose logits is no number; the vocabulary is one at which XLA's maximum on a
-    CPU loses a NaN.
+    """A model one of whose logits is no number; the vocabulary is one at which XLA's maximum on
+    a CPU loses a NaN.
     """
 
     vocab_size = 4096
@@ -303,8 +303,8 @@ def test_one_nan_among_many_logits_ends_the_row():
 
 
 @pytest.mark.parametrize("rule", [None, jspec.rules.deterministic_proposal])
-def test_ids_that_the_target_has_not_are_no_drafts(rule):
-    """Not even where a rule that reads p[id] would be given that of the last token."""
+def test_ids_outside_the_vocabulary_are_not_drafts(rule):
+    """Not even where a rule that reads p[id] would be given the last token's."""
     ask = dict(max_new_tokens=LIMIT, sampling=Sampling(temperature=2.0), key=3)
     drafter = Outside() if rule is None else jspec.with_verifier(Outside(), rule)
     model = Strict(CHEAP[0])
@@ -364,7 +364,7 @@ class WithoutContext:
 
 
 class OfVersion01(jspec.PromptLookup):
-    """Its update takes what that of a drafter of jspec 0.1 took."""
+    """Its update takes the arguments of jspec 0.1."""
 
     def update(self, params, state, feedback):
         return state
@@ -383,7 +383,7 @@ def test_bad_input_is_one_sentence_before_anything_is_compiled(target):
 
 
 class Weighty:
-    """What a loader returns, of which the weights are a part."""
+    """The result of a loader, which contains the weights."""
 
     params = ()
 

@@ -79,7 +79,7 @@ def reads_logprobs(number):
 
 
 def requests(count, seed=0):
-    """What clients ask for: all kinds of settings beside each other."""
+    """Returns requests with all kinds of settings side by side."""
     rng = np.random.default_rng(seed)
     asked = []
     for number in range(count):
@@ -208,7 +208,7 @@ def test_a_row_that_left_waits_for_no_stop_string(lookup):
     assert output.status.tolist() == [Status.FREE, Status.RUNNING, Status.FREE]
 
 
-def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends(lookup):
+def test_tokens_held_for_a_stop_string_come_with_its_last_step(lookup):
     """However much it is: tokens without a text go on waiting with those before them."""
     stop = jspec.stop_strings("ab", [b"a", b"b", b"c"] + [None] * 20)
     for key in range(3, 9):
@@ -247,7 +247,7 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup
         assert state.out[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
 
 
-def test_what_a_drafter_knows_of_a_row_goes_with_it(lookup):
+def test_a_rows_draft_memory_ends_with_it(lookup):
     """The rounds are those of the text alone: looked up in it, and in no other row's."""
     prompt = np.resize([3, 1, 4], 11)
     other = lookup.prefill(PARAMS, np.resize([9, 8], 9), limits=20)
@@ -311,7 +311,7 @@ def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
 
 @pytest.mark.slow
 def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
-    """What `take` copies is gone on from, also by several requests, and stays as it was."""
+    """Checks that several requests continue from a copy of `take`, which stays unchanged."""
     engine, weights = engine
     read_by = partial(engine.prefill, PARAMS, drafter_params=weights)
     begun = read_by([5, 3, 9, 1], limits=0)
@@ -374,7 +374,7 @@ def test_memory_is_known_before_it_is_taken(engine):
 
 WRONG = [
     (lambda e, s: e.insert(s, 3, e.prefill(PARAMS, [1])), "slot is 3; pass an integer"),
-    (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is no state of one row"),
+    (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is not a state of one row"),
     (
         lambda e, s: e.insert(s, 0, jspec.prefill(MODEL, PARAMS, [[1]], max_new_tokens=9)),
         "the arrival holds other things than the engine's rows",
@@ -414,7 +414,7 @@ WRONG = [
 ]
 
 
-def test_what_does_not_fit_is_one_sentence(plain):
+def test_misfits_are_refused_in_one_sentence(plain):
     refusals.check(WRONG, lambda call: call(plain, plain.init(PARAMS)))
 
 
@@ -429,7 +429,7 @@ def test_processors_of_a_request_are_the_engines():
         engine.prefill(PARAMS, [1], processors=[processors.min_tokens(2)])
 
 
-def test_what_is_too_large_for_its_room_is_refused(engine):
+def test_requests_beyond_the_reserved_room_are_refused(engine):
     engine, weights = engine
     many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
     with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):

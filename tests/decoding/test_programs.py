@@ -1,4 +1,4 @@
-"""What is warmed up covers what is run, and what it does not cover is said."""
+"""Warming up covers what is run, and reports what it does not cover."""
 
 import logging
 import threading
@@ -38,7 +38,7 @@ def test_every_call_that_was_warmed_up_runs(reached):
     assert sum(len(tokens) for chunk in chunks for tokens in chunk.tokens) > 2
 
 
-def test_what_was_not_is_an_error_that_names_function_and_shapes(caplog):
+def test_programs_not_warmed_up_are_an_error_that_names_them(caplog):
     with caplog.at_level(logging.INFO), jspec.no_recompile():
         with pytest.raises(
             jspec.RecompileError,
@@ -69,7 +69,7 @@ def test_another_thread_may_compile():
     assert found[0][8] == 1
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     for changes, said in (
         (dict(prompt_tokens=0), "prompt_tokens is 0"),
         (dict(prompt_tokens=201), r"prompt_tokens is 201; pass an integer in 1 \.\. 200"),

@@ -1,4 +1,4 @@
-"""What moves between host and device is asked for, and arrays on a device compile no more."""
+"""Transfers between host and device are explicit, and device arrays compile nothing."""
 
 import jax
 import jax.numpy as jnp

@@ -58,7 +58,7 @@ def test_other_numbers_of_nodes_share_a_memory(tmp_path):
     jspec.memory_file.load(tmp_path / "m", jspec.Suffix(num_speculative_tokens=9, capacity=64))
 
 
-def test_what_does_not_fit_is_one_sentence(tmp_path):
+def test_misfits_are_refused_in_one_sentence(tmp_path):
     (matrix, _), (past, _) = DRAFTERS["matrix"], DRAFTERS["past"]
     file, state = tmp_path / "m", run("matrix").drafter_state
     jspec.memory_file.save(file, matrix, state, "smollm")
@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
         r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (
             lambda: jspec.memory_file.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
         ),
-        "the memory is no Suffix's": lambda: jspec.memory_file.save(
+        "the memory is not a Suffix's": lambda: jspec.memory_file.save(
             file, past, jspec.DynamicTokenRecycling(SIZE, 4).init(1, 8, None)
         ),
         "cannot be read as a drafter's memory": lambda: jspec.memory_file.load(
@@ -123,7 +123,7 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
     drafter.init(3, 32, merged)  # a start for any number of rows
 
 
-def test_what_cannot_be_merged_is_refused():
+def test_unmergeable_memories_are_refused():
     cases = [
         ((jspec.PromptLookup(), [jnp.zeros(3)]), "PromptLookup, whose memories cannot be merged"),
         (
@@ -133,6 +133,6 @@ def test_what_cannot_be_merged_is_refused():
             ),
             r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]",
         ),
-        ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "no memories of Suffix"),
+        ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "not memories of Suffix"),
     ]
     refusals.check(cases, lambda given: jspec.memory_file.merge(*given))

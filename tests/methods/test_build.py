@@ -397,7 +397,7 @@ def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, 
 
 
 def test_auto_takes_what_is_given(target, draft, bundled):
-    """A draft model and a head draft beside the others; without them nothing changes.
+    """A draft model and a head draft along with the others; without them nothing changes.
 
     The table of n-grams is that of the weights; there is none for others, or for other methods.
     """

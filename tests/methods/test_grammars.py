@@ -1,4 +1,4 @@
-"""What a grammar forces, beside any method."""
+"""Tokens forced by a grammar, with any method."""
 
 import jax
 import numpy as np

@@ -1,4 +1,6 @@
-"""Weights in blocks of 32, as GGUF files have them: kept byte for byte, and multiplied exactly."""
+"""Weights in blocks of 32, as GGUF files have them: kept byte for byte, and multiplied
+exactly.
+"""
 
 import gguf
 import jax

@@ -107,7 +107,7 @@ def test_rows_that_come_and_go_are_as_alone(given):
 @pytest.mark.slow
 @families("gpt_oss", "qwen3_5", "gemma4_unified", "qwen3_5_moe")
 def test_scanned_layers_give_the_same(given, fixtures, causal, request):
-    """What they hold stands side by side in one array; a wrong part of it would show."""
+    """Checks scanned layers, which share one array: a wrong part of it would show."""
     found, _ = given
     name = request.node.callspec.params["given"]
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)

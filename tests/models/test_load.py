@@ -1,4 +1,4 @@
-"""What a checkpoint gives, and the one sentence that each broken one gets."""
+"""Loading checkpoints, and the one sentence about each broken one."""
 
 import json
 import shutil
@@ -167,7 +167,7 @@ def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path)
         jspec.models.load(folder, with_tokenizer=False)
 
 
-def test_tied_weights_stand_under_either_name(fixtures, tmp_path):
+def test_tied_weights_are_found_under_either_name(fixtures, tmp_path):
     folder = shutil.copytree(fixtures / "llama_biases_grouped_tied", tmp_path / "tied")
     whole = jspec.models.load(folder, with_tokenizer=False)
 
@@ -305,7 +305,7 @@ BROKEN = {
     ),
     "damaged tokenizer": (
         lambda f: (f / "tokenizer.json").write_text("{}"),
-        "tokenizer.json is no tokenizer",
+        "tokenizer.json is not a tokenizer",
     ),
     "end token": (
         lambda f: edit(f, "generation_config.json", eos_token_id=["</s>"]),
@@ -336,11 +336,11 @@ def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
         with pytest.raises(ValueError, match="is unknown; use one of float32, bfloat16"):
             jspec.models.load(folder, dtype=dtype)
     for name in ("/no/such/folder", "./here", "a/b/c", "~/nowhere/model"):
-        with pytest.raises(ValueError, match="is no folder; name an existing one, or a hub id"):
+        with pytest.raises(ValueError, match="is not a folder; name an existing one, or a hub id"):
             jspec.models.load(name)
 
 
-def test_a_file_is_no_folder(folder):
+def test_a_file_is_not_a_folder(folder):
     with pytest.raises(ValueError, match="is a file; name the folder"):
         jspec.models.load(folder / WEIGHTS)
 
@@ -366,7 +366,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
         jspec.models.load("org/model")
 
 
-def test_what_an_index_names_by_another_name_is_downloaded_too(monkeypatch, folder):
+def test_files_of_an_index_with_other_names_are_downloaded_too(monkeypatch, folder):
     import huggingface_hub
 
     shard(folder)

@@ -1,4 +1,5 @@
-"""Token Recycling (Luo et al. 2024, arXiv 2408.08696), with the authors' published tree and rules.
+"""Token Recycling (Luo et al. 2024, arXiv 2408.08696), with the authors' published tree and
+rules.
 
 Where paper and published code differ the code is followed, because its figures are the paper's: 80
 drafted nodes besides the root, where the appendix counts the root among the 80.
@@ -94,8 +95,8 @@ def token_recycling(
     """A whole greedy decode: `(tokens, steps, matrix, histogram)`.
 
     The last prompt token is the first root; from then on the bonus token is. One step is one
-    forward over the tree: the tree's logits verify the draft, and those of all its nodes, accepted
-    or not, update the matrix.
+    forward pass over the tree: the tree's logits verify the draft, and the logits of all its nodes,
+    accepted or not, update the matrix.
 
     Args:
       next_logits, prompt, limit, eos: as in `greedy`. Called once per node, equal paths included;

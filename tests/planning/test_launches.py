@@ -1,4 +1,4 @@
-"""What a round launches, from XLA's own text of a program."""
+"""Launches of a round, from XLA's own text of a program."""
 
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -164,7 +164,7 @@ class Counting:
     turns = (1, lambda memory: memory > 3), (2, lambda memory: memory <= 3)
 
 
-def test_what_is_looked_for_has_its_name_in_the_program():
+def test_searched_names_are_in_the_program():
     def run(index, x):
         carry = turns.repeated(
             lambda carry: carry[1] < 9,

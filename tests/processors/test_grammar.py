@@ -187,7 +187,7 @@ def test_classes_have_the_columns_of_their_tokens():
     assert made.table.shape[1] < len(set(tokens))
 
 
-def test_what_is_none_is_refused():
+def test_invalid_values_are_refused():
     refusals.check([
         (lambda: choices([], TOKENS), r"the choices are \[\]; pass a list of at least one"),
         (lambda: choices("ab", TOKENS), "the choices are 'ab'; pass a list"),
@@ -195,7 +195,7 @@ def test_what_is_none_is_refused():
         (lambda: choices(["xyz"], TOKENS), "can be written with no tokens of this vocabulary"),
         (lambda: choices(["abab" * 9], TOKENS, max_states=5), "has more than 5 states"),
         (lambda: choices(["ab"], TOKENS, max_megabytes=0), "4 classes of tokens, 0 MB, and at m"),
-        (lambda: json_schema("{", TOKENS), "is no JSON"),
+        (lambda: json_schema("{", TOKENS), "is not JSON"),
         (lambda: json_schema("[]", TOKENS), "pass an object"),
         (lambda: regex(3, TOKENS), "the regular expression is 3; pass text"),
         (
@@ -253,7 +253,7 @@ SCHEMA = {
 
 @needs_outlines
 @pytest.mark.slow
-def test_what_a_schema_allows_parses_and_fits():
+def test_texts_of_a_schema_parse_and_fit():
     size = len(ASCII)
     model = tables.Table(size)
     weights = np.random.default_rng(0).normal(size=(1, size, size)).astype(np.float32)
@@ -273,12 +273,12 @@ def test_what_a_schema_allows_parses_and_fits():
 
 
 @needs_outlines
-def test_what_cannot_be_read_or_explodes_is_refused():
+def test_unreadable_or_exploding_grammars_are_refused():
     refusals.check([
         (lambda: regex("a(", TOKENS), "'a\\(' has a parenthesis without its other one"),
         (lambda: regex("a)|(b", TOKENS), "a parenthesis without its other one"),
         (lambda: json_schema("[" * 100_000, TOKENS), "is nested too deep; make it flatter"),
-        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is no JSON"),
+        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is not JSON"),
         (lambda: regex("[a-d]{900}", TOKENS, max_states=99), "and at most 99 are allowed"),
         (lambda: json_schema({"type": "nonsense"}, TOKENS), "has no automaton"),
         (

@@ -119,7 +119,7 @@ def nodes():
 
 
 def differences(history, logits, prompts, pasts, settings):
-    """Nodes whose logits are not those of the definition."""
+    """Nodes whose logits differ from the definition."""
     found = jnp.asarray(logits)
     for processor in made(settings):
         one = processor.init(ROWS, SIZE, None)
@@ -291,7 +291,7 @@ def repeat_last(logits, history, strength):
     return jnp.where(same, logits + strength[:, None, None], logits)
 
 
-def test_what_is_none_is_refused():
+def test_invalid_values_are_refused():
     cases = [
         ([lambda logits: logits], "pass what jspec.processors, jspec.grammar"),
         (
@@ -332,7 +332,7 @@ def test_other_values_compile_nothing():
     assert len(model.traces) == 1
 
 
-def test_what_is_no_list_is_refused_at_once():
+def test_a_list_of_another_type_is_refused_at_once():
     refusals.check([
         (lambda: processors.banned_tokens(5), "banned_tokens is 5; pass a list of token ids"),
         (lambda: processors.banned_tokens([1], capacity=None), "capacity is None; pass an integer"),
@@ -342,7 +342,7 @@ def test_what_is_no_list_is_refused_at_once():
     ])  # fmt: skip
 
 
-def test_what_can_be_gone_through_once_bans_in_every_call():
+def test_an_iterator_bans_in_every_call():
     listed = [processors.banned_tokens(iter(range(1, 22)))]
     for _ in range(2):
         result = jspec.decode(MODEL, WEIGHTS, [[1, 2]], max_new_tokens=3, processors=listed)

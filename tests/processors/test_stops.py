@@ -1,4 +1,4 @@
-"""Stop strings and stop tokens: where a row ends, and what is left of it."""
+"""Stop strings and stop tokens: the end of a row, and its remaining text."""
 
 import jax
 import numpy as np
@@ -135,7 +135,7 @@ def test_stop_tokens_end_a_row():
         assert found.tokens[row, :first].tolist() == whole.tokens[row, :first].tolist()
 
 
-def test_what_is_none_is_refused():
+def test_invalid_values_are_refused():
     refusals.check([
         (lambda: stop_strings("", TOKENS), "a stop string is ''; pass text of 1"),
         (lambda: stop_strings([], TOKENS), "there are no stop strings"),

@@ -111,7 +111,7 @@ def test_the_openai_client_is_answered(server, client):
 
 
 def test_requests_are_answered_with_the_adapter_that_they_name(tmp_path):
-    """Beside requests to the base, in one batch, and nothing is compiled for either."""
+    """Alongside requests to the base, in one batch, and nothing is compiled for either."""
     rng, named = np.random.default_rng(0), "base_model.model.model.layers.1.mlp.down_proj.lora_"
     shapes = {"A": (4, 256), "B": (128, 4)}
     save_file(
@@ -233,7 +233,7 @@ HANGS = (
 """A template that is at work for hours."""
 
 
-def test_what_a_drafter_has_learnt_is_there_at_the_next_start(tmp_path):
+def test_a_drafters_memory_survives_a_restart(tmp_path):
     """The same words in fewer rounds, and a place that cannot be written is said at once.
 
     What was learnt is written at the end, which comes whatever runs in threads.
@@ -300,5 +300,5 @@ def test_the_comparison_sees_a_wrong_answer():
 
 
 def test_hostile_clients_stop_nobody():
-    """It fails where an answer of a friend's is lost, or the server's log shows an error."""
+    """Fails if an answer of a friend's is lost, or the server's log shows an error."""
     hostile.main("jspec-800k", clients=4, seconds=8, seed=0)

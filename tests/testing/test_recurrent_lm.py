@@ -117,6 +117,6 @@ def test_rows_are_forked_go_on_and_come_and_go():
         rows = engine.free(rows, place)
 
 
-def test_what_needs_a_cut_is_refused():
+def test_uses_that_need_a_cut_are_refused():
     with pytest.raises(jspec.InputError, match=r"does not take|no method until"):
         jspec.CoupledTree(MODEL)

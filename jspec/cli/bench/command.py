@@ -83,7 +83,7 @@ def bench(
     ] = Path("jspec-bench"),
     peers: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Measure methods on your model and prompts, beside plain decoding, and say which to use.
+    """Measure methods on your model and prompts, alongside plain decoding, and say which to use.
 
     What a drafter learns is kept from prompt to prompt, as `jspec generate` keeps it.
     """

@@ -44,7 +44,7 @@ def run(
     Args:
         job: models, methods and settings.
         questions: to choose from.
-        ledger: where rows are kept; figure and page go beside it.
+        ledger: where rows are kept; figure and page go alongside it.
         invite: makes other engines that take part, see `benchmarks.peers`.
 
     Raises:
@@ -87,7 +87,9 @@ def run(
 def _fitting(
     job: BenchOptions, target: models.Loaded, wording: chat.Wording, questions: Sequence[Question]
 ) -> tuple[list[Question], int]:
-    """The chosen questions among those that fit the context, and the most tokens of a prompt."""
+    """Returns the chosen questions among those that fit the context, and the most tokens of a
+    prompt.
+    """
     lengths: dict[int, int] = {}
     context, most = target.model.context, job.settings.run.max_new_tokens
     for place, question in enumerate(questions):
@@ -118,7 +120,7 @@ def _fitting(
 def _methods(
     job: BenchOptions, target: models.Loaded, draft: models.Loaded | None
 ) -> dict[str, ReportedContender]:
-    """Plain decoding, and every method that was chosen."""
+    """Returns plain decoding, and every method that was chosen."""
     run, cold = job.settings.run, job.settings.cold
     plain = describe("autoregressive")
     built = plain.build(target)
@@ -145,7 +147,9 @@ def _about(
     wording: chat.Wording,
     asked: Sequence[Question],
 ) -> dict[str, Any]:
-    """All that a row depends on besides its method: rows of other settings are left alone."""
+    """Returns all that a row depends on besides its method: rows of other settings are left
+    alone.
+    """
     said = json.dumps([[question.category, *question.turns] for question in asked])
     model: Any = target.model
     kernels = f", {native.described()}" if jax.default_backend() == "cpu" else ""
@@ -168,7 +172,7 @@ def _about(
 
 
 def _settings(job: BenchOptions) -> dict[str, Any]:
-    """The settings; a file of memory is its content."""
+    """Returns the settings; a file of memory is its content."""
     settings, file = asdict(job.settings), job.settings.run.memory
     if file is not None:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
@@ -177,7 +181,7 @@ def _settings(job: BenchOptions) -> dict[str, Any]:
 
 
 def _rows(ledger: Ledger, name: str) -> list[Row]:
-    """The rows of a run, the last of each prompt that was measured again."""
+    """Returns the rows of a run, the last of each prompt that was measured again."""
     found = {
         (row["method"], row["prompt"], row["turn"]): row
         for row in ledger.find(run=name)
@@ -207,7 +211,7 @@ def _tell(
     file = folder / "report.html"
     drawn = figure.draw(figures)
     file.write_text(page.render(figures, absent, facts, drawn), "utf-8")
-    # Alone it stands on a white page.
+    # Alone it is on a white page.
     (folder / "figure.svg").write_text(drawn.replace("currentColor", "black"), "utf-8")
     for note in verdict.notes(figures):
         screen.print(note, markup=False, soft_wrap=True)
@@ -216,7 +220,7 @@ def _tell(
 
 
 def _facts(about: dict[str, Any]) -> dict[str, str]:
-    """What was measured, in words."""
+    """Returns what was measured, in words."""
     settings = about["settings"]
     run = settings["run"]
     kind = "greedy" if run["temperature"] == 0 else f"temperature {run['temperature']:g}"

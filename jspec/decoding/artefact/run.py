@@ -233,7 +233,7 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"prompts is {text!r:.60}, which is no JSON ({error}); give lists of token ids, such "
+            f"prompts is {text!r:.60}, which is not JSON ({error}); give lists of token ids, such "
             'as "[[5, 3, 9], [8, 1]]"'
         ) from None
 

@@ -19,7 +19,8 @@ from jspec.decoding import decode
 from jspec.decoding.artefact import run
 from jspec.decoding.programs import row_counts
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.types import PyTree, Sampling
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -35,6 +36,8 @@ def export(
     rows: int | Sequence[int] = 1,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     eos: int | Sequence[int] | None = None,
     platforms: Sequence[str] = PLATFORMS,
 ) -> Path:
@@ -56,6 +59,8 @@ def export(
             that holds the prompts runs.
         drafter: proposes the trees.
         drafter_params: its weights.
+        policy: as in `jspec.decode`.
+        policy_params: as in `jspec.decode`.
         eos: token or tokens that end a row.
         platforms: that it shall run on, of "cpu", "cuda" and "tpu".
 
@@ -85,17 +90,19 @@ def export(
     batches = row_counts(rows)
     check_integer("prompt_tokens", prompt_tokens, 1, model.context)
     check_integer("max_new_tokens", max_new_tokens, 1, model.context)
-    leaves, structure = jax.tree.flatten((params, drafter_params))
+    leaves, structure = jax.tree.flatten((params, drafter_params, policy_params))
     # What a head shares with its target is written once.
     held = {id(leaf): leaf for leaf in leaves}
     places = {key: number for number, key in enumerate(held)}
     order = [places[id(leaf)] for leaf in leaves]
 
     def generate(weights, prompt, lengths, limits, seed, temperature, top_k, top_p, min_p):
-        params, drafter_params = jax.tree.unflatten(structure, [weights[at] for at in order])
+        parts = jax.tree.unflatten(structure, [weights[at] for at in order])
+        params, drafter_params, policy_params = parts
         result = decode(
             model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
-            max_new_tokens=max_new_tokens, limits=limits, eos=eos, key=jax.random.key(seed),
+            policy=policy, policy_params=policy_params, max_new_tokens=max_new_tokens,
+            limits=limits, eos=eos, key=jax.random.key(seed),
             sampling=Sampling(temperature, top_k, top_p, min_p),
         )  # fmt: skip
         return result.tokens, result.lengths

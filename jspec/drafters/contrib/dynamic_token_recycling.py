@@ -18,9 +18,8 @@ from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer, Number
-from jspec._xla.manual_axes import vary
+from jspec._xla.manual_axes import cond, vary
 from jspec.arrays.top_k import largest, top_k
-from jspec.drafters.backoff import learn_unless
 from jspec.drafters.contrib import deciding_noise
 from jspec.drafters.contrib.candidates import (
     NUM_KINDS,
@@ -221,7 +220,10 @@ class DynamicTokenRecycling(MatrixDrafter):
                 found.tokens == emitted[:, : path.shape[1], None],
             )
 
-        acceptance = learn_unless(feedback.skip_expensive_updates, learnt, state.acceptance)
+        skip, acceptance = feedback.skip_expensive_updates, state.acceptance
+        acceptance = (
+            learnt() if skip is None else cond(~skip, learnt, lambda: acceptance, acceptance)
+        )
         # The new root is the last of what was emitted; above it stands the one before, or the root.
         text = jnp.concatenate([tokens[:, :1], emitted], axis=1)
         above = _of_nodes(text, jnp.maximum(feedback.counts - 1, 0)[:, None])[:, 0]

@@ -22,7 +22,7 @@ from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput
 from jspec.memory import KVCache, TreeKV
-from jspec.protocols import Verifier
+from jspec.protocols import Drafter, Verifier
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Sampling, Tree
 from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import COUPLED
@@ -163,7 +163,7 @@ class BlockScorer:
 
 
 @dataclass(frozen=True)
-class BlockDrafter:
+class BlockDrafter(Drafter):
     """Drafts a tree from a whole block of distributions that one forward of a head gives.
 
     The head reads what the target's layers made of the text, and gives a distribution for each of

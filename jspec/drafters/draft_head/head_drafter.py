@@ -1,6 +1,6 @@
 """A draft head over the target's hidden states: its cache of pairs, and its predictions."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from jspec._validate.options import check_fields
 from jspec.arrays.ragged import sequence
 from jspec.drafters.draft_head.draft_head import DraftHead
 from jspec.memory import KVCache
-from jspec.protocols import Verifier
+from jspec.protocols import Drafter, Verifier
 from jspec.types import (
     Feedback,
     Frame,
@@ -42,7 +42,7 @@ class HeadState:
 
 
 @dataclass(frozen=True)
-class HeadDrafter(ABC):
+class HeadDrafter(Drafter):
     """A drafter whose proposals come from a head that continues the target's hidden states.
 
     After each round the head reads the true pairs that the round brought, all in one forward, and

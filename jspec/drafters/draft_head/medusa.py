@@ -11,7 +11,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head.head_drafter import check_head, check_is_head, child_probability
 from jspec.drafters.growth.template_trees import check_template
-from jspec.protocols import Verifier
+from jspec.protocols import Drafter, Verifier
 from jspec.tree import Template, best_paths
 from jspec.types import (
     Feedback,
@@ -80,7 +80,7 @@ class ParallelHeads(Protocol):
 
 
 @dataclass(frozen=True)
-class Medusa:
+class Medusa(Drafter):
     """Drafts the Cartesian product of the heads' top tokens: one forward for all levels.
 
     Head i proposes the tokens of level i + 1, from the target's state at the last committed token,

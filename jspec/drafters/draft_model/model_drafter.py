@@ -1,6 +1,6 @@
 """A language model of the target's vocabulary that drafts: its arguments, and what is refused."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -9,14 +9,14 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import check_number
 from jspec._validate.options import check_fields
-from jspec.protocols import CausalLM, Verifier
+from jspec.protocols import CausalLM, Drafter, Verifier
 from jspec.types import Output, PyTree, Sampling
 from jspec.verify import schemes
 from jspec.verify.schemes import COUPLED, Scheme
 
 
 @dataclass(frozen=True)
-class ModelDrafter(ABC):
+class ModelDrafter(Drafter):
     """A drafter whose proposals come from a language model of the target's vocabulary.
 
     The model's weights are the `drafter_params` of a call. A subclass says when the model is asked.

@@ -1,6 +1,6 @@
 """RSD-S (Jeon et al. 2024, section 3.2.1): stochastic beam search as a drafter."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 import jax
@@ -50,6 +50,7 @@ class RSDS(DraftModel):
         True
     """
 
+    _: KW_ONLY
     beam: Annotated[int, COUNT] = 4
     max_depth: Annotated[int, COUNT] = 4
 

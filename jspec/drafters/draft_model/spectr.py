@@ -1,6 +1,6 @@
 """SpecTr (Sun et al. 2023): several independent chains from one draft model."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 import jax
@@ -46,6 +46,7 @@ class SpecTr(DraftModel):
         True
     """
 
+    _: KW_ONLY
     num_chains: Annotated[int, COUNT] = 4
     max_depth: Annotated[int, COUNT] = 4
 

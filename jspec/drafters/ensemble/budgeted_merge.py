@@ -22,15 +22,15 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT
 from jspec._validate.options import check_fields
-from jspec._xla.manual_axes import vary
-from jspec.drafters.backoff import if_any_drafted
-from jspec.drafters.ensemble.members import MemberDraft, MemberDrafts, Members
+from jspec._xla.manual_axes import cond, vary
+from jspec.drafters.ensemble.members import MemberDrafts, Members
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
     among_siblings,
     features,
     outcomes,
 )
+from jspec.round.own_view import MemberDraft
 from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 
 
@@ -146,12 +146,12 @@ class BudgetedMerge(Members):
         nodes = aux.nodes
 
         def learnt() -> AcceptanceModel:
-            tried, taken = outcomes(
-                nodes.tokens, nodes.parents, nodes.valid, nodes.depths, feedback
-            )
+            tried, taken = outcomes(nodes, nodes.depths, feedback)
             return state.acceptance.learn(nodes.buckets, aux.probs, tried, taken)
 
-        return BudgetedMergeState(members, if_any_drafted(nodes.valid, learnt, nothing))
+        any_drafted = nodes.valid[:, 1:].any()
+        known = cond(any_drafted, learnt, lambda: nothing, nothing)
+        return BudgetedMergeState(members, known)
 
 
 def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Array, "B N"]:

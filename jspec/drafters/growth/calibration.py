@@ -25,6 +25,7 @@ fewer. Both have estimates: buckets by rank, for drafters that have none, were n
 """
 
 from math import log
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
 from jspec.tree import along
-from jspec.types import Feedback, Tree
+from jspec.types import Feedback, PolicyFeedback, Tree
 
 NUM_BUCKETS = 64
 """The number of kinds of proposals of each drafter: depth x rank, or depth x estimate."""
@@ -228,22 +229,23 @@ def _of_siblings(
 
 
 def outcomes(
-    tokens: Int[Array, "B N"],
-    parents: Int[Array, "B N"],
-    valid: Bool[Array, "B N"],
-    depths: Int[Array, "B N"],
-    feedback: Feedback,
+    nodes: Any, depths: Int[Array, "B N"], feedback: Feedback | PolicyFeedback
 ) -> tuple[Bool[Array, "B N"], Bool[Array, "B N"]]:
     """The pair (tried, taken) of nodes that were offered, whether or not they were verified.
 
     The emitted tokens tell of every offered path how far it would have been taken. A node was tried
     if its parent was taken and the token after that is known.
+
+    Args:
+        nodes: `tokens`, `parents` and `valid` [B, N] of what was offered.
+        depths: edges between each node and the root.
+        feedback: of the round: what was emitted.
     """
     lane = jnp.maximum(depths - 1, 0)
-    known = valid & (depths <= feedback.counts[:, None])
+    known = nodes.valid & (depths <= feedback.counts[:, None])
     emitted = jnp.take_along_axis(feedback.emitted, lane, axis=1, mode="clip")
-    root = (jnp.arange(tokens.shape[1]) == 0)[None]
-    right = root | (known & (tokens == emitted))
-    taken = along(parents, right, jnp.logical_and, feedback.emitted.shape[1])
-    above = jnp.take_along_axis(taken, jnp.maximum(parents, 0), axis=1)
+    root = (jnp.arange(depths.shape[1]) == 0)[None]
+    right = root | (known & (nodes.tokens == emitted))
+    taken = along(nodes.parents, right, jnp.logical_and, feedback.emitted.shape[1])
+    above = jnp.take_along_axis(taken, jnp.maximum(nodes.parents, 0), axis=1)
     return known & above & ~root, taken

@@ -4,7 +4,7 @@ Line t of an adjacency matrix [V, k] holds k tokens that looked likely after tok
 are one that all rows of the batch share (R = 1), or one for each row (R = B).
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.options import check_fields
+from jspec.protocols import Drafter
 from jspec.round.request import check_vocabulary
 from jspec.types import Feedback, PromptChunk, PyTree
 
@@ -71,7 +72,7 @@ def write_lines(
     return jax.vmap(write)(matrix, split(tokens), split(live), split(lines))
 
 
-class MatrixDrafter(ABC):
+class MatrixDrafter(Drafter):
     """A drafter whose matrix learns from all nodes of every round, and from the prompt if asked."""
 
     vocab_size: int

@@ -146,12 +146,12 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
     """
     path, again = Path(path), "build it again with `jspec datastore build`"
     if not path.is_file():
-        raise InputError(f"{path} is no file; make a datastore with `jspec datastore build`")
+        raise InputError(f"{path} is not a file; make a datastore with `jspec datastore build`")
     length = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(_FIELDS.size + _DIGEST)
     if len(head) < _FIELDS.size + _DIGEST or not head.startswith(_MAGIC):
-        raise InputError(f"{path} is no datastore; make one with `jspec datastore build`")
+        raise InputError(f"{path} is not a datastore; make one with `jspec datastore build`")
     _, version, width, vocab_size, size, tokenizer = _FIELDS.unpack_from(head)
     if version != VERSION:
         raise InputError(f"{path} has format {version} and this jspec reads {VERSION}; {again}")

@@ -24,6 +24,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer
 from jspec._validate.options import check_fields
 from jspec.drafters.growth.prefix_vote import top_prefixes
+from jspec.protocols import Drafter
 from jspec.round.request import check_vocabulary
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
@@ -58,7 +59,7 @@ class LookaheadState:
 
 
 @dataclass(frozen=True)
-class Lookahead:
+class Lookahead(Drafter):
     """Drafts the n-grams that begin with the last token, from a pool that the model itself fills.
 
     Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding",

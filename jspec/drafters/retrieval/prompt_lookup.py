@@ -13,6 +13,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.kinds import Flag, Integer
 from jspec._validate.options import check_fields
 from jspec.arrays.ragged import append
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
@@ -49,7 +50,7 @@ class TextState:
 
 
 @dataclass(frozen=True)
-class PromptLookup:
+class PromptLookup(Drafter):
     """Drafts a chain of the tokens that followed the last ones earlier in the text.
 
     Saxena 2023, "Prompt Lookup Decoding". Among all earlier places, the one with the longest match

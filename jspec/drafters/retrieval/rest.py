@@ -25,6 +25,7 @@ from jspec._xla.manual_axes import vary
 from jspec.drafters.retrieval.datastore import Datastore
 from jspec.drafters.retrieval.frequent_prefixes import NOTHING, frequent_prefixes
 from jspec.drafters.retrieval.prompt_lookup import check_match
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _MOST = 256
@@ -32,7 +33,7 @@ _MOST = 256
 
 
 @dataclass(frozen=True)
-class REST:
+class REST(Drafter):
     """Drafts a tree of the most frequent continuations of the text's longest suffix in a corpus.
 
     He et al. 2023, "REST: Retrieval-Based Speculative Decoding", arXiv 2311.08252, section 3. All

@@ -78,7 +78,7 @@ def load(path: str | os.PathLike[str], vocabulary: Mapping[str, int]) -> Rollout
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as rollouts: {error}; {_AGAIN}") from error
     if said.get("format") != _FORMAT:
-        raise InputError(f"{path} is no file of rollouts; {_AGAIN}")
+        raise InputError(f"{path} is not a file of rollouts; {_AGAIN}")
     if said.get("tokenizer") != fingerprint(vocabulary).hex():
         raise InputError(
             f"{path} holds tokens of another tokenizer than the target's; pass the rollouts of a "

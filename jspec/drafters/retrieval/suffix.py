@@ -24,6 +24,7 @@ from jspec._validate.options import check_fields
 from jspec.arrays.top_k import largest
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _GAP = -1
@@ -61,7 +62,7 @@ class Rollouts:
 
 
 @dataclass(frozen=True)
-class Suffix:
+class Suffix(Drafter):
     """Drafts a tree of the tokens that followed wherever the text had the same last tokens.
 
     Of the family of SAM-Decoding (Hu et al. 2024, arXiv 2411.10666) and SuffixDecoding (Oliaro et

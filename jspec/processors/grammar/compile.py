@@ -80,7 +80,7 @@ def json_schema(
         text = schema if isinstance(schema, str) else json.dumps(schema)
         known = json.loads(text)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the JSON schema {shown!r:.60} is no JSON: {error}") from None
+        raise InputError(f"the JSON schema {shown!r:.60} is not JSON: {error}") from None
     except RecursionError:
         raise InputError(
             f"the JSON schema {shown!r:.60} is nested too deep; make it flatter"
@@ -93,7 +93,9 @@ def json_schema(
     except RecursionError:
         raise InputError(f"{what} is nested too deep; make it flatter") from None
     except (TypeError, AttributeError):
-        raise InputError(f"{what} is no schema: a keyword has a value of the wrong kind") from None
+        raise InputError(
+            f"{what} is not a schema: a keyword has a value of the wrong kind"
+        ) from None
     machine = byte_machine.of_schema(held, what, max_states, max_seconds)
     return _grammar(machine, tokenizer, what, Bounds(max_states, max_megabytes))
 

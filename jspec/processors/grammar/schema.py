@@ -160,7 +160,7 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
             )
     for one, type_of_it in (("properties", "object"), ("prefixItems", "array")):
         if kind == one and types is not None and type_of_it not in names:
-            raise InputError(f"{what} has {one!r} and is no {type_of_it}; leave one of them out")
+            raise InputError(f"{what} has {one!r} and is not a {type_of_it}; leave one of them out")
     for key in ("allOf", "anyOf", "oneOf", "enum", "type"):
         if schema.get(key) == []:
             raise InputError(f"{what} has an empty {key!r}, which nothing can meet; fill it")
@@ -194,7 +194,7 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     if types is not None:
         for value in values:
             if not any(_is(value, name) for name in names):
-                raise InputError(f"{what} has the value {value!r:.60}, which is no {types}")
+                raise InputError(f"{what} has the value {value!r:.60}, which is not a {types}")
 
 
 def _numbers(value: Any) -> Iterator[int | float]:

@@ -1,4 +1,4 @@
-"""What every drafter that looks tokens up refuses, and JAX's strict promotion."""
+"""Refusals of all retrieval drafters, and JAX's strict promotion."""
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def frame(batch=2):
 
 
 def params(name):
-    """What a drafter reads beside its state."""
+    """Returns a drafter's inputs besides its state."""
     if name == "rest":
         return jspec.datastore.build([0, 1, 2, 0, 1], V)
     if name == "dynamic_token_recycling":

@@ -220,7 +220,7 @@ def test_rollouts_of_other_rows_are_refused(params, told):
 
 @pytest.mark.slow
 def test_rollouts_of_anything_change_no_token():
-    """Tokens of no vocabulary, of another one, and lengths that no row has."""
+    """Tokens outside the vocabulary, or of another one, and impossible lengths."""
     model = jspec.testing.PrefixLM()
     wild = [[-1, 5, -7, 2**31 - 1, 99, 3], [99] * 6, [1, 2, 3, 1, 2, 3]]
     given = jspec.Rollouts(jnp.array(wild), jnp.array([6, 10**9, -4]))

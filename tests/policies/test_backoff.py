@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.drafters.backoff import Backoff, draft_unless
+from jspec.policies.backoff import Backoff, draft_unless
 
 MODEL = jspec.testing.PrefixLM()
 PARAMS = MODEL.init()
@@ -76,7 +76,7 @@ def test_a_skipped_round_leaves_a_matrix_as_it_was():
 
 
 @pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.1, 1.0)])
-def test_what_pays_or_costs_nothing_never_backs_off(saved, cost):
+def test_profitable_or_free_drafts_never_back_off(saved, cost):
     backoff = Backoff.init()
     for _ in range(50):
         backoff = backoff.after(jnp.float32(saved), jnp.float32(cost))
@@ -225,7 +225,7 @@ class Learns:
 
 
 @pytest.mark.slow
-def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
+def test_every_round_teaches_without_plain_decoding():
     drafter = jspec.adaptive(Learns(), (1, 2))
     costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)
     ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
@@ -248,7 +248,7 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
 
 @dataclass(frozen=True)
 class Hopeful:
-    """It is sure of its drafts, and always wrong."""
+    """A drafter that is sure of its drafts, and always wrong."""
 
     def init(self, batch, capacity, earlier):
         return None
@@ -265,8 +265,8 @@ class Hopeful:
 
 
 @pytest.mark.slow
-def test_one_refused_draft_is_luck_and_many_are_none():
-    """The same round: alone a row goes by what was expected, beside others by what came of it."""
+def test_many_refused_drafts_back_off_and_one_does_not():
+    """The same round: alone a row goes by what was expected, among others by what came of it."""
     costs = jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.0, 24: 1.2}, undrafted=0.9)
     for rows, tires in ((1, False), (8, True)):
         result = jspec.decode(

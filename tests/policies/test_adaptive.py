@@ -266,7 +266,7 @@ def test_a_wrong_cut_is_caught(monkeypatch):
 
 @pytest.mark.slow
 def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
-    """What is verified are the best nodes; the drafter is told of the first ones."""
+    """Verifies the best nodes; the drafter is told of the first ones."""
 
     def first(tree, width):
         return jnp.broadcast_to(jnp.arange(width + 1), (BATCH, width + 1))
@@ -355,7 +355,7 @@ def test_the_choice_is_that_of_numpy():
 
 
 def test_no_row_pays_for_another():
-    """Three rows whose drafts are wrong beside one with the best of drafts: the sum of all tokens
+    """Runs three rows with wrong drafts next to one with perfect drafts: the sum of all tokens
     would have them wait for it, a batch for them at its end. Rows that have ended count for
     nothing, whatever is drafted for them.
     """
@@ -446,7 +446,7 @@ def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
 
 
 @pytest.mark.slow
-def test_what_was_expected_in_vain_is_expected_less_for_a_while():
+def test_failed_expectations_lower_expectations_for_a_while():
     """Rounds are wide where estimates are high, and these are too high more often than too low."""
     chain = trees.chain(3).fill(jnp.array([[7, 1, 2, 3]]))
     drafter = jspec.adaptive(Telling(), (0, 3))
@@ -535,7 +535,7 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
     assert not steep.num_drafts.any() and not steep.num_draft_tokens.any()
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     lookup = jspec.PromptLookup(num_speculative_tokens=3)
     for drafter, widths, said in (
         (jspec.PromptLookup, (0, 1), "drafter is .*; pass an instance such as"),

@@ -1,0 +1,1 @@
+"""How many drafted nodes each round verifies."""
