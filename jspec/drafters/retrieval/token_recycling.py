@@ -216,6 +216,7 @@ class TokenRecycling(MatrixDrafter):
         self, state: MatrixState, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
     ) -> Int[Array, "B N"]:
         """Returns the lines of tokens: those of pairs with the ones before, or else their own."""
+        assert state.keys is not None, "there are pairs"
         key, slot = self._places(before, tokens)
         held = read_lines(state.keys[..., None], slot)[..., 0]
         return jnp.where((before >= 0) & (held == key), self.vocab_size + slot, tokens)
@@ -224,8 +225,8 @@ class TokenRecycling(MatrixDrafter):
         self, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
     ) -> tuple[UInt[Array, "B N"], Int[Array, "B N"]]:
         """Returns the keys of pairs, and which of the lines of pairs are theirs."""
-        key = pair_key(before, tokens, self.vocab_size) + np.uint32(1)  # 0 is no pair
-        return key, slot_of(key, self.pairs)
+        key = jnp.asarray(pair_key(before, tokens, self.vocab_size)) + np.uint32(1)  # 0: no pair
+        return key, jnp.asarray(slot_of(key, self.pairs))
 
     def recycle(
         self,
@@ -237,7 +238,7 @@ class TokenRecycling(MatrixDrafter):
     ) -> MatrixState:
         """Sets M[token] to its top k in order (section 3.3); the last of equal tokens wins."""
         _, best = top_k(logits, self.k)
-        if before is None:
+        if before is None or state.keys is None:
             return replace(state, lines=write_lines(state.lines, tokens, live, best))
         (key, slot), paired = self._places(before, tokens), live & (before >= 0)
         lines = write_lines(
@@ -261,6 +262,6 @@ class TokenRecycling(MatrixDrafter):
         lines = jnp.take_along_axis(held, chosen[..., None], axis=0)[0]
         if not self.pairs:
             return replace(states[0], lines=lines)
-        keys = jnp.stack([state.keys for state in states])
+        keys = jnp.stack([state.keys for state in states if state.keys is not None])
         keys = jnp.take_along_axis(keys, chosen[..., self.vocab_size :], axis=0)[0]
         return replace(states[0], lines=lines, keys=keys)
