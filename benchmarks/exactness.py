@@ -29,7 +29,7 @@ from jspec import models
 from jspec._xla import native
 from jspec.decoding import decode_rounds
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import eight_bits, hub
 from jspec.models import precision as precisions
 from jspec.protocols import CausalLM
@@ -125,7 +125,7 @@ def tokens(
         for method, built in build_those_there(names, subject.target).items():
             counts, rounds = [], 0
             for kind, how in kinds.items():
-                request = built._asdict() | how
+                request = built.drafting | how | {"model": built.model}
                 written, taken = run.alone(**request)
                 rounds = rounds or taken
                 batch = np.asarray(run.together(**request).tokens)
@@ -225,7 +225,7 @@ def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, i
     return found.num_nodes, found.num_numbers, found.num_different
 
 
-def _committed(target: models.Loaded, built: Built, prompts: np.ndarray) -> tuple[int, int, int]:
+def _committed(target: models.Loaded, built: LLM, prompts: np.ndarray) -> tuple[int, int, int]:
     """Returns tokens that a drafter committed, their keys and values, and how many differ from
     plain decoding's. A token that differs counts as one number.
     """

@@ -50,7 +50,7 @@ class Decoder(nn.Module):
 
     @property
     def takes_packed(self) -> bool:
-        """True if trees of a batch may come as one row, with a `jspec.packed.PackedMask`."""
+        """True if trees of a batch may come as one row, with `jspec.round.packed.PackedMask`."""
         return True
 
     @property

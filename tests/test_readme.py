@@ -20,7 +20,11 @@ def test_the_program_runs_and_gives_the_tokens_of_plain_decoding(capsys):
     assert float(acceptance.strip("[]")) > 1
     target, jspec, result = names["target"], names["jspec"], names["result"]
     plain = jspec.decode(
-        target.model, target.params, names["prompt"], max_new_tokens=128, eos=target.eos
+        target.model,
+        target.params,
+        names["prompt"],
+        max_new_tokens=128,
+        stopping=Stopping(eos=target.eos),
     )
     np.testing.assert_array_equal(result.tokens, plain.tokens)
 

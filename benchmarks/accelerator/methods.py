@@ -34,7 +34,7 @@ def find(cells: Cells, name: str, dtype: str | None = None) -> Loaded | None:
         return None
 
 
-def build(cells: Cells, method: str, target: Loaded, name: str) -> known.Built | None:
+def build(cells: Cells, method: str, target: Loaded, name: str) -> known.LLM | None:
     """A method for a model of some name; None, with a sentence, if that cannot be."""
     if method not in known.names():
         cells.skip(f"{method} on {name}: the library has no method of that name")
@@ -66,7 +66,7 @@ def measure(cells: Cells, scale: Scale) -> None:
             cells.run(row, model=short, method=method, prompts=texts.source())
 
 
-def _compare(target: Loaded, built: known.Built, prompts: np.ndarray, scale: Scale) -> dict:
+def _compare(target: Loaded, built: known.LLM, prompts: np.ndarray, scale: Scale) -> dict:
     seconds, plain_seconds, tokens, rounds, differing = [], [], 0, 0, 0
     state = None
     for prompt in prompts:
@@ -77,9 +77,8 @@ def _compare(target: Loaded, built: known.Built, prompts: np.ndarray, scale: Sca
             )
 
         def drafted(state: Any = state, decode: Any = decode) -> jspec.Result:
-            return decode(
-                drafter=built.drafter, drafter_params=built.drafter_params, drafter_state=state
-            )
+            known = dict(drafter_state=state.drafter_state, policy_state=state.policy_state)
+            return decode(**built.drafting, **(known if state else {}))
 
         runs = {"plain": lambda decode=decode: decode().tokens, "drafted": lambda: drafted().tokens}
         taken = paired(runs, scale.repeats)
@@ -89,7 +88,7 @@ def _compare(target: Loaded, built: known.Built, prompts: np.ndarray, scale: Sca
         tokens += int(result.lengths[0])
         rounds += int(result.stats.num_rounds[0])
         differing += result.tokens.tolist() != plain.tokens.tolist()
-        state = result.drafter_state
+        state = result
     return {
         "dtype": np.dtype(target.model.dtype).name,
         "tokens": tokens,

@@ -22,15 +22,14 @@ def _plain(sizes: Sizes) -> np.ndarray:
     return _decode(sizes, known.build("autoregressive", loaded(*sizes[:2])))
 
 
-def _decode(sizes: Sizes, built: known.Built) -> np.ndarray:
+def _decode(sizes: Sizes, built: known.LLM) -> np.ndarray:
     """The tokens of all prompts, decoded greedily as one batch."""
     name, dtype, precision, count, new_tokens = sizes
     target = loaded(name, dtype)
     prompts = texts.encoded(target, count, PROMPT_TOKENS)
     with jax.default_matmul_precision(precision):
         result = jspec.decode(
-            built.model, target.params, prompts, drafter=built.drafter,
-            drafter_params=built.drafter_params, max_new_tokens=new_tokens,
+            built.model, target.params, prompts, **built.drafting, max_new_tokens=new_tokens,
         )  # fmt: skip
     return np.asarray(result.tokens)
 
@@ -46,7 +45,7 @@ def measure(cells: Cells, scale: Scale) -> None:
             if (built := build(cells, method, target, short)) is None:
                 continue
 
-            def row(sizes: Sizes = sizes, built: known.Built = built) -> dict:
+            def row(sizes: Sizes = sizes, built: known.LLM = built) -> dict:
                 wrong = _plain(sizes) != _decode(sizes, built)
                 return {
                     "sequences": len(wrong),

@@ -12,7 +12,7 @@ from jspec import methods
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head import eagle, medusa
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import Loaded, heads
 from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
@@ -24,7 +24,7 @@ PARTS = ("table", "breadth", "depth", "update")
 class Row:
     """One row of a table: a drafter, and whether each question starts with an empty memory."""
 
-    make: Callable[[Loaded], Built]
+    make: Callable[[Loaded], LLM]
     told: str
     """The settings that identify rows."""
     cold: bool = False
@@ -45,7 +45,7 @@ def method(name: str, cold: bool = False, **options: Any) -> Row:
 def drafting(kind: Callable[..., Any], **options: Any) -> Row:
     """Returns a drafter of the benches' own, made of the target's vocabulary."""
     return Row(
-        lambda target: Built(target.model, kind(target.model.vocab_size, **options), None),
+        lambda target: LLM(target, kind(target.model.vocab_size, **options)),
         kind.__name__,
     )
 

@@ -127,7 +127,7 @@ def certify(
 
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype, kv_dtype)
-    target, network = session.target, session.built.model
+    target, network = session.target, session.target.model
     worded = wording(target)
     texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in asked]
     ids = encode(texts, target.tokenizer, network.vocab_size, network.context)
@@ -147,11 +147,11 @@ def _certified(
     """Certifies the session's method: what was found, its lines, and the exit code."""
     from jspec.testing import certify
 
-    target, built, choice = session.target, session.built, session.choice
+    llm, target, choice = session.llm, session.target, session.choice
     sampling = settings.sampling
     assert sampling is not None, "the temperature was found to be above 0"
     found = certify(
-        built.model, target.params, **built.drafting,
+        llm.model, llm.params, **llm.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
         eos=None if settings.ignore_eos else target.eos,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec._validate.errors import InputError
 from jspec.cli.round_programs import RoundPrograms
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions import conversations, terminal
 from jspec.sessions.batches import Group, Runner, groups, interruptible
 from jspec.sessions.conversations import Drop
-from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 

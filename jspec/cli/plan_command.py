@@ -127,8 +127,8 @@ def plan(
         read = models.load if picked.needs_training else models.shapes
         target = read(name, dtype, **laid_out)
         drafts = None if draft is None else models.shapes(draft, dtype, kv_dtype=kv_dtype)
-        built = picked.build(target, drafts, **choice.options)
-    context = built.model.context
+        llm = picked.build(target, drafts, **choice.options)
+    context = llm.model.context
     capacity = min(context or 2048, 2048) if max_model_len is None else max_model_len
     check_integer("--rows", rows, 1, None)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
@@ -136,8 +136,9 @@ def plan(
     new = min(128, capacity // 2) if max_new_tokens is None else max_new_tokens
     check_integer("--max-new-tokens", new, 1, capacity - 1, "below --max-model-len")
     programs = Programs(
-        built.model, target.params, built.drafter, built.drafter_params, chips, rows, capacity, new
-    )
+        llm.model, llm.params, llm.drafter, llm.drafter_params, chips, rows, capacity, new,
+        None, llm.policy, llm.policy_params,
+    )  # fmt: skip
     found = [programs.prefill(), programs.rounds()]
     usable = devices.usable(device)
     fits = max(each.held for each in found) <= usable

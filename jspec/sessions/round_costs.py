@@ -62,7 +62,7 @@ class RoundCosts:
         from jspec import costs
 
         settings, target = self._settings, self._session.target
-        model, batch = self._session.built.model, len(group.lengths)
+        model, batch = target.model, len(group.lengths)
         sampled = settings.sampling is not None
         drafter, policy = drafting["drafter"], drafting["policy"]
         where = costs.setting(

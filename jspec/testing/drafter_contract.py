@@ -212,8 +212,8 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Checks a greedy call without a key under a caller's jit: traced, and not compiled."""
-    asked = subject.request(eos=None, ids=None)
-    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+    asked = subject.request(ids=None)
+    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
 
     def shape(**other: Any) -> Any:
         def call(arrays: dict[str, Any], weights: PyTree) -> Any:
@@ -268,7 +268,7 @@ def _check_other_programs(
     greedy = subject.request(**(dict(sampling=None, key=None) if keyless else {}))
     plain = decoding.decode(**greedy)
     same_tokens(decoding.decode(**greedy, **runs), plain, "tokens of a greedy call")
-    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
     jitted = jax.jit(
         lambda arrays, weights: decoding.decode(
             **greedy, **arrays, drafter=drafter, drafter_params=weights

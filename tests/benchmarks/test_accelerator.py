@@ -104,7 +104,8 @@ def test_forced_acceptance_emits_what_it_is_told():
     for tokens in rounds.TOKENS_PER_ROUND:
         result = jspec.decode(
             TINY.model, TINY.params, [[1, 2, 3]], drafter=drafter,
-            drafter_params=rounds.script(1, tokens), max_new_tokens=20, limits=4 * tokens,
+            drafter_params=rounds.script(1, tokens), max_new_tokens=20,
+            stopping=jspec.Stopping(max_tokens=4 * tokens),
         )  # fmt: skip
         assert result.stats.num_rounds.tolist() == [4]
 

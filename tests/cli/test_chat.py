@@ -20,7 +20,7 @@ from jspec.sessions.session import Session
 def session(talker) -> Session:
     choice = method_choice.choose("prompt_lookup", None)
     target = models.load(talker)
-    return Session(target, choice, choice.method.build(target))
+    return Session(choice.method.build(target), choice)
 
 
 SETTINGS = RunSettings(max_new_tokens=6)

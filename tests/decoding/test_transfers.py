@@ -16,14 +16,14 @@ def test_arrays_on_the_device_are_decoded_under_a_guard_and_streamed():
     there = jax.device_put(
         dict(
             prompt=np.array([[1, 2, 3], [2, 4, 0]], np.int8), lengths=np.array([3, 2]),
-            ids=np.array([7, 5]), eos=np.array([8]), key=jax.random.key(2),
+            ids=np.array([7, 5]), stopping=jspec.Stopping(min_tokens=2, eos=np.array([8])),
+            key=jax.random.key(2),
             sampling=jspec.sampling.by_row(jspec.Sampling(0.7), 2),
         ),
         ONE,
     )  # fmt: skip
     on = dict(
         max_new_tokens=4, drafter=jspec.Suffix(2, capacity=16, max_match=2),
-        processors=jspec.processors.min_tokens(2),
     )  # fmt: skip
     want = jspec.decode(MODEL, PARAMS, **jax.device_get(there | dict(key=2)), **on)
     with jax.transfer_guard("disallow"):

@@ -95,7 +95,10 @@ def test_special_tokens_beyond_the_vocabulary_are_left_out(folder):
         edit(folder, "config.json", eos_token_id=None, bos_token_id=None)
     ask = {"max_new_tokens": 2, "key": 0}
     few = jax.eval_shape(
-        lambda params: jspec.decode(loaded.model, params, [[5]], eos=(), **ask), loaded.params
+        lambda params: jspec.decode(
+            loaded.model, params, [[5]], stopping=jspec.Stopping(eos=()), **ask
+        ),
+        loaded.params,
     )
     assert few.tokens.shape == (1, 2)
 

@@ -66,8 +66,9 @@ class DynamicTokenRecycling(MatrixDrafter):
     - How far a mean can be trusted is learnt from every emitted token, by rank and probability
       (`jspec.drafters.growth.calibration`).
     - Beside a line stands what an n-gram table offers after the last two tokens, if there is one:
-      the params of this drafter, made of text that the target read (`jspec.ngrams.build`). What
-      both offer is likelier, and how far each can be trusted is learnt.
+      the params of this drafter, made of text that the target read
+      (`jspec.drafters.contrib.ngrams`). What both offer is likelier, and how far each can be
+      trusted is learnt.
     - Where tokens are drawn, the noise that decides them is known before the target's distribution
     is, and
       the candidates are those that it favours (`deciding_noise`).
@@ -330,7 +331,7 @@ def _check_table(params: PyTree, vocab_size: int) -> None:
     if not isinstance(params, NGramTable):
         raise InputError(
             f"drafter_params of DynamicTokenRecycling is a {type(params).__name__}; pass None, or "
-            "a table from jspec.ngrams.load or build"
+            "a table from jspec.drafters.contrib.ngrams.load or build"
         )
     if (size := params.line_of_token.shape[0]) != vocab_size:
         raise InputError(

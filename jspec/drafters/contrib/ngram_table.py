@@ -36,7 +36,7 @@ _UNSEEN = 1.0
 class NGramTable:
     """The likely tokens after pairs of tokens and after single ones; params of a drafter.
 
-    Make one with `jspec.ngrams.build`, or `jspec.ngrams.load` one.
+    `jspec.drafters.contrib.ngrams` has `build`, and `load` for one on disk.
     """
 
     tokens: Int[Array, "lines k"]

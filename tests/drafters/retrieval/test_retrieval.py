@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jspec
+from jspec.drafters.contrib import ngrams
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import fitted
 from jspec.types import Feedback, Frame, Output, PromptChunk, Verdict
@@ -66,7 +67,7 @@ def params(name):
         return jspec.datastore.build([0, 1, 2, 0, 1], V)
     if name == "dynamic_token_recycling":
         distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
-        return jspec.ngrams.table(jspec.ngrams.build(np.array([[0, 1, 2]]), distributions, V, k=1))
+        return ngrams.table(ngrams.build(np.array([[0, 1, 2]]), distributions, V, k=1))
     return None
 
 

@@ -53,7 +53,7 @@ def test_an_end_token_leaves_the_last_round_out_of_the_matrix(target, next_logit
     end = plain[9]
     result = jspec.decode(
         *target, prompt[None], drafter=jspec.TokenRecycling(tiny.VOCAB), max_new_tokens=LIMIT,
-        eos=end,
+        stopping=jspec.Stopping(eos=end),
     )  # fmt: skip
     tokens, steps, matrix, _ = oracle.token_recycling(next_logits, prompt, LIMIT, eos=(end,))
     assert result.tokens[0, : len(tokens)].tolist() == tokens
