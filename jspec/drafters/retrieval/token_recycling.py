@@ -30,8 +30,8 @@ PUBLISHED = Template(
         """.split()
     )
 )
-"""80 nodes, Fig. 5 of the paper: 6 levels, 81 tokens a forward with the root. (The text counts "80
-including the root"; the figure and the authors' code have 80 besides it.)"""
+"""80 nodes, Fig. 5 of the paper: 6 levels, 81 tokens a forward pass with the root. (The text
+counts "80 including the root"; the figure and the authors' code have 80 besides it.)"""
 
 MEASURED = Template(
     tuple(
@@ -50,8 +50,8 @@ MEASURED = Template(
         """.split()
     )
 )
-"""80 nodes by measured acceptance of the bundled model on articles, plays, instructions, novels
-and addresses (`benchmarks.prompts.LEARNING`), as printed by
+"""80 nodes by measured acceptance of the bundled model on articles, plays, instructions,
+novels and addresses (`benchmarks.prompts.LEARNING`), as printed by
 `python -m benchmarks.recycling.measured_tree --count 20` on 2026-11-21 (two x86 cores). The same
 command finds the best tree of another model."""
 
@@ -61,16 +61,16 @@ _ACCEPTANCE = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 
 
 def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
-    """The tree of so many drafted nodes that is likely to be accepted furthest.
+    """Returns the tree of so many drafted nodes that is likely to be accepted furthest.
 
-    It is for devices on which the published 81 tokens a forward cost more than they bring.
+    It is for devices on which the published 81 tokens a forward pass cost more than they bring.
 
     Args:
         num_speculative_tokens: drafted nodes, without the root.
         k: candidates that the matrix holds per token; the tree drafts ranks below 8.
 
     Raises:
-        InputError: if one of them is no integer of at least 1.
+        InputError: if one of them is not an integer of at least 1.
 
     Example:
         >>> fitted(4).paths
@@ -83,7 +83,8 @@ def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
 
 @dataclass(frozen=True)
 class TokenRecycling(MatrixDrafter):
-    """Drafts a fixed tree of ranks from an adjacency matrix: what last looked likely after a token.
+    """Drafts a fixed tree of ranks from an adjacency matrix: what last looked likely after a
+    token.
 
     Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696. Line t of the matrix holds
     the k tokens that the target last thought likeliest after token t, and a node of rank r below
@@ -132,7 +133,7 @@ class TokenRecycling(MatrixDrafter):
             )
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
-        """The zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
+        """Returns the zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del capacity
         if earlier is None:
             return jnp.zeros(self.shape(batch), jnp.int32)
@@ -174,7 +175,8 @@ class TokenRecycling(MatrixDrafter):
         return write_lines(state, tokens, live, best)
 
     def merged(self, states: Sequence[Int[Array, "R V k"]]) -> Int[Array, "R V k"]:
-        """One matrix of what replicas learnt: each line as one of those has it that know the token.
+        """Returns one matrix of what replicas learnt: each line as one of those has it that know
+        the token.
 
         Which one, of several, goes round by the token, so that no replica's text prevails.
         """
