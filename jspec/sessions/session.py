@@ -65,7 +65,7 @@ def with_adapter(session: Session, name: str) -> Session:
 
 
 def with_target(session: Session, target: "Loaded") -> Session:
-    """The session with other weights, end tokens or template of its model."""
+    """Returns the session with other weights, end tokens or template of its model."""
     return replace(session, llm=replace(session.llm, target=target))
 
 
