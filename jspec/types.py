@@ -310,10 +310,7 @@ class Feedback:
 
 @struct.dataclass
 class WidthChoice:
-    """The number of drafted nodes that a round verifies, as a policy chose it.
-
-    Shown by `jspec.trace` where they are given: what spoke for it.
-    """
+    """The number of drafted nodes that a round verifies, as a policy chose it."""
 
     index: Int[Array, ""] | int
     """Which of the rounds that there may be, see `jspec.WidthPolicy.widths`."""
@@ -321,9 +318,10 @@ class WidthChoice:
     """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
     verified. NaN: the node never is."""
     expected_tokens: Float[Array, " W"] | None = None
-    """The tokens that all running rows together are expected to emit, in each of these rounds."""
+    """The tokens that all running rows together are expected to emit, in each of these rounds, for
+    `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
-    """The time that each of them takes."""
+    """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None
     """What the policy's `update` needs of the round."""
 
@@ -333,10 +331,9 @@ class PolicyFeedback:
     """The outcome of a round for a policy."""
 
     tree: Tree | None
-    """All that was drafted, verified or not; only the root where the drafter was not asked. None
-    where it is known beforehand that it is not."""
+    """All that was drafted, verified or not; None where the drafter is known not to be asked."""
     choice: WidthChoice | None
-    """What the policy chose; zeros where the drafter was not asked, or None, as `tree`."""
+    """What the policy chose; None as `tree`. If not asking was not known, both are zeros."""
     emitted: Int[Array, "B P"]
     """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
     counts: Int[Array, " B"]
