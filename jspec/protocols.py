@@ -231,9 +231,9 @@ class WidthPolicy(ABC):
     own; 0 is plain decoding. Empty: the whole tree, and `choose` is not called."""
     token_budget: float = 1.0
     """The tokens that a round scores (vLLM's `max_num_batched_tokens`), as a fraction of all
-    rows' tokens at its width: as many rows' tokens, rounded up, at least one row's. The nodes of
-    largest value are taken, in whichever row they are. 1: each row has as many as the others. The
-    possible rounds are then those of `jspec.round.sizes_of`, not one per width."""
+    rows' tokens at its width, rounded up to whole rows. The nodes of largest value are taken, in
+    any row. 1: each row has as many as the others. The possible rounds are then those of
+    `jspec.round.sizes_of`, not one per width."""
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
         """Returns the memory that a call begins with, as `Drafter.init`.

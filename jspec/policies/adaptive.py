@@ -109,9 +109,9 @@ class Adaptive(WidthPolicy):
         widths: rising numbers of drafted nodes that a round may verify of a row; 0 is plain
             decoding.
         token_budget: the tokens that a round verifies (vLLM's `max_num_batched_tokens`), as a
-            fraction of all rows' tokens at its width: as many rows' tokens, rounded up, at least
-            one row's. The nodes that are likeliest to be accepted are taken, in whichever row they
-            are. 1: each row has as many as the others.
+            fraction of all rows' tokens at its width, rounded up to whole rows. The nodes that are
+            likeliest to be accepted are taken, in whichever row they are. 1: each row has as many
+            as the others.
 
     Raises:
         InputError: if the widths do not rise or the budget is out of range. While a call is traced:
