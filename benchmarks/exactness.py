@@ -29,7 +29,7 @@ from jspec import models
 from jspec._xla import native
 from jspec.decoding import decode_rounds
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import eight_bits, hub
 from jspec.models import precision as precisions
 from jspec.protocols import CausalLM
@@ -125,7 +125,7 @@ def tokens(
         for method, built in build_those_there(names, subject.target).items():
             counts, rounds = [], 0
             for kind, how in kinds.items():
-                request = built._asdict() | how
+                request = built.drafting | how | {"model": built.model}
                 written, taken = run.alone(**request)
                 rounds = rounds or taken
                 batch = np.asarray(run.together(**request).tokens)
@@ -217,7 +217,7 @@ def bits(
 
 
 def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, int, int]:
-    """Nodes, numbers and different ones of random trees."""
+    """Returns nodes, numbers and different ones of random trees."""
     turns = -(-nodes // (texts.size * len(_SIZES)))
     found = check_bits(
         target.model, target.params, texts.tolist(), sizes=_SIZES * turns, batch_size=_ROWS
@@ -225,7 +225,7 @@ def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, i
     return found.num_nodes, found.num_numbers, found.num_different
 
 
-def _committed(target: models.Loaded, built: Built, prompts: np.ndarray) -> tuple[int, int, int]:
+def _committed(target: models.Loaded, built: LLM, prompts: np.ndarray) -> tuple[int, int, int]:
     """Tokens that a drafter committed, their keys and values, and how many differ from plain
     decoding's. A token that differs counts as one number.
     """
@@ -259,7 +259,10 @@ def _written(model: Any, params: Any, drafter: Any, weights: Any, prompts: np.nd
         model, params, prompts, drafter=drafter, drafter_params=weights, key=0,
         max_new_tokens=_MOST - _PROMPT, sampling=jspec.Sampling(temperature=0.8),
     )  # fmt: skip
-    return jax.device_get(decode_rounds(model, params, state, drafter, weights, _MOST))
+    written = decode_rounds(
+        model, params, state, drafter, weights, _MOST, platform=jax.default_backend()
+    )
+    return jax.device_get(written)
 
 
 # Precision.

@@ -18,6 +18,7 @@ import jspec
 from benchmarks.harness import few_programs
 from benchmarks.texts import Prompts
 from jspec import tree as trees
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
@@ -49,15 +50,10 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(DrafterWrapper):
     """Drafts what its drafter drafts, and counts its rounds up to a limit."""
 
     drafter: Drafter
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "drafter":  # a copy that has no field yet
-            raise AttributeError(name)
-        return getattr(self.drafter, name)
 
     def init(self, batch: int, capacity: int, earlier: Start | None) -> Tally:
         if earlier is None:
@@ -143,6 +139,7 @@ class Decoding:
         limits: Int[np.ndarray, " B"],
         wanted: Int[np.ndarray, " B"] | None = None,
         drafter_state: PyTree = None,
+        eos: tuple[int, ...] | None = None,
         **request: Any,
     ) -> jspec.Result:
         """Decodes up to `limits`; its drafter state is a `Tally`."""
@@ -151,7 +148,8 @@ class Decoding:
             self.model, self.params, prompts.tokens, prompts.lengths,
             drafter=Counting(self.drafter), drafter_params=self.drafter_params,
             drafter_state=Start(drafter_state, jnp.asarray(wanted, jnp.int32)),
-            max_new_tokens=self.new_tokens + DEEPEST, limits=limits, **request,
+            max_new_tokens=self.new_tokens + DEEPEST,
+            stopping=jspec.Stopping(max_tokens=limits, eos=eos), **request,
         )  # fmt: skip
 
     def count(

@@ -31,9 +31,8 @@ result = jspec.decode(
     lengths,
     drafter=drafter,
     max_new_tokens=48,
-    limits=jnp.array([48, 32, 16]),
+    stopping=jspec.Stopping(max_tokens=jnp.array([48, 32, 16]), eos=target.eos),
     sampling=jspec.Sampling(temperature=jnp.array([0.0, 0.7, 1.0]), top_p=0.95),
-    eos=target.eos,
     key=0,
 )
 for row, prompt_text in enumerate(prompts):
@@ -49,9 +48,8 @@ for chunk in jspec.stream(
     lengths,
     drafter=drafter,
     max_new_tokens=48,
-    limits=jnp.array([48, 32, 16]),
+    stopping=jspec.Stopping(max_tokens=jnp.array([48, 32, 16]), eos=target.eos),
     sampling=jspec.Sampling(temperature=jnp.array([0.0, 0.7, 1.0]), top_p=0.95),
-    eos=target.eos,
     key=0,
 ):
     for row, tokens in zip(streamed, chunk.tokens, strict=True):
@@ -61,7 +59,13 @@ for row, tokens in enumerate(streamed):
 
 # A loop of one's own: `prefill`, then `step` round by round. `step` donates the state.
 state = jspec.prefill(
-    target.model, target.params, prompt, lengths, drafter=drafter, max_new_tokens=48, eos=target.eos
+    target.model,
+    target.params,
+    prompt,
+    lengths,
+    drafter=drafter,
+    max_new_tokens=48,
+    stopping=jspec.Stopping(eos=target.eos),
 )
 rounds = 0
 while not state.done.all() and rounds < 100:  # stop whenever you like
@@ -78,7 +82,7 @@ again = jspec.decode(
     drafter=drafter,
     drafter_state=state.drafter_state,
     max_new_tokens=48,
-    eos=target.eos,
+    stopping=jspec.Stopping(eos=target.eos),
 )
 for row in range(len(prompts)):
     count = int(again.lengths[row])

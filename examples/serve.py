@@ -59,10 +59,9 @@ class Rows:
         return self.engine.prefill(
             self.target.params,
             job.prompt,
-            limits=job.limit,
+            stopping=jspec.Stopping(max_tokens=job.limit, eos=self.target.eos),
             sampling=jspec.Sampling(job.temperature),
             key=job.seed,
-            eos=self.target.eos,
             processors=[processors.frequency_penalty(job.penalty)],
         )
 

@@ -10,8 +10,8 @@ from jspec import models, testing
 
 
 @dataclass(frozen=True)
-class Bigram:
-    """Drafts what followed each token when it last occurred in the text."""
+class Bigram(jspec.Drafter):
+    """Drafts what followed each token when it stood in the text last."""
 
     vocab_size: int
     num_speculative_tokens: int = 4
@@ -60,7 +60,7 @@ def main() -> None:
     target = models.load("jspec-7m")
     prompt = [target.tokenizer.encode("Question: Tom has 3 apples and buys 4 more.").ids]
     drafter = Bigram(target.model.vocab_size)
-    options = dict(max_new_tokens=48, eos=target.eos)
+    options = dict(max_new_tokens=48, stopping=jspec.Stopping(eos=target.eos))
     result = jspec.decode(target.model, target.params, prompt, drafter=drafter, **options)
     plain = jspec.decode(target.model, target.params, prompt, **options)
     assert (result.tokens == plain.tokens).all()

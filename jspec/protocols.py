@@ -30,8 +30,8 @@ class CausalLM(Protocol):
     nothing else looks into it. Keys and values as a memory are in `jspec.memory`.
 
     Optional: with a static attribute `takes_packed` that is True it takes the trees of a batch as
-    one row of tokens too, with a `jspec.packed.PackedMask` as its mask. Rows of a batch then share
-    what a round scores (`WidthPolicy.token_budget`).
+    one row of tokens too, with a `jspec.round.packed.PackedMask` as its mask. Rows then share what
+    a round scores (`WidthPolicy.token_budget`).
     """
 
     @property
@@ -343,20 +343,39 @@ class Round:
 
 @struct.dataclass
 class LogitsProcessor:
-    """It changes logits, ends rows or records log-probabilities: a pytree with its own state.
+    """Changes the logits of nodes: a pytree with its own state.
 
     `rows` has an entry for each row on the first axis of every leaf, and is moved with its row by
     one `jax.tree.map`. `shared` belongs to all rows. Methods are pure and return a member of the
-    same structure; a method that is None has no part in the program.
+    same structure.
     """
 
     rows: PyTree
     shared: PyTree = None
 
+    process: ClassVar[Any] = None
+    """(logits [B, N, V], nodes) -> logits: each node's under its own ancestors. None: as they are,
+    and the member has no part in what decides."""
+
+    def begin(self, start: Start) -> Self:
+        """Returns the member before the first round. Raises InputError if it cannot go on."""
+        del start
+        return self
+
+    def advance(self, round: Round) -> Self:
+        """Returns the member after a round."""
+        del round
+        return self
+
+
+@struct.dataclass
+class RowControl(LogitsProcessor):
+    """A processor that has a say in where rows end and in what is told of them, as grammars, stop
+    strings, penalties and log-probabilities have. A hook that is None has no part in the program.
+    """
+
     several: ClassVar[bool] = False
     """Whether a call may have several of the class."""
-    process: ClassVar[Any] = None
-    """(logits [B, N, V], nodes) -> logits: each node's under its own ancestors."""
     ends: ClassVar[Any] = None
     """(tokens [B, P]) -> [B, P], the tokens of a round that end their row with `Status.STOP`."""
     grammar: ClassVar[Any] = None
@@ -375,48 +394,36 @@ class LogitsProcessor:
     """[B] tokens that were emitted and taken out of the output when the row ended."""
     root_as_returned: ClassVar[Any] = None
     """(out, lengths, root) -> [B], the last token of the text as it was returned."""
-    min_tokens: ClassVar[Any] = None
-    """[B] tokens before which nothing that a call asks for may end a row; see `waiting`."""
 
     def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
         """Returns the member that ends no row before so many tokens of the output."""
         del min_tokens
         return self
 
-    def joined(self, later: "LogitsProcessor") -> "LogitsProcessor | None":
-        """Both as one member, where that saves memory; None: they stay two."""
+    def joined(self, later: LogitsProcessor) -> "RowControl | None":
+        """Returns both as one member, where that saves memory; None: they stay two."""
         del later
         return None
 
-    def begin(self, start: Start) -> Self:
-        """The member before the first round. Raises InputError if it cannot go on."""
-        del start
-        return self
-
     def on(self) -> Bool[Array, " B"] | None:
-        """The rows in which `process` changes something: while there are none, rounds leave it out.
-        None: all rows.
+        """Returns the rows in which `process` changes something: while there are none, rounds leave
+        it out. None: all rows.
         """
         return None
 
-    def advance(self, round: Round) -> Self:
-        """The member after a round."""
-        del round
-        return self
-
     def cut(self, there: Bool[Array, "B T"]) -> Self:
-        """The member when the output has lost what is not `there`."""
+        """Returns the member when the output has lost what is not `there`."""
         del there
         return self
 
     def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
-        """The member when the text has no more than `lengths` tokens: it lost so many."""
+        """Returns the member when the text has no more than `lengths` tokens: it lost so many."""
         del lengths, dropped
         return self
 
 
 class ProcessorSpec(Protocol):
-    """What stands in `processors=` of a call, such as `jspec.processors.min_tokens(3)`."""
+    """What stands in `processors=` of a call, such as `jspec.processors.logprobs(3)`."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
         """The member for B rows, of NumPy arrays. Raises InputError for values out of range."""

@@ -25,7 +25,7 @@ file, so that axes are read beside the legend.
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
+from jspec._validate.errors import DecodeError
 
 PyTree = Any
 HostOrDevice = Array | np.ndarray
@@ -42,45 +43,28 @@ NO_PARENT = -1
 
 
 class Status(IntEnum):
-    """The state of a row: running, or the reason why it ended. Data, since rows end one by one.
+    """The state of a row: running, or the reason why it ended. Data, since rows end one by one."""
 
-    Example:
-        >>> Status(3).name, Status(3).message
-        ('CAPACITY', 'the cache has no slot for the next token')
-    """
+    message: str
+    """What happened, in half a sentence for people."""
+    fix: str
+    """What helps where the row failed; empty where it did not."""
 
-    RUNNING = 0
-    EOS = 1
-    """The row emitted one of its end tokens, which is its last token."""
-    LIMIT = 2
-    """The row emitted as many tokens as it was allowed."""
-    CAPACITY = 3
-    """The memory has no room for the next token."""
-    NAN = 4
-    """The target's logits were not numbers; nothing was emitted from them."""
-    STOP = 5
-    """The row emitted a stop token or a stop string, see `decode`."""
-    MASKED = 6
-    """Processors or the grammar left no token to emit."""
-    FREE = 7
-    """No request stands in the row, see `Engine`."""
+    def __new__(cls, value: int, message: str, fix: str = "") -> Self:
+        status = int.__new__(cls, value)
+        status._value_, status.message, status.fix = value, message, fix
+        return status
 
-    @property
-    def message(self) -> str:
-        """What happened, in half a sentence for people."""
-        return _MESSAGES[self]
-
-
-_MESSAGES = {
-    Status.RUNNING: "the row goes on",
-    Status.EOS: "the row emitted an end token",
-    Status.LIMIT: "the row emitted as many tokens as it was allowed",
-    Status.CAPACITY: "the cache has no slot for the next token",
-    Status.NAN: "the target's logits were not numbers",
-    Status.STOP: "the row emitted a stop token or a stop string",
-    Status.MASKED: "processors or the grammar left no token to emit",
-    Status.FREE: "no request stands in the row",
-}
+    RUNNING = 0, "the row goes on"
+    EOS = 1, "the row emitted an end token"
+    """One of `Stopping.eos`, which is the row's last token."""
+    LIMIT = 2, "the row emitted as many tokens as it was allowed"
+    CAPACITY = 3, "the cache has no slot for the next token", "shorten the prompt or raise capacity"
+    NAN = 4, "the target's logits were not numbers", "check the weights, or load them in float32"
+    STOP = 5, "the row emitted a stop token or a stop string"
+    """One of `Stopping.stop_token_ids`, or `Stopping.stop`."""
+    MASKED = 6, "processors or the grammar left no token to emit", "allow more tokens there"
+    FREE = 7, "no request of the engine is in the row"
 
 
 @struct.dataclass
@@ -157,23 +141,33 @@ class Sampling:
 
 
 @struct.dataclass
-class Limits:
-    """Where rows end besides at `eos`: numbers for all rows, or arrays [B]. New numbers never
-    recompile.
+class Stopping:
+    """Where rows end, in the words of vLLM's `SamplingParams`: values for all rows, or arrays [B].
+
+    New values never recompile. Whether there are stop tokens, a minimum or stop strings does.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> limits = Limits(new_tokens=[2, 5])
-        >>> ask = dict(max_new_tokens=8, limits=limits)
+        >>> stopping = Stopping(max_tokens=[2, 5], eos=22)
+        >>> ask = dict(max_new_tokens=8, stopping=stopping)
         >>> jspec.decode(model, model.init(), [[1, 2], [3, 4]], **ask).lengths.tolist()
         [2, 5]
     """
 
-    new_tokens: ArrayLike | None = None
-    """Most tokens that a row emits, 0 .. `max_new_tokens`; None: as many as `max_new_tokens`."""
+    max_tokens: ArrayLike | None = None
+    """Most tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
+    min_tokens: ArrayLike | None = None
+    """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
+    eos: ArrayLike | Sequence[int] | None = None
+    """Token or tokens that end a row with `Status.EOS`, or [B, X] with -1 filling up. None: those
+    of the checkpoint, where a call knows it (`jspec.LLM`), and else none; () is vLLM's
+    `ignore_eos`."""
     stop_token_ids: ArrayLike | Sequence[int] | None = None
     """Token or tokens that end a row with `Status.STOP`, or [B, X] with -1 filling up."""
+    stop: Any = struct.field(pytree_node=False, default=None)
+    """Texts that end a row with `Status.STOP`, as `jspec.stop_strings` makes them, or a list of
+    these and None, one for each row. A `jspec.LLM` takes the texts themselves."""
 
 
 @struct.dataclass
@@ -349,13 +343,8 @@ class Stats:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> stats = Stats(
-        ...     histogram=jnp.array([[3, 1, 2]]),
-        ...     num_draft_tokens=jnp.array([12]),
-        ...     num_drafts=jnp.array([6]),
-        ...     width_histogram=jnp.array([[0, 6]]),
-        ...     widths=(0, 2),
-        ... )
+        >>> counts = [[3, 1, 2]], [12], [6], [[0, 6]]
+        >>> stats = Stats(*map(jnp.array, counts), widths=(0, 2))
         >>> stats.num_rounds.tolist(), stats.num_accepted_tokens.tolist()
         ([6], [5])
         >>> round(float(stats.mean_acceptance_length[0]), 2)
@@ -394,19 +383,7 @@ class Stats:
 class Logprobs:
     """The log-probabilities of emitted tokens, and the likeliest tokens at their places.
 
-    Entries at or beyond a row's length are 0.
-
-    Example:
-        >>> import jspec
-        >>> model = jspec.testing.PrefixLM()
-        >>> result = jspec.decode(
-        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4,
-        ...     processors=jspec.processors.logprobs(2),
-        ... )
-        >>> result.logprobs.top_tokens.shape
-        (1, 4, 2)
-        >>> bool((result.logprobs.emitted == result.logprobs.top[..., 0]).all())  # greedy
-        True
+    Entries at or beyond a row's length are 0. `jspec.processors.logprobs` asks for them.
     """
 
     emitted: Float[Array, "B T"]
@@ -501,3 +478,21 @@ class Result:
     logprobs: Logprobs | None = None
     stop_bytes: Int[Array, " B"] | None = None
     policy_state: PyTree = ()
+
+    def raise_if_failed(self) -> None:
+        """Raises DecodeError if a row could not go on, with its status and what helps. It waits for
+        the result. End tokens, stops and limits are not failures.
+
+        Example:
+            >>> import jspec
+            >>> model = jspec.testing.PrefixLM(context=8)
+            >>> result = jspec.decode(model, model.init(), [[1, 2, 3, 4]], max_new_tokens=8)
+            >>> result.raise_if_failed()
+            Traceback (most recent call last):
+            jspec.DecodeError: row 0 ended with CAPACITY after 5 tokens: the cache has no slot ...
+        """
+        status, lengths = jax.device_get((self.status, self.lengths))
+        for row, (code, length) in enumerate(zip(status.tolist(), lengths.tolist(), strict=True)):
+            if (ended := Status(code)).fix:
+                said = f"row {row} ended with {ended.name} after {length} tokens: {ended.message}"
+                raise DecodeError(f"{said}; {ended.fix}")

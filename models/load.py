@@ -69,8 +69,10 @@ class Tensors(Protocol):
 class Loaded:
     """A model as it was loaded: the network, its weights, its tokenizer and its special tokens.
 
-    It unpacks as `model, params, tokenizer`. Pass `eos` to a decode call as well: without it the
-    text runs on past its end.
+    Of a model of your own it needs the first two: `Loaded(model, params)`.
+
+    It unpacks as `model, params, tokenizer`. A `decode` call wants its `eos` as well
+    (`jspec.Stopping`): without it the text runs on past its end.
 
     Example:
         >>> import jspec
@@ -78,17 +80,17 @@ class Loaded:
         >>> model, params, tokenizer = target
         >>> model.vocab_size, target.eos, tokenizer.encode("The king").ids
         (4096, (0,), [0, 307, 3538])
-        >>> # jspec.decode(model, params, [ids], eos=target.eos, max_new_tokens=64)
+        >>> # jspec.decode(model, params, [ids], stopping=jspec.Stopping(eos=target.eos))
     """
 
     model: CausalLM
     params: PyTree
-    tokenizer: Any
+    tokenizer: Any = None
     """A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`. None if not asked for."""
-    eos: tuple[int, ...]
+    eos: tuple[int, ...] = ()
     """End tokens of generation_config.json, else of config.json, or of a GGUF file's metadata;
     empty if there is none."""
-    bos: int | None
+    bos: int | None = None
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
     """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
@@ -227,7 +229,7 @@ def read_weights(
     layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
 ) -> PyTree:
-    """Params from open files, after their names and shapes are found to match the table.
+    """Returns params from open files, after their names and shapes are found to match the table.
 
     Args:
         files: of weights.

@@ -115,7 +115,8 @@ def _loop(shape: Shape, name: str, tokens: float | None) -> dict[str, Any]:
         )
         # Donated: the cache is held once, and the next call goes on with what this one returns.
         held[0] = decode_rounds(
-            model, shape.target_params, start, found, params, np.int32(count)
+            model, shape.target_params, start, found, params, np.int32(count),
+            platform=jax.default_backend(),
         )  # fmt: skip
         return held[0].lengths
 
@@ -136,7 +137,7 @@ def _shares(shape: Shape, name: str) -> dict[str, Any]:
     model, weights = shape.model(shape.target), shape.target_params
     state = random_state(shape, found, params, temperature=0.0)
     frame = parts.frame(state)
-    verifier = getattr(found, "verifier", COUPLED.verifier)
+    verifier = found.verifier or COUPLED.verifier
 
     def commit(state, aux, tree, output, verdict):
         after, feedback = parts.commit(state, tree, output, verdict)

@@ -76,7 +76,7 @@ class Workload:
     def trials(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int
     ) -> acceptance_vector.Trials:
-        """Trials of drafted children at the tokens of `text` that the target wrote, [M, W].
+        """Returns trials of drafted children at the tokens of `text` that the target wrote, [M, W].
 
         Args:
             temperature: the target's.
@@ -104,7 +104,7 @@ class Workload:
     def vector(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int = 16
     ) -> list[float]:
-        """Returns [W], the vector of `jspec.acceptance_vector.measure` over `text`."""
+        """Returns [W], the vector of `acceptance_vector.measure` over `text`."""
         width = min(width, self.pair.draft.model.vocab_size)
         return np.mean(
             self.trials(temperature, draft_temperature, scheme, width).kept, axis=0

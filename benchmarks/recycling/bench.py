@@ -8,7 +8,7 @@ from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec._validate.errors import InputError
 from jspec.cli.bench.chat import Bare, Wording
 from jspec.cli.bench.questions import Question
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import Loaded
 from jspec.training.distill import unlooped
 
@@ -49,10 +49,11 @@ class Bench:
         """Returns plain decoding of as many tokens."""
         return jspec.decode(
             self.target.model, self.target.params, prompts.tokens, prompts.lengths,
-            max_new_tokens=self.new_tokens + DEEPEST, limits=limits, eos=self.eos,
+            max_new_tokens=self.new_tokens + DEEPEST,
+            stopping=jspec.Stopping(max_tokens=limits, eos=self.eos),
         )  # fmt: skip
 
-    def decoding(self, built: Built) -> Decoding:
+    def decoding(self, built: LLM) -> Decoding:
         return Decoding(
             built.model, self.target.params, built.drafter, built.drafter_params, self.new_tokens
         )

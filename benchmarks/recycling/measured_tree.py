@@ -67,8 +67,9 @@ def measured(bench: Bench, questions: Sequence[Question], template: Template) ->
     for question in questions:
         ids = bench.read(question, [])
         result = jspec.decode(
-            bench.target.model, bench.target.params, [ids], limits=[bench.limit(ids)],
-            drafter=drafter, drafter_state=state, max_new_tokens=bench.new_tokens, eos=bench.eos,
+            bench.target.model, bench.target.params, [ids],
+            stopping=jspec.Stopping(max_tokens=[bench.limit(ids)], eos=bench.eos),
+            drafter=drafter, drafter_state=state, max_new_tokens=bench.new_tokens,
         )  # fmt: skip
         state = result.drafter_state
     assert state is not None, "no questions"

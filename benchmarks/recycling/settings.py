@@ -12,19 +12,19 @@ from jspec import methods
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head import eagle, medusa
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import Loaded, heads
 from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
 
-PARTS = ("table", "breadth", "depth", "update")
+PARTS = ("table", "breadth", "depth", "update", "pairs")
 
 
 @dataclass(frozen=True)
 class Row:
     """One row of a table: a drafter, and whether each question starts with an empty memory."""
 
-    make: Callable[[Loaded], Built]
+    make: Callable[[Loaded], LLM]
     told: str
     """The settings that identify rows."""
     cold: bool = False
@@ -45,7 +45,7 @@ def method(name: str, cold: bool = False, **options: Any) -> Row:
 def drafting(kind: Callable[..., Any], **options: Any) -> Row:
     """Returns a drafter of the benches' own, made of the target's vocabulary."""
     return Row(
-        lambda target: Built(target.model, kind(target.model.vocab_size, **options), None),
+        lambda target: LLM(target, kind(target.model.vocab_size, **options)),
         kind.__name__,
     )
 
@@ -146,4 +146,7 @@ def rows(part: str) -> Rows:
                 "TR, last": published,
                 "TR, accepted alone": drafting(AcceptedAlone),
             }
+        case "pairs":  # which the paper has not
+            pairs = method("token_recycling", shape="published", pairs=1 << 17)
+            return {"TR, pairs": pairs, "TR, published": published}
     raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")

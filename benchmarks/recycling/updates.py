@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 import jspec
 from jspec.arrays.top_k import top_k
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
+from jspec.drafters.retrieval.token_recycling import MatrixState
 from jspec.types import Feedback, PyTree
 
 
@@ -23,13 +24,16 @@ class FirstWins(jspec.TokenRecycling):
 
     def recycle(
         self,
-        state: Int[Array, "R V k"],
+        state: MatrixState,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
-    ) -> Int[Array, "R V k"]:
+    ) -> MatrixState:
+        del before
         _, best = top_k(logits, self.k)
-        return write_lines(state, tokens[:, ::-1], live[:, ::-1], best[:, ::-1])
+        lines = write_lines(state.lines, tokens[:, ::-1], live[:, ::-1], best[:, ::-1])
+        return replace(state, lines=lines)
 
 
 @dataclass(frozen=True)
@@ -41,23 +45,25 @@ class CellsMerge(jspec.TokenRecycling):
 
     def recycle(
         self,
-        state: Int[Array, "R V k"],
+        state: MatrixState,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
-    ) -> Int[Array, "R V k"]:
+    ) -> MatrixState:
+        del before
         _, best = top_k(logits, self.k)
-        random = np.random.default_rng(0)
+        random, lines = np.random.default_rng(0), state.lines
         for rank in range(self.k):
             order = random.permutation(tokens.shape[1])
             cells = write_lines(
-                state[..., rank : rank + 1],
+                lines[..., rank : rank + 1],
                 tokens[:, order],
                 live[:, order],
                 best[:, order, rank : rank + 1],
             )
-            state = state.at[..., rank : rank + 1].set(cells)
-        return state
+            lines = lines.at[..., rank : rank + 1].set(cells)
+        return replace(state, lines=lines)
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,8 @@ class AcceptedAlone(jspec.TokenRecycling):
     """The outputs of rejected nodes, the trash of the paper's title, are not kept."""
 
     def update(
-        self, params: PyTree, state: Int[Array, "R V k"], aux: None, feedback: Feedback
-    ) -> Int[Array, "R V k"]:
+        self, params: PyTree, state: MatrixState, aux: None, feedback: Feedback
+    ) -> MatrixState:
         scored = feedback.scored
         path, tree = scored.verdict.path, scored.tree
         kept = jnp.where(jnp.arange(path.shape[1]) < feedback.counts[:, None], path, -1)

@@ -71,7 +71,7 @@ class JspecRollout(BaseRollout):
             drafter=self._drafter,
             drafter_params=self._last.get(call, none),
             max_new_tokens=new,
-            eos=asked.eos_tokens or [self.eos_id()],
+            stopping=jspec.Stopping(eos=asked.eos_tokens or [self.eos_id()]),
             # Greedy at 0.
             sampling=jspec.Sampling(
                 asked.temperature, max(asked.top_k or 0, 0), asked.top_p or 1.0

@@ -65,6 +65,12 @@ def unreadable(what: str, fix: str) -> Iterator[None]:
         raise InputError(f"{what} cannot be read ({reason:.200}); {fix}") from error
 
 
+class DecodeError(RuntimeError):
+    """Rows of a result ended by a failure: see `jspec.Result.raise_if_failed`."""
+
+    __module__ = "jspec"
+
+
 class RecompileError(RuntimeError):
     """A program would have been compiled inside `jspec.no_recompile()`.
 

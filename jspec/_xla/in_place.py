@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jspec._xla import backend
 from jspec._xla.manual_axes import vary
 from jspec.types import PyTree
 
@@ -20,6 +19,7 @@ def switch(
     branches: Sequence[Callable[[PyTree, PyTree], PyTree]],
     state: PyTree,
     given: PyTree,
+    platform: str,
 ) -> PyTree:
     """The state after `branches[index](state, given)`, changed in place.
 
@@ -33,11 +33,12 @@ def switch(
         branches: from (state, given) to a state of the same structure, shapes and dtypes.
         state: what is changed.
         given: what is read alone.
+        platform: that the program is made for.
 
     Example:
         >>> import jax.numpy as jnp
         >>> add, double = lambda x, y: x + y, lambda x, y: 2 * x
-        >>> int(switch(jnp.int32(1), [add, double], jnp.int32(5), jnp.int32(3)))
+        >>> int(switch(jnp.int32(1), [add, double], jnp.int32(5), jnp.int32(3), "cpu"))
         10
     """
     if len(branches) == 1:
@@ -45,7 +46,7 @@ def switch(
     # A round in which no branch ran would be repeated for ever.
     nearest = jnp.clip(index.astype(jnp.int32), 0, len(branches) - 1)
     state, given, left = vary((state, given, nearest), (state, given))
-    if backend.platform() == "gpu":
+    if platform == "gpu":
         alike = [partial(_varying, branch) for branch in branches]
         with jax.named_scope(SWITCH):
             return jax.lax.switch(left, alike, state, given)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec._validate.errors import InputError
 from jspec.cli.round_programs import RoundPrograms
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions import conversations, terminal
 from jspec.sessions.batches import Group, Runner, groups, interruptible
 from jspec.sessions.conversations import Drop
-from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
@@ -286,7 +286,7 @@ def _converse(conversation: Conversation, screen: terminal.Screen, drafts: bool)
 
 
 def _questions() -> Iterator[str]:
-    """Lines of standard input; Ctrl-C drops the line that is being written."""
+    """Yields lines of standard input; Ctrl-C drops the line that is being written."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # bytes that are not text
     shown = "> " if sys.stdin.isatty() else ""

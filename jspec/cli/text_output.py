@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jspec.methods.builders import COUPLED
+from jspec.models.detokenise import Detokeniser, without_end
 from jspec.sessions import terminal
 from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
-from jspec.sessions.detokenise import Detokeniser, without_end
 from jspec.sessions.json_output import finish_reason, together
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
@@ -87,7 +87,7 @@ def show(
     screen = terminal.Screen(sys.stderr)
     plain = None
     if compare and drafts:
-        plain = Runner(session, settings, plain=True, processors=runner.processors)
+        plain = Runner(session, settings, plain=True, control=runner.control)
         if sys.stderr.isatty():
             print("Measuring plain decoding too; --no-compare leaves it out.", file=sys.stderr)
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)

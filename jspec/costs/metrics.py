@@ -226,7 +226,8 @@ def by_row(stats: Stats) -> list[Metrics]:
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> ask = dict(prompt=[[1, 2], [3, 4]], limits=[0, 5], max_new_tokens=8)
+        >>> stopping = jspec.Stopping(max_tokens=[0, 5])
+        >>> ask = dict(prompt=[[1, 2], [3, 4]], stopping=stopping, max_new_tokens=8)
         >>> result = jspec.decode(model, model.init(), **ask)
         >>> [row.num_rounds for row in jspec.metrics.by_row(result.stats)]
         [0, 5]

@@ -32,12 +32,15 @@ class Chunk:
         state: The state after the round; asking for the next chunk donates it.
         logprobs: The log-probabilities of these tokens, [B, most tokens of a row]; None if not
             asked for.
+        texts: What these tokens add to each row's text; None but from `jspec.LLM.stream`, since
+            this module knows no tokenizer. The texts of all chunks join to the whole.
     """
 
     tokens: list[list[int]]
     drafted: list[list[bool]]
     state: State
     logprobs: Logprobs | None = None
+    texts: list[str] | None = None
 
 
 def stream(

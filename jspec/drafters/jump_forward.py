@@ -33,7 +33,8 @@ class JumpForward(Drafter):
         >>> model = jspec.testing.PrefixLM()
         >>> letters = [bytes([97 + token]) for token in range(22)] + [None]
         >>> result = jspec.decode(
-        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=8, eos=22,
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=8,
+        ...     stopping=jspec.Stopping(eos=22),
         ...     processors=[jspec.grammar.choices(["abcde", "bcd"], letters)],
         ...     drafter=jspec.JumpForward(),
         ... )

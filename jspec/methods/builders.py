@@ -18,7 +18,8 @@ from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, TOKEN, Integer, Number, Paths, Place, Several, Word
 from jspec._validate.options import Option, options_of
 from jspec.methods import device_defaults
-from jspec.methods.method import Built, Maker, Models
+from jspec.methods.llm import LLM
+from jspec.methods.method import Maker, Models
 
 COUPLED = "coupled"
 """The scheme whose tokens are those of plain decoding; the only one without a draft model."""
@@ -70,7 +71,7 @@ def build(
     scheme: str = COUPLED,
     draft_temperature: float | None = None,
     **options: Any,
-) -> Built:
+) -> LLM:
     """Builds a method's drafter from checked options.
 
     Args:
@@ -87,16 +88,16 @@ def build(
 
     kind = getattr(jspec, drafter)
     of = next(iter(inspect.signature(kind).parameters), None)
-    model, params = models.target.model, None
+    target, params = models.target, None
     made_of: tuple[Any, ...] = ()
     if of == "vocab_size":
-        made_of = (model.vocab_size,)
+        made_of = (target.model.vocab_size,)
     elif of == "model":
         assert models.draft is not None, "`Method.build` has found one or refused"
         made_of, params = (models.draft.model,), models.draft.params
     elif of == "head":
         loaded = _head(models, head, heads)
-        model, made_of, params = loaded.target.model, (loaded.head,), loaded.params
+        target, made_of, params = loaded.target, (loaded.head,), loaded.params
         models = replace(models, head=loaded.head)
     fields = fit(models, **options)
     params = fields.pop("params", params)
@@ -104,7 +105,7 @@ def build(
         fields["scheme"] = getattr(jspec.schemes, scheme.upper())
     if draft_temperature is not None:
         fields["sampling"] = jspec.Sampling(draft_temperature)
-    return Built(model, kind(*made_of, **fields), params)
+    return LLM(target, kind(*made_of, **fields), params)
 
 
 def _head(models: Models, name: str | None, kinds: tuple[str, ...]) -> Any:
@@ -338,7 +339,7 @@ def widened(
         "tokens that a round verifies, as a fraction of all rows at its width; the likeliest first",
     ] = None,
     **options: Any,
-) -> Built:
+) -> LLM:
     """Builds the drafter of a method whose rounds are as wide as pays, if widths are given."""
     if widths is None:
         if token_budget is not None:
@@ -351,10 +352,10 @@ def widened(
     from jspec.policies.adaptive import Adaptive
     from jspec.round.request import check_policy
 
-    built = make(models, **options)
+    llm = make(models, **options)
     policy = Adaptive(widths, 1.0 if token_budget is None else token_budget)
-    check_policy(policy, built.drafter)
-    return replace(built, policy=policy, policy_params=prior(models.target.params))
+    check_policy(policy, llm.drafter)
+    return replace(llm, policy=policy, policy_params=prior(models.target.params))
 
 
 def recommended(
@@ -365,7 +366,7 @@ def recommended(
     head: Annotated[str | None, _HEAD, "drafts beside the others"] = None,
     ngrams: str | None = None,
     **options: Any,
-) -> Built:
+) -> LLM:
     """Builds `auto`: widths that fit the device, as many nodes as the largest, and the bundled
     table of these weights and the head that comes with them, if none is named.
     """

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from jspec.methods import device_defaults
-from jspec.methods.method import Built, Maker, Method, Models
+from jspec.methods.llm import LLM
+from jspec.methods.method import Maker, Method, Models
 
 MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
@@ -19,7 +20,7 @@ offered: then members of `joined_by` offer four for each."""
 def united(*members: Method) -> Maker:
     """The builder of a tree of all nodes that the members offer; a budget is not needed."""
 
-    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> Built:
+    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         built = [member.make(models, **_known(member, options)) for member in members]
         return _merged(models, built, num_speculative_tokens)
 
@@ -32,7 +33,7 @@ def competing(*members: Method) -> Maker:
     Each member offers as many nodes as the budget by itself, and at least enough to choose from.
     """
 
-    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> Built:
+    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         nodes = num_speculative_tokens or device_defaults.budget()
         return _merged(models, [_member(one, models, nodes, options) for one in members], nodes)
 
@@ -50,7 +51,7 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
 
     def make(
         models: Models, num_speculative_tokens: int, head: str | None = None, **options: Any
-    ) -> Built:
+    ) -> LLM:
         nodes = num_speculative_tokens
         if nodes > _NARROW:
             built = [_member(one, models, nodes, options) for one in members]
@@ -70,7 +71,7 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
     return make
 
 
-def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> Built:
+def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> LLM:
     """A member with those of the options that it knows, which offers the budget or more."""
     own = _known(method, options)
     nodes = max(nodes, MEMBER_TOKENS) if method.most is None else method.most(**own)
@@ -82,13 +83,13 @@ def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in known}
 
 
-def _merged(models: Models, built: list[Built], num_speculative_tokens: int | None) -> Built:
+def _merged(models: Models, built: list[LLM], num_speculative_tokens: int | None) -> LLM:
     from jspec.drafters.ensemble.merge import merge
 
     drafters = [one.drafter for one in built]
     params = tuple(one.drafter_params for one in built)
     made = merge(*drafters, num_speculative_tokens=num_speculative_tokens)
     # A head may read more of the target than the last state; at most one of the members has one.
-    plain = models.target.model
-    model = next((one.model for one in built if one.model != plain), plain)
-    return Built(model, made, None if all(one is None for one in params) else params)
+    plain = models.target
+    target = next((one.target for one in built if one.model != plain.model), plain)
+    return LLM(target, made, None if all(one is None for one in params) else params)

@@ -14,8 +14,9 @@ from jspec._validate.kinds import COUNT
 from jspec._validate.options import Option, options_of
 from jspec.methods import builders
 from jspec.methods.builders import Fit
+from jspec.methods.llm import LLM
 from jspec.methods.merges import competing, joined_by, united
-from jspec.methods.method import Built, Method
+from jspec.methods.method import Method
 
 DEFAULT = "auto"
 """The method of the command line if none is named."""
@@ -66,7 +67,7 @@ def _merge(name: str, *members: Method) -> Method:
     )
 
 
-def _widened(method: Method, build: Callable[..., Built] = builders.widened) -> Method:
+def _widened(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
     """The method, with the option to choose the width of every round."""
     own = {**options_of(builders.widened), **options_of(build)}
     return replace(

@@ -24,7 +24,7 @@ from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.request import Prepared, chunk_of, prepare
 from jspec.sampling import Sampling
-from jspec.types import PyTree, State
+from jspec.types import PyTree, State, Stopping
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ class Programs:
                 self.params,
                 arrays,
             )
-        memories = (arrays[name] for name in ("memory", "drafter_state", "policy_state"))
-        return layout.state_of(state, *memories, self.mesh)
+        memory, *known = (arrays[name] for name in ("memory", "drafter_state", "policy_state"))
+        return layout.state_of(state, memory, known[0], known[1], self.mesh)
 
     @cached_property
     def _prefill_arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -201,7 +201,8 @@ class Programs:
         # Of one row, so that many need no memory for their prompts.
         tokens = np.zeros((1, self.capacity - self.max_new_tokens), np.int32)
         one = prepare(
-            self.model, tokens, None, self.max_new_tokens, eos=0, sampling=self.sampling,
+            self.model, tokens, None, self.max_new_tokens,
+            stopping=Stopping(eos=0), sampling=self.sampling,
             key=None if self.sampling is None else jax.random.key(0), capacity=self.capacity,
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.processors import history as histories
 from jspec.processors.history import History, Text
-from jspec.protocols import LogitsProcessor, Nodes, Round, Start
+from jspec.protocols import LogitsProcessor, Nodes, Round, RowControl, Start
 from jspec.types import PyTree
 
 Logits = Float[Array, "B N V"]
@@ -25,8 +25,6 @@ class Function:
     function: Callable[[Logits, History, PyTree], Logits]
     is_on: Callable[[PyTree], Bool[Array, " B"]] | None
     """The rows in which the values change anything; None: all."""
-    min_tokens: Callable[[PyTree], Int[Array, " B"]] | None = None
-    """Of the values, `LogitsProcessor.min_tokens`; None: they say nothing of it."""
 
 
 @struct.dataclass
@@ -38,7 +36,7 @@ class TextRows:
 
 
 @struct.dataclass
-class Functions(LogitsProcessor):
+class Functions(RowControl):
     """Functions one behind the other, with the text that all of them read."""
 
     rows: TextRows
@@ -51,11 +49,6 @@ class Functions(LogitsProcessor):
     @property
     def text(self) -> Text | None:
         return self.rows.text
-
-    @property
-    def min_tokens(self) -> Int[Array, " B"] | None:
-        known = zip(self.functions, self.rows.values, strict=True)
-        return next((one.min_tokens(own) for one, own in known if one.min_tokens), None)
 
     def joined(self, later: LogitsProcessor) -> "Functions | None":
         """One text is enough for all."""

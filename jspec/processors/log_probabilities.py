@@ -15,7 +15,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
 from jspec.arrays.top_k import top_k
-from jspec.protocols import LogitsProcessor, Round, Start
+from jspec.protocols import Round, RowControl, Start
 from jspec.types import Logprobs, Sampling
 
 RAW = "raw_logprobs"
@@ -94,7 +94,7 @@ class RecordedRows:
 
 
 @struct.dataclass
-class RecordedLogprobs(LogitsProcessor):
+class RecordedLogprobs(RowControl):
     """The log-probabilities of the output."""
 
     rows: RecordedRows

@@ -35,7 +35,6 @@ __all__ = [
     "banned_tokens",
     "frequency_penalty",
     "logit_bias",
-    "min_tokens",
     "own",
     "presence_penalty",
     "repetition_penalty",
@@ -57,14 +56,12 @@ class Processor:
         prepare: from (values, B, V) to checked arrays, with a row for each prompt.
         is_on: of these arrays, the rows in which they change anything: while there are none, rounds
             leave the processor out. None: all rows.
-        min_tokens: of these arrays, the tokens [B] before which no stop string ends a row.
     """
 
     function: Callable[[Logits, History, PyTree], Logits]
     values: Any
     prepare: Callable[[Any, int, int], PyTree]
     is_on: Callable[[PyTree], Bool[Array, " B"]] | None = None
-    min_tokens: Callable[[PyTree], Int[Array, " B"]] | None = None
 
     @property
     def name(self) -> str:
@@ -93,7 +90,7 @@ class Processor:
 
     @property
     def _function(self) -> Function:
-        return Function(self.function, self.is_on, self.min_tokens)
+        return Function(self.function, self.is_on)
 
 
 @dataclass(frozen=True)
@@ -214,12 +211,12 @@ def logit_bias(
 
 def min_tokens(count: ArrayLike) -> Processor:
     """Forbids the end tokens, `eos` and `stop_token_ids`, while the output is shorter. Stop strings
-    that are complete by then do not end it either, as in vLLM.
+    that are complete by then do not end it either, as in vLLM. `Stopping.min_tokens` makes it.
 
     Args:
         count: so many tokens come before the end token, a number or [B]; 0 switches it off.
     """
-    return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero, _itself)
+    return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero)
 
 
 def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int = 0) -> Processor:
@@ -336,10 +333,6 @@ def _bias(logits: Logits, history: History, values: PyTree) -> Logits:
     return jax.vmap(lambda row, token, added: row.at[:, token].add(added, mode="drop"))(
         logits, *values
     )
-
-
-def _itself(count: Int[Array, " B"]) -> Int[Array, " B"]:
-    return count
 
 
 def _min_tokens(logits: Logits, history: History, count: Int[Array, " B"]) -> Logits:

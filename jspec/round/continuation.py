@@ -9,7 +9,7 @@ from jaxtyping import Array, Int
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import known_values
 from jspec._xla.explicit_axes import automatic
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, RowControl
 from jspec.round import processing
 from jspec.round.request import check_alive
 from jspec.types import State
@@ -47,7 +47,8 @@ def _ends(state: State) -> tuple[State, Int[Array, " B"]]:
     """The state with the roots of texts as they were returned and the processors that keep them,
     and the committed tokens before the roots.
     """
-    (member,) = (one for one in state.processors if one.dropped is not None)
+    controls = [one for one in state.processors if isinstance(one, RowControl)]
+    (member,) = (one for one in controls if one.dropped is not None)
     root = member.root_as_returned(state.out, state.lengths, state.root)
     committed = state.positions - member.dropped
     kept = processing.with_text(state).processors

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
+from jspec.models.detokenise import Detokeniser
 from jspec.serve.jobs import Delta, TokenLogprobs
-from jspec.sessions.detokenise import Detokeniser
 from jspec.types import Status
 
 _LEAST = -9999.0

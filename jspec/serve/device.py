@@ -12,10 +12,10 @@ from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
 from jspec.models.lora import LoRAModel
 from jspec.policies.cost_curve import CostCurve
-from jspec.processors.grammar import Capacity, StopCapacity
+from jspec.processors.grammar import Capacity
 from jspec.round import sizes_of
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
-from jspec.types import Limits, PyTree, Sampling, Stats
+from jspec.types import PyTree, Sampling, Stats, Stopping
 
 NUM_BIASES = 300
 """Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them,
@@ -63,7 +63,7 @@ class EngineDevice:
         self.reset()
 
     def memory(self) -> dict[str, int]:
-        """The bytes that the rows take."""
+        """Returns the bytes that the rows take."""
         return self.engine.memory(self._params, self._drafter_params, self._policy_params)
 
     @property
@@ -186,11 +186,16 @@ class EngineDevice:
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:
         return dict(
-            limits=Limits(asked.limit, list(asked.stop_token_ids)),
+            stopping=Stopping(
+                max_tokens=asked.limit,
+                min_tokens=asked.min_tokens or None,
+                eos=() if asked.ignore_eos else self._eos,
+                stop_token_ids=list(asked.stop_token_ids),
+                stop=asked.stop,
+            ),
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
             id=asked.row,
-            eos=None if asked.ignore_eos else self._eos,
             processors=given(self.engine.processors, asked),
         )
 
@@ -206,8 +211,6 @@ def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
             return next(own)
         if isinstance(place, Capacity):
             return asked.grammar
-        if isinstance(place, StopCapacity):
-            return asked.stop
         return place if asked.logprobs else None
 
     return [at(place) for place in places]
@@ -220,7 +223,6 @@ def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
         processors.frequency_penalty(asked.frequency_penalty),
         processors.presence_penalty(asked.presence_penalty),
         processors.logit_bias(asked.logit_bias, capacity=NUM_BIASES),
-        processors.min_tokens(asked.min_tokens),
     )
 
 

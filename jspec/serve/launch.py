@@ -215,13 +215,14 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     from jspec.serve.scheduler import Scheduler
     from jspec.serve.service import Served, Service
     from jspec.serve.warming import choose_widths, warm_up
+    from jspec.sessions.session import with_target
 
     compiled = CompileCounter()
     target = chatting(session.target, settings.chat_template)
-    device, memory = device_of(replace(session, target=target), settings)
+    device, memory = device_of(with_target(session, target), settings)
     say("compiling; a first start takes minutes, and later ones find its programs on disk")
     row_bytes = warm_up(device)
-    choose_widths(device, replace(session, target=target))
+    choose_widths(device, with_target(session, target))
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
     bounds = RequestBounds(
@@ -323,11 +324,10 @@ def device_of(
     from jspec.serve.jobs import RowSettings
     from jspec.sessions.memory_file import MemoryFile
 
-    target, built = session.target, session.built
-    context = built.model.context
+    llm, target = session.llm, session.target
+    drafter, weights, context = llm.drafter, llm.drafter_params, target.model.context
     capacity = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
-    drafter, weights = built.drafter, built.drafter_params
     processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
     if settings.grammar_states:
         processors.append(
@@ -335,24 +335,25 @@ def device_of(
         )
         # Where every round has one width, nodes for forced tokens would be verified in all of them,
         # whether or not a row has a grammar.
-        if built.policy.widths:
-            drafter, weights = with_jump_forward(drafter, weights, built.policy.widths)
-    processors.append(StopCapacity(states=settings.stop_states, classes=settings.stop_classes))
+        if llm.policy.widths:
+            drafter, weights = with_jump_forward(drafter, weights, llm.policy.widths)
+    stops = StopCapacity(states=settings.stop_states, classes=settings.stop_classes)
     if settings.max_logprobs >= 0:
         processors.append(logprobs(settings.max_logprobs))
     engine = jspec.Engine(
-        built.model,
+        target.model,
         settings.rows,
         capacity,
         drafter=drafter,
         processors=processors,
+        stopping=jspec.Stopping(min_tokens=0 if settings.penalties else None, stop=stops),
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
-        policy=built.policy,
+        policy=llm.policy,
     )
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
     known = None if memory is None else memory.read()
     device = EngineDevice(
-        engine, target.params, weights, target.eos, settings.rounds, known, built.policy_params
+        engine, target.params, weights, target.eos, settings.rounds, known, llm.policy_params
     )
     return device, memory
 

@@ -14,6 +14,7 @@ from jspec._validate.kinds import check_number
 
 if TYPE_CHECKING:
     from jspec.models.load import Loaded
+    from jspec.types import Stopping
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,6 @@ class ControlSettings:
         """
         from jspec import processors
         from jspec.processors import grammar
-        from jspec.processors.grammar.stops import stop_strings
 
         made: list[Any] = []
         if self.repetition_penalty != 1:
@@ -96,19 +96,30 @@ class ControlSettings:
             made.append(processors.presence_penalty(self.presence_penalty))
         if bias := self._bias():
             made.append(processors.logit_bias(bias))
-        if self.min_tokens:
-            made.append(processors.min_tokens(self.min_tokens))
         if self.json_schema is not None:
             made.append(grammar.json_schema(self._schema(), target.tokenizer))
         if self.regex is not None:
             made.append(grammar.regex(self.regex, target.tokenizer))
         if self.choices:
             made.append(grammar.choices(list(self.choices), target.tokenizer))
-        if self.stop:
-            made.append(stop_strings(list(self.stop), target.tokenizer))
         if self.logprobs is not None:
             made.append(processors.logprobs(self.logprobs))
         return made
+
+    def stopping(self, target: "Loaded") -> "Stopping":
+        """Where answers end, but for end tokens and the most tokens.
+
+        Args:
+            target: the model, for its tokenizer.
+
+        Raises:
+            InputError: if the stop strings cannot be made.
+        """
+        from jspec.processors.grammar.stops import stop_strings
+        from jspec.types import Stopping
+
+        stop = stop_strings(list(self.stop), target.tokenizer) if self.stop else None
+        return Stopping(min_tokens=self.min_tokens or None, stop=stop)
 
     def _bias(self) -> dict[int, float]:
         if self.logit_bias is None:

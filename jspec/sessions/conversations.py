@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
+from jspec.sessions.session import with_target
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
@@ -77,7 +78,7 @@ def prompted(text: str, system: str | None = None) -> list[Message]:
 def answering(session: "Session") -> "Session":
     """Returns the session with a target that stops at the end of its turn."""
     target = session.target
-    return replace(session, target=replace(target, eos=eos(target)))
+    return with_target(session, replace(target, eos=eos(target)))
 
 
 def note_unused(target: "Loaded") -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
+from jspec.models.detokenise import Detokeniser, Tokenizer
 from jspec.sessions.batches import Outcome, Runner, groups
-from jspec.sessions.detokenise import Detokeniser, Tokenizer
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 

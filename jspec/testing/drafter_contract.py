@@ -66,7 +66,7 @@ def check_drafter(
     start nor a text that is read in two parts changes a token or compiles anything; a request that
     comes to a row later has its own tokens; rounds in which the drafter is not asked change no
     token, and leave no gap in a memory that `follows_text`; a row of NaN ends alone; trees are
-    trees as they were drafted, before the engine takes for absent what is none; the drafter is
+    trees as they were drafted, before the engine takes malformed nodes for absent; the drafter is
     static, hashable and equal to its copy; it works inside `jspec.merge` and
     under a caller's `jit`. Nearly all of them are runs of one compiled program, so a check takes
     seconds.
@@ -212,8 +212,8 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Checks a greedy call without a key under a caller's jit: traced, and not compiled."""
-    asked = subject.request(eos=None, ids=None)
-    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+    asked = subject.request(ids=None)
+    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
 
     def shape(**other: Any) -> Any:
         def call(arrays: dict[str, Any], weights: PyTree) -> Any:
@@ -268,7 +268,7 @@ def _check_other_programs(
     greedy = subject.request(**(dict(sampling=None, key=None) if keyless else {}))
     plain = decoding.decode(**greedy)
     same_tokens(decoding.decode(**greedy, **runs), plain, "tokens of a greedy call")
-    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
     jitted = jax.jit(
         lambda arrays, weights: decoding.decode(
             **greedy, **arrays, drafter=drafter, drafter_params=weights

@@ -147,7 +147,7 @@ class Recorded(DrafterWrapper):
         return tree, RecordedDraft(inner, shown)
 
     def tells_rest(self, aux: RecordedDraft) -> bool:
-        """A round without a draft is recorded as one."""
+        """Records a round without a draft."""
         return True
 
     def update(
@@ -157,23 +157,27 @@ class Recorded(DrafterWrapper):
         inner = self.drafter.update(params, state.inner, own, feedback)
         if self.shapes is None:
             return replace(state, inner=inner)
-        drafted = self.around(inner).last[0] if aux is None else aux.drafted
+        last = self.around(inner).last
+        assert last is not None, "there is room"
+        drafted = last[0] if aux is None else aux.drafted
         return Recording(inner, (drafted, self._scored(drafted.trees[0], feedback)))
 
     def _scored(self, whole: Tree, feedback: Feedback) -> RecordedOutcome:
-        """The outcome, as wide as the drafted tree, however many nodes were verified."""
+        """Returns the outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
-        sampled = feedback.sampling is not None and feedback.keys is not None
-        sampling = feedback.sampling if sampled else Sampling()
+        keys, sampling = feedback.keys, feedback.sampling
+        sampled = sampling is not None and keys is not None
+        if sampling is None or keys is None:
+            sampling = Sampling()
         logits = feedback.output.logits if feedback.processed is None else feedback.processed
         probs = samplings.node_probabilities(logits, sampling)
         best, candidates = top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None
-        if sampled:
+        if keys is not None and sampled:
             steps = [
-                samplings.gumbel(feedback.keys, feedback.positions + depth, self.vocab_size)
+                samplings.gumbel(keys, feedback.positions + depth, self.vocab_size)
                 for depth in range(tree.depth + 1)
             ]
             depths = jnp.minimum(trees.depths(tree), tree.depth)
@@ -261,7 +265,7 @@ class RecordedPolicy(WidthPolicy):
         return self.around(self.policy.init(batch, capacity, earlier))
 
     def around(self, inner: PyTree) -> RecordedChoice:
-        """The state before the first round, from the policy's own."""
+        """Returns the state before the first round, from the policy's own."""
         unknown = jnp.full(self.num_rounds, jnp.nan, jnp.float32)
         return RecordedChoice(inner, jnp.int32(0), unknown, unknown)
 

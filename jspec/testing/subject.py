@@ -14,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.watch import NEVER, Poisoned, WatchedModel
-from jspec.types import PyTree, Result, Sampling
+from jspec.types import PyTree, Result, Sampling, Stopping
 
 _LENGTHS = (12, 1, 5, 9, 14, 3)
 _SETTINGS = (
@@ -60,8 +60,10 @@ class Subject:
             sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
             key=_KEY,
             ids=np.asarray(order),
-            limits=np.full(len(order), self.max_new_tokens),
-            eos=np.full((len(order), 1), -1),
+            stopping=Stopping(
+                max_tokens=np.full(len(order), self.max_new_tokens),
+                eos=np.full((len(order), 1), -1),
+            ),
             max_new_tokens=self.max_new_tokens,
         )
         return asked | changes

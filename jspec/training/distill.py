@@ -23,7 +23,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints, sequences
-from jspec.types import PyTree, Sampling, Status
+from jspec.types import PyTree, Sampling, Status, Stopping
 
 LOOP = 32
 """Tokens over which a repetition has to go on before its row ends."""
@@ -91,8 +91,8 @@ def starts(
     count: int,
     choose: "Choose | None" = None,
 ) -> Iterator[RowStart]:
-    """Rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within a
-    class.
+    """Yields rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within
+    a class.
 
     Args:
         encode: token ids of a document, with what begins a text.
@@ -177,9 +177,8 @@ def write(
         prompt,
         lengths,
         max_new_tokens=recipe.max_new_tokens,
-        limits=limits,
+        stopping=Stopping(max_tokens=limits, eos=tuple(eos)),
         sampling=Sampling(jnp.asarray(temperatures)),
-        eos=tuple(eos) or None,
         key=recipe.seed,
         ids=numbers,
     )

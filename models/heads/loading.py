@@ -70,7 +70,7 @@ def load(
         >>> head, params, target = models.heads.load("jspec-7m/lyanna", target)
         >>> drafter = jspec.Lyanna(head)
         >>> # jspec.decode(target.model, target.params, prompts, drafter=drafter,
-        >>> #     drafter_params=params, eos=target.eos, max_new_tokens=64)
+        >>> #     drafter_params=params, stopping=jspec.Stopping(eos=target.eos))
     """
     head, variables = read_variables(name, target, only, dtype)
     params = HEAD_KINDS[kind_of(head)].prepare(head, variables)

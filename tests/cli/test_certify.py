@@ -6,7 +6,7 @@ import pytest
 
 import jspec
 from jspec._xla import native
-from jspec.methods import METHODS, Built, Method
+from jspec.methods import LLM, METHODS, Method
 from jspec.testing import Certificate
 from jspec.testing.certification.parity import Parity
 from jspec.testing.certification.rounding import Rounding
@@ -109,7 +109,7 @@ def test_a_bug_is_exit_code_1(certify, prompts, monkeypatch):
 
     def build(models):
         lookup = jspec.PromptLookup(num_speculative_tokens=2, min_match=1)
-        return Built(models.target.model, jspec.with_verifier(lookup, accept_all), None)
+        return LLM(models.target, jspec.with_verifier(lookup, accept_all))
 
     monkeypatch.setitem(METHODS, "broken", Method("broken", "", build))
     ran = certify("--prompts", prompts, "--method", "broken", "--draws", 128)

@@ -11,7 +11,7 @@ import pytest
 
 import jspec
 import jspec.models
-from jspec.methods import METHODS, Built, Method
+from jspec.methods import LLM, METHODS, Method
 from jspec.sessions import json_output
 
 # A shell starts what runs in the background with SIGINT ignored, and Python then leaves it so.
@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_one_sentence(command, folder, tmp_path):
 def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, monkeypatch):
     def build(models):
         assert models.draft.model.vocab_size == models.target.model.vocab_size
-        return Built(models.target.model, jspec.Autoregressive(), None)
+        return LLM(models.target, jspec.Autoregressive())
 
     # One entry is all that a new method needs.
     monkeypatch.setitem(METHODS, "two", Method("two", "", build, needs_draft_model=True))
@@ -158,7 +158,7 @@ def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monke
     assert (ran.code, ran.err) == (0, "")
     (session,) = sessions
     assert session.target.model == load(folder).model
-    assert session.built.drafter == jspec.CoupledTree(load(draft).model)
+    assert session.llm.drafter == jspec.CoupledTree(load(draft).model)
 
 
 def test_an_unfit_draft_model_is_refused_in_one_sentence(command, folder, draft):

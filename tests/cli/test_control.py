@@ -33,10 +33,10 @@ def test_all_of_it_reaches_decode(records, folder):
     processors = [
         jspec.processors.repetition_penalty(1.3),
         jspec.processors.logit_bias({5: 1.5}),
-        jspec.processors.min_tokens(3),
     ]
     want = jspec.decode(
-        loaded.model, loaded.params, [loaded.tokenizer.encode("Once upon").ids], eos=loaded.eos,
+        loaded.model, loaded.params, [loaded.tokenizer.encode("Once upon").ids],
+        stopping=jspec.Stopping(min_tokens=3, eos=loaded.eos),
         max_new_tokens=12, drafter=jspec.JumpForward(),
         processors=[
             *processors, jspec.grammar.choices(["She said", "She slept"], loaded.tokenizer),

@@ -137,6 +137,10 @@ def test_a_page_of_one_round_and_of_none():
     model = jspec.testing.PrefixLM()
     for limit, count in ((1, 1), (0, 0)):
         trace = jspec.trace(
-            model, model.init(), np.array([[1, 2]]), max_new_tokens=1, limits=[limit]
+            model,
+            model.init(),
+            np.array([[1, 2]]),
+            max_new_tokens=1,
+            stopping=jspec.Stopping(max_tokens=[limit]),
         )
         assert len(data_of(page(trace, traces.Words(), {}))["trace"]["rounds"]) == count

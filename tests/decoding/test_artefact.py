@@ -18,7 +18,7 @@ from jspec.decoding.artefact.run import load
 MODEL = tiny.model(num_layers=1, context=64)
 PARAMS = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tiny.params(MODEL))
 DRAFTER = jspec.PromptLookup(num_speculative_tokens=3, whole=False)
-ASK = dict(drafter=DRAFTER, eos=4, max_new_tokens=20)
+ASK = dict(drafter=DRAFTER, stopping=jspec.Stopping(eos=4), max_new_tokens=20)
 PROMPTS = [[5, 3, 9, 1, 5, 3], [8, 1], [6, 1, 6]]
 # In a process of its own: what it imports is seen.
 RUN = """

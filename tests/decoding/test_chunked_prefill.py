@@ -117,11 +117,13 @@ def test_copies_of_a_row_are_under_the_same_control():
 
     def ask(rows):
         return ASK | dict(
-            sampling=jspec.Sampling(0.9), eos=22, limits=jspec.Limits(stop_token_ids=7),
+            sampling=jspec.Sampling(0.9),
+            stopping=jspec.Stopping(
+                eos=22, stop_token_ids=7, stop=[[None, None, stop, None][row] for row in rows]
+            ),
             processors=[
                 jspec.processors.repetition_penalty(np.array([1.0, 1.3, 2.0, 1.0])[rows]),
                 [[bound, free, free, free][row] for row in rows],
-                [[None, None, stop, None][row] for row in rows],
                 jspec.processors.logprobs(2),
             ],
         )  # fmt: skip
@@ -155,7 +157,7 @@ def stopped(name):
     strings = [b"".join(texts[0][4:6]), b"".join(texts[1][:2]), None, texts[3][part][1:]]
     strings[3] += b"".join(texts[3][part + 1 : part + 2])
     stop = [one and jspec.stop_strings(one.decode(), SPELLED) for one in strings]
-    ask |= dict(processors=[*ask["processors"], stop])
+    ask |= dict(stopping=jspec.Stopping(stop=stop))
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, capacity=64, **ask, **of(name))
     state = run(state, *of(name).values())
     assert [jspec.Status(status).name for status in state.status.tolist()] == [
@@ -221,7 +223,9 @@ def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
     counted, params = tiny.Counted(PrefixLM(context=256), []), PARAMS
     for length, limit in ((3, 5), (60, 30), (64, 1), (17, 64)):
         prompt = np.ones((1, length), int)
-        jspec.decode(counted, params, prompt, max_new_tokens=64, limits=[limit])
+        jspec.decode(
+            counted, params, prompt, max_new_tokens=64, stopping=jspec.Stopping(max_tokens=[limit])
+        )
     assert len(counted.traces) == 2, counted.traces
     counted.traces.clear()
     # A conversation of ten turns, in more slots.
@@ -229,7 +233,14 @@ def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
     for turn in range(10):
         prompt = np.full((1, 5 + turn), turn)
         begin = dict(capacity=250) if state is None else dict(earlier=state)
-        state = jspec.prefill(counted, params, prompt, max_new_tokens=9, limits=[turn], **begin)
+        state = jspec.prefill(
+            counted,
+            params,
+            prompt,
+            max_new_tokens=9,
+            stopping=jspec.Stopping(max_tokens=[turn]),
+            **begin,
+        )
         while not state.done.all():
             state = jspec.step(counted, params, state)
     assert len(counted.traces) <= 3, counted.traces

@@ -55,7 +55,7 @@ def test_rows_have_their_own_settings(target):
         tiny.PROMPTS,
         tiny.LENGTHS,
         max_new_tokens=LIMIT,
-        limits=[LIMIT, 0, 7],
+        stopping=jspec.Stopping(max_tokens=[LIMIT, 0, 7]),
         sampling=Sampling(temperature=np.array([0.0, 1.0, 1.5])),
         key=0,
     )
@@ -166,7 +166,9 @@ def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
     @jax.jit
     def traced(seed, lengths, limits, top_p, temperature):
         sampling = Sampling(temperature=temperature, top_p=top_p)
-        ask = CALL | dict(lengths=lengths, limits=limits, sampling=sampling, key=seed)
+        ask = CALL | dict(
+            lengths=lengths, stopping=jspec.Stopping(max_tokens=limits), sampling=sampling, key=seed
+        )
         return jspec.decode(*target, **ask)
 
     warm, whole, one = np.array([1.0, 0.0, 2.0]), np.array([1e-6, 0.5, 1.0]), np.ones(3)
@@ -178,7 +180,11 @@ def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
     ):
         got = traced(np.int32(seed), *map(jnp.asarray, given))
         lengths, limits, top_p, temperature = within
-        ask = dict(lengths=lengths, limits=limits, sampling=Sampling(temperature, top_p=top_p))
+        ask = dict(
+            lengths=lengths,
+            stopping=jspec.Stopping(max_tokens=limits),
+            sampling=Sampling(temperature, top_p=top_p),
+        )
         want = jspec.decode(*target, **CALL | ask, key=seed)
         assert got.lengths.tolist() == want.lengths.tolist()
         assert got.tokens.tolist() == want.tokens.tolist()
@@ -202,7 +208,8 @@ def test_the_dtype_of_ids_and_limits_is_nothing_to_the_tokens():
     def call(dtype):
         return jspec.decode(
             *CHEAP, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=200, key=0, sampling=Sampling(),
-            limits=jnp.array([6, 3, 6], dtype), ids=jnp.array([0, 1, 2], dtype),
+            stopping=jspec.Stopping(max_tokens=jnp.array([6, 3, 6], dtype)),
+            ids=jnp.array([0, 1, 2], dtype),
         )  # fmt: skip
 
     want = call(jnp.int32)
@@ -225,7 +232,7 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt():
     assert int(hot.stats.num_rounds[0]) <= int(cold.stats.num_rounds[0]) + 2
 
 
-class Outside:
+class Outside(jspec.Drafter):
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
     def init(self, batch, capacity, earlier):
@@ -435,8 +442,8 @@ REFUSED = [
     (dict(model=LogitsAlone()), "LogitsAlone.apply returned no jspec.Output; return one"),
     (dict(lengths=[2.0]), "lengths is .*pass integers"),
     (dict(ids=[2**32]), r"ids\[0\] is 4294967296, outside"),
-    (dict(eos="a"), "eos is 'a'"),
-    (dict(eos=2.5), "eos is 2.5; pass token ids"),
+    (dict(stopping=jspec.Stopping(eos="a")), "eos is 'a'"),
+    (dict(stopping=jspec.Stopping(eos=2.5)), "eos is 2.5; pass token ids"),
     (dict(key="a"), "key is 'a'; pass one"),
     (dict(key=np.arange(3, dtype=np.uint32)), "key is .*seed of at most 64 bits"),
     (dict(sampling=0.8, key=0), "sampling is 0.8; pass jspec.Sampling"),
@@ -462,13 +469,14 @@ REFUSED = [
     ),
     (
         dict(
-            drafter=jspec.adaptive(jspec.PromptLookup(2), (0, 2)),
-            drafter_params=jspec.AdaptiveParams(None, {1: 0.02}),
+            drafter=jspec.PromptLookup(2),
+            policy=jspec.Adaptive((0, 2)),
+            policy_params={1: 0.02},
         ),
-        r"costs is {1: .*}; pass a jspec.CostCurve, such as",
+        r"policy_params is {1: .*} and Adaptive needs .*; pass a jspec.CostCurve, such as",
     ),
-    (dict(limits=[99]), r"limits\[0\] is 99, outside 0 .. 4"),
-    (dict(eos=[23]), "eos holds .*vocabulary of 23"),
+    (dict(stopping=jspec.Stopping(max_tokens=[99])), r"max_tokens\[0\] is 99, outside 0 .. 4"),
+    (dict(stopping=jspec.Stopping(eos=[23])), "eos holds .*vocabulary of 23"),
     (dict(sampling=Sampling()), "sampling needs a key"),
     (dict(sampling=Sampling(temperature=-1.0), key=0), r"temperature\[0\] is -1"),
     (dict(sampling=Sampling(temperature=np.nan), key=0), r"temperature\[0\] is nan"),

@@ -36,7 +36,7 @@ def test_figures_of_rounds_are_those_of_xla():
         found = asked().rounds()
     state = jspec.prefill(
         MODEL, tiny.params(MODEL), jnp.ones((2, 108), int), drafter=RECYCLING, max_new_tokens=20,
-        eos=0,
+        stopping=jspec.Stopping(eos=0),
     )  # fmt: skip
     given = bytes_of(tiny.params(MODEL)) + bytes_of(state)
     # What a program does not read is not given to it.

@@ -33,7 +33,8 @@ DRAFTER = jspec.merge(
 )
 TEMPERATURES = np.array([0.0, 0.8, 1.5])
 CALL = dict(
-    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT, eos=EOS, key=2,
+    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT,
+    stopping=jspec.Stopping(eos=EOS), key=2,
     sampling=jspec.Sampling(temperature=TEMPERATURES),
 )  # fmt: skip
 
@@ -82,24 +83,27 @@ def test_tokens_are_those_of_plain_decoding_under_the_mask():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("drafter", "params"),
+    ("drafter", "params", "policy"),
     [
-        (jspec.Autoregressive(), None),
-        (jspec.JumpForward(), None),
-        (jspec.CoupledTree(tables.Table(SIZE), 8, max_depth=4, beam=4), WEIGHTS),
+        (jspec.Autoregressive(), None, {}),
+        (jspec.JumpForward(), None, {}),
+        (jspec.CoupledTree(tables.Table(SIZE), 8, max_depth=4, beam=4), WEIGHTS, {}),
         (
-            jspec.adaptive(
-                jspec.merge(*DRAFTER.drafters, num_speculative_tokens=5), widths=(0, 2, 5)
+            jspec.merge(*DRAFTER.drafters, num_speculative_tokens=5),
+            None,
+            dict(
+                policy=jspec.Adaptive((0, 2, 5)),
+                policy_params=jspec.CostCurve.of({1: 1.0, 28: 1.0}),
             ),
-            jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 28: 1.0})),
         ),
     ],
     ids=["plain", "forced", "draft_model", "adaptive"],
 )
-def test_they_are_the_same_for_other_drafters(drafter, params):
+def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     result = jspec.decode(
-        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, processors=[GRAMMARS]
-    )
+        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, **policy,
+        processors=[GRAMMARS],
+    )  # fmt: skip
     check(result, LISTS)
     states = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=GRAMMARS[0]))
     assert states.processors[0].rows.states.shape == (3,)
@@ -114,7 +118,8 @@ def test_rejection_sampling_has_the_masked_distribution(scheme):
     target, draft = (tables.distributions(rng, 1, 4, 1) for _ in range(2))
     model = tables.Table(4)
     result = jspec.decode(
-        model, tables.logits(target), np.array([[1]] * rows), max_new_tokens=4, eos=3, key=0,
+        model, tables.logits(target), np.array([[1]] * rows), max_new_tokens=4,
+        stopping=jspec.Stopping(eos=3), key=0,
         drafter=jspec.SpeculativeDecoding(model, 2, scheme=getattr(jspec.schemes, scheme)),
         drafter_params=tables.logits(0.5 * target + 0.5 * draft), sampling=jspec.Sampling(),
         processors=choices(texts, tokens),
@@ -203,8 +208,9 @@ def test_invalid_values_are_refused():
             "row 0 has a grammar and no end token",
         ),
         (
-            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, eos=22, processors="a|b"),
-            r"processors is 'a\|b'; pass what jspec.processors, jspec.grammar",
+            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4,
+            stopping=jspec.Stopping(eos=22), processors="a|b"),
+            r"processors is 'a\|b'; pass what jspec.processors and jspec",
         ),
     ])  # fmt: skip
 
@@ -258,7 +264,8 @@ def test_texts_of_a_schema_parse_and_fit():
     model = tables.Table(size)
     weights = np.random.default_rng(0).normal(size=(1, size, size)).astype(np.float32)
     call = dict(
-        prompt=[[65]] * 6, max_new_tokens=120, eos=size - 1, key=1, sampling=jspec.Sampling(),
+        prompt=[[65]] * 6, max_new_tokens=120,
+        stopping=jspec.Stopping(eos=size - 1), key=1, sampling=jspec.Sampling(),
         processors=json_schema(SCHEMA, ASCII),
     )  # fmt: skip
     plain = jspec.decode(model, weights, **call)

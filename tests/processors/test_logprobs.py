@@ -24,7 +24,7 @@ SAMPLING = jspec.Sampling(
 )
 CALL = dict(
     prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, drafter=TREE, max_new_tokens=LIMIT, key=1,
-    limits=[LIMIT, LIMIT, 5], sampling=SAMPLING,
+    stopping=jspec.Stopping(max_tokens=[LIMIT, LIMIT, 5]), sampling=SAMPLING,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import jspec
 from benchmarks.serving import hostile, soak
 from benchmarks.serving.process import ServerProcess
 from benchmarks.serving.requests import mixed
-from jspec.sessions.detokenise import Detokeniser
+from jspec.models.detokenise import Detokeniser
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow
@@ -125,7 +125,9 @@ def test_requests_are_answered_with_the_adapter_that_they_name(tmp_path):
     target = jspec.models.load("jspec-800k", adapters={"odd": tmp_path})
     ids = target.tokenizer.encode(text).ids
     params = target.model.choose(target.params, [None, "odd"])
-    result = jspec.decode(target.model, params, [ids] * 2, max_new_tokens=16, eos=target.eos)
+    result = jspec.decode(
+        target.model, params, [ids] * 2, max_new_tokens=16, stopping=jspec.Stopping(eos=target.eos)
+    )
     wanted = [
         Detokeniser(target.tokenizer, ids).finish(row[:count].tolist())
         for row, count in zip(np.asarray(result.tokens), result.lengths, strict=True)
@@ -147,7 +149,8 @@ def test_an_answer_is_that_of_decode(client):
     served += client.completions.create(**ask, top_p=0.9, seed=5, n=2).choices
     ids = target.tokenizer.encode(text).ids
     result = jspec.decode(
-        target.model, target.params, [ids] * 3, max_new_tokens=24, eos=target.eos, key=5,
+        target.model, target.params, [ids] * 3, max_new_tokens=24,
+        stopping=jspec.Stopping(eos=target.eos), key=5,
         sampling=jspec.Sampling(np.array([0.0, 1.0, 1.0]), top_p=np.array([1.0, 0.9, 0.9])),
         ids=np.array([0, 0, 1]),
     )  # fmt: skip
@@ -168,7 +171,11 @@ def test_a_next_turn_is_not_read_again_and_is_the_same(client):
         shown = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
         ids = target.tokenizer.encode(shown, add_special_tokens=False).ids
         whole = jspec.decode(
-            target.model, target.params, np.array([ids]), max_new_tokens=16, eos=target.eos
+            target.model,
+            target.params,
+            np.array([ids]),
+            max_new_tokens=16,
+            stopping=jspec.Stopping(eos=target.eos),
         )
         tokens = whole.tokens[0, : whole.lengths[0]].tolist()
         assert said == Detokeniser(target.tokenizer, []).finish(tokens)

@@ -77,7 +77,7 @@ def test_rows_are_what_decode_gives_alone():
             np.array([start.prompt], np.int32),
             max_new_tokens=6,
             sampling=jspec.Sampling(start.temperature),
-            eos=eos,
+            stopping=jspec.Stopping(eos=eos),
             key=0,
             ids=np.array([start.row]),
         )

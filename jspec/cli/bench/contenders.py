@@ -1,6 +1,6 @@
 """Contenders of a bench: a protocol, and jspec's own methods."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -77,7 +77,7 @@ class Drafting:
 
     def prefill(self, group: Group) -> None:
         # With limits of 0 the same program reads the prompt and emits nothing.
-        self._decode(group, limits=np.zeros_like(group.limits))
+        self._decode(replace(group, limits=np.zeros_like(group.limits)))
 
     def answer(self, group: Group) -> Any:
         return self._decode(group)
@@ -101,10 +101,10 @@ class Drafting:
         if self.learns:
             self._runner.keep(answer)
 
-    def _decode(self, group: Group, **changes: Any) -> Any:
+    def _decode(self, group: Group) -> Any:
         import jax
 
         import jspec
 
-        call = self._runner.arguments(group) | changes
+        call = self._runner.arguments(group)
         return interruptible(lambda: jax.block_until_ready(jspec.decode(**call)))

@@ -23,7 +23,7 @@ from jspec.cli.bench.measure import Bench, ReportedContender, fits
 from jspec.cli.bench.questions import Question, choose
 from jspec.cli.bench.settings import PLAIN, BenchOptions
 from jspec.cli.bench.statistics import report
-from jspec.methods import BUNDLED, BUNDLED_DRAFT, Built, describe
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, describe
 from jspec.methods.builders import COUPLED
 from jspec.models.fingerprint import fingerprint
 from jspec.sessions import session as sessions
@@ -123,17 +123,16 @@ def _methods(
     """Returns plain decoding, and every method that was chosen."""
     run, cold = job.settings.run, job.settings.cold
     plain = describe("autoregressive")
-    built = plain.build(target)
-    session = sessions.Session(target, Choice(plain, {}), built)
+    session = sessions.Session(plain.build(target), Choice(plain, {}))
     entries = {PLAIN: ReportedContender(Drafting(session, run, plain=True))}
     # The bundled draft model is there for those that need one; another was asked for.
     named = job.draft_model not in (None, BUNDLED_DRAFT)
     for label, choice in job.choices.items():
         method = choice.method
         second = draft if method.needs_draft_model or (method.takes_draft_model and named) else None
-        made: Built = method.build(target, second, **choice.options)
+        llm = method.build(target, second, **choice.options)
         entries[label] = ReportedContender(
-            Drafting(sessions.Session(target, choice, made), run, cold=cold),
+            Drafting(sessions.Session(llm, choice), run, cold=cold),
             # Greedy decoding has one token to choose, in every scheme.
             same_tokens=run.temperature == 0 or choice.scheme == COUPLED,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import jspec
 from jspec.cli.trace.token_text import Tokenizer, strings
 from jspec.cli.trace.tracing import Trace
-from jspec.sessions.detokenise import Detokeniser
+from jspec.models.detokenise import Detokeniser
 
 _SCRIPTS = ("data.js", "labels.js", "tree.js", "panels.js", "overview.js", "viewer.js")
 """The parts of the page's script, in the order in which they use one another."""

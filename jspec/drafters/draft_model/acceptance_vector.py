@@ -74,7 +74,7 @@ def measure(
             with this key, in rows 0 .. B-1.
 
     Returns:
-        One probability a rank, what `jspec.sequoia_tree.best_template` takes.
+        One probability a rank, what `sequoia_tree.best_template` takes.
 
     Raises:
         InputError: if W is out of range, the scheme does not judge node by node, or a key is

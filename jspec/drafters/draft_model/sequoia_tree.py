@@ -125,7 +125,7 @@ def best_template(acceptance: Acceptance, num_speculative_tokens: int, max_depth
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept, such as
-            `jspec.acceptance_vector.measure` finds; or such a row for each depth of the parent, see
+            `acceptance_vector.measure` finds; or such a row for each depth of the parent, see
             `solve`.
         num_speculative_tokens: drafted nodes; the root is not counted.
         max_depth: most levels below the root, each a forward of the draft model.

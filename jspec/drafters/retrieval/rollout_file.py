@@ -22,7 +22,7 @@ from jspec.drafters.retrieval.suffix import Rollouts
 __all__ = ["load", "save"]
 
 _FORMAT = "jspec rollouts 1"
-_AGAIN = "write it again with jspec.rollout_file.save"
+_AGAIN = "write it again with jspec.drafters.retrieval.rollout_file.save"
 
 
 def save(path: str | os.PathLike[str], rollouts: Rollouts, vocabulary: Mapping[str, int]) -> None:
@@ -39,11 +39,12 @@ def save(path: str | os.PathLike[str], rollouts: Rollouts, vocabulary: Mapping[s
 
     Example:
         >>> import jspec, numpy as np, tempfile
+        >>> from jspec.drafters.retrieval import rollout_file
         >>> vocabulary = {"a": 0, "b": 1, "c": 2}
         >>> last = jspec.Rollouts(np.array([[2, 0], [1, 0]]), np.array([2, 1]))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     jspec.rollout_file.save(f"{folder}/last", last, vocabulary)
-        ...     jspec.rollout_file.load(f"{folder}/last", vocabulary).tokens.tolist()
+        ...     rollout_file.save(f"{folder}/last", last, vocabulary)
+        ...     rollout_file.load(f"{folder}/last", vocabulary).tokens.tolist()
         [[2, 0], [1, 0]]
     """
     arrays = {"tokens": np.asarray(rollouts.tokens), "lengths": np.asarray(rollouts.lengths)}

@@ -21,7 +21,7 @@ from jspec.processors.grammar.automaton import (
     TokenAutomaton,
     stack,
 )
-from jspec.protocols import LogitsProcessor, Nodes, Round
+from jspec.protocols import Nodes, Round, RowControl
 from jspec.types import Tree
 
 END = -2
@@ -81,7 +81,7 @@ class Grammar:
             if endless.any():
                 raise InputError(
                     f"row {int(endless.argmax())} has a grammar and no end token, so that it could "
-                    "not end; pass eos=, the model's end token"
+                    "not end; pass stopping=jspec.Stopping(eos=..), the model's end token"
                 )
         return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, capacity))
 
@@ -113,7 +113,7 @@ class Capacity(automaton.Capacity):
 
 
 @struct.dataclass
-class Grammars(LogitsProcessor):
+class Grammars(RowControl):
     """The grammars of all rows, and where their texts stand in them."""
 
     rows: AutomatonRows

@@ -29,14 +29,14 @@ from jspec.processors.grammar.automaton import (
     stack,
 )
 from jspec.processors.grammar.spelling import token_bytes
-from jspec.protocols import LogitsProcessor, Round, Start
+from jspec.protocols import Round, RowControl, Start
 
 _LONGEST = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class StopStrings:
-    """Texts that end a row: one of the `processors` of a call. Made by `stop_strings`."""
+    """Texts that end a row: `Stopping.stop` of a call. Made by `stop_strings`."""
 
     strings: tuple[str, ...]
     automaton: TokenAutomaton
@@ -83,14 +83,14 @@ class StopStrings:
     def row(self, given: Any) -> ByRow:
         """None: an engine's rows have a `StopCapacity`."""
         raise InputError(
-            f"processors of an engine holds stop strings, {self.strings!r:.80}; give it "
+            f"stop of an engine is stop strings, {self.strings!r:.80}; give it "
             "jspec.grammar.StopCapacity(states, classes), and each request its strings"
         )
 
 
 class StopCapacity(automaton.Capacity):
-    """The room for the stop strings of one row, where rows come and go: one of the `processors` of
-    a `jspec.Engine`. Static.
+    """The room for the stop strings of one row, where rows come and go: `Stopping.stop` of a
+    `jspec.Engine`. Static.
 
     Args:
         states: most states.
@@ -106,12 +106,12 @@ class StopCapacity(automaton.Capacity):
 def stop_strings(
     strings: str | Sequence[str], tokenizer: Any, *, max_states: int = 20_000
 ) -> StopStrings:
-    """Texts that end a row as soon as its output has one of them, for `processors` of `decode`.
+    """Texts that end a row as soon as its output has one of them, for `Stopping.stop`.
 
     The one that is complete first ends the row, and of several the longest. The output is cut
     before it: tokens of which all is part of the stop string, or behind it, are no longer there.
     Of a token that begins before it the text has to be cut, by `Result.stop_bytes`. The prompt is
-    not searched. With `processors.min_tokens` a string that is complete earlier is passed over.
+    not searched. With `Stopping.min_tokens` a string that is complete earlier is passed over.
 
     A special token has no text, and a string may go on across it. Where a string contains its name,
     such as "<|im_end|>", the token is that name.
@@ -247,7 +247,7 @@ class StopRows:
 
 
 @struct.dataclass
-class Stops(LogitsProcessor):
+class Stops(RowControl):
     """The stop strings of all rows."""
 
     rows: StopRows

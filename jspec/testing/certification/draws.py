@@ -21,7 +21,7 @@ from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.goodness import ALARM, GTest, g_test
 from jspec.testing.certification.runs import CertifiedSubject, Drafting
-from jspec.types import Sampling
+from jspec.types import Sampling, Stopping
 
 NUM_TOKENS = 3
 """Tokens of a draw: more than one round emits where something is refused, so two rounds
@@ -184,10 +184,12 @@ def _draw(
     first_id: int,
     num_draws: int,
 ) -> list[Text]:
-    """The first tokens after a prompt under the keys of so many row ids, from one prefill."""
+    """Returns the first tokens after a prompt under the keys of so many row ids, from one
+    prefill.
+    """
     start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
-        eos=subject.eos, sampling=sampling, key=subject.key, **drafting,
+        stopping=Stopping(eos=subject.eos), sampling=sampling, key=subject.key, **drafting,
     )  # fmt: skip
     seen: list[Text] = []
     for first in range(0, num_draws, _ROWS):

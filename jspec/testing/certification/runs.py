@@ -13,7 +13,7 @@ from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec.protocols import CausalLM
 from jspec.testing.certification.forwards import padded
-from jspec.types import PyTree, Sampling
+from jspec.types import PyTree, Sampling, Stopping
 
 Drafting = dict[str, Any]
 """The arguments of a call that say how it drafts: drafter, policy, and the params of both."""
@@ -76,9 +76,8 @@ class CertifiedSubject:
             prompt=prompt,
             lengths=lengths,
             max_new_tokens=self.max_new_tokens,
-            limits=limits,
+            stopping=Stopping(max_tokens=limits, eos=self.eos),
             sampling=sampling,
-            eos=self.eos,
             key=self.key,
             ids=np.array(filled, np.int32),
         )

@@ -125,7 +125,9 @@ def test_a_draft_model_serves_whatever_text_fits_its_context(plain):
     # Its last levels would be beyond the context.
     assert result.stats.num_rounds.max() < 4
     short = jspec.SpeculativeDecoding(tables.Table(SIZE, context=5), 3)
-    np.testing.assert_array_equal(decode(short, limits=[2, 1]).tokens[:, :1], plain[:, :1])
+    np.testing.assert_array_equal(
+        decode(short, stopping=jspec.Stopping(max_tokens=[2, 1])).tokens[:, :1], plain[:, :1]
+    )
 
 
 @pytest.mark.slow

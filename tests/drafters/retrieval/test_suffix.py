@@ -195,7 +195,14 @@ def test_rows_of_an_engine_have_their_rollouts():
         state = engine.insert(
             state,
             slot,
-            engine.prefill(params, prompt, limits=16, id=slot, drafter_params=one, **asked),
+            engine.prefill(
+                params,
+                prompt,
+                stopping=jspec.Stopping(max_tokens=16),
+                id=slot,
+                drafter_params=one,
+                **asked,
+            ),
         )
     state, output = engine.generate(params, state, drafter_params=given, rounds=2)
     assert output.counts.tolist() == [16, 16]
@@ -257,7 +264,7 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
     for limits in ([9, 20, 4], [0, 6, 6]):
         result = jspec.decode(
             *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_state=state,
-            max_new_tokens=20, limits=limits,
+            max_new_tokens=20, stopping=jspec.Stopping(max_tokens=limits),
         )  # fmt: skip
         state = result.drafter_state
         steps = np.asarray(result.stats.num_rounds)

@@ -3,8 +3,8 @@ import random
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from jspec.models.detokenise import Detokeniser
 from jspec.processors import grammar
-from jspec.sessions.detokenise import Detokeniser
 from jspec.training import tokenizer as tokenizers
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
