@@ -1,1 +1,1 @@
-"""Measures on an accelerator what the papers' speeds hang on."""
+"""Measures on an accelerator what the papers' speeds depend on."""

@@ -1,4 +1,4 @@
-"""Measures on the accelerator at hand what the papers' speeds hang on: six sections, ten minutes.
+"""Measures on an accelerator what the papers' speeds depend on: six sections, ten minutes.
 
 python -m benchmarks.accelerator                       # Llama-2-7B's shape in bfloat16
 python -m benchmarks.accelerator --section rounds      # one section
@@ -16,7 +16,7 @@ from typing import Annotated
 import jax
 import typer
 
-from benchmarks.accelerator.passes import drafts, forwards, heads, kernels
+from benchmarks.accelerator.passes import drafts, heads, kernels, passes
 from benchmarks.accelerator.rounds import rounds, shares
 from benchmarks.accelerator.shapes import SHAPES, Measurement, Shape
 from benchmarks.harness import command, console, headline
@@ -25,7 +25,7 @@ from jspec._validate.errors import InputError
 from jspec._xla import one_graph
 
 SECTIONS = {
-    "forwards": forwards, "heads": heads, "kernels": kernels, "shares": shares,
+    "passes": passes, "heads": heads, "kernels": kernels, "shares": shares,
     "drafts": drafts, "rounds": rounds,
 }  # fmt: skip
 """The measurements of each section, in the order in which they run."""
@@ -76,7 +76,7 @@ def run(names: list[str], out: Path | None, seconds: float, shape: Shape) -> lis
 
 
 def measured(measure: Measurement) -> dict:
-    """What is measured; an accelerator fails in ways of its own, and the others go on."""
+    """Returns what is measured, or the error: accelerators fail in their own ways."""
     try:
         return measure()
     except Exception as error:

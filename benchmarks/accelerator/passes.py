@@ -24,7 +24,7 @@ CHAIN = 8
 """Draft steps that are timed one after another."""
 
 
-def forwards(shape: Shape) -> Measurements:
+def passes(shape: Shape) -> Measurements:
     """Yields the seconds of a forward pass of N tokens of the target."""
     for width in shape.widths:
         yield {"width": width}, partial(_forward, shape, shape.target, shape.target_params, width)
@@ -39,7 +39,7 @@ def _forward(shape: Shape, config: LlamaConfig, params: PyTree, width: int) -> d
 
 
 def chain(model: Llama, batch: int, width: int, past: int, capacity: int) -> tuple:
-    """The arguments of a pass: a chain of random tokens behind what the cache holds."""
+    """Makes the arguments of a pass: a chain of random tokens behind what the cache holds."""
     tokens = jax.random.randint(jax.random.key(2), (batch, width), 0, model.vocab_size)
     positions = jnp.broadcast_to(past + jnp.arange(width), (batch, width))
     mask = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
@@ -47,7 +47,7 @@ def chain(model: Llama, batch: int, width: int, past: int, capacity: int) -> tup
 
 
 def heads(shape: Shape) -> Measurements:
-    """Yields the seconds of EAGLE's draft and of Lyanna's, by part: a layer and the target's head.
+    """Yields the seconds of EAGLE's draft and of Lyanna's, by part.
 
     EAGLE runs the layer and scores its nodes level by level. Lyanna runs the layer three times on
     one state, and scores the three states at once. Then each has its softmax and top-k.

@@ -1,8 +1,8 @@
-"""Rounds in the loop of `decode`: what they take, where it goes, and with forced acceptance.
+"""Rounds in the loop of `decode`: their seconds, pieces, and forced acceptance.
 
 Forced acceptance keeps the first child of a node with one probability at each level, so that a
-round takes as many tokens as were counted on real text. The walk, the commit and the update are
-those of a target that agrees; only the text is meaningless.
+round takes as many tokens as were counted on real text. Walk, commit and update are the same as
+with a target that agrees; only the text is meaningless.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ from jspec.verify.schemes import COUPLED, RECURSIVE, Scheme
 from jspec.verify.tree_verifier import TreeVerifier
 
 FEW = 2
-"""Rounds of the shorter sample: what a call costs besides its rounds cancels in the difference."""
+"""Rounds of the shorter sample; the fixed cost of a call cancels in the difference."""
 FORCED = {
     "token_recycling": {"SmolLM2": 2.45, "the paper, 7B": 2.70},
     "rsd_s 5x4": {"SmolLM2, T 0.3": 2.06, "the paper, XSum": 3.43},
@@ -37,7 +37,7 @@ FORCED = {
 
 
 def first_child(share: float) -> NodeRule:
-    """A node rule that keeps the first child with a probability, and no other."""
+    """Makes a node rule that keeps the first child with a probability, and no other."""
 
     def rule(p, q, children, valid, noise):
         del q, noise
@@ -48,7 +48,7 @@ def first_child(share: float) -> NodeRule:
 
 
 def share_of(tokens: float, depth: int) -> float:
-    """The probability at each level with which rounds of trees of a depth take so many tokens.
+    """Finds the probability per level with which rounds of a depth take so many tokens.
 
     Example:
         >>> round(share_of(1 + 0.5 + 0.25, 2), 6)
@@ -63,7 +63,7 @@ def share_of(tokens: float, depth: int) -> float:
 
 
 def drafter(name: str, shape: Shape, rule: NodeRule | None = None) -> tuple[Drafter, PyTree]:
-    """A method by name and its weights; with a rule, that decides about its drafts."""
+    """Makes a method and its weights; a rule, if given, decides about its drafts."""
     draft = shape.model(shape.draft)
     scheme = RECURSIVE if rule is None else Scheme(RECURSIVE.draw, TreeVerifier(rule))
     match name.split():
@@ -153,7 +153,7 @@ def _shares(shape: Shape, name: str) -> dict[str, Any]:
     seconds = medians(
         {
             "draft": Piece(draft, (params, state.drafter_state, frame)),
-            "forward": Piece(score, (weights, tree, frame, state.memory)),
+            "target": Piece(score, (weights, tree, frame, state.memory)),
             "verify": Piece(verify, (tree, output.logits, frame)),
             "update": Piece(update, (state, aux, tree, output, verdict), donates=True),
         },

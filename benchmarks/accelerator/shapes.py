@@ -46,7 +46,7 @@ class Shape:
     """Rounds of a sample."""
 
     def model(self, config: LlamaConfig) -> Llama:
-        """A model of one of the configs."""
+        """Makes a model of one of the configs."""
         dtype = getattr(jnp, self.dtype)
         return Llama(config, dtype=dtype, param_dtype=dtype)
 
@@ -57,7 +57,7 @@ class Shape:
 
     @cached_property
     def draft_params(self) -> PyTree:
-        """Those of the draft model."""
+        """Random weights of the draft model."""
         return random_weights(self.model(self.draft))
 
 

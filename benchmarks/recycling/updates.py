@@ -1,4 +1,4 @@
-"""What Token Recycling (Luo et al. 2024) keeps: of equal tokens (Fig. 3 (c)), of rejected ones.
+"""Other updates of Token Recycling's matrix (Luo et al. 2024): Fig. 3 (c), and the title.
 
 Several nodes of a round may hold the same token, and each has candidates for its line of the
 matrix. jspec keeps the last node's. The authors' own code lets parallel writes of CUDA settle it,

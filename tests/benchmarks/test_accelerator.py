@@ -57,7 +57,7 @@ def test_every_section_has_rows_without_errors_in_its_order(tmp_path):
     assert command.run(list(command.SECTIONS), file, 600, TINY) == []
     found = rows(file)
     assert list(dict.fromkeys(row["section"] for row in found)) == [
-        "forwards", "heads", "kernels", "shares", "drafts", "rounds",
+        "passes", "heads", "kernels", "shares", "drafts", "rounds",
     ]  # fmt: skip
     assert not [row["error"] for row in found if "error" in row]
     tokens = {(row["method"], row["forced"]): row["tokens"] for row in found if "tokens" in row}
