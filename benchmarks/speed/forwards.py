@@ -33,14 +33,16 @@ def main(
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8")] = None,
     weights: Annotated[str, typer.Option(help="their dtypes or formats, comma-separated")] = "",
     ways: Annotated[str, typer.Option(help="kernels, XLA or both")] = "kernels,XLA",
-    tokens: Annotated[str, typer.Option(help="of a forward pass, comma-separated")] = "1,2,4,8,16,32",
+    tokens: Annotated[str, typer.Option(help="of a pass, comma-separated")] = "1,2,4,8,16,32",
     live: Annotated[int, typer.Option(help="committed tokens")] = 100,
     capacity: Annotated[int, typer.Option(help="of the cache")] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 9,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Measures milliseconds per forward pass, the least, and the median ratio to one of one token."""
-    headline(f"milliseconds per forward pass, {model}, {live} of {capacity} slots, {native.described()}")
+    """Measures milliseconds per forward pass: the least, and the median ratio to one token's."""
+    headline(
+        f"milliseconds per forward pass, {model}, {live} of {capacity} slots, {native.described()}"
+    )
     contexts = {"kernels": nullcontext, "XLA": native.disabled}
     counts = [int(count) for count in tokens.split(",")]
     table = Table("weights", "read once", "by", *map(str, counts))

@@ -203,7 +203,7 @@ class File:
         )
 
     def held(self) -> str | None:
-        """Returns the format that holds all matrices as they are, or "bfloat16"; None: none does."""
+        """Returns the format that holds all matrices exactly, or "bfloat16"; None: none does."""
         kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
         matrices = {name: t for name, t in self.header.tensors.items() if len(t.shape) > 1}
         tables = {kinds.get(matrices.pop(name).kind) for name in _TABLES & matrices.keys()}
