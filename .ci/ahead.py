@@ -213,6 +213,7 @@ def _programs(program: Program) -> Programs:
     return Programs(
         built.model, target.params, built.drafter, built.drafter_params, mesh, program.rows, slots,
         slots - 128 if on_tpu else 128, SAMPLING if program.sampled else None,
+        built.policy, built.policy_params,
     )  # fmt: skip
 
 
@@ -253,11 +254,9 @@ def _built(method: str, target: models.Loaded) -> LLM:
     name, _, part = method.partition(" ")
     built = methods.build(name, target)
     if part == "in back-off":  # the loop of the back-off alone
-        backed_off = replace(built.drafter, widths=(0,), drafting=False)
-        return replace(built, drafter=backed_off)
+        return replace(built, policy=jspec.FixedWidth(0), policy_params=None)
     if part:  # and of rounds of the largest width
-        widths = built.drafter.widths[-1:]
-        return replace(built, drafter=replace(built.drafter, widths=widths, drafting=True))
+        return replace(built, policy=jspec.Adaptive(built.policy.widths[-1:]))
     return built
 
 
@@ -280,16 +279,17 @@ def _decode(programs: Programs):
         kind = jax.eval_shape(lambda: jax.random.key(0))
         key = shaped(everywhere, kind.shape, kind.dtype)
 
-    def program(params, drafter_params, prompt, lengths, sampling, key):
+    def program(params, drafter_params, policy_params, prompt, lengths, sampling, key):
         return jspec.decode(
             model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
+            policy=programs.policy, policy_params=policy_params,
             max_new_tokens=programs.max_new_tokens, sampling=sampling, key=key,
             stopping=jspec.Stopping(eos=2),
         )  # fmt: skip
 
     size = programs.capacity - programs.max_new_tokens
     prompt = shaped(rows, (programs.rows, size), jnp.int32)
-    weights = programs.params, programs.drafter_params
+    weights = programs.params, programs.drafter_params, programs.policy_params
     lowered = jax.jit(program).lower(*weights, prompt, of_row(jnp.int32), sampling, key)
     return programs._compile("decode", lowered)
 

@@ -125,7 +125,7 @@ def tokens(
         for method, built in build_those_there(names, subject.target).items():
             counts, rounds = [], 0
             for kind, how in kinds.items():
-                request = built.drafting | how | {"model": built.model}
+                request = {"model": built.model} | built.drafting | how
                 written, taken = run.alone(**request)
                 rounds = rounds or taken
                 batch = np.asarray(run.together(**request).tokens)

@@ -18,6 +18,7 @@ import jspec
 from benchmarks.harness import few_programs
 from benchmarks.texts import Prompts
 from jspec import tree as trees
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
@@ -49,15 +50,10 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(DrafterWrapper):
     """Drafts what its drafter drafts, and counts its rounds up to a limit."""
 
     drafter: Drafter
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "drafter":  # a copy that has no field yet
-            raise AttributeError(name)
-        return getattr(self.drafter, name)
 
     def init(self, batch: int, capacity: int, earlier: Start | None) -> Tally:
         if earlier is None:

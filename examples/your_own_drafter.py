@@ -10,7 +10,7 @@ from jspec import models, testing
 
 
 @dataclass(frozen=True)
-class Bigram:
+class Bigram(jspec.Drafter):
     """Drafts what followed each token when it last occurred in the text."""
 
     vocab_size: int

@@ -18,15 +18,10 @@ def test_the_program_runs_and_gives_the_tokens_of_plain_decoding(capsys):
     text, acceptance = capsys.readouterr().out.rsplit("\n", 2)[:2]
     assert re.search("[a-z]", text)
     assert float(acceptance.strip("[]")) > 1
-    target, jspec, result = names["target"], names["jspec"], names["result"]
-    plain = jspec.decode(
-        target.model,
-        target.params,
-        names["prompt"],
-        max_new_tokens=128,
-        stopping=Stopping(eos=target.eos),
-    )
-    np.testing.assert_array_equal(result.tokens, plain.tokens)
+    llm, answer = names["llm"], names["answer"]
+    alone = names["jspec"].methods.build("autoregressive", llm.target)
+    plain = alone.decode("Once upon a time", max_new_tokens=128)
+    np.testing.assert_array_equal(answer.result.tokens, plain.result.tokens)
 
 
 def test_it_is_short():

@@ -77,9 +77,8 @@ def _compare(target: Loaded, built: known.LLM, prompts: np.ndarray, scale: Scale
             )
 
         def drafted(state: Any = state, decode: Any = decode) -> jspec.Result:
-            return decode(
-                drafter=built.drafter, drafter_params=built.drafter_params, drafter_state=state
-            )
+            known = dict(drafter_state=state.drafter_state, policy_state=state.policy_state)
+            return decode(**built.drafting, **(known if state else {}))
 
         runs = {"plain": lambda decode=decode: decode().tokens, "drafted": lambda: drafted().tokens}
         taken = paired(runs, scale.repeats)
@@ -89,7 +88,7 @@ def _compare(target: Loaded, built: known.LLM, prompts: np.ndarray, scale: Scale
         tokens += int(result.lengths[0])
         rounds += int(result.stats.num_rounds[0])
         differing += result.tokens.tolist() != plain.tokens.tolist()
-        state = result.drafter_state
+        state = result
     return {
         "dtype": np.dtype(target.model.dtype).name,
         "tokens": tokens,

@@ -29,8 +29,7 @@ def _decode(sizes: Sizes, built: known.LLM) -> np.ndarray:
     prompts = texts.encoded(target, count, PROMPT_TOKENS)
     with jax.default_matmul_precision(precision):
         result = jspec.decode(
-            built.model, target.params, prompts, drafter=built.drafter,
-            drafter_params=built.drafter_params, max_new_tokens=new_tokens,
+            built.model, target.params, prompts, **built.drafting, max_new_tokens=new_tokens,
         )  # fmt: skip
     return np.asarray(result.tokens)
 

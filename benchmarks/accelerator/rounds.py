@@ -29,8 +29,8 @@ from jspec.costs.measuring import set_backoff
 # takes as long again and has nothing to say here.
 from jspec.decoding import decode_rounds
 from jspec.drafters.retrieval.token_recycling import fitted
+from jspec.methods import LLM
 from jspec.models import Loaded
-from jspec.policies.adaptive import Adaptive, AdaptiveParams
 from jspec.protocols import Drafter
 from jspec.types import PyTree
 
@@ -69,21 +69,20 @@ def script(batch: int, tokens_per_round: int) -> jspec.Script:
 
 
 class Loop:
-    """The compiled loop of rounds of a target and a drafter, and a state that it repeats."""
+    """The compiled loop of rounds of a target and a method, and a state that it repeats."""
 
-    def __init__(
-        self, target: Loaded, drafter: Drafter, drafter_params: PyTree, batch: int, scale: Scale
-    ):
+    def __init__(self, target: Loaded, built: LLM, batch: int, scale: Scale):
         self.params, self.past = target.params, scale.past
         self.state = random_state(
-            target.model, target.params, drafter, drafter_params, batch, scale.past, scale.capacity
+            target.model, target.params, built.drafting, batch, scale.past, scale.capacity
         )
         self.program = compiled(
-            decode_rounds, target.model, target.params, self.state, drafter, drafter_params,
-            np.int32(FEW),
+            decode_rounds, target.model, target.params, self.state, built.drafter,
+            built.drafter_params, np.int32(FEW), policy=built.policy,
+            policy_params=built.policy_params,
         )  # fmt: skip
 
-    def run(self, num_rounds: int, drafter_params: PyTree) -> jax.Array:
+    def run(self, num_rounds: int, params: tuple[PyTree, PyTree]) -> jax.Array:
         """Returns the tokens that each row emits in so many rounds from the state's beginning."""
         state, batch = self.state, len(self.state.root)
         start = replace(
@@ -94,54 +93,54 @@ class Loop:
             status=jnp.zeros(batch, jnp.int32),
         )
         # Donated: the cache is held once, and the next call goes on with what this one returns.
-        self.state = self.program.run(self.params, start, drafter_params, np.int32(num_rounds))
+        drafter_params, policy_params = params
+        self.state = self.program.run(
+            self.params, start, drafter_params, np.int32(num_rounds), policy_params=policy_params
+        )
         return self.state.lengths
 
-    def time(self, drafter_params: PyTree, scale: Scale) -> dict[str, Any]:
-        """Returns the seconds and tokens of a round, with these weights of the drafter."""
+    def time(self, params: tuple[PyTree, PyTree], scale: Scale) -> dict[str, Any]:
+        """Returns the seconds and tokens of a round, with these params of drafter and policy."""
         many = scale.num_rounds + FEW
-        runs = {str(count): partial(self.run, count, drafter_params) for count in (FEW, many)}
+        runs = {str(count): partial(self.run, count, params) for count in (FEW, many)}
         seconds = paired(runs, scale.repeats)
         rounds = (seconds[str(many)] - seconds[str(FEW)]) / scale.num_rounds
-        tokens = float(self.run(many, drafter_params).mean()) / many
+        tokens = float(self.run(many, params).mean()) / many
         return {"seconds": rounds.tolist(), "tokens_per_round": tokens}
 
 
-def build(name: str, target: Loaded, batch: int, scale: Scale) -> tuple[Drafter, PyTree]:
-    """Makes the drafter of a method and its weights."""
+def build(name: str, target: Loaded, batch: int, scale: Scale) -> LLM:
+    """Makes the drafter of a method, with its weights and its policy."""
     if name == PLAIN:
-        return jspec.Autoregressive(), None
+        return LLM(target, jspec.Autoregressive())
     if name == FORCED:
-        return forced(scale.config.vocab_size, scale.nodes), script(batch, TOKENS_PER_ROUND[0])
-    llm = methods.build(name, target)
-    return llm.drafter, llm.drafter_params
+        drafter = forced(scale.config.vocab_size, scale.nodes)
+        return LLM(target, drafter, script(batch, TOKENS_PER_ROUND[0]))
+    return methods.build(name, target)
 
 
-def kinds(loop: Loop, name: str, drafter: Drafter, params: PyTree) -> Iterator[tuple[str, PyTree]]:
-    """Yields each kind of round that a method has, with the weights that bring nothing else."""
-    state = loop.state
+def kinds(loop: Loop, name: str, built: LLM) -> Iterator[tuple[str, tuple[PyTree, PyTree]]]:
+    """Yields each kind of round that a method has, with the params that bring nothing else."""
+    state, params = loop.state, built.drafter_params
     if name == FORCED:
         for tokens in TOKENS_PER_ROUND:
-            yield f"{tokens} tokens", script(len(state.root), tokens)
-    elif isinstance(drafter, Adaptive):
-        sizes = drafter.sizes(state.root)
+            yield f"{tokens} tokens", (script(len(state.root), tokens), None)
+    elif built.policy.widths:
+        sizes = jspec.round.sizes_of(built.policy, state.root)
         for chosen in (0, *(width for width, _ in sizes)):
             curve = {tokens: 1.0 if size == chosen else _OUT_OF_REACH for size, tokens in sizes}
             loop.state = set_backoff(loop.state, chosen == 0)
-            yield (
-                f"{chosen} nodes" if chosen else REST,
-                AdaptiveParams(params.drafter, CostCurve.of(curve)),
-            )
+            yield f"{chosen} nodes" if chosen else REST, (params, CostCurve.of(curve))
     else:
         (width,) = state.stats.widths
-        yield f"{width} nodes" if width else PLAIN, params
+        yield f"{width} nodes" if width else PLAIN, (params, None)
 
 
 def _time(target: Loaded, name: str, batch: int, scale: Scale) -> tuple[dict, dict]:
     """Returns what the rounds of a method take by kind, and what compiling them took."""
-    drafter, params = build(name, target, batch, scale)
-    loop = Loop(target, drafter, params, batch, scale)
-    found = {kind: loop.time(one, scale) for kind, one in kinds(loop, name, drafter, params)}
+    built = build(name, target, batch, scale)
+    loop = Loop(target, built, batch, scale)
+    found = {kind: loop.time(one, scale) for kind, one in kinds(loop, name, built)}
     return found, loop.program.about()
 
 

@@ -13,7 +13,7 @@ import jspec
 from benchmarks.harness import SHARED
 from jspec.methods import BUNDLED, BUNDLED_DRAFT
 from jspec.models import Llama, LlamaConfig
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM
 from jspec.types import PyTree, State
 
 ALL_METHODS = (
@@ -204,8 +204,7 @@ def random_cache(model: CausalLM, batch: int, past: int, capacity: int) -> jspec
 
 
 def random_state(
-    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, batch: int,
-    past: int, capacity: int,
+    model: CausalLM, params: PyTree, drafting: dict[str, Any], batch: int, past: int, capacity: int
 ) -> State:  # fmt: skip
     """Makes a state in the middle of a generation, as `jspec.prefill` shapes it, without a forward.
 
@@ -213,13 +212,15 @@ def random_state(
     """
     prompt = np.zeros((batch, PROMPT), np.int32)
 
-    def begin(params: PyTree, drafter_params: PyTree) -> State:
+    drafter, policy = drafting["drafter"], drafting["policy"]
+
+    def begin(params: PyTree, drafter_params: PyTree, policy_params: PyTree) -> State:
         return jspec.prefill(
-            model, params, prompt, drafter=drafter, drafter_params=drafter_params,
-            max_new_tokens=capacity - PROMPT,
+            model, params, prompt, drafter=drafter, drafter_params=drafter_params, policy=policy,
+            policy_params=policy_params, max_new_tokens=capacity - PROMPT,
         )  # fmt: skip
 
-    shapes = jax.eval_shape(begin, params, drafter_params)
+    shapes = jax.eval_shape(begin, params, drafting["drafter_params"], drafting["policy_params"])
     zeros = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
         replace(shapes, memory=None, drafter_state=None),
@@ -231,6 +232,7 @@ def random_state(
         capacity=capacity,
         # Its own arrays: the state is donated, and leaves may be shared.
         drafter_state=jax.tree.map(jnp.array, drafter.init(batch, capacity, None)),
+        policy_state=jax.tree.map(jnp.array, policy.init(batch, capacity, None)),
         request=replace(
             zeros.request,
             limits=jnp.full(batch, capacity, jnp.int32),

@@ -143,14 +143,14 @@ def _static(
     them: greedy rows are those of temperature 0.
     """
     sampling = jspec.Sampling(np.zeros(rows, np.float32))
-    more = {} if built is None else dict(drafter=built.drafter, drafter_params=built.drafter_params)
-    state, began = None, time.perf_counter()
+    more = {} if built is None else built.drafting
+    known, began = {}, time.perf_counter()
     for begin in range(0, len(prompts), rows):
         result = jspec.decode(
             model, target.params, np.array(prompts[begin : begin + rows]), max_new_tokens=count,
-            drafter_state=state, sampling=sampling, key=0, **more,
+            sampling=sampling, key=0, **more, **known,
         )  # fmt: skip
-        state = result.drafter_state
+        known = dict(drafter_state=result.drafter_state, policy_state=result.policy_state)
     jax.block_until_ready(result.tokens)
     return len(prompts) * count / (time.perf_counter() - began)
 

@@ -138,8 +138,9 @@ def plan(
     new = min(128, capacity // 2) if max_new_tokens is None else max_new_tokens
     check_integer("--max-new-tokens", new, 1, capacity - 1, "below --max-model-len")
     programs = Programs(
-        llm.model, llm.params, llm.drafter, llm.drafter_params, chips, rows, capacity, new
-    )
+        llm.model, llm.params, llm.drafter, llm.drafter_params, chips, rows, capacity, new,
+        None, llm.policy, llm.policy_params,
+    )  # fmt: skip
     found = [programs.prefill(), programs.rounds()]
     usable = devices.usable(device)
     fits = max(each.held for each in found) <= usable

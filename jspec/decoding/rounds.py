@@ -164,7 +164,7 @@ def one_round(
         return branch
 
     sizes = sizes_of(policy, state.root)
-    index = with_room(offer.choice.index, [tokens for _, tokens in sizes], state.done)
+    index = with_room(jnp.asarray(offer.choice.index), [tokens for _, tokens in sizes], state.done)
     nothing = jnp.zeros((len(state.root), offer.tree.depth + 1), jnp.int32)
     carry = state, nothing, jnp.zeros_like(state.lengths)
     branches = [sized(*size) for size in sizes]

@@ -1,22 +1,11 @@
 """A drafter around another one, of which it changes a part."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jspec.protocols import Drafter
 
-
-class DrafterWrapper(Drafter):
-    """A drafter that is its `drafter` in all that a subclass does not define.
-
-    What the engine and merges ask of a drafter is listed once, in `jspec.Drafter`; all of it is
-    passed on.
-    """
-
-    drafter: Drafter
-
-    def draft(self, params, state, frame):
-        """The drafter's own draft."""
-        return self.drafter.draft(params, state, frame)
+if TYPE_CHECKING:
+    from jspec.types import Frame, PyTree, Tree
 
 
 class _Inner:
@@ -31,6 +20,15 @@ class _Inner:
         return getattr(wrapper.drafter, self._name)
 
 
-for _name in vars(Drafter):
-    if not _name.startswith("_") and _name != "draft":
-        setattr(DrafterWrapper, _name, _Inner(_name))
+class DrafterWrapper(Drafter):
+    """A drafter that is its `drafter` in all that a subclass does not define.
+
+    What is asked of a drafter is listed once, in `jspec.Drafter`; all of it is passed on.
+    """
+
+    vars().update({name: _Inner(name) for name in vars(Drafter) if not name.startswith("_")})
+    drafter: Drafter
+
+    if TYPE_CHECKING:
+
+        def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]: ...

@@ -172,8 +172,8 @@ class Programs:
                 self.params,
                 arrays,
             )
-        memories = (arrays[name] for name in ("memory", "drafter_state", "policy_state"))
-        return layout.state_of(state, *memories, self.mesh)
+        memory, *known = (arrays[name] for name in ("memory", "drafter_state", "policy_state"))
+        return layout.state_of(state, memory, known[0], known[1], self.mesh)
 
     @cached_property
     def _prefill_arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Promises of a drafter that are further runs of one compiled program."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.decoding import rows
+from jspec.policies.fixed_width import FixedWidth
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
@@ -137,14 +138,10 @@ def check_backoff(
     asked = subject.request(drafter=drafter, drafter_params=params)
     model, weights = asked["model"], asked["params"]
 
-    def rounds(state: State, count: int) -> State:
-        return decoding.decode_rounds(model, weights, state, drafter, params, count)
+    def rounds(state: State, count: int, **plainly: Any) -> State:
+        return decoding.decode_rounds(model, weights, state, drafter, params, count, **plainly)
 
-    def backed_off(state: State) -> State:
-        memory = replace(state.drafter_state, left=np.int32(_BACKOFF))
-        return rounds(replace(state, drafter_state=memory), _BACKOFF)
-
-    state = backed_off(decoding.prefill(**asked))
+    state = rounds(decoding.prefill(**asked), _BACKOFF, policy=FixedWidth(0))
     emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
     state = rounds(state, 1)
     if drafter.follows_text:
@@ -169,7 +166,7 @@ def check_backoff(
                     f"{mine.tolist()}",
                 )
         report.checked.append("back-offs leave no gap in its memory")
-    state = rounds(backed_off(state), 2**31 - 1)
+    state = rounds(rounds(state, _BACKOFF, policy=FixedWidth(0)), 2**31 - 1)
     same_tokens(result_of(state, subject), subject.plain(), what)
     report.checked.append(what)
 
@@ -184,8 +181,8 @@ def check_comes_and_goes(
     state, arriving = decoding.prefill(**asked), decoding.prefill(**asked)
 
     def come(state: State, row: int, request: int) -> State:
-        arrival = rows.copies(arriving, np.array([request]), None, None, drafter)
-        return rows.insert(state, np.int32(row), arrival, drafter)
+        arrival = rows.copies(arriving, np.array([request]), None, None, drafter, FixedWidth())
+        return rows.insert(state, np.int32(row), arrival, drafter, FixedWidth())
 
     def rounds(state: State, count: int) -> State:
         return decoding.decode_rounds(model, weights, state, drafter, params, count)

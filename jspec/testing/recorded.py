@@ -157,7 +157,9 @@ class Recorded(DrafterWrapper):
         inner = self.drafter.update(params, state.inner, own, feedback)
         if self.shapes is None:
             return replace(state, inner=inner)
-        drafted = self.around(inner).last[0] if aux is None else aux.drafted
+        last = self.around(inner).last
+        assert last is not None, "there is room"
+        drafted = last[0] if aux is None else aux.drafted
         return Recording(inner, (drafted, self._scored(drafted.trees[0], feedback)))
 
     def _scored(self, whole: Tree, feedback: Feedback) -> RecordedOutcome:
@@ -165,15 +167,17 @@ class Recorded(DrafterWrapper):
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
-        sampled = feedback.sampling is not None and feedback.keys is not None
-        sampling = feedback.sampling if sampled else Sampling()
+        keys, sampling = feedback.keys, feedback.sampling
+        sampled = sampling is not None and keys is not None
+        if sampling is None or keys is None:
+            sampling = Sampling()
         logits = feedback.output.logits if feedback.processed is None else feedback.processed
         probs = samplings.node_probabilities(logits, sampling)
         best, candidates = top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None
-        if sampled:
+        if keys is not None and sampled:
             steps = [
-                samplings.gumbel(feedback.keys, feedback.positions + depth, self.vocab_size)
+                samplings.gumbel(keys, feedback.positions + depth, self.vocab_size)
                 for depth in range(tree.depth + 1)
             ]
             depths = jnp.minimum(trees.depths(tree), tree.depth)

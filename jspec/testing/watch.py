@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -105,15 +104,13 @@ class Watched:
 
     inner: PyTree
     log: Log
-    left: Int[Array, ""]
-    """Rounds to come in which the drafter is not asked: data, so that they compile nothing."""
 
 
 @dataclass(frozen=True)
 class WatchedDrafter(DrafterWrapper):
     """A drafter that writes down its trees, in a state that the engine carries anyway.
 
-    In a back-off what it drafts is not used, and its update gets no `aux`.
+    Rounds in which it is not asked are not in the log.
 
     Args:
         drafter: the drafter under test.
@@ -145,7 +142,7 @@ class WatchedDrafter(DrafterWrapper):
             rounds=jnp.int32(0),
         )
         kept = None if earlier is None else earlier.inner
-        return Watched(self.drafter.init(batch, capacity, kept), log, jnp.int32(0))
+        return Watched(self.drafter.init(batch, capacity, kept), log)
 
     def prefill(self, params: PyTree, state: Watched, chunk: PromptChunk) -> Watched:
         return replace(state, inner=self.drafter.prefill(params, state.inner, chunk))
@@ -154,17 +151,25 @@ class WatchedDrafter(DrafterWrapper):
         self, params: PyTree, state: Watched, frame: Frame
     ) -> tuple[Tree, tuple[PyTree, Tree, Frame]]:
         tree, aux = self.drafter.draft(params, state.inner, frame)
-        asked = state.left == 0
-        tree = jax.tree.map(lambda leaf: jnp.where(asked, leaf, jnp.zeros_like(leaf)), tree)
         return tree, (aux, tree, frame)
 
-    def update(self, params: PyTree, state: Watched, aux: PyTree, feedback: Feedback) -> Watched:
+    def update(
+        self, params: PyTree, state: Watched, aux: PyTree | None, feedback: Feedback
+    ) -> Watched:
+        if aux is None:
+            alone = self.drafter.update(params, state.inner, None, feedback)
+            promise(
+                shapes(alone) == shapes(state.inner),
+                "an update without an aux keeps the structure, shapes and dtypes of the memory: "
+                f"that of {type(self.drafter).__name__} should give {shapes(state.inner)} and "
+                f"gives {shapes(alone)}",
+            )
+            return replace(state, inner=alone)
         own, tree, frame = aux
-        log, at, asked = state.log, state.log.rounds, state.left == 0
+        log, at = state.log, state.log.rounds
 
         def note(kept: Array, new: Array) -> Array:
-            place = jnp.where(asked, at, len(kept))
-            return kept.at[place].set(new.astype(kept.dtype), mode="drop")
+            return kept.at[at].set(new.astype(kept.dtype), mode="drop")
 
         log = replace(
             log,
@@ -176,19 +181,9 @@ class WatchedDrafter(DrafterWrapper):
             positions=note(log.positions, frame.positions),
             done=note(log.done, frame.done),
             counts=note(log.counts, feedback.counts),
-            rounds=at + asked,
+            rounds=at + 1,
         )
-        inner = self.drafter.update(params, state.inner, own, feedback)
-        alone = self.drafter.update(params, state.inner, None, feedback)
-        if shapes(inner) == shapes(state.inner):  # if not, the engine says so
-            promise(
-                shapes(alone) == shapes(inner),
-                "an update without an aux keeps the structure, shapes and dtypes of the memory: "
-                f"that of {type(self.drafter).__name__} should give {shapes(inner)} and gives "
-                f"{shapes(alone)}",
-            )
-            inner = jax.tree.map(partial(jnp.where, asked), inner, alone)
-        return Watched(inner, log, jnp.maximum(state.left - 1, 0))
+        return Watched(self.drafter.update(params, state.inner, own, feedback), log)
 
 
 def shapes(state: PyTree) -> Any:

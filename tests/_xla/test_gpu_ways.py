@@ -28,18 +28,15 @@ MERGED = jspec.merge(
     num_speculative_tokens=6,
 )
 METHODS = {
-    "token_recycling": (jspec.TokenRecycling(tiny.VOCAB), None),
-    "widths and back-offs": (
-        jspec.adaptive(MERGED, (0, 2, 6)),
-        jspec.AdaptiveParams(None, DEAR),
+    "token_recycling": dict(drafter=jspec.TokenRecycling(tiny.VOCAB)),
+    "widths and back-offs": dict(
+        drafter=MERGED, policy=jspec.Adaptive((0, 2, 6)), policy_params=DEAR
     ),
 }
 
 
 def generated(name, **request):
-    drafter, params = METHODS[name]
-    result = jspec.decode(MODEL, PARAMS, drafter=drafter, drafter_params=params, **(ASK | request))
-    return result
+    return jspec.decode(MODEL, PARAMS, **METHODS[name], **(ASK | request))
 
 
 # The functions that have such a way are compared one by one in the quick tests of their modules.

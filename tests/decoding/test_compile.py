@@ -59,20 +59,24 @@ def test_buckets():
 MODEL = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
 
 
-def _lowered(drafter, weights, new_tokens):
+def _lowered(drafter, weights, new_tokens, policy=jspec.FixedWidth(), costs=None):
     model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, new_tokens)
     arrays, empty = call.arrays, drafter.init(2, call.capacity, None)
+    decides = dict(policy=policy, policy_params=costs)
+    known = policy.init(2, call.capacity, None)
     cache = model.init_memory(2, call.capacity)
     state = jax.eval_shape(
-        lambda params, arrays, cache, empty: decoding._prefill(
+        lambda params, arrays, cache, empty, known: decoding._prefill(
             *(model, params, arrays, cache, arrays.lengths, drafter, weights, empty),
             *(call.size, call.capacity, call.chunk),
+            **decides,
+            policy_state=known,
         ),
-        *(params, arrays, cache, empty),
+        *(params, arrays, cache, empty, known),
     )
-    loop = decoding.decode_rounds.lower(model, params, state, drafter, weights, 100)
+    loop = decoding.decode_rounds.lower(model, params, state, drafter, weights, 100, **decides)
     whole = jax.jit(
         lambda params, prompt: (
             jspec.decode(
@@ -81,6 +85,7 @@ def _lowered(drafter, weights, new_tokens):
                 prompt,
                 drafter=drafter,
                 drafter_params=weights,
+                **decides,
                 max_new_tokens=new_tokens,
             ).tokens
         )
@@ -109,10 +114,10 @@ def test_there_is_no_second_cache(kind):
         "recycling": (jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])), None),
         "draft_model": (jspec.CoupledTree(MODEL, 6, 3, 3), tiny.params(MODEL)),
     }[kind.removeprefix("adaptive_").removeprefix("shared_")]
+    decides = ()
     if kind.startswith(("adaptive", "shared")):
-        drafter = jspec.adaptive(drafter, (0, 2, 4), 0.5 if kind.startswith("shared") else 1.0)
-        weights = jspec.AdaptiveParams(weights, FLAT)
-    cache, loop, whole = _lowered(drafter, weights, 40_000)
+        decides = jspec.Adaptive((0, 2, 4), 0.5 if kind.startswith("shared") else 1.0), FLAT
+    cache, loop, whole = _lowered(drafter, weights, 40_000, *decides)
     assert cache > 20e6
     # The loop's cache is its donated argument; inside a caller's jit it is a temporary, once.
     assert loop.memory_analysis().temp_size_in_bytes < cache / 4
@@ -127,12 +132,10 @@ def test_an_adjacency_matrix_is_held_once():
     """Reads before it writes; an array that is read afterwards is copied whole by XLA."""
     loaded = jspec.models.load("jspec-800k")
     size = loaded.model.vocab_size
-    drafter = jspec.adaptive(jspec.DynamicTokenRecycling(size, 4, 2), (0, 2))
-    weights = jspec.AdaptiveParams(None, FLAT)
-    state = jspec.prefill(
-        loaded.model, loaded.params, [[5, 6]], drafter=drafter, drafter_params=weights
-    )
+    drafter = jspec.DynamicTokenRecycling(size, 4, 2)
+    decides = dict(policy=jspec.Adaptive((0, 2)), policy_params=FLAT)
+    state = jspec.prefill(loaded.model, loaded.params, [[5, 6]], drafter=drafter, **decides)
     loop = decoding.decode_rounds.lower(
-        loaded.model, loaded.params, state, drafter, weights, 100
+        loaded.model, loaded.params, state, drafter, None, 100, **decides
     ).compile()
     assert not re.search(rf"= \w+\[1,{size},\d+\]\S* copy\(", loop.as_text())

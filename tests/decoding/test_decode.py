@@ -232,7 +232,7 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt():
     assert int(hot.stats.num_rounds[0]) <= int(cold.stats.num_rounds[0]) + 2
 
 
-class Outside:
+class Outside(jspec.Drafter):
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
     def init(self, batch, capacity, earlier):
@@ -469,10 +469,11 @@ REFUSED = [
     ),
     (
         dict(
-            drafter=jspec.adaptive(jspec.PromptLookup(2), (0, 2)),
-            drafter_params=jspec.AdaptiveParams(None, {1: 0.02}),
+            drafter=jspec.PromptLookup(2),
+            policy=jspec.Adaptive((0, 2)),
+            policy_params={1: 0.02},
         ),
-        r"costs is {1: .*}; pass a jspec.CostCurve, such as",
+        r"policy_params is {1: .*} and Adaptive needs .*; pass a jspec.CostCurve, such as",
     ),
     (dict(stopping=jspec.Stopping(max_tokens=[99])), r"max_tokens\[0\] is 99, outside 0 .. 4"),
     (dict(stopping=jspec.Stopping(eos=[23])), "eos holds .*vocabulary of 23"),

@@ -18,17 +18,18 @@ SAMPLED = dict(sampling=dict(temperature=0.8, top_p=0.9, top_k=9), key=7)
 SCRIPT = """
 import json, sys
 import jax, tiny, jspec
-from contract.methods import DRAFTERS
+from contract.methods import call_of
 model = tiny.model()
 params = jax.tree.map(lambda leaf: leaf.astype("float32"), tiny.params(model))
 assert jax.numpy.arange(2).dtype == "int64"
 for name, options in json.loads(sys.argv[1]):
     if "sampling" in options:
         options["sampling"] = jspec.Sampling(**options["sampling"])
-    drafter, weights = DRAFTERS[name]
+    drafting = call_of(name)
+    weights = drafting.pop("drafter_params")
     weights = jax.tree.map(lambda leaf: leaf.astype("float32"), weights)
     result = jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=weights,
+        model, params, tiny.PROMPTS, tiny.LENGTHS, **drafting, drafter_params=weights,
         max_new_tokens=12, **options
     )
     print(json.dumps(result.tokens.tolist()))

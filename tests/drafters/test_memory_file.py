@@ -17,16 +17,13 @@ TREE = jspec.tree.branching([2, 1])
 DRAFTERS = {
     "matrix": (jspec.TokenRecycling(SIZE, TREE), None),
     "past": (jspec.Suffix(num_speculative_tokens=4, capacity=64), None),
-    "widths": (
-        jspec.adaptive(
-            jspec.merge(
-                jspec.DynamicTokenRecycling(SIZE, 4),
-                jspec.Suffix(4, capacity=64),
-                num_speculative_tokens=4,
-            ),
-            (0, 4),
+    "merge": (
+        jspec.merge(
+            jspec.DynamicTokenRecycling(SIZE, 4),
+            jspec.Suffix(4, capacity=64),
+            num_speculative_tokens=4,
         ),
-        jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 5: 1.01})),
+        None,
     ),
 }
 
@@ -76,7 +73,7 @@ def test_misfits_are_refused_in_one_sentence(tmp_path):
             file, jspec.PromptLookup(), ()
         ),
         "pass the drafter that it is of": lambda: jspec.memory_file.save(
-            file, DRAFTERS["widths"][0], state
+            file, DRAFTERS["merge"][0], state
         ),
         # A good file is not replaced by one that would be refused.
         r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (

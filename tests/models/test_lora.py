@@ -101,32 +101,32 @@ def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
 
 
 RECYCLING = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
-MERGED = jspec.adaptive(
-    jspec.merge(
-        RECYCLING, jspec.Suffix(num_speculative_tokens=4, capacity=64), num_speculative_tokens=6
-    ),
-    (0, 2, 6), token_budget=0.5,
-)  # fmt: skip
-COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 21: 1.1}))
+SUFFIX = jspec.Suffix(num_speculative_tokens=4, capacity=64)
+FIXED = dict(drafter=RECYCLING)
+CHOSEN = dict(
+    drafter=jspec.merge(RECYCLING, SUFFIX, num_speculative_tokens=6),
+    policy=jspec.Adaptive((0, 2, 6), token_budget=0.5),
+    policy_params=jspec.CostCurve.of({1: 1.0, 21: 1.1}),
+)
 
 
 @pytest.mark.parametrize(
-    ("adapted", "sampling", "drafter", "costs"),
+    ("adapted", "sampling", "drafting"),
     [
-        pytest.param(True, jspec.Sampling(0.8), RECYCLING, None, id="scanned-drawn"),
-        pytest.param(False, jspec.Sampling(0.8), MERGED, COSTS, marks=pytest.mark.slow, id="drawn"),
-        pytest.param(False, None, RECYCLING, None, marks=pytest.mark.slow, id="greedy"),
-        pytest.param(True, None, MERGED, COSTS, marks=pytest.mark.slow, id="scanned-greedy"),
+        pytest.param(True, jspec.Sampling(0.8), FIXED, id="scanned-drawn"),
+        pytest.param(False, jspec.Sampling(0.8), CHOSEN, marks=pytest.mark.slow, id="drawn"),
+        pytest.param(False, None, FIXED, marks=pytest.mark.slow, id="greedy"),
+        pytest.param(True, None, CHOSEN, marks=pytest.mark.slow, id="scanned-greedy"),
     ],
     indirect=["adapted"],
 )
 def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(
-    adapted, alone, sampling, drafter, costs
+    adapted, alone, sampling, drafting
 ):
     asked = dict(max_new_tokens=24, sampling=sampling, key=3)
     found = jspec.decode(
         adapted.model, adapted.model.choose(adapted.params, ["two", None, "one"]), tiny.PROMPTS,
-        LENGTHS, drafter=drafter, drafter_params=costs, **asked,
+        LENGTHS, **drafting, **asked,
     )  # fmt: skip
     plain = []
     for row, number in enumerate((2, 0, 1)):

@@ -83,24 +83,27 @@ def test_tokens_are_those_of_plain_decoding_under_the_mask():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("drafter", "params"),
+    ("drafter", "params", "policy"),
     [
-        (jspec.Autoregressive(), None),
-        (jspec.JumpForward(), None),
-        (jspec.CoupledTree(tables.Table(SIZE), 8, max_depth=4, beam=4), WEIGHTS),
+        (jspec.Autoregressive(), None, {}),
+        (jspec.JumpForward(), None, {}),
+        (jspec.CoupledTree(tables.Table(SIZE), 8, max_depth=4, beam=4), WEIGHTS, {}),
         (
-            jspec.adaptive(
-                jspec.merge(*DRAFTER.drafters, num_speculative_tokens=5), widths=(0, 2, 5)
+            jspec.merge(*DRAFTER.drafters, num_speculative_tokens=5),
+            None,
+            dict(
+                policy=jspec.Adaptive((0, 2, 5)),
+                policy_params=jspec.CostCurve.of({1: 1.0, 28: 1.0}),
             ),
-            jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 28: 1.0})),
         ),
     ],
     ids=["plain", "forced", "draft_model", "adaptive"],
 )
-def test_they_are_the_same_for_other_drafters(drafter, params):
+def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     result = jspec.decode(
-        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, processors=[GRAMMARS]
-    )
+        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, **policy,
+        processors=[GRAMMARS],
+    )  # fmt: skip
     check(result, LISTS)
     states = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=GRAMMARS[0]))
     assert states.processors[0].rows.states.shape == (3,)

@@ -223,22 +223,26 @@ CLOSE = tables.logits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("drafter", "params"),
+    ("drafter", "params", "policy"),
     [
-        (jspec.Autoregressive(), None),
-        (jspec.PromptLookup(num_speculative_tokens=4, whole=False), None),
-        (jspec.SpeculativeDecoding(DRAFT, 3), CLOSE),
-        (jspec.CoupledTree(DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), CLOSE),
+        (jspec.Autoregressive(), None, {}),
+        (jspec.PromptLookup(num_speculative_tokens=4, whole=False), None, {}),
+        (jspec.SpeculativeDecoding(DRAFT, 3), CLOSE, {}),
+        (jspec.CoupledTree(DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), CLOSE, {}),
         (
-            jspec.adaptive(jspec.merge(*MEMBERS, num_speculative_tokens=6), widths=(0, 2, 6)),
-            jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 28: 1.0})),
+            jspec.merge(*MEMBERS, num_speculative_tokens=6),
+            None,
+            dict(
+                policy=jspec.Adaptive((0, 2, 6)),
+                policy_params=jspec.CostCurve.of({1: 1.0, 28: 1.0}),
+            ),
         ),
     ],
     ids=["plain", "chain", "draft_model", "coupled_tree", "adaptive"],
 )
-def test_they_are_the_same_for_other_drafters(drafter, params):
+def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     together = {name: value for one in SETTINGS.values() for name, value in one.items()}
-    accepted = check(together, drafter=drafter, drafter_params=params)
+    accepted = check(together, drafter=drafter, drafter_params=params, **policy)
     assert accepted or isinstance(drafter, jspec.Autoregressive)
 
 

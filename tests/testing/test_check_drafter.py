@@ -17,7 +17,7 @@ VOCAB = PrefixLM().vocab_size
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(jspec.Drafter):
     """Drafts the tokens after the root, counted upwards; subclasses break a promise each."""
 
     length: int = 2

@@ -19,7 +19,7 @@ LIMIT = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Told(jspec.Drafter):
     """Drafts the right tokens as a chain, with one thing about the tree changed."""
 
     change: str = "nothing"
@@ -206,52 +206,7 @@ def draws(change):
     return dict(draft=draft)
 
 
-def chooses(widths=(0, 2), changes=(), **fields):
-    """Draws with a choice of widths, of which a field is changed."""
-
-    def change(tree, state):
-        count = len(widths)
-        choice = jspec.WidthChoice(
-            **dict(
-                index=jnp.int32(0),
-                expected_tokens=jnp.ones(count),
-                seconds=jnp.ones(count),
-                widths=widths,
-            )
-            | dict(changes)
-        )
-        value = jnp.ones(tree.tokens.shape, jnp.float32)
-        return tree.replace(**dict(value=value, choice=choice) | fields), state
-
-    return draws(change)
-
-
 UNUSABLE = [
-    (chooses(choice=3), r"whose choice is a \w+; it must be a jspec\.WidthChoice, or None"),
-    (chooses(value=None), "with a choice of widths and no value; the nodes of largest value"),
-    (chooses(q=jnp.ones((3, 1, 5))), r"and sampled children \(q\); a part of a draw is not"),
-    (chooses((2, 0)), r"4 drafted nodes with widths \(2, 0\); they must rise, from 0 or more"),
-    (chooses((0, 5)), r"with widths \(0, 5\); they must rise, .* to 4 or less"),
-    (chooses((-1, 2)), r"with widths \(-1, 2\); they must rise"),
-    (chooses((0, 0)), r"with widths \(0, 0\); they must rise"),
-    (
-        chooses((0, 0, 2), dict(tokens=(1, 2, 2))),
-        r"tokens \(1, 2, 2\); give an integer of at least 1 for each width, .* at least 3",
-    ),
-    (chooses(changes=dict(tokens=(3,))), r"with tokens \(3,\); give an integer of at least 1"),
-    (chooses(changes=dict(tokens=(0, 9))), r"with tokens \(0, 9\); give an integer of at"),
-    (chooses(changes=dict(tokens=(4.0, 9.0))), r"with tokens \(4\.0, 9\.0\); give an integer"),
-    (chooses(()), r"with widths \(\); they must rise"),
-    (
-        chooses(changes=dict(index=jnp.zeros(1, int))),
-        r"a choice of widths whose index has shape \(1,\) .* an array of \(\) and integer",
-    ),
-    (chooses(changes=dict(index=jnp.float32(0))), "whose index has shape .* float32; it must"),
-    (
-        chooses(changes=dict(seconds=jnp.ones(3))),
-        r"whose seconds has shape \(3,\) and dtype float32; it must be .* \(2,\) and floating",
-    ),
-    (chooses(changes=dict(expected_tokens=None)), "whose expected_tokens has shape None"),
     (draws(lambda tree, state: tree), r"draft returned a Tree; it must return \(tree, aux\)"),
     (draws(lambda tree, state: (1, state)), "Mine.draft returned a .*jspec.Tree, state"),
     (
@@ -335,7 +290,6 @@ def test_a_rule_that_does_not_fit_is_refused_where_it_is_given():
             for drafter in (
                 RECYCLING,
                 jspec.merge(RECYCLING, jspec.PromptLookup(), num_speculative_tokens=3),
-                jspec.adaptive(RECYCLING, (0, 3)),
             )
         ),
         (
@@ -379,27 +333,3 @@ def test_one_array_may_be_two_leaves_of_a_state(target, plain):
         drafter_params=plain.tokens,
     )
     np.testing.assert_array_equal(ran.tokens, plain.tokens)
-
-
-@pytest.mark.slow
-def test_a_width_out_of_range_is_the_nearest_and_ends(target, plain):
-    """Values of another tree, too: they rise along the path, so that parents are left out."""
-
-    class Chosen(Told):
-        def draft(self, params, state, frame):
-            known, index = params
-            tree, aux = super().draft(known, state, frame)
-            rising = jnp.arange(tree.tokens.shape[1], dtype=jnp.float32) / 9
-            choice = jspec.WidthChoice(index, jnp.ones(3), jnp.ones(3), (1, 2, 4))
-            value = jnp.broadcast_to(rising, tree.tokens.shape)
-            return tree.replace(value=value, choice=choice), aux
-
-    drafter = Chosen()
-    for index in (-3, 9):
-        result = jspec.decode(
-            *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, drafter=drafter,
-            drafter_params=(plain.tokens, jnp.int32(index)),
-        )  # fmt: skip
-        np.testing.assert_array_equal(result.tokens, plain.tokens)
-        used = np.asarray(result.stats.width_histogram) > 0
-        assert used.any(0).tolist() == [index < 0, False, index > 0]

@@ -24,7 +24,7 @@ class Told:
     value: jax.Array | None
 
 
-class Telling:
+class Telling(jspec.Drafter):
     """Drafts what it is told, in the shape of a template."""
 
     def __init__(self, template):
