@@ -125,7 +125,7 @@ class Controller:
         terminalreporter.section("what the tests took, in CPU seconds")
         terminalreporter.line(
             f"{self.total:7.1f}  all of them; a worker held {held:.1f} GB at most; compiling "
-            f"took {self.slowness:.2f} times that of the machine of the limits"
+            f"took {self.slowness:.2f} times as long as on the reference machine"
         )
         for own, shared, _, name in sorted(self.tests, reverse=True)[:10]:
             fixtures = f" (and {shared:.1f} for fixtures that others share)" if shared > 1 else ""

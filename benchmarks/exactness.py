@@ -125,7 +125,7 @@ def tokens(
         for method, built in build_those_there(names, subject.target).items():
             counts, rounds = [], 0
             for kind, how in kinds.items():
-                request = {"model": built.model} | built.drafting | how
+                request = built.drafting | how | {"model": built.model}
                 written, taken = run.alone(**request)
                 rounds = rounds or taken
                 batch = np.asarray(run.together(**request).tokens)
@@ -217,7 +217,7 @@ def bits(
 
 
 def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, int, int]:
-    """Nodes, numbers and different ones of random trees."""
+    """Returns nodes, numbers and different ones of random trees."""
     turns = -(-nodes // (texts.size * len(_SIZES)))
     found = check_bits(
         target.model, target.params, texts.tolist(), sizes=_SIZES * turns, batch_size=_ROWS

@@ -62,8 +62,8 @@ def headline(what: str) -> None:
 
 
 def paired(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, np.ndarray]:
-    """Seconds of each run, taken in turn (A B A B ...), so that a drifting machine hits all
-    alike.
+    """Returns seconds of each run, taken in turn (A B A B ...), so that a drifting machine hits
+    all alike.
 
     One warm-up each. `seconds["a"] / seconds["b"]` then pairs neighbours in time.
     """
@@ -88,7 +88,9 @@ def few_programs() -> None:
 
 
 def read_bandwidth(params) -> float:
-    """Seconds in which this process reads all weights once: the floor of a one-token forward."""
+    """Returns seconds in which this process reads all weights once: the floor of a one-token
+    forward.
+    """
     leaves = jax.tree.leaves(params)
     read = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
     seconds = paired({"read": lambda: read(leaves)}, 20)["read"]

@@ -32,7 +32,7 @@ class Prompts(NamedTuple):
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Prompts:
-    """Rows of token ids as one batch.
+    """Returns rows of token ids as one batch.
 
     Example:
         >>> pad([[1, 2, 3], [4]]).tokens.tolist()
@@ -46,7 +46,7 @@ def pad(rows: Sequence[Sequence[int]]) -> Prompts:
 
 
 def join(parts: Sequence[Prompts]) -> Prompts:
-    """Batches one after the other."""
+    """Returns batches one after the other."""
     rows = [part.tokens[row, : part.lengths[row]] for part in parts for row in range(part.count)]
     return pad([row.tolist() for row in rows])
 

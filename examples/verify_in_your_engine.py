@@ -48,7 +48,9 @@ def rotate(x, positions):
 
 
 def forward(weights, pages, tokens, positions, mask, rows, block_tables, read):
-    """Logits, keys and values of packed tokens. Each sees the pages of its row, and its mask."""
+    """Returns logits, keys and values of packed tokens. Each sees the pages of its row, and its
+    mask.
+    """
     live = jnp.arange(BLOCKS * PAGE_SIZE) < read[rows, None]
     seen = jnp.concatenate([live, mask], 1)
     x, new = weights["embed"][tokens], []

@@ -48,7 +48,7 @@ Held = Num[Array, "B H S D"] | Rounded
 
 
 def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
-    """Keys or values in 8 bits.
+    """Returns keys or values in 8 bits.
 
     What is not finite makes its whole vector NaN.
 

@@ -233,7 +233,7 @@ def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
 def normalised(
     weights: Float[Array, "*S V"], fallback: Float[Array, "*S V"]
 ) -> Float[Array, "*S V"]:
-    """Weights as a distribution; `fallback` where nothing is left.
+    """Returns weights as a distribution; `fallback` where nothing is left.
 
     Verifiers never draw from the residual then.
     """

@@ -48,6 +48,6 @@ class ClampedGate:
 def gated(
     activation: Callable[[Array], Array], both: Float[Array, "... 2*I"]
 ) -> Float[Array, "... I"]:
-    """Lanes by their gates, which come before them."""
+    """Returns lanes by their gates, which come before them."""
     gate, up = jnp.split(both, 2, axis=-1)
     return activation(gate) * up

@@ -54,7 +54,7 @@ class Cached(NamedTuple):
         return jax.tree.leaves(self.keys)[0].shape[2]
 
     def block(self, heads: int, start: Int[Array, ""] | int, size: int) -> tuple[Held, Held]:
-        """Keys and values of `size` slots of the layer, a copy of these alone."""
+        """Returns keys and values of `size` slots of the layer, a copy of these alone."""
 
         def cut(x: Array) -> Array:
             if self.layer is None:

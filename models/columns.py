@@ -154,7 +154,7 @@ def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> Fused
 
 
 def relaid(params: PyTree, fused: Mapping[str, FusedProjection], held: int, wanted: int) -> PyTree:
-    """Weights whose columns are laid out for `held` devices, laid out for `wanted` ones.
+    """Returns weights whose columns are laid out for `held` devices, laid out for `wanted` ones.
 
     Args:
         params: {"params": ..}, or a part of it.

@@ -78,7 +78,7 @@ class Decoder(nn.Module):
         return self.config.num_layers
 
     def kept_sizes(self, layer: int) -> tuple[int, int, int]:
-        """Heads of a layer in the memory, lanes of their keys, and of their values."""
+        """Returns heads of a layer in the memory, lanes of their keys, and of their values."""
         del layer
         return self.config.num_kv_heads, self.config.head_dim, self.config.head_dim
 

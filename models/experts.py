@@ -150,7 +150,7 @@ class RoutedExperts(nn.Module):
         feed = partial(gated, self.activation) if experts.clamp is None else experts.clamp
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
-        rounds = isinstance(gate_up, eight_bits.LowPrecision) and gate_up.rounds_states
+        rounds = eight_bits.rounds_states(self.param_dtype)
         if routes.size <= count and not rounds and not natively_multiplied(rows, gate_up):
             fed = each(rows, routes, gate_up, down, feed, biases)
         else:

@@ -53,7 +53,7 @@ class LearnedPositionConfig:
 
 
 def qkv(config: LearnedPositionConfig) -> FusedProjection:
-    """Queries, keys and values."""
+    """Returns queries, keys and values."""
     return FusedProjection((config.num_heads,) * 3, config.head_dim)
 
 

@@ -145,11 +145,12 @@ def _by_xla(
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
     """Returns whether a kernel of a CPU multiplies with these weights, or with one of them."""
     if isinstance(weights, blocks.Blocks):
-        return native.takes_block_product(x, weights.packed)
-    if not isinstance(weights, eight_bits.LowPrecision):
+        held, takes = weights.packed, native.takes_block_product
+    elif isinstance(weights, eight_bits.LowPrecision):
+        held, takes = weights.weights, native.takes_product
+    else:
         return native.takes_product(x, weights)
-    takes = native.takes_rounded_product if weights.rounds_states else native.takes_product
-    return takes(x, weights.weights)
+    return (native.takes_rounded_product if weights.rounds_states else takes)(x, held)
 
 
 def _in_blocks(
@@ -161,10 +162,13 @@ def _in_blocks(
     """Returns the product with a matrix in blocks, or with one of several, in this dtype."""
 
     def by_kernel(x, packed, index):
-        return native.block_product(x, packed, blocks.SIZES[weights.kind], index).astype(dtype)
+        run = native.rounded_block_product if weights.rounds_states else native.block_product
+        return run(x, packed, blocks.SIZES[weights.kind], index).astype(dtype)
 
     def by_xla(x, packed, index):
         packed = packed if index is None else packed[index]
+        if weights.rounds_states:
+            return eight_bits.rounded_block_product(x, packed, weights.kind).astype(dtype)
         packed = jax.lax.platform_dependent(x, packed, cpu=_read_after, default=_read_anew)
         return product(x, blocks.dequantised(packed, weights.kind, x.dtype), dtype)
 

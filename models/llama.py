@@ -143,7 +143,7 @@ def heads_of(config: LlamaConfig, layer: Layer) -> tuple[int, int]:
 
 
 def qkv(config: LlamaConfig, layer: Layer) -> FusedProjection:
-    """Queries, and the keys and values that the layer makes; a gate follows its query."""
+    """Returns queries, and the keys and values that the layer makes; a gate follows its query."""
     queries = config.num_heads * (1 + config.output_gate)
     heads, dim = heads_of(config, layer)
     made = 0 if layer.keys_of is not None else 1 if layer.value_is_key else 2
@@ -261,7 +261,9 @@ class Block(nn.Module):
     def heads(
         self, read: Float[Array, "B N R"], layer: Layer
     ) -> tuple[Array, list[Array], Array | None]:
-        """Queries, keys and values if any, and gates: one product has fewer, larger weights."""
+        """Returns queries, keys and values if any, and gates: one product has fewer, larger
+        weights.
+        """
         config = self.config
         batch, new, _ = read.shape
         fused = qkv(config, layer)
@@ -318,7 +320,7 @@ class Block(nn.Module):
 
 
 def kept_sizes(config: LlamaConfig, layer: Layer) -> tuple[int, int, int]:
-    """Heads of a layer in the memory, lanes of their keys, and of their values."""
+    """Returns heads of a layer in the memory, lanes of their keys, and of their values."""
     heads, dim = heads_of(config, layer)
     if config.latent is None:
         return heads, dim, dim

@@ -229,7 +229,7 @@ def read_weights(
     layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
 ) -> PyTree:
-    """Params from open files, after their names and shapes are found to match the table.
+    """Returns params from open files, after their names and shapes are found to match the table.
 
     Args:
         files: of weights.

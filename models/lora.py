@@ -36,7 +36,7 @@ _REFUSED = {
     "use_dora": "DoRA's magnitudes",
     "modules_to_save": "whole modules next to the adapter",
     "alpha_pattern": "an alpha for each module",
-    "layer_replication": "layers that stand in for others",
+    "layer_replication": "layers that replace others",
     "alora_invocation_tokens": "an adapter that a token switches on",
     "use_qalora": "pooled inputs",
     "use_bdlora": "matrices of blocks on the diagonal",

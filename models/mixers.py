@@ -38,8 +38,8 @@ class DeltaNet:
     kernel_size: int = 4
     """Tokens that the convolution sees."""
     grouped: bool = True
-    """True if a key head's projections are adjacent in the weights, as in Qwen3-Next; else they
-    are stored part by part, as in Qwen3.5.
+    """True if a key head's projections are adjacent in the weights (Qwen3-Next); else they are
+    stored part by part (Qwen3.5).
     """
 
     def __post_init__(self):
@@ -178,7 +178,7 @@ class _Network(nn.Module):
         return [first, first + second]
 
     def by_group(self, x: Float[Array, "L *S"]) -> Float[Array, "J C *S"]:
-        """Lanes as each key head has them; in files all heads are stored part by part."""
+        """Returns lanes as each key head has them; in files all heads are stored part by part."""
         heads = self.sizes.num_key_heads
         parts = jnp.split(x, [heads * end for end in self.ends()])
         return jnp.concatenate([part.reshape(heads, -1, *x.shape[1:]) for part in parts], axis=1)
@@ -188,7 +188,7 @@ class _Network(nn.Module):
         return self.by_group(jnp.moveaxis(inputs, -1, 0)).transpose(2, 3, 0, 1)
 
     def kernel(self) -> Float[Array, "J C W"]:
-        """Weights of the convolution."""
+        """Returns weights of the convolution."""
         kind = eight_bits.high_precision(self.param_dtype, self.dtype)
         shape = self.lanes, 1, self.sizes.kernel_size
         kernel = self.param("convolution", nn.initializers.normal(0.5), shape, kind)
@@ -198,7 +198,7 @@ class _Network(nn.Module):
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
 
     def number(self, name: str, size: int) -> Float[Array, " S"]:
-        """Numbers of a layer, such as one for each head."""
+        """Returns numbers of a layer, such as one for each head."""
         kind = eight_bits.high_precision(self.param_dtype, self.dtype)
         return self.param(name, nn.initializers.zeros, (size,), kind).astype(jnp.float32)
 

@@ -240,7 +240,7 @@ def _by_products(given: Given, factors: Array, states: Array, seen: Array) -> tu
 
 
 def _of_heads(x: Float[Array, "B J N K"], v: Float[Array, "B H N D"]) -> Float[Array, "B H N K"]:
-    """Keys of the value heads, which share their key head's."""
+    """Returns keys of the value heads, which share their key head's."""
     return jnp.repeat(x, v.shape[1] // x.shape[1], axis=1)
 
 

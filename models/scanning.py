@@ -241,7 +241,9 @@ class LayeredDecoder(Decoder):
         in.
         """
         if weights.dtype == jnp.uint8:
-            return native.takes_block_product(x, weights)
+            rounds = eight_bits.rounds_states(self.param_dtype)
+            takes = native.takes_rounded_product if rounds else native.takes_block_product
+            return takes(x, weights)
         return weights.dtype in (self.dtype, jnp.int8) and native.takes_product(x, weights)
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:

@@ -224,7 +224,7 @@ def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple
 
 
 def batch(arrays: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
-    """Prompts, lengths or other arrays with a row each, put on their devices.
+    """Returns prompts, lengths or other arrays with a row each, put on their devices.
 
     Args:
         arrays: rows first.

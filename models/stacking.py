@@ -30,7 +30,7 @@ def apart(count: int) -> tuple[Group, ...]:
 
 
 def alike(kinds: Sequence[Hashable]) -> tuple[Group, ...]:
-    """As few groups as repetitions allow: from the first layer on, always the longest.
+    """Returns as few groups as repetitions allow: from the first layer on, always the longest.
 
     Args:
         kinds: what each layer is; equal ones have weights of the same shapes and the same program.
@@ -88,7 +88,7 @@ def layers_of(name: str) -> range | None:
 
 
 def stacked(params: PyTree, groups: Sequence[Group]) -> PyTree:
-    """Weights of single layers as those of groups, stacked one group at a time.
+    """Returns weights of single layers as those of groups, stacked one group at a time.
 
     Args:
         params: {"params": ...} as Flax applies them, with "layers_0", "layers_1" and so on.
@@ -103,7 +103,7 @@ def stacked(params: PyTree, groups: Sequence[Group]) -> PyTree:
 
 
 def unstacked(params: PyTree) -> PyTree:
-    """Weights with each layer's own, however they are stacked.
+    """Returns weights with each layer's own, however they are stacked.
 
     Example:
         >>> import jax.numpy as jnp
@@ -127,7 +127,7 @@ def collected(
     groups: Sequence[Group],
     place: Callable[[Path, tuple[int, ...]], Any],
 ) -> Iterator[tuple[Path, jax.Array]]:
-    """Weights as groups hold them, from single layers'; each goes into its stack at
+    """Yields weights as groups hold them, from single layers'; each goes into its stack at
     once.
 
     So there is never more than the stacks and the weights that are being read. Stacks of arrays of

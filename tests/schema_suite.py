@@ -84,9 +84,7 @@ def count(name: str) -> tuple[Count, list[str]]:
 
 
 def typed(schema: Any) -> Iterator[tuple[str | None, Any]]:
-    """Yields a schema as it is, and one with each type if it has none, since grammars need a
-    type.
-    """
+    """Yields a schema, with each type in turn if it has none, since grammars need a type."""
     yield None, schema
     if isinstance(schema, dict) and not READ & schema.keys():
         for kind in KINDS:

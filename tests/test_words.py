@@ -34,10 +34,10 @@ PHRASES = {
     "is, says or holds": r"\bst(?:ands?|ood)\b(?!-| (?:in )?for\b| alone\b)",
     # "its tokens are those of plain decoding" has its noun
     "repeat the noun": r"(?<!\bare )(?<!\bis )(?<!equal )(?<!equals )(?<!than )"
-    r"(?<!as )(?<!like )(?<!to )\b(?:that|those) of\b",
+    r"(?<!as )(?<!like )(?<!to )(?<!not )(?<!then )(?<!with )(?<!besides )\b(?:that|those) of\b",
     "without": r"\bof no\b",
     "available": r"\bto be had\b",
-    "per round": r"\b(?:tokens|nodes|bytes|forwards|passes|rounds|draws|steps|ms|once|one|\d+) "
+    "per round": r"\b(?:tokens|nodes|bytes|forwards|passes|rounds|draws|steps|ms) "
     r"a (?:round|row|token|step|node|level|second)\b",
     "forward pass": r"(?<![-\w./])forwards?\b(?![-.(/=:]| (?:pass|hook))",
 }
@@ -64,7 +64,7 @@ def docstring_findings(text: str, kind: str, name: str, place: str) -> Iterator[
 
 
 def phrase_findings(text: str) -> Iterator[str]:
-    text = re.sub(r"`[^`]*`", "`", text)
+    text = re.sub(r"`[^`]*`", "`", re.sub(r"(?<!\n) *\n *(?:# )?(?=\S)", " ", text))
     for advice, pattern in PHRASES.items():
         for found in pattern.finditer(text):
             around = text[max(0, found.start() - 40) : found.end() + 30]
@@ -97,6 +97,8 @@ def python_findings(source: str, place: str) -> Iterator[str]:
                 yield from docstring_findings(token["doc"][3:-3], kind, name, place)
             prose.append(token["doc"] + "\n\n")
         else:
+            if token["text"] and token["text"].count(" ") < 2:
+                continue  # a name
             # Parts of one message, and lines of one comment, are read as one text.
             gap = source[end : token.start()].strip(" \nfrb")
             text = token["text"] or token["comment"]
@@ -106,11 +108,12 @@ def python_findings(source: str, place: str) -> Iterator[str]:
 
 
 def page_findings(source: str) -> Iterator[str]:
-    text = re.sub(r"^```.*?^```|^---\n.*?^---$|<!--.*?-->", "\n\n", source, flags=re.DOTALL | re.M)
+    code = r"^```.*?^```|^---\n.*?^---$|<!--.*?-->|^ {4}(?![ *-])[^\n]*$|^ {6}[^\n]*$"
+    text = re.sub(code, "\n\n", source, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     yield from phrase_findings(text)
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*#]|\d+\.|\|) ?)|\|", text)
-    for sentence in (part for block in blocks for part in re.split(r"[.?!:]\s|;\s", block)):
+    for sentence in (part for block in blocks for part in re.split(r"[.?!:][*)]*\s|;\s", block)):
         words = re.findall(r"[\w'`.+-]*\w[\w'`.+-]*", re.sub(r"`[^`]*`", "code", sentence))
         if len(words) > 30:
             yield f"{len(words)} words: {' '.join(words[:12])} .."

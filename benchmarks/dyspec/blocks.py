@@ -95,7 +95,7 @@ ORDERS: Mapping[str, Order] = {
 
 
 def blocks(parents: Parents, order: Int[np.ndarray, " N"], prefix: int = 0) -> int:
-    """Blocks of the mask that hold an entry, with so many tokens before the tree.
+    """Returns blocks of the mask that hold an entry, with so many tokens before the tree.
 
     Example:
         >>> blocks(np.arange(-1, 63), np.arange(64))  # a chain: all but the upper right block
@@ -144,7 +144,7 @@ def table(
 
 
 def depths(parents: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    """Edges from the root to each node; parents come before children."""
+    """Returns edges from the root to each node; parents come before children."""
     found = np.zeros(len(parents), np.int64)
     for node in range(1, len(parents)):
         found[node] = found[parents[node]] + 1

@@ -62,8 +62,8 @@ def main(
         console.print(line, highlight=False)
     console.print(
         f"Tokens per target forward pass, bonus included, mean +- deviation of {seeds} seeds. "
-        f"Draft at temperature 0.6, at the target's where that is higher. Chains of {LONGEST} tokens at "
-        "most. Plain names: recursive rejection, as published."
+        f"Draft at temperature 0.6, at the target's where that is higher. Chains of {LONGEST} "
+        "tokens at most. Plain names: recursive rejection, as published."
     )
 
 
@@ -110,7 +110,9 @@ Means = dict[tuple[str, int, float], np.ndarray]
 def collect(
     ledger: Ledger, work: Workload, names: list[str], sizes: list[int], temperatures: list[float]
 ) -> Means:
-    """Tokens per round of each seed, measured or from the ledger, for all these settings."""
+    """Returns tokens per round of each seed, measured or from the ledger, for all these
+    settings.
+    """
     return {
         (name, size, temperature): np.array(
             [
@@ -144,7 +146,7 @@ def verdict(values: np.ndarray, others: np.ndarray) -> str:
 
 
 def words(means: Means, names: list[str], sizes: list[int], temperatures: list[float]) -> list[str]:
-    """Sentences that say what the table shows."""
+    """Returns sentences that say what the table shows."""
     lines = ["Differences are taken seed by seed; level: within two standard errors."]
     for temperature in temperatures:
         for size in sizes:

@@ -110,7 +110,7 @@ class Pieces:
         return self.work.pair.draft.params
 
     def measure(self, num_rounds: int) -> dict[str, float]:
-        """Seconds of each piece and of the whole: medians over rounds, the first left out."""
+        """Returns median seconds of each piece and of the whole, without the first round."""
         prompt = self.work.prompts(-1).take([0])
         learnt = None
         if self.learning:

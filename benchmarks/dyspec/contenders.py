@@ -76,7 +76,7 @@ class Workload:
     def trials(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int
     ) -> acceptance_vector.Trials:
-        """Trials of drafted children at the tokens of `text` that the target wrote, [M, W].
+        """Returns trials of drafted children at the tokens of `text` that the target wrote, [M, W].
 
         Args:
             temperature: the target's.

@@ -75,7 +75,9 @@ def main(
 
 
 def counted(seen: Tried) -> dict:
-    """Densities, means by column and correlations of first children; means of later ones."""
+    """Returns densities, means by column and correlations of first children; means of later
+    ones.
+    """
     found: dict = {"places": len(seen.tried), "edges": EDGES.round(4).tolist()}
     first = seen.tried[:, 0] > 0
     x = seen.child_probs[first, 0]

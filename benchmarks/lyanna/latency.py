@@ -78,7 +78,7 @@ def main(
     console.print(
         "Each piece is a program of its own and pays for its start; the whole draft does so once, "
         "and knows no seams. Update: the pass over the true pairs of a round. The paper's number: "
-        "Lyanna's draft forward, layer and head, takes 0.39 of EAGLE's (LLaMA-2-7B, 32,000 tokens)."
+        "Lyanna's draft pass, layer and head, takes 0.39 of EAGLE's (LLaMA-2-7B, 32,000 tokens)."
     )
     about = dict(
         bench="lyanna_latency",

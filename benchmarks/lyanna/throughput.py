@@ -112,7 +112,7 @@ def main(
         console.print(ratios(found, more, nodes))
     console.print(
         "tokens/s: of `decode`, which ends with its slowest row; the paper's are of full batches. "
-        "A round is one forward of the target."
+        "A round is one forward pass of the target."
     )
 
 
@@ -274,7 +274,7 @@ def summary(rows: Sequence[dict], method: str) -> Summary:
 
 
 def mean_tokens(rows: Sequence[dict]) -> float:
-    """Tokens per round, the last ones whole."""
+    """Returns tokens per round, the last ones whole."""
     return sum(sum(row["whole"]) for row in rows) / sum(sum(row["counted"]) for row in rows)
 
 
@@ -294,7 +294,7 @@ def table(found: dict[str, Summary], size: int) -> Table:
 
 
 def ratios(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
-    """Ratios of throughput alongside the paper's."""
+    """Returns ratios of throughput alongside the paper's."""
     names = dict(
         merged=merged(more),
         fused=fused(more),

@@ -105,7 +105,9 @@ def _shape(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
 
 
 def _interleaved(name: str, tensor: np.ndarray, config: LlamaConfig) -> np.ndarray:
-    """Queries and keys in llama.cpp's order: lane i pairs with its neighbour, not with i + D/2."""
+    """Returns queries and keys in llama.cpp's order: lane i pairs with its neighbour, not with i
+    + D/2.
+    """
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
     if heads is None:
         return tensor

@@ -92,7 +92,7 @@ def main(
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
     parts: Annotated[
-        str, typer.Option(help="comma-separated, of table, breadth, depth, update")
+        str, typer.Option(help="comma-separated, of table, breadth, depth, update, pairs")
     ] = "table",
     only: Annotated[str | None, typer.Option(help="labels of lines, separated by ;")] = None,
     order: Annotated[
@@ -189,7 +189,7 @@ class Trial:
         self._states: dict[tuple[Any, bytes], Array] = {}
 
     def ask(self, question: Question, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Tokens and rounds of each turn, by each wanted method."""
+        """Yields tokens and rounds of each turn, by each wanted method."""
         conversation = list(self.answered(question)) if wanted else []
         self._states.clear()
         few_programs()

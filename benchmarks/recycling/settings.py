@@ -17,7 +17,7 @@ from jspec.models import Loaded, heads
 from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
 
-PARTS = ("table", "breadth", "depth", "update")
+PARTS = ("table", "breadth", "depth", "update", "pairs")
 
 
 @dataclass(frozen=True)
@@ -145,4 +145,7 @@ def rows(part: str) -> Rows:
                 "TR, cell by cell": drafting(CellsMerge),
                 "TR, last": published,
             }
+        case "pairs":  # which the paper has not
+            pairs = method("token_recycling", shape="published", pairs=1 << 17)
+            return {"TR, pairs": pairs, "TR, published": published}
     raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")

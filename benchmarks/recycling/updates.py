@@ -6,7 +6,7 @@ matrix. jspec keeps the last node's. The authors' own code lets parallel writes 
 cell by cell ("Cur"), and the paper compares the first node's too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 import jspec
 from jspec.arrays.top_k import top_k
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
+from jspec.drafters.retrieval.token_recycling import MatrixState
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,16 @@ class FirstWins(jspec.TokenRecycling):
 
     def recycle(
         self,
-        state: Int[Array, "R V k"],
+        state: MatrixState,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
-    ) -> Int[Array, "R V k"]:
+    ) -> MatrixState:
+        del before
         _, best = top_k(logits, self.k)
-        return write_lines(state, tokens[:, ::-1], live[:, ::-1], best[:, ::-1])
+        lines = write_lines(state.lines, tokens[:, ::-1], live[:, ::-1], best[:, ::-1])
+        return replace(state, lines=lines)
 
 
 @dataclass(frozen=True)
@@ -40,20 +44,22 @@ class CellsMerge(jspec.TokenRecycling):
 
     def recycle(
         self,
-        state: Int[Array, "R V k"],
+        state: MatrixState,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
-    ) -> Int[Array, "R V k"]:
+    ) -> MatrixState:
+        del before
         _, best = top_k(logits, self.k)
-        random = np.random.default_rng(0)
+        random, lines = np.random.default_rng(0), state.lines
         for rank in range(self.k):
             order = random.permutation(tokens.shape[1])
             cells = write_lines(
-                state[..., rank : rank + 1],
+                lines[..., rank : rank + 1],
                 tokens[:, order],
                 live[:, order],
                 best[:, order, rank : rank + 1],
             )
-            state = state.at[..., rank : rank + 1].set(cells)
-        return state
+            lines = lines.at[..., rank : rank + 1].set(cells)
+        return replace(state, lines=lines)

@@ -37,12 +37,12 @@ class Method:
 
 
 def _beams(title: str, build: Callable[[CausalLM, Shape], Drafter]) -> Method:
-    """Shapes K x L."""
+    """Returns shapes K x L."""
     return Method(title, build, lambda s: s[0] * s[1], lambda s: s[1], lambda s: "{}x{}".format(*s))
 
 
 def _budgets(title: str, build: Callable[[CausalLM, Shape], Drafter]) -> Method:
-    """Shapes (nodes, most levels)."""
+    """Returns shapes (nodes, most levels)."""
     text = "{} nodes, depth {}".format
     return Method(title, build, lambda s: s[0], lambda s: min(s), lambda s: text(*s))
 

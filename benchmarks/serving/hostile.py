@@ -101,7 +101,7 @@ def _attack(url: str, model: str, clients: int, seconds: float, seed: int, there
 
 
 def _largest_form(server: int) -> float:
-    """Megabytes of its own that a process holds which makes a form, with those below it."""
+    """Returns megabytes of its own that a process holds which makes a form, with those below it."""
     parents: dict[int, list[int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

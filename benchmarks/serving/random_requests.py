@@ -162,7 +162,7 @@ def _nonsense(draw: random.Random, depth: int) -> Any:
 
 
 def _broken(content: bytes, draw: random.Random) -> bytes:
-    """Bytes of a body that are no longer its own."""
+    """Returns bytes of a body that are no longer its own."""
     made = bytearray(content)
     place = draw.randrange(len(made) + 1)
     kind = draw.randrange(8)

@@ -75,7 +75,7 @@ def main(
 
 
 def room_for(tokens: int) -> int:
-    """Tokens of a row, rounded up: other lengths are mostly the same programs."""
+    """Returns tokens of a row, rounded up: other lengths are mostly the same programs."""
     return -(-tokens // 64) * 64
 
 
@@ -87,7 +87,7 @@ def prompts_of(target: Loaded, count: int, size: int) -> list[list[int]]:
 
 
 def _served(url: str, name: str, prompts: Sequence[list[int]], count: int, together: int) -> float:
-    """Tokens per second of free texts."""
+    """Returns tokens per second of free texts."""
     fields = {"temperature": 0, "ignore_eos": True, "max_tokens": count}
     bodies = [{"model": name, "prompt": prompt, **fields} for prompt in prompts]
     seconds, tokens = asyncio.run(asked(url, bodies, together))
@@ -95,7 +95,7 @@ def _served(url: str, name: str, prompts: Sequence[list[int]], count: int, toget
 
 
 def _shaped(url: str, name: str, prompts: Sequence[list[int]], together: int) -> tuple[float, int]:
-    """Tokens per second of answers of a schema, and how long they are."""
+    """Returns tokens per second of answers of a schema, and how long they are."""
     fields = {"structured_outputs": {"json": SCHEMA}, "max_tokens": 64, "temperature": 0}
     bodies = [{"model": name, "prompt": prompt, **fields} for prompt in prompts]
     asyncio.run(asked(url, bodies[:1], 1))  # the grammar is made once
@@ -109,7 +109,7 @@ async def asked(
     together: int,
     none_left: Callable[[], None] = lambda: None,
 ) -> tuple[float, int]:
-    """Measures the seconds of requests, so many at a time, and counts their answers' tokens.
+    """Measures the seconds and answered tokens of requests, so many at a time.
 
     Args:
         url: of the server.
@@ -139,8 +139,8 @@ async def asked(
 def _static(
     model: Any, target: Loaded, built: Any, prompts: Sequence[list[int]], rows: int, count: int
 ) -> float:
-    """Tokens per second of full batches, prompts included, with settings by row as a server has
-    them: greedy rows are those of temperature 0.
+    """Returns tokens per second of full batches, prompts included, with settings by row as a
+    server has them: greedy rows are those of temperature 0.
     """
     sampling = jspec.Sampling(np.zeros(rows, np.float32))
     more = {} if built is None else built.drafting

@@ -34,14 +34,14 @@ def certify(
         typer.Option(
             metavar="FILE",
             help="Questions in Spec-Bench's schema, of which the first turn is the prompt.",
-            show_default="a few that come along",
+            show_default="a small bundled set",
         ),
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Instead: one prompt a line, text or a JSON list of token ids.",
+            help="Instead of questions: one prompt per line, text or a JSON list of token ids.",
             show_default=False,
         ),
     ] = None,
@@ -57,7 +57,7 @@ def certify(
         typer.Option(
             parser=number,
             metavar="T",
-            help="Of the sampled checks, above 0; greedy decoding is always checked.",
+            help="Temperature of the sampled checks, above 0; greedy decoding is always checked.",
         ),
     ] = 1.0,
     top_k: options.TopK = 0,
@@ -80,12 +80,12 @@ def certify(
         bool,
         typer.Option(
             "--bitwise",
-            help="Instead: compare forward passes of trees with forward passes of one token, bit "
+            help="Compare forward passes of trees with forward passes of one token instead, bit "
             "by bit; no method takes part.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object instead of the report.")
+        bool, typer.Option("--json", help="Print one JSON object instead of the report.")
     ] = False,
 ) -> int:
     """Check that a method changes no token of a model.

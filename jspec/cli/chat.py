@@ -286,7 +286,7 @@ def _converse(conversation: Conversation, screen: terminal.Screen, drafts: bool)
 
 
 def _questions() -> Iterator[str]:
-    """Lines of standard input; Ctrl-C drops the line that is being written."""
+    """Yields lines of standard input; Ctrl-C drops the line that is being written."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # bytes that are not text
     shown = "> " if sys.stdin.isatty() else ""

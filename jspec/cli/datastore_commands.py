@@ -20,7 +20,7 @@ def build(
     text: Annotated[
         list[Path], typer.Argument(help="Text or JSON-lines files, or folders of them.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The datastore.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The datastore file to write.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -33,7 +33,7 @@ def build(
         str,
         typer.Option(
             metavar="FORMAT",
-            help="How a JSON row becomes text, such as '{question}\\n{answer}'.",
+            help="Template that turns a JSON row into text, such as '{question}\\n{answer}'.",
             show_default="all its strings",
         ),
     ] = "",

@@ -47,8 +47,8 @@ _SIZES = (
     *("vocab_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "context"),
     *("norm_eps", "rope_theta", "rope_scaling", "tied"),
 )
-"""What a head's layer takes over from a target; biases, windows and the like few families
-have.
+"""Fields that a head's layer takes over from its target; few families have biases or
+windows.
 """
 
 

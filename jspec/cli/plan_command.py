@@ -35,7 +35,7 @@ def plan(
     method: options.MethodName = None,
     speculative_config: options.SpeculativeConfig = None,
     rows: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Rows that decode together.")
+        int, typer.Option(parser=integer, metavar="B", help="Rows decoded together.")
     ] = 1,
     max_model_len: Annotated[
         int | None,
@@ -61,7 +61,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Chips that need not be here: a slice of TPUs, such as v5e:2x4, or the GPUs of a "
+            help="Absent chips to compile for: a slice of TPUs, such as v5e:2x4, or the GPUs of a "
             "host, such as h100:8.",
             show_default="this machine's",
         ),
@@ -76,12 +76,10 @@ def plan(
     ] = None,
     scan_layers: Annotated[
         bool,
-        typer.Option(
-            "--scan-layers", help="Layers that are alike are scanned, and compile as one."
-        ),
+        typer.Option("--scan-layers", help="Compile equal layers once and scan over them."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object instead of the table.")
+        bool, typer.Option("--json", help="Print one JSON object instead of the table.")
     ] = False,
 ) -> int:
     """Compile the programs of a model and a method, and report their memory and launches.
@@ -213,7 +211,7 @@ def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
 
 
 def _size(count: float) -> str:
-    """Bytes in words, three digits."""
+    """Returns bytes in words, three digits."""
     for unit, amount in (("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
         if count < 999.5 * amount:
             return f"{count / amount:.3g} {unit}"

@@ -152,7 +152,7 @@ def _short_turns() -> Iterator[None]:
 
 
 def _first_policy(policy: Any) -> Any:
-    """The policy of first rounds: plain decoding, if that is one of its widths."""
+    """Returns the policy of first rounds: plain decoding, if that is one of its widths."""
     from jspec.policies.fixed_width import FixedWidth
 
     return FixedWidth(0) if 0 in policy.widths else policy

@@ -20,7 +20,7 @@ _OUT = Path("trace.html")
 def trace(
     prompt: options.Prompt = None,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The page; it needs no other file.")
+        Path, typer.Option(metavar="FILE", help="HTML file to write; it is self-contained.")
     ] = _OUT,
     model: options.Model = None,
     draft_model: options.DraftModel = None,

@@ -184,14 +184,14 @@ def keep(states: States, model: Any, params: PyTree, batch_size: int, console: C
 
 
 def told(report: loop.UpdateMetrics) -> str:
-    """Loss, and how good each draft step is."""
+    """Returns loss, and how good each draft step is."""
     return f"loss {report.loss:.3f}" + "".join(
         f", {name} {_shares(report.metrics[name], 2)}" for name in SHOWN if name in report.metrics
     )
 
 
 def table(scores: Scores) -> Table:
-    """Loss and shares by class."""
+    """Returns loss and shares by class."""
     names = [name for name in ("bits_per_byte", *SHOWN) if name in next(iter(scores.values()))]
     grid = Table("class", "loss", *names, "tokens", title="held out")
     for label, score in scores.items():

@@ -52,7 +52,8 @@ def named(
 
 
 def read(texts: jobs.Texts, target: Loaded, length: int, share: float) -> TrainingText:
-    """Sequences of all texts: files of `jspec train data` as they are, others as plain text.
+    """Returns sequences of all texts: files of `jspec train data` as they are, others as plain
+    text.
 
     Args:
         texts: where they are.

@@ -47,7 +47,7 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     **request: Any,
 ) -> CostCurve:
-    """Measures the seconds of a round at each width of a policy: draft, forward, verdict, update.
+    """Measures the seconds of a round at each width of a policy, its parts included.
 
     The program is the one that decodes: a curve in which one width alone is cheap makes every round
     take it, and a drafter that backs off drafts nothing. So nothing is compiled that a call of the
@@ -122,7 +122,9 @@ def measure(
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
-    """A state whose drafter is asked in no round that follows, or in each of the next ones."""
+    """Returns a state whose drafter is asked in no round that follows, or in each of the next
+    ones.
+    """
     backoff = state.policy_state.backoff
     left = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
     known = replace(state.policy_state, backoff=replace(backoff, left=jnp.asarray(left)))

@@ -46,7 +46,7 @@ def spread_drafter(tree: PyTree, mesh: Any) -> PyTree:
 
 
 def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
-    # Beside weights a drafter's params hold records.
+    # Alongside weights a drafter's params hold records.
     return tuple(str(getattr(key, "key", getattr(key, "idx", ""))) for key in path)
 
 
@@ -63,8 +63,8 @@ def model_memory(model: CausalLM, rows: int, capacity: int, mesh: Any) -> PyTree
 
 
 def memory_of(drafter: Drafter | WidthPolicy, rows: int, capacity: int, mesh: Any) -> PyTree:
-    """The shapes of the memory of a drafter or a policy: what has an entry for each row goes where
-    the row goes.
+    """Returns the shapes of the memory of a drafter or a policy: what has an entry for each row
+    goes where the row goes.
     """
 
     def init(batch: int) -> PyTree:
@@ -80,7 +80,7 @@ def memory_of(drafter: Drafter | WidthPolicy, rows: int, capacity: int, mesh: An
 
 
 def state_of(state: State, held: PyTree, memory: PyTree, policy_memory: PyTree, mesh: Any) -> State:
-    """The shapes of a generation's state, with the shardings of memories and rows."""
+    """Returns the shapes of a generation's state, with the shardings of memories and rows."""
     place = partial(by_row, rows=state.root.shape[0], mesh=mesh)
     plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None, policy_state=None))
     # A memory may have grown a part since `init`, in shapes that `init` tells nothing of.

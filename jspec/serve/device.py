@@ -63,7 +63,7 @@ class EngineDevice:
         self.reset()
 
     def memory(self) -> dict[str, int]:
-        """The bytes that the rows take."""
+        """Returns the bytes that the rows take."""
         return self.engine.memory(self._params, self._drafter_params, self._policy_params)
 
     @property

@@ -147,7 +147,7 @@ class ResponseStream:
     async def _arriving(
         self, receive: Receive, show: bool
     ) -> AsyncIterator[tuple[Answer, str, Delta]]:
-        """Pieces as they come, with the answer that they belong to and their text."""
+        """Yields pieces as they come, with the answer that they belong to and their text."""
         watch = asyncio.ensure_future(departure(receive))
         watch.add_done_callback(lambda _: self._deltas.put_nowait(None))
         try:

@@ -125,11 +125,12 @@ class Runner:
         return outcomes(group, jax.device_get(result), seconds, first)
 
     def arguments(self, group: Group) -> dict[str, Any]:
-        """The arguments of `jspec.decode` and `jspec.stream`."""
+        """Returns the arguments of `jspec.decode` and `jspec.stream`."""
         return self.request(group) | {"policy_params": self.costs(group)}
 
     def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
-        """The policy's params, with what rounds cost here; measured if that is not known yet.
+        """Returns the policy's params, with what rounds cost here; measured if that is not known
+        yet.
 
         Args:
             group: what is to be decoded.

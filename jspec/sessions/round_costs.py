@@ -38,7 +38,8 @@ class RoundCosts:
     def known(
         self, drafting: dict[str, Any], group: "Group", capacity: int | None = None
     ) -> "PyTree":
-        """The policy's params: the curve of such a group, or as they are if they are no costs.
+        """Returns the policy's params: the curve of such a group, or as they are if they are not
+        costs.
 
         Args:
             drafting: drafter and policy of the run, with a guess at what rounds cost.

@@ -66,7 +66,7 @@ def check_drafter(
     start nor a text that is read in two parts changes a token or compiles anything; a request that
     comes to a row later has its own tokens; rounds in which the drafter is not asked change no
     token, and leave no gap in a memory that `follows_text`; a row of NaN ends alone; trees are
-    trees as they were drafted, before the engine takes for absent what is none; the drafter is
+    trees as they were drafted, before the engine takes malformed nodes for absent; the drafter is
     static, hashable and equal to its copy; it works inside `jspec.merge` and
     under a caller's `jit`. Nearly all of them are runs of one compiled program, so a check takes
     seconds.

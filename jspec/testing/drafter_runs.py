@@ -22,7 +22,7 @@ _PREPARED = ("model", "max_new_tokens", "stopping", "sampling", "key", "ids")
 
 
 def _insides(log: Log, row: int) -> Iterator[int]:
-    """Places in a row's output inside an accepted path: more of the same round follows."""
+    """Yields places in a row's output inside an accepted path: more of the same round follows."""
     start = 0
     for count in log.counts[:, row].tolist():
         yield from range(start, start + count - 1)

@@ -101,7 +101,7 @@ class FuzzDrafter(Drafter):
 
 
 def _mistold(feedback: Feedback) -> Bool[Array, " B"]:
-    """Rows whose path is not in the drafter's own tree, or leaves it though it went on."""
+    """Returns rows whose path is not in the drafter's own tree, or leaves it though it went on."""
     tree, path, emitted = feedback.tree, feedback.verdict.path, feedback.emitted
     below = (jnp.arange(1, path.shape[1]) < feedback.counts[:, None])[..., None]
     node, above, token = path[:, 1:, None], path[:, :-1, None], emitted[:, :-1, None]

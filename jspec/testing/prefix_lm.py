@@ -82,7 +82,7 @@ class PrefixLM:
         }
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
-        """Keys and values: the key of a token is its position, and its value the token."""
+        """Returns keys and values: the key of a token is its position, and its value the token."""
         return init(batch, capacity, layers=1, heads=1, head_dim=1, dtype=jnp.float32)
 
     commit, until = staticmethod(commit), staticmethod(until)

@@ -147,7 +147,7 @@ class Recorded(DrafterWrapper):
         return tree, RecordedDraft(inner, shown)
 
     def tells_rest(self, aux: RecordedDraft) -> bool:
-        """A round without a draft is recorded as one."""
+        """Records a round without a draft."""
         return True
 
     def update(
@@ -163,7 +163,7 @@ class Recorded(DrafterWrapper):
         return Recording(inner, (drafted, self._scored(drafted.trees[0], feedback)))
 
     def _scored(self, whole: Tree, feedback: Feedback) -> RecordedOutcome:
-        """The outcome, as wide as the drafted tree, however many nodes were verified."""
+        """Returns the outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
@@ -265,7 +265,7 @@ class RecordedPolicy(WidthPolicy):
         return self.around(self.policy.init(batch, capacity, earlier))
 
     def around(self, inner: PyTree) -> RecordedChoice:
-        """The state before the first round, from the policy's own."""
+        """Returns the state before the first round, from the policy's own."""
         unknown = jnp.full(self.num_rounds, jnp.nan, jnp.float32)
         return RecordedChoice(inner, jnp.int32(0), unknown, unknown)
 

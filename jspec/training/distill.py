@@ -91,8 +91,8 @@ def starts(
     count: int,
     choose: "Choose | None" = None,
 ) -> Iterator[RowStart]:
-    """Rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within a
-    class.
+    """Yields rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within
+    a class.
 
     Args:
         encode: token ids of a document, with what begins a text.

@@ -14,6 +14,6 @@ def forward(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Outpu
 
 
 def losses(model: CausalLM, params: PyTree, sequences: Int[Array, "B T+1"]) -> Float[Array, "B T"]:
-    """Nats of each token after the first."""
+    """Returns nats of each token after the first."""
     scores = forward(model, params, sequences[:, :-1]).logits
     return optax.softmax_cross_entropy_with_integer_labels(scores, sequences[:, 1:])

@@ -48,7 +48,7 @@ class Sequences:
 
 
 def fill(rows: Iterable[Row], length: int) -> Sequences:
-    """Rows kept whole: each sequence holds as many, in their order, as fit.
+    """Returns rows kept whole: each sequence holds as many, in their order, as fit.
 
     A row that is longer than a sequence is cut to several. Rows behind others see those, as the
     documents of a language model's training do.
@@ -81,12 +81,14 @@ def fill(rows: Iterable[Row], length: int) -> Sequences:
 
 
 def starts(row: Sequence[int], room: int) -> range:
-    """Offsets at which the pieces of a row begin; a single token at its end teaches nothing."""
+    """Returns offsets at which the pieces of a row begin; a single token at its end teaches
+    nothing.
+    """
     return range(0, max(len(row) - 1, 0), room)
 
 
 def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
-    """Rows joined to one stream, which is cut anywhere.
+    """Returns rows joined to one stream, which is cut anywhere.
 
     Neighbours overlap by one token, so that every token is foretold once; what is behind the last
     whole sequence is left out.
@@ -102,7 +104,7 @@ def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
 
 
 def every(rows: Iterable[Sequence[int]], length: int) -> Sequences:
-    """As `cut`, with all of the stream: each token but the first is to be foretold once."""
+    """Cuts like `cut`, with all of the stream: each token but the first is to be foretold once."""
     stream = _stream(rows)
     count = -(-(len(stream) - 1) // length)
     places = np.arange(count)[:, None] * length + np.arange(length + 1)

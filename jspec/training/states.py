@@ -88,7 +88,7 @@ class States:
         return self._row.itemsize
 
     def __len__(self) -> int:
-        """Rows that are there and whole."""
+        """Returns rows that are there and whole."""
         return self._path.stat().st_size // self.bytes_per_row
 
     def fill(self, model: CausalLM, params: PyTree, batch_size: int) -> Iterator[int]:

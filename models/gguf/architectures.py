@@ -209,7 +209,7 @@ def _gpt2(header: Header, name: str) -> dict[str, Any]:
 
 
 def _vocabulary(header: Header) -> int:
-    """Rows of the embeddings, which may be more than the tokens that the file lists."""
+    """Returns rows of the embeddings, which may be more than the tokens that the file lists."""
     if _EMBED not in header.tensors:
         raise InputError(f"{header.file} has no {_EMBED}; name the file of a language model")
     shape = header.tensors[_EMBED].shape
@@ -223,7 +223,9 @@ _TURNED = ("q_proj", "k_proj")
 
 
 def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
-    """Queries and keys whose rotary pairs lie D/2 lanes apart; llama.cpp has them as neighbours."""
+    """Returns queries and keys whose rotary pairs lie D/2 lanes apart; llama.cpp has them as
+    neighbours.
+    """
     if name.split(".")[-2] not in _TURNED:
         return array
     apart = array.reshape(-1, fields["head_dim"] // 2, 2, *array.shape[1:])
@@ -231,7 +233,7 @@ def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.nd
 
 
 def _head(name: str, rows: int, fields: dict[str, Any]) -> int:
-    """Pairs are laid out within a head."""
+    """Returns pairs are laid out within a head."""
     return fields["head_dim"] if name.split(".")[-2] in _TURNED else 1
 
 

@@ -92,7 +92,7 @@ class GGUFTensors:
         return self.restore(name, stored.reshape(*entry.shape[:-1], -1))
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Rows of one tensor in float32; the others are not dequantised.
+        """Returns rows of one tensor in float32; the others are not dequantised.
 
         Raises:
             InputError: if it is quantised in a way that the `gguf` package does not read, or is
@@ -229,7 +229,7 @@ class File:
 
 
 def _widened(lines: np.ndarray) -> np.ndarray:
-    """Rows in blocks of Q4_0 as the same weights in blocks of Q8_0."""
+    """Returns rows in blocks of Q4_0 as the same weights in blocks of Q8_0."""
     blocks = lines.reshape(len(lines), -1, 18)
     steps = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], -1) - np.uint8(8)
     return np.concatenate([blocks[..., :2], steps], -1).reshape(len(lines), -1)

@@ -43,7 +43,9 @@ class TensorInfo:
     """One tensor as it is stored."""
 
     shape: tuple[int, ...]
-    """As numpy and Hugging Face have it; the file lists the sizes the other way round."""
+    """Returns the shape as numpy and Hugging Face have it; the file lists the sizes the other
+    way round.
+    """
     kind: int
     """Number of its quantisation, `gguf.GGMLQuantizationType`."""
     start: int

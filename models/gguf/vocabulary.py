@@ -129,7 +129,7 @@ def tokenizer(header: Header) -> Tokenizer:
 
 
 def special_tokens(header: Header) -> Mapping[str, str]:
-    """Texts of the special tokens, by the names that chat templates have for them."""
+    """Returns texts of the special tokens, by the names that chat templates have for them."""
     data = header.metadata
     tokens = data.listed("tokenizer.ggml.tokens", str, [])
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}

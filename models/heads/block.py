@@ -120,7 +120,7 @@ class BlockHead(Decoder):
     def read(
         self, params: PyTree, hidden: Float[Array, "B N F"], positions: Int[Array, "B N"]
     ) -> TreeKV:
-        """Keys and values of the context at some positions."""
+        """Returns keys and values of the context at some positions."""
         made: Any = self.apply(params, hidden, positions, method="keys_and_values")
         return made
 
@@ -214,7 +214,7 @@ class BlockHead(Decoder):
         positions: Int[Array, "B A"],
         mask: Bool[Array, "B A S"],
     ) -> Float[Array, "B A D E"]:
-        """States of the blocks of A anchors in a text, without a cache.
+        """Returns states of the blocks of A anchors in a text, without a cache.
 
         Args:
             hidden: the target's, at positions 0 .. S - 1.
@@ -232,7 +232,7 @@ class BlockHead(Decoder):
     def keys_and_values(
         self, hidden: Float[Array, "B N F"], positions: Int[Array, "B N"]
     ) -> TreeKV:
-        """Keys and values that every layer has of the target's states."""
+        """Returns keys and values that every layer has of the target's states."""
         c = self.state_norm(self.fuse(hidden.astype(self.dtype)))
         batch, count = positions.shape
         alone, nothing = jnp.ones((batch, count, count), bool), attention.past(None, None, 0)
@@ -245,7 +245,7 @@ class BlockHead(Decoder):
     def block(
         self, root: Int[Array, " B"], positions: Int[Array, " B"], cache: KVCache
     ) -> Float[Array, "B D E"]:
-        """States of one block per row, over the cached context."""
+        """Returns states of one block per row, over the cached context."""
         nothing = jnp.ones((len(root), 1, 0), bool)
         return self._rows(root[:, None], positions[:, None], nothing, cache, None)[:, 0]
 
@@ -257,7 +257,7 @@ class BlockHead(Decoder):
         cache: KVCache | None,
         nodes: TreeKV | None,
     ) -> Float[Array, "B A D E"]:
-        """States of A blocks per row that do not see each other."""
+        """Returns states of A blocks per row that do not see each other."""
         config, (batch, anchors) = self.config, tokens.shape
         size, width = config.block_size, config.hidden_size
         embed = self.target_embed.value

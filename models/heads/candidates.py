@@ -83,8 +83,8 @@ def retrieve(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]
 
 
 def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) -> Array:
-    """Returns the scores [*S, V] that states have by a head's table; -inf for what is no
-    candidate.
+    """Returns the scores [*S, V] that states have by a head's table; -inf for tokens that are
+    not candidates.
 
     Args:
         head: the module, with `config` and `dtype`.

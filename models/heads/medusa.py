@@ -145,8 +145,8 @@ class MedusaHeads(nn.Module):
 
 
 def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
-    """Weights to train from: every head scores as the target's own does, as in the authors'
-    code.
+    """Returns weights to train from: every head scores as the target's own does, as in the
+    authors' code.
 
     Args:
         heads: the module.

@@ -1,4 +1,4 @@
-"""Fields and tensor names of DeepSeek-V2 and V3, and of GLM-4-MoE, which has V3's router."""
+"""Fields and tensor names of DeepSeek-V2 and V3, and of GLM-4-MoE with V3's router."""
 
 from collections.abc import Sequence
 from dataclasses import replace

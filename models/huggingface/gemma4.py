@@ -15,7 +15,7 @@ from jspec.models.rope import ProportionalScaling, Rope
 
 
 def gemma4(settings: Settings) -> LlamaConfig:
-    """Reads per-layer embeddings, and experts alongside the MLP, if present.
+    """Reads per-layer embeddings and experts alongside the MLP, if present.
 
     Gemma 4 E2B and E4B, 31B, and 26B-A4B, whose layers have experts.
     """
@@ -100,7 +100,7 @@ def _text(
 def _sizes(
     settings: Settings, slides: Sequence[bool], joined: bool
 ) -> list[tuple[int | None, int | None]]:
-    """Returns key-value heads of each layer, and their lanes; None: as `num_key_value_heads`,
+    """Returns key-value heads and lanes of each layer; None: as `num_key_value_heads`,
     `head_dim`.
 
     Args:

@@ -29,12 +29,14 @@ def qwen3_next(settings: Settings) -> LlamaConfig:
 
 
 def qwen3_5(settings: Settings) -> LlamaConfig:
-    """As Qwen3-Next, with an MLP in every layer and projections stored part by part."""
+    """Reads Qwen3.5: Qwen3-Next with an MLP in every layer and projections stored part by part."""
     return _delta_nets(settings, 4, False, (None,))
 
 
 def qwen3_5_moe(settings: Settings) -> LlamaConfig:
-    """As Qwen3.5, with experts in every layer, so that no layer has an MLP of its own size."""
+    """Reads Qwen3.5-MoE: Qwen3.5 with experts in every layer, so that no layer has an MLP of its
+    own size.
+    """
     experts = _experts(settings, 256, 8, True)
     sized = {"intermediate_size": experts.intermediate_size, **settings.values}
     return _delta_nets(replace(settings, values=sized), 2, False, (experts,))

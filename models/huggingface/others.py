@@ -8,7 +8,7 @@ from jspec.models.llama import LlamaConfig
 
 
 def olmo2(settings: Settings) -> LlamaConfig:
-    """Norms behind attention and MLP, and one over all heads of queries and of keys."""
+    """Returns norms behind attention and MLP, and one over all heads of queries and of keys."""
     bias = settings.flag("attention_bias", False)
     return shape(
         settings,

@@ -64,7 +64,7 @@ class Dequantised:
         return self.shards.indices(name)
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Rows of one tensor.
+        """Returns rows of one tensor.
 
         Raises:
             InputError: if it has no scales of its shape, or holds other numbers than these.

@@ -120,7 +120,9 @@ def _times(start: int, factor: float) -> int:
 
 
 def _none(rope: Settings, settings: Settings, pairs: int) -> None:
-    """As it is. `dynamic` too: it stretches beyond max_position_embeddings, where contexts end."""
+    """Returns the field unchanged. `dynamic` too: it stretches beyond max_position_embeddings,
+    where contexts end.
+    """
 
 
 def _linear(rope: Settings, settings: Settings, pairs: int) -> LinearScaling:

@@ -46,7 +46,7 @@ class Shards:
         return self.rows(name, slice(None))
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Rows of one tensor; the others are not read.
+        """Returns rows of one tensor; the others are not read.
 
         Raises:
             InputError: if it holds numbers that no parameter is made of, quantised ones say.

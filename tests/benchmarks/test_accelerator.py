@@ -86,7 +86,7 @@ def test_bytes_are_those_of_weights_and_cache():
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(TINY.params))
     cache = TINY.model.init_memory(1, TINY.capacity)
     capacity = sum(leaf.nbytes for leaf in jax.tree.leaves((cache.keys, cache.values)))
-    # Of the table of embeddings a token reads its row.
+    # Of the table of embeddings per token reads its row.
     row = 4 * TINY.config.hidden_size
     table = row * TINY.config.vocab_size
     assert forwards.read_bytes(TINY.config, 4, 1, 1, TINY.capacity) == held - table + row + capacity

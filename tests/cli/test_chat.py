@@ -34,7 +34,7 @@ def test_a_conversation_grows_by_what_was_said(command, talker):
     assert ran.out.count("user: Once") == 2 and ran.out.count("assistant: ") == 2
     assert ran.out.index("system: Be brief") > ran.out.index("assistant: ")
     assert "/reset" in ran.out and "Ctrl-C ends a reply" in ran.out
-    assert ran.err.count("tokens per forward") == 2
+    assert ran.err.count("tokens per forward pass") == 2
 
 
 def test_an_answer_is_that_of_generate(command, talker):

@@ -72,7 +72,7 @@ class Made(Mapping):
 _MAKERS = {
     "token_recycling": lambda: (jspec.TokenRecycling(tiny.VOCAB), None),
     "token_recycling_small": lambda: (
-        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True),
+        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True, pairs=64),
         None,
     ),
     "token_recycling_per_row": lambda: (
@@ -262,8 +262,7 @@ plain's.
 """
 
 OF_NO_DRAFT = ("jump_forward",)
-"""Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is
-taken, and tests/test_grammar.py has what a grammar forces."""
+"""Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
 
 BY_ROW = ("scripted", "suffix_of_rollouts")
 """Drafters whose params have a row for each of the contract's."""

@@ -23,7 +23,7 @@ def test_an_output_is_rounded_by_its_own_largest_weight(kind, half_a_step):
     assert small.dtype == jnp.dtype(kind) and factors.shape == (3, 5)
     widened = np.asarray(small, np.float64) * factors[..., None]
     largest = np.abs(weights).max(-1, keepdims=True)
-    # Steps of int8 are even; those of a float grow with the weight, and half of one is 1/16 of it.
+    # Steps of int8 are even; a float's grow with the weight, and half of one is 1/16 of it.
     bound = largest if kind == "int8" else np.maximum(np.abs(weights), largest * 2**-13)
     assert (np.abs(widened - weights) <= 1.001 * half_a_step * bound).all()
     assert np.allclose(np.abs(widened).max(-1), largest[..., 0], rtol=1e-6)

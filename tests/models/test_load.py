@@ -245,7 +245,10 @@ BROKEN = {
         "'LlamaForSequenceClassification'; supported",
     ),
     "field missing": (lambda f: edit(f, hidden_size=None), "no field 'hidden_size'; add it"),
-    "field of no size": (lambda f: edit(f, vocab_size=-1), "vocab_size = -1; .* at least 1"),
+    "field that is not a size": (
+        lambda f: edit(f, vocab_size=-1),
+        "vocab_size = -1; .* at least 1",
+    ),
     "heads": (lambda f: edit(f, num_key_value_heads=3), "num_key_value_heads = 3, .* divide 4"),
     "activation": (
         lambda f: edit(f, hidden_act="tanh"),
@@ -314,7 +317,7 @@ BROKEN = {
         lambda f: edit(f, "generation_config.json", eos_token_id=["</s>"]),
         r"eos_token_id = \['</s>'\]; it has to be token ids",
     ),
-    "end token of no kind": (
+    "end token of another type": (
         lambda f: edit(f, "generation_config.json", eos_token_id=True),
         "eos_token_id = True; it has to be token ids",
     ),

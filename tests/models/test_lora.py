@@ -224,7 +224,7 @@ WRONG = (
     (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
     (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules next to"),
     (dict(alpha_pattern={"q_proj": 3}), {}, "alpha_pattern: an alpha for each module"),
-    (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that stand in"),
+    (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that replace"),
     (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
     (
         dict(target_parameters=["mlp.experts.gate_up_proj"]),

@@ -158,7 +158,7 @@ def test_stacked_layers_are_split_as_single_ones(mesh):
 
 
 def test_every_large_parameter_of_every_family_has_its_axes(mesh, variant):
-    """What is whole on every device is small: of the hidden size, or squared where it is narrow."""
+    """Checks that whole arrays are small: of the hidden size, or squared where it is narrow."""
     table = sharding.TABLES[type(variant.model).__name__]
     places = sharding.params(variant.params, mesh, model=variant.model)
     for path, place in jax.tree_util.tree_leaves_with_path(places):

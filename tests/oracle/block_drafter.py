@@ -6,7 +6,7 @@ A head is a dictionary of plain arrays, torch's [out, in]:
     fc [H, m H], state_norm [H], norm [H]
     layers: each with attention_norm, mlp_norm [H]; q [h d, H], k, v [g d, H], o [H, h d];
         q_norm, k_norm [d] or None; gate, up [I, H], down [H, I]
-    mask [H]                          what stands in the slots after the anchor
+    mask [H]                          the token in the slots after the anchor
     first [V, r], second [V, r]       the Markov head; absent without one
     confidence [H + r], offset        the confidence head; absent without one
 

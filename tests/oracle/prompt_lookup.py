@@ -34,7 +34,7 @@ def prompt_lookup(context, n_max=3, n_min=1, num=10, full=False):
 def prompt_lookup_decode(next_logits, prompt, limit, eos=(), n_max=3, n_min=1, num=10, full=False):
     """A whole greedy decode: `(tokens, steps, histogram)`, as in `token_recycling`.
 
-    Without a hit per step drafts nothing and emits one token, where the original drafts a fixed
+    Without a hit a step drafts nothing and emits one token, where the original drafts a fixed
     token id that is all but never right.
     """
     prompt = [int(token) for token in prompt]

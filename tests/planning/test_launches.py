@@ -112,7 +112,7 @@ condition:
             011: kAllReduce [prev=010 (1) | next=012 (1)] kAllReduce
             012: kAsyncStart [prev=011 (1) | next=014 (1)] async_id=12
                 013: kAllGather [source | sink] kAllGather
-            014: kCustomKernel [source | sink] beside grid: [1, 1, 1]
+            014: kCustomKernel [source | sink] overlapped grid: [1, 1, 1]
             015: kAsyncDone [prev=014 (1) | sink] async_id=12
 """
 SWITCH_HLO = """\

@@ -142,20 +142,9 @@ def test_plain_rounds_go_on_with_the_state_of_any_policy(name):
     policy = jspec.Adaptive((0, 2, 5))
     drafting = dict(drafter=drafter, drafter_params=weights)
     # The programs of the test above.
-    ask = dict(
-        sampling=MIXED,
-        key=5,
-        max_new_tokens=24,
-        stopping=jspec.Stopping(eos=np.full((BATCH, 1), -1)),
-    )
-    plain = jspec.decode(
-        MODEL,
-        PARAMS,
-        tiny.PROMPTS,
-        tiny.LENGTHS,
-        stopping=jspec.Stopping(max_tokens=[24] * BATCH),
-        **ask,
-    )
+    ends = jspec.Stopping(eos=np.full((BATCH, 1), -1))
+    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, stopping=ends)
+    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     chosen = dict(policy=policy, policy_params=only(5, policy))
     state = jspec.prefill(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **drafting, **chosen, **ask)
     number = 0
@@ -473,10 +462,9 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
     ask = dict(prompt=prompt, max_new_tokens=24, policy=jspec.Adaptive((0, 1, 4)), **drafting)
 
     def stats(seconds):
-        costs = costs_of(2, seconds)
-        result = jspec.decode(
-            model, PARAMS, **ask, policy_params=costs, stopping=jspec.Stopping(max_tokens=[24, 9])
-        )
+        ends = jspec.Stopping(max_tokens=[24, 9])
+        ask["policy_params"] = costs_of(2, seconds)
+        result = jspec.decode(model, PARAMS, **ask, stopping=ends)
         np.testing.assert_array_equal(result.tokens[0], script.tokens[0])
         return result.stats
 

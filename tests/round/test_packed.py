@@ -194,13 +194,9 @@ def test_token_budgets_change_no_token(name, token_budget):
 
 def shared(model, policy):
     params, (drafter, _) = tiny.params(tiny.model()), INNER["matrix and lookup"]
-    ask = dict(
-        max_new_tokens=12,
-        stopping=jspec.Stopping(max_tokens=[12, 3, 6]),
-        drafter=drafter,
-        policy=policy,
-    )
-    return jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
+    ask = dict(max_new_tokens=12, stopping=jspec.Stopping(max_tokens=[12, 3, 6]))
+    drafting = dict(drafter=drafter, policy=policy)
+    return jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, **drafting)
 
 
 @pytest.mark.parametrize(

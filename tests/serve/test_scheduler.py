@@ -1,4 +1,6 @@
-"""The scheduler over a fake device: which job gets a row, when, and what is read for it."""
+"""The scheduler over a fake device: rows of jobs, their order, and the prompts that are
+read.
+"""
 
 import threading
 
@@ -118,7 +120,7 @@ def test_jobs_of_a_request_are_taken_together_or_not_at_all():
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
 def test_a_cancelled_job_frees_its_place(turns):
-    """Cancels before a prompt is read, while it is read, and while it writes."""
+    """Cancels before and during the reading of a prompt, and during the answer."""
     desk = Desk(FakeDevice(1), prefill_tokens=4, max_waiting=1)
     first = desk.ask([2, 2], limit=4)
     desk.scheduler.turn()

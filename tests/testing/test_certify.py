@@ -61,7 +61,7 @@ class Impostor(TreeVerifier):
 
 @dataclass(frozen=True)
 class Jittery:
-    """A model whose logits are on a grid, so that ties are common, and move with the width by
+    """A model with logits on a grid, so that ties are common, which move with the width by
     what its weights say.
     """
 

@@ -261,7 +261,7 @@ def test_unusable_trees_are_refused_in_one_sentence(target, plain):
                 drafter=broken(**functions), drafter_params=plain.tokens,
             )  # fmt: skip
         finally:
-            assert len(model.traces) <= 1, "the prompt's forward was traced; no round was"
+            assert len(model.traces) <= 1, "the prompt's forward pass was traced; no round was"
 
     refusals.check(UNUSABLE, run)
 

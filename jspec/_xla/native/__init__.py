@@ -13,6 +13,7 @@ from jspec._xla.native.primitive import natively
 from jspec._xla.native.product import (
     block_product,
     product,
+    rounded_block_product,
     rounded_product,
     row_sums,
     takes_block_product,
@@ -33,6 +34,7 @@ __all__ = [
     "product",
     "recur",
     "replay",
+    "rounded_block_product",
     "rounded_product",
     "row_sums",
     "takes_attention",

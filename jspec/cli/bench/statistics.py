@@ -62,7 +62,7 @@ def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
 
 
 def speedup(row: Row) -> float:
-    """Tokens per second over plain decoding's: the median of neighbours in time."""
+    """Returns tokens per second over plain decoding's: the median of neighbours in time."""
     pairs = zip(row["plain_seconds"], row["seconds"], strict=True)
     return statistics.median(plain / ours for plain, ours in pairs) * _longer(row)
 

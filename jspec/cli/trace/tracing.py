@@ -243,7 +243,7 @@ def _round(
     choice: TracedWidths | None,
     num_origins: int,
 ) -> TracedRound:
-    """The first row's round: its nodes joined by their paths, whoever numbered them."""
+    """Returns the first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
     own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
     there = np.flatnonzero(scored.valid[0])

@@ -184,7 +184,9 @@ def _draw(
     first_id: int,
     num_draws: int,
 ) -> list[Text]:
-    """The first tokens after a prompt under the keys of so many row ids, from one prefill."""
+    """Returns the first tokens after a prompt under the keys of so many row ids, from one
+    prefill.
+    """
     start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
         stopping=Stopping(eos=subject.eos), sampling=sampling, key=subject.key, **drafting,

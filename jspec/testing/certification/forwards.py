@@ -27,8 +27,8 @@ BEST = 8
 
 
 def widths_of(**request: Any) -> tuple[int, ...]:
-    """The widths of all forward passes that a round may take, root included, rising; nothing is
-    compiled.
+    """Returns the widths of all forward passes that a round may take, root included, rising;
+    nothing is compiled.
 
     Args:
         request: the arguments of a call.

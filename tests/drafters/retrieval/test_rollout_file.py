@@ -53,7 +53,7 @@ def test_tokens_beyond_a_row_are_not_kept(tmp_path):
             "holds tokens of another tokenizer",
         ),
         (WORDS, {"format": "jspec memory 2"}, "is not a file of rollouts; write it again with"),
-        (WORDS, {"tokens": np.ones((3, 4), np.int32)}, "is damaged: its digest is not that of"),
+        (WORDS, {"tokens": np.ones((3, 4), np.int32)}, "is damaged: its digest does not match"),
         (WORDS, {"lengths": np.zeros(3, np.int32)}, "is damaged"),
         (WORDS, {"others": np.zeros(3, np.int32)}, "is damaged"),
     ],
@@ -85,7 +85,7 @@ def test_each_byte_that_is_lost_or_changed_is_noticed(file):
 @pytest.mark.parametrize(
     ("tokens", "lengths", "told"),
     [
-        (np.zeros((0, 4), int), np.zeros(0, int), "no tokens; pass those of rows that have"),
+        (np.zeros((0, 4), int), np.zeros(0, int), "no tokens; pass rows that have"),
         (np.zeros((2, 4), int), np.zeros(2, int), "no tokens"),
         (np.zeros((2, 0), int), np.zeros(2, int), "no tokens"),
         (np.zeros((2, 4), int), np.array([5, 1]), r"a length of 5; pass lengths in 0 \.\. 4"),
