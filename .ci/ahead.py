@@ -33,7 +33,7 @@ import jspec
 from jspec import methods, models
 from jspec._xla import backend
 from jspec.drafters.draft_head.lyanna_resampling import Fused
-from jspec.methods import Built, device_defaults
+from jspec.methods import LLM, device_defaults
 from jspec.models import Llama, LlamaConfig
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton
@@ -80,7 +80,7 @@ class Program(NamedTuple):
 
 
 def one(method: str, kernels: int, launched: int, waits: int, held: float, **more: Any) -> Program:
-    """A program for one H100, with its kernels and copies, MiB of temporaries and so on."""
+    """Returns a program for one H100, with its kernels and copies, MiB of temporaries and so on."""
     copied = more.pop("copied", 1)
     names = "kernels", "launched by the host", "waits", "MiB of temporaries", "MiB copied at once"
     most = dict(zip(names, (kernels, launched, waits, held, copied), strict=True))
@@ -88,7 +88,9 @@ def one(method: str, kernels: int, launched: int, waits: int, held: float, **mor
 
 
 def host(method: str, exchanges: int, kilobytes: int, **more: Any) -> Program:
-    """A program for hosts of eight H100s: weights are split over a host, rows over hosts."""
+    """Returns a program for hosts of eight H100s: weights are split over a host, rows over
+    hosts.
+    """
     return Program("h100:8", method, {"exchanges": exchanges, "kB of them": kilobytes}, **more)
 
 
@@ -220,16 +222,16 @@ def _weights(model: Any) -> Any:
     return jax.eval_shape(model.init, jax.random.key(0), *nodes)
 
 
-def _built(method: str, target: models.Loaded) -> Built:
+def _built(method: str, target: models.Loaded) -> LLM:
     model = target.model
     if method == "plain":
-        return Built(model, jspec.Autoregressive(), None)
+        return LLM(target, jspec.Autoregressive())
     if method == "coupled_tree":
         small = replace(model.config, num_layers=1, num_heads=1, num_kv_heads=1)
         draft = model.clone(config=small)
-        return Built(model, jspec.CoupledTree(draft, num_speculative_tokens=16), _weights(draft))
+        return LLM(target, jspec.CoupledTree(draft, num_speculative_tokens=16), _weights(draft))
     if model is TPU_MODEL:
-        return Built(model, jspec.TokenRecycling(model.vocab_size), None)
+        return LLM(target, jspec.TokenRecycling(model.vocab_size))
     if method in ("eagle2", "lyanna"):
         kinds = {"eagle2": (EAGLEHead, EAGLEConfig), "lyanna": (LyannaHead, LyannaConfig)}
         of_head, of_config = kinds[method]
@@ -245,7 +247,7 @@ def _built(method: str, target: models.Loaded) -> Built:
         else:
             nodes, second = device_defaults.lyanna(None, None)
             drafter = jspec.Lyanna(head, nodes, resampling=Fused(second), sharpness=sharp)
-        return Built(model, drafter, weights)
+        return LLM(target, drafter, weights)
     if method == "dyspec":
         draft = models.shapes("llama-1b", "bfloat16", num_layers=2)
         return methods.build(method, target, draft=draft)
@@ -281,7 +283,8 @@ def _decode(programs: Programs):
         return jspec.decode(
             model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
             policy=programs.policy, policy_params=policy_params,
-            max_new_tokens=programs.max_new_tokens, sampling=sampling, key=key, eos=2,
+            max_new_tokens=programs.max_new_tokens, sampling=sampling, key=key,
+            stopping=jspec.Stopping(eos=2),
         )  # fmt: skip
 
     size = programs.capacity - programs.max_new_tokens

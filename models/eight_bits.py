@@ -11,8 +11,10 @@ Formats of GGUF files, which have a scale for every 32 weights, are in `jspec.mo
 "w8a8" rounds the activations too, before each product: every row by a factor of its own, the
 largest of its numbers over 127 (dynamic quantisation, as in LLM.int8() of Dettmers et al. 2022,
 section 2, vector-wise, without outliers). Then the sums are of integers, and exact in any order.
+"q8_0a8" and its like do the same by blocks of 32, with the weights of GGUF files.
 """
 
+from functools import reduce
 from typing import Any
 
 import flax.linen as nn
@@ -21,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Int8, Num
+from jaxtyping import Array, Float, Int, Int8, Num, UInt8
 
 from jspec.models import blocks
 
@@ -31,20 +33,20 @@ LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
 ROUNDED_STATES = "w8a8"
 """Weights in int8, and activations that are rounded to it for each product."""
 
-FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.SIZES)
+FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.FORMATS)
 """What stands in the place of a dtype of weights, by name."""
 
 LEAST = 1e-30
 """Rows of activations whose numbers are all smaller are zeros."""
 
 SUFFIX = "_scale"
-"""What the factors' name has behind that of the weights."""
+"""Suffix of the factors' name, after the weights' name."""
 
 Path = tuple[str, ...]
 
 
 def called(param_dtype: DTypeLike) -> str:
-    """The name of a dtype of weights, or of a format.
+    """Returns the name of a dtype of weights, or of a format.
 
     Example:
         >>> import jax.numpy as jnp
@@ -57,17 +59,20 @@ def called(param_dtype: DTypeLike) -> str:
 
 
 def stored(param_dtype: DTypeLike) -> Any:
-    """The dtype of the arrays."""
+    """Returns the dtype of the arrays."""
     return jnp.int8 if called(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)
 
 
 def low_precision(dtype: DTypeLike) -> bool:
-    """Whether weights of products are rounded to this dtype or format, and others are not."""
+    """Returns whether weights of products are rounded to this dtype or format, and others are
+    not.
+    """
     return called(dtype) in FORMATS
 
 
 def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
-    """The dtype of what is not rounded to 8 bits, in a model that holds its weights in these.
+    """Returns the dtype of what is not rounded to 8 bits, in a model that holds its weights in
+    these.
 
     Example:
         >>> high_precision("int8", "bfloat16"), high_precision("bfloat16", "float32")
@@ -77,7 +82,8 @@ def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
 
 
 def rounded(path: Path) -> bool:
-    """Whether the weights of this path are rounded: those of products, but for routers.
+    """Returns whether the weights of this path are rounded: the weights of products, but for
+    routers.
 
     Example:
         >>> rounded(("layers_0", "qkv", "weight")), rounded(("layers_0", "qkv", "bias"))
@@ -89,7 +95,7 @@ def rounded(path: Path) -> bool:
 
 
 def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str | None:
-    """The format of blocks that the weights of this path are in; None: none.
+    """Returns the format of blocks that the weights of this path are in; None: none.
 
     Example:
         >>> path = ("layers_0", "down", "weight")
@@ -99,33 +105,44 @@ def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str
         ('q8_0', None)
     """
     kind = called(param_dtype)
-    if kind not in blocks.SIZES or not blocks.fit(shape):
+    if kind not in blocks.FORMATS or not blocks.fit(shape):
         return None
     if path in (("embed",), ("head",)):
         return blocks.TABLES
-    return kind if rounded(path) else None
+    return blocks.FORMATS[kind] if rounded(path) else None
 
 
 def table(
     module: nn.Module, name: str, shape: tuple[int, int], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> blocks.Blocks | Float[Array, "V E"]:
-    """Embeddings, or the head."""
+    """Returns embeddings, or the head."""
     if kind := in_blocks((name,), shape, param_dtype):
-        return blocks.parameter(module, name, shape, kind, dtype)
+        return blocks.parameter(module, name, shape, kind, dtype, rounds_states(param_dtype))
     return module.param(
         name, nn.initializers.normal(0.02), shape, high_precision(param_dtype, dtype)
     )
 
 
+def rounds_states(param_dtype: DTypeLike) -> bool:
+    """Whether what weights are multiplied with is rounded to 8 bits.
+
+    Example:
+        >>> rounds_states("w8a8"), rounds_states("q4_0a8"), rounds_states("q4_0")
+        (True, True, False)
+    """
+    return called(param_dtype) in (ROUNDED_STATES, *blocks.ROUNDED_STATES)
+
+
 def by_output(param_dtype: DTypeLike) -> bool:
-    """Whether the weights of products have a factor for each output."""
-    return low_precision(param_dtype) and called(param_dtype) not in blocks.SIZES
+    """Returns whether the weights of products have a factor for each output."""
+    return low_precision(param_dtype) and called(param_dtype) not in blocks.FORMATS
 
 
 def quantised(
     weights: Float[np.ndarray, "*X O I"], dtype: DTypeLike
 ) -> tuple[Num[np.ndarray, "*X O I"], Float[np.ndarray, "*X O"]]:
-    """Weights in 8 bits and the factor of each of their outputs, the least that holds it.
+    """Returns weights in 8 bits and the factor of each of their outputs, the least that holds
+    it.
 
     Example:
         >>> import numpy as np
@@ -148,9 +165,21 @@ class LowPrecision:
     weights: Num[Array, "*X O I"]
     factors: Float[Array, "*X O"]
     dtype: Any = struct.field(pytree_node=False)
-    """What they are cast to."""
+    """The dtype that they are cast to."""
     rounds_states: bool = struct.field(pytree_node=False, default=False)
-    """Whether what they are multiplied with is rounded to 8 bits."""
+    """True if what they are multiplied with is rounded to 8 bits."""
+
+
+def as_wide(weights: Num[Array, "*X"], dtype: DTypeLike) -> Num[Array, "*X"]:
+    """Weights in a dtype, or as they are where it holds each of their numbers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> as_wide(jnp.ones(2, jnp.bfloat16), "float32").dtype.name
+        'bfloat16'
+    """
+    narrow = jnp.promote_types(weights.dtype, dtype) == jnp.dtype(dtype)
+    return weights if narrow else weights.astype(dtype)
 
 
 @struct.dataclass
@@ -164,27 +193,28 @@ class OneOf:
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> tuple[LowPrecision | blocks.Blocks | Float[Array, "*X O I"], Int[Array, ""] | None]:
-    """Weights of a product, with their factors where they are of low precision.
+    """Returns weights of a product, with their factors where they are of low precision.
 
     Returns:
-        The weights of the layer and None, or those of all layers and its number.
+        The weights of the layer and None, or of all layers and its number.
     """
-    rounds_states = called(param_dtype) == ROUNDED_STATES
+    rounds = rounds_states(param_dtype)
     one = module.get_variable("params", name)
     if isinstance(one, OneOf):
         weights = one.weights
         if weights.dtype == jnp.uint8:
-            weights = blocks.Blocks(weights, called(param_dtype), dtype)
+            kind = blocks.FORMATS[called(param_dtype)]
+            weights = blocks.Blocks(weights, kind, dtype, rounds)
         elif factors := module.get_variable("params", f"{name}{SUFFIX}"):
-            weights = LowPrecision(weights, factors.weights, dtype, rounds_states)
+            weights = LowPrecision(weights, factors.weights, dtype, rounds)
         return weights, one.layer
     init = nn.initializers.normal(0.02)
-    if called(param_dtype) in blocks.SIZES:
+    if (kind := blocks.FORMATS.get(called(param_dtype))) is not None:
         if blocks.fit(shape):
-            return blocks.parameter(module, name, shape, called(param_dtype), dtype), None
+            return blocks.parameter(module, name, shape, kind, dtype, rounds), None
         param_dtype = dtype
     if not low_precision(param_dtype):
-        return module.param(name, init, shape, param_dtype).astype(dtype), None
+        return as_wide(module.param(name, init, shape, param_dtype), dtype), None
     held = stored(param_dtype)
     largest = LARGEST[jnp.dtype(held).name]
 
@@ -194,15 +224,15 @@ def parameter(
 
     factor = nn.initializers.constant(0.02 * 4 / largest)
     factors = module.param(f"{name}{SUFFIX}", factor, shape[:-1], jnp.float32)
-    return LowPrecision(module.param(name, random), factors, dtype, rounds_states), None
+    return LowPrecision(module.param(name, random), factors, dtype, rounds), None
 
 
 def rounded_states(
     x: Float[Array, "... I"],
 ) -> tuple[Int8[Array, "... I"], Float[Array, "... 1"]]:
-    """Each row in 127ths of its largest number, and how much that is.
+    """Returns each row in 127ths of its largest number, and how much that is.
 
-    A row with a number that is none, or infinite, becomes zeros of the size NaN.
+    A row with a NaN or infinity becomes zeros of the size NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -225,7 +255,33 @@ def rounded_states(
 def rounded_product(
     x: Float[Array, "... I"], weights: Int8[Array, "O I"], factors: Float[Array, "O"]
 ) -> Float[Array, "... O"]:
-    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32."""
+    """Multiplies x, rounded to 8 bits per row, by the weights and their factors, in float32."""
     states, scales = rounded_states(x)
     sums = jnp.einsum("...i,oi->...o", states, weights, preferred_element_type=jnp.int32)
     return sums.astype(jnp.float32) * scales * factors.astype(jnp.float32)
+
+
+def rounded_block_product(
+    x: Float[Array, "... I"], packed: UInt8[Array, "O B"], kind: str
+) -> Float[Array, "... O"]:
+    """x, rounded to 8 bits 32 by 32, by the rows of weights in blocks, in float32.
+
+    Blocks are added one by one, in float32.
+    """
+    states, scales = rounded_states(x.reshape(*x.shape[:-1], -1, blocks.LENGTH))
+    totals = scales * states.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
+    rows = states, scales, totals
+    columns = blocks.parts(packed, kind)
+    by_block = [jax.tree.map(lambda part: jnp.moveaxis(part, -2, 0), x) for x in (rows, columns)]
+
+    def add(carry, block):
+        # What is multiplied in one step is added in the next: some compilers would round but once.
+        (states, scale, total), (steps, factor, added) = block
+        sums = jnp.einsum("...i,oi->...o", states, steps, preferred_element_type=jnp.int32)
+        found = [sums.astype(jnp.float32) * (scale * factor[:, 0])]
+        found += [] if added is None else [added[:, 0] * total]
+        return (reduce(jnp.add, carry), *found), None
+
+    nothing = jnp.zeros((*x.shape[:-1], len(packed)), jnp.float32)
+    carry, _ = jax.lax.scan(add, (nothing,) * sum(part is not None for part in columns), by_block)
+    return reduce(jnp.add, carry)

@@ -17,19 +17,22 @@ from jspec._xla import native
 from jspec.models import blocks, eight_bits
 
 _FEW_ROWS = 32
-"""The most rows that are multiplied with the weights first: with more, both orders take as long."""
+"""The most rows that are multiplied with the weights first: with more, both orders take as
+long.
+"""
 
 
 def product(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike | None = None
 ) -> Float[Array, "... O"]:
-    """x by the rows of the weights: on a CPU natively, where `native.takes_product` says so.
+    """Multiplies x by the rows of the weights: natively on a CPU if `native.takes_product`.
 
     Elsewhere on a CPU one row is multiplied by `halves`, and a few by `weights_first`.
 
     Args:
         x: rows.
-        weight: one row for each output.
+        weight: one row for each output; of a dtype of fewer bits than x has, it is widened where it
+            is multiplied.
         dtype: of the result; that of x if not given.
     """
     dtype = x.dtype if dtype is None else dtype
@@ -39,6 +42,7 @@ def product(
             return native.product(x, weight).astype(dtype)
 
         return native.natively(kernel, partial(states_first, dtype=dtype), x, weight)
+    weight = weight.astype(x.dtype)
     rows = x.size // x.shape[-1]
     if rows > _FEW_ROWS or (rows == 1 and len(weight) % 2):
         return states_first(x, weight, dtype)
@@ -51,13 +55,13 @@ def states_first(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
     """`product` as it is written."""
-    return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
+    return jnp.einsum("...i,oi->...o", x, weight.astype(x.dtype), preferred_element_type=dtype)
 
 
 def weights_first(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """`product` with the weights as the left operand, and the result transposed.
+    """Returns `product` with the weights as the left operand, and the result transposed.
 
     On a CPU, XLA packs the right operand of a product of several rows before it multiplies. Where
     that is the few states, and not the weights, most products of 2 to 32 rows take less time.
@@ -70,13 +74,14 @@ def weights_first(
 def halves(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """`product` of a single row as a batch of two products, with one half of the outputs each.
+    """Returns `product` of a single row as a batch of two products, with one half of the outputs
+    each.
 
     On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
     half a million entries: all of a small model. A batch of two runs on two.
     """
     both = weight.reshape(2, -1, weight.shape[1])
-    # Each half has its own row, or else it is no batch but one product again.
+    # Each half has its own row, or else it is not a batch but one product again.
     twice = jnp.broadcast_to(x.reshape(-1), (2, x.size))
     found = jnp.einsum("toi,ti->to", both, twice, preferred_element_type=dtype)
     return found.reshape(*x.shape[:-1], len(weight))
@@ -88,16 +93,16 @@ def unembed(
     """Scores of all tokens in float32: states by the rows of a table such as the embedding."""
     if isinstance(table, blocks.Blocks):
         return _in_blocks(x, table, None, jnp.float32)
-    return product(x, table.astype(x.dtype), jnp.float32)
+    return product(x, eight_bits.as_wide(table, x.dtype), jnp.float32)
 
 
 def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same; the weights that y is a product with stay as they are laid out.
+    """Returns the same; the weights that y is a product with stay as they are laid out.
 
     XLA for a TPU lets the heads of attention choose the layout of the weights of queries, keys and
-    values, and so copies those of all layers before the loop: 6 MB a layer of an eighth of 8B. On a
-    GPU each reader of a product would sum its parts anew: those of a round of 81 tokens of 8B took
-    8 MB a layer until its last reader, the commit, had run.
+    values, and so copies the weights of all layers before the loop: 6 MB a layer of an eighth of
+    8B. On a GPU each reader of a product would sum its parts anew: they took, in a round of 81
+    tokens of 8B, 8 MB a layer until its last reader, the commit, had run.
     """
     return jax.lax.platform_dependent(y, cpu=lambda y: y, default=jax.lax.optimization_barrier)
 
@@ -109,7 +114,7 @@ Held = Float[Array, "*L O I"] | eight_bits.LowPrecision | blocks.Blocks
 def multiply(
     x: Float[Array, "... I"], weights: Held, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
-    """`product`; in 8 bits, the factors of the outputs are multiplied into the result.
+    """Returns `product`; in 8 bits, the factors of the outputs are multiplied into the result.
 
     Args:
         x: rows.
@@ -140,13 +145,14 @@ def _by_xla(
 
 
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
-    """Whether a kernel of a CPU multiplies with these weights, or with one of them."""
+    """Returns whether a kernel of a CPU multiplies with these weights, or with one of them."""
     if isinstance(weights, blocks.Blocks):
-        return native.takes_block_product(x, weights.packed)
-    if not isinstance(weights, eight_bits.LowPrecision):
+        held, takes = weights.packed, native.takes_block_product
+    elif isinstance(weights, eight_bits.LowPrecision):
+        held, takes = weights.weights, native.takes_product
+    else:
         return native.takes_product(x, weights)
-    takes = native.takes_rounded_product if weights.rounds_states else native.takes_product
-    return takes(x, weights.weights)
+    return (native.takes_rounded_product if weights.rounds_states else takes)(x, held)
 
 
 def _in_blocks(
@@ -155,13 +161,16 @@ def _in_blocks(
     index: Int[Array, ""] | None,
     dtype: DTypeLike,
 ) -> Float[Array, "... O"]:
-    """The product with a matrix in blocks, or with one of several, in this dtype."""
+    """Returns the product with a matrix in blocks, or with one of several, in this dtype."""
 
     def by_kernel(x, packed, index):
-        return native.block_product(x, packed, blocks.SIZES[weights.kind], index).astype(dtype)
+        run = native.rounded_block_product if weights.rounds_states else native.block_product
+        return run(x, packed, blocks.SIZES[weights.kind], index).astype(dtype)
 
     def by_xla(x, packed, index):
         packed = packed if index is None else packed[index]
+        if weights.rounds_states:
+            return eight_bits.rounded_block_product(x, packed, weights.kind).astype(dtype)
         packed = jax.lax.platform_dependent(x, packed, cpu=_read_after, default=_read_anew)
         return product(x, blocks.dequantised(packed, weights.kind, x.dtype), dtype)
 
@@ -174,7 +183,9 @@ def _in_blocks(
 def _rounded(
     x: Float[Array, "... I"], weights: eight_bits.LowPrecision, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
-    """The product of rows that are rounded to 8 bits, with a matrix, or with one of several."""
+    """Returns the product of rows that are rounded to 8 bits, with a matrix, or with one of
+    several.
+    """
 
     def by_kernel(x, weights, factors, index):
         return native.rounded_product(x, weights, factors, index).astype(x.dtype)
@@ -202,19 +213,19 @@ def _by_kernel(
 
 
 def upcast(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
-    """The weights in the dtype of x, anew in every step of a loop."""
+    """Returns the weights in the dtype of x, anew in every step of a loop."""
     return _read_anew(x, weights).astype(x.dtype)
 
 
 def upcast_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
-    """The same when x is known, not before: XLA for CPU drops the barrier too early."""
+    """Returns the same when x is known, not before: XLA for CPU drops the barrier too early."""
     return _read_after(x, weights).astype(x.dtype)
 
 
 def _read_anew(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Num[Array, "O I"]:
-    """The weights as they are, read in every step of a loop.
+    """Returns the weights as they are, read in every step of a loop.
 
-    XLA would take out of the loop what is made of them, and hold that of the whole model.
+    XLA would take out of the loop what is made of them, and hold it for the whole model.
     """
     return jax.lax.optimization_barrier((x, weights))[1]
 

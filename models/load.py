@@ -1,4 +1,6 @@
-"""A model, its weights and its tokenizer from a folder, a GGUF file or the hub, without torch."""
+"""A model, its weights and its tokenizer from a folder, a GGUF file or the hub, without
+torch.
+"""
 
 import os
 import re
@@ -67,8 +69,10 @@ class Tensors(Protocol):
 class Loaded:
     """A model as it was loaded: the network, its weights, its tokenizer and its special tokens.
 
-    It unpacks as `model, params, tokenizer`. Pass `eos` to a decode call as well: without it the
-    text runs on past its end.
+    Of a model of your own it needs the first two: `Loaded(model, params)`.
+
+    It unpacks as `model, params, tokenizer`. A `decode` call wants its `eos` as well
+    (`jspec.Stopping`): without it the text runs on past its end.
 
     Example:
         >>> import jspec
@@ -76,17 +80,17 @@ class Loaded:
         >>> model, params, tokenizer = target
         >>> model.vocab_size, target.eos, tokenizer.encode("The king").ids
         (4096, (0,), [0, 307, 3538])
-        >>> # jspec.decode(model, params, [ids], eos=target.eos, max_new_tokens=64)
+        >>> # jspec.decode(model, params, [ids], stopping=jspec.Stopping(eos=target.eos))
     """
 
     model: CausalLM
     params: PyTree
-    tokenizer: Any
+    tokenizer: Any = None
     """A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`. None if not asked for."""
-    eos: tuple[int, ...]
+    eos: tuple[int, ...] = ()
     """End tokens of generation_config.json, else of config.json, or of a GGUF file's metadata;
     empty if there is none."""
-    bos: int | None
+    bos: int | None = None
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
     """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
@@ -117,7 +121,7 @@ def load(
 
     Weights are read, cast and put on the device a few at a time, so that host memory holds the
     model once and some tensors more. With a mesh they are read straight into the devices' parts,
-    one after the other: beside these, there is never more than one part and one tensor.
+    one after the other: alongside these, there is never more than one part and one tensor.
 
     Args:
         name: a folder in Hugging Face layout, a GGUF file, a bundled model such as "jspec-7m", a
@@ -125,11 +129,12 @@ def load(
             "@" and a revision behind an id pin what the hub gives: "org/model@v1.0".
         dtype: dtype of activations and cache; float32 on CPU, else bfloat16. "int8" and
             "float8_e4m3fn" are dtypes of weights and "w8a8", "q8_0", "q4_0" and "q4_1" formats of
-            them, see there; all else is as by default.
+            them, and "q8_0a8" and its like, see there; all else is as by default.
         param_dtype: dtype or format that the weights are held in; `dtype` if not given. In 8 bits
             (`jspec.models.eight_bits`) it is a model of its own, whose tokens are exact in
             themselves. In blocks (`jspec.models.blocks`) a GGUF file's weights of that format stay
-            as they are, and others are rounded to it.
+            as they are, and others are rounded to it. "auto": as the file has them, in bfloat16 or
+            in blocks, where a CPU's kernels multiply with them as with float32: to the last bit.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLES` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
@@ -164,11 +169,16 @@ def load(
             "adapters on a mesh are not implemented; leave out mesh, or merge the adapter into the "
             "base's weights"
         )
-    compute, held = precision.pair(dtype, param_dtype)
     kept = precision.find_kv(kv_dtype)
     checkpoint = open_checkpoint(name)
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
+    table = tuple(family.weights(config))
+    if param_dtype == precision.AUTO:
+        plain = mesh is None and not adapters and not any(one.transposed for one in table)
+        exact = plain and dtype in (None, "float32", np.float32) and precision.widens_natively()
+        param_dtype = checkpoint.held() if exact else None
+    compute, held = precision.pair(dtype, param_dtype)
     model = family.build(
         config, dtype=compute, param_dtype=held, scan_layers=scan_layers, kv_dtype=kept
     )
@@ -185,7 +195,6 @@ def load(
     # Before the weights: it is quick, and as likely to be missing.
     words = checkpoint.tokenizer() if with_tokenizer else None
     eos, bos = checkpoint.special_tokens(model.vocab_size)
-    table = tuple(family.weights(config))
     files = checkpoint.tensors(table)
     params = read_weights(files, family, table, model, mesh, layer_memory, rules)
     if adapters:
@@ -203,7 +212,7 @@ def load(
 
 
 def open_checkpoint(name: str | Path, wanted: Sequence[str] = hub.WANTED) -> Folder | gguf.File:
-    """A checkpoint on disk, whose parts are read when they are asked for.
+    """Returns a checkpoint on disk, whose parts are read when they are asked for.
 
     Args:
         name: as in `load`.
@@ -225,7 +234,7 @@ def read_weights(
     layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
 ) -> PyTree:
-    """Params from open files, after their names and shapes are found to be those of the table.
+    """Returns params from open files, after their names and shapes are found to match the table.
 
     Args:
         files: of weights.
@@ -352,7 +361,7 @@ def read_weights(
 
 
 def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> dict[str, str]:
-    """Each weight's name in a whole model, and its name in these files."""
+    """Returns each weight's name in a whole model, and its name in these files."""
     others = re.compile(f"{family.buffers}|{quantised.OF_MEMORY}")
     names = [name for name in files.files if not others.fullmatch(name)]
     if family.extra_layers:
@@ -388,7 +397,7 @@ def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]
 
 
 def _equal(files: Tensors, one: str, other: str) -> bool:
-    """Whether two tensors hold the same, of which some rows are read at a time."""
+    """Returns whether two tensors hold the same, of which some rows are read at a time."""
     size = files.shape(one)[0]
     parts = (slice(at, min(at + 4096, size)) for at in range(0, size, 4096))
     return all(np.array_equal(files.rows(one, part), files.rows(other, part)) for part in parts)

@@ -1,9 +1,11 @@
-"""Forwards of few tokens, with the kernels of a CPU and without them, in one process and in turn.
+"""Forward passes of few tokens, with the kernels of a CPU and without them, in one process
+and in turn.
 
 python -m benchmarks.speed.forwards --model smollm2-135m
 python -m benchmarks.speed.forwards --dtype bfloat16 --live 2000 --capacity 2304
+python -m benchmarks.speed.forwards --model smollm2-135m --weights q8_0,q8_0a8 --ways kernels
 
-Beside them stands the floor: the time in which the weights are read once.
+The floor is shown too: the time in which the weights are read once.
 """
 
 from collections.abc import Callable
@@ -23,58 +25,59 @@ from jspec import models
 from jspec._xla import native
 
 _TOGETHER = 4
-"""Forwards of a program, one behind the other."""
+"""Forward passes of a program, one behind the other."""
 
 
 def main(
     model: Annotated[str, typer.Option(help="folder, GGUF file, name or hub id")] = "jspec-7m",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8")] = None,
-    tokens: Annotated[str, typer.Option(help="of a forward, comma-separated")] = "1,2,4,8,16,32",
+    weights: Annotated[str, typer.Option(help="their dtypes or formats, comma-separated")] = "",
+    ways: Annotated[str, typer.Option(help="kernels, XLA or both")] = "kernels,XLA",
+    tokens: Annotated[str, typer.Option(help="of a pass, comma-separated")] = "1,2,4,8,16,32",
     live: Annotated[int, typer.Option(help="committed tokens")] = 100,
     capacity: Annotated[int, typer.Option(help="of the cache")] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 9,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Measures milliseconds per forward: the least, and the median ratio to one of one token."""
-    target = models.load(model, dtype=dtype, with_tokenizer=False)
-    runs: dict[str, Callable[[], object]] = {"weights read once": _reading(target.params)}
-    ways = {"kernels": nullcontext, "XLA": native.disabled}
-    if native.instruction_set() is None:
-        del ways["kernels"]
+    """Measures milliseconds per forward pass: the least, and the median ratio to one token's."""
+    headline(
+        f"milliseconds per forward pass, {model}, {live} of {capacity} slots, {native.described()}"
+    )
+    contexts = {"kernels": nullcontext, "XLA": native.disabled}
     counts = [int(count) for count in tokens.split(",")]
-    for way, context in ways.items():
-        for count in counts:
-            with context():
-                runs[f"{way} {count}"] = _forwards(target, count, live, capacity)
-    seconds = paired(runs, repeats)
-    headline(f"milliseconds per forward, {model}, {live} of {capacity} slots, {native.described()}")
-    floor = seconds.pop("weights read once")
-    console.print(f"weights read once: {1e3 * floor.min():.1f} ms")
-    table = Table("tokens", *(f"{way}{what}" for way in ways for what in ("", ", ratio")))
-    for count in counts:
-        cells = []
-        for way in ways:
-            found, one = seconds[f"{way} {count}"], seconds[f"{way} {counts[0]}"]
-            cells += [f"{1e3 * found.min() / _TOGETHER:.1f}", f"{np.median(found / one):.2f}"]
-            held = {"bench": "forwards", "model": model, "dtype": dtype, "way": way}
-            times = (found / _TOGETHER).tolist()
-            record(
-                out, held | {"tokens": count, "live": live, "capacity": capacity, "seconds": times}
-            )
-        table.add_row(str(count), *cells)
+    table = Table("weights", "read once", "by", *map(str, counts))
+    for kind in weights.split(","):
+        target = models.load(model, dtype, kind or None, with_tokenizer=False)
+        runs: dict[str, Callable[[], object]] = {"weights read once": _reading(target.params)}
+        for way in ways.split(","):
+            for count in counts:
+                with contexts[way]():
+                    runs[f"{way} {count}"] = _forwards(target, count, live, capacity)
+        seconds = paired(runs, repeats)
+        floor = 1e3 * seconds.pop("weights read once").min()
+        for way in ways.split(","):
+            cells, one = list[str](), seconds[f"{way} {counts[0]}"]
+            for count in counts:
+                found = seconds[f"{way} {count}"]
+                ratio = np.median(found / one)
+                cells.append(f"{1e3 * found.min() / _TOGETHER:.1f} ({ratio:.2f})")
+                held = {"bench": "forwards", "model": model, "dtype": dtype, "way": way}
+                held |= {"weights": kind, "tokens": count, "live": live, "capacity": capacity}
+                record(out, held | {"seconds": (found / _TOGETHER).tolist()})
+            table.add_row(kind or dtype, f"{floor:.1f}", way, *cells)
     console.print(table)
 
 
 def _reading(params: dict) -> Callable[[], Array]:
-    """The maximum of each leaf, which takes every byte once."""
+    """Returns the maximum of each leaf, which takes every byte once."""
     leaves = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
     run = jax.jit(lambda leaves: [leaf.max() for leaf in leaves]).lower(leaves).compile()
     return lambda: run(leaves)
 
 
 def _forwards(target: models.Loaded, count: int, live: int, capacity: int) -> Callable[[], Array]:
-    """A compiled program of forward passes over a chain of tokens, each of what the one before
-    wrote.
+    """Returns a compiled program of forward passes over a chain of tokens, each of what the one
+    before wrote.
     """
     model, params = target.model, target.params
     cache = model.init_memory(1, capacity).replace(lengths=jnp.full(1, live, jnp.int32))

@@ -1,4 +1,6 @@
-"""The programs of a conversation's rounds: a small one at first, the whole one once it is there."""
+"""The programs of a conversation's rounds: a small one at first, the whole one once it is
+there.
+"""
 
 import os
 import sys
@@ -18,7 +20,7 @@ _TURN = 0.0005
 
 
 class RoundPrograms:
-    """What reads a prompt and runs its rounds, compiled while nobody waits for it.
+    """Programs that read a prompt and run its rounds, compiled in the background.
 
     The program of a policy that chooses widths has a pass of the model for each of them: it takes
     seconds to read from disk, and half a minute to compile. Tokens are the same at every width. So
@@ -39,7 +41,7 @@ class RoundPrograms:
         """Gives the policy's params, with what rounds cost."""
         self._said = False
         self._is_asked = False
-        """Whether somebody waits for the first words."""
+        """True if somebody waits for the first words."""
         self._answered = threading.Event()
         """Set when they are there."""
 
@@ -84,7 +86,7 @@ class RoundPrograms:
         first.result()
 
     def rounds(self, group: "Group", capacity: int) -> Callable[["State"], "State"]:
-        """What gives the state after a round, by the best program that is there.
+        """Returns what gives the state after a round, by the best program that is there.
 
         Where none was prepared for such a cache, the whole one is compiled when it is needed.
         """
@@ -111,7 +113,7 @@ class RoundPrograms:
         self._answered.set()
 
     def complaint(self) -> str | None:
-        """What went wrong with the whole program, said once; None if nothing did."""
+        """Returns what went wrong with the whole program, said once; None if nothing did."""
         whole = self._whole
         if self._said or whole is None or not whole.done() or whole.exception() is None:
             return None
@@ -136,7 +138,7 @@ class RoundPrograms:
 
 @contextmanager
 def _short_turns() -> Iterator[None]:
-    """A context in which threads that run Python take turns often.
+    """Yields a context in which threads that run Python take turns often.
 
     A round asks for Python a dozen times, and waits for each of them as long as a turn of the
     thread takes that traces a program.
@@ -150,7 +152,7 @@ def _short_turns() -> Iterator[None]:
 
 
 def _first_policy(policy: Any) -> Any:
-    """The policy of first rounds: plain decoding, if that is one of its widths."""
+    """Returns the policy of first rounds: plain decoding, if that is one of its widths."""
     from jspec.policies.fixed_width import FixedWidth
 
     return FixedWidth(0) if 0 in policy.widths else policy

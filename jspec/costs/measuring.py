@@ -26,7 +26,7 @@ _ENOUGH = 0.05
 _OUT_OF_REACH = 1e6
 """Seconds of a width that is not to be chosen."""
 _AGAIN = 3
-"""How many times as often as was asked all is timed, at most."""
+"""The most repeats, as a multiple of the number asked for."""
 _OUT_OF_ORDER = 0.05
 """The share by which less may seem to take longer than more before all is timed again."""
 _ENDLESS = 2**30
@@ -47,7 +47,7 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     **request: Any,
 ) -> CostCurve:
-    """Measures the seconds of a round at each width of a policy: draft, forward, verdict, update.
+    """Measures the seconds of a round at each width of a policy, its parts included.
 
     The program is the one that decodes: a curve in which one width alone is cheap makes every round
     take it, and a drafter that backs off drafts nothing. So nothing is compiled that a call of the
@@ -122,7 +122,9 @@ def measure(
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
-    """A state whose drafter is asked in no round that follows, or in each of the next ones."""
+    """Returns a state whose drafter is asked in no round that follows, or in each of the next
+    ones.
+    """
     backoff = state.policy_state.backoff
     left = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
     known = replace(state.policy_state, backoff=replace(backoff, left=jnp.asarray(left)))
@@ -137,7 +139,7 @@ def in_turn(
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> CostCurve:
-    """The curve of rounds that are timed in turn, the least of their times each.
+    """Returns the curve of rounds that are timed in turn, the least of their times each.
 
     Other work on the machine only adds to them. So where less seems to take longer than more, a
     back-off than a draft or a narrow round than a wide one, all are timed again, up to three times

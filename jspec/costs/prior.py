@@ -1,8 +1,9 @@
-"""Estimates the cost curve from the shapes of the model and the device, without a measurement.
+"""Estimates the cost curve from the shapes of the model and the device, without a
+measurement.
 
 The time of a forward pass is that of the roofline model (Williams et al. 2009); a GPU needs some
-beside it for launches and waits. The figures of a launch are assumed, not measured: an empty kernel
-takes about as long, and XLA's host takes some tens of microseconds to read a condition.
+alongside it for launches and waits. The figures of a launch are assumed, not measured: an empty
+kernel takes about as long, and XLA's host takes some tens of microseconds to read a condition.
 """
 
 from typing import Any
@@ -17,17 +18,21 @@ from jspec.policies.cost_curve import CostCurve
 from jspec.types import PyTree
 
 _EDGE = 1 / np.log2(1.1)
-"""Where a forward computes as long as it reads, it takes a tenth longer than either: the edge of
-the roof is rounded."""
+"""Rounding of the roofline's edge: where computing and reading take equally long, a forward
+pass takes a tenth longer than either.
+"""
 _CPU_FORMS = {
     "kernels": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
     "XLA": {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9},
 }
-"""The time of a forward by its tokens, in forward passes of one token: the form of float32 products
-on a few cores, by what computes them. XLA packs the weights of several rows before it reads them,
-which is why the second token costs so much there (`python -m benchmarks.speed.forwards`)."""
+"""The time of a forward pass by its tokens, in forward passes of one token: the form of
+float32 products on a few cores, by what computes them. XLA packs the weights of several rows before
+it reads them, which is why the second token costs so much there (`python -m
+benchmarks.speed.forwards`)."""
 _KERNEL = 2e-6
-"""Seconds from the start of a kernel to that of the next, in a graph, of one with little to do."""
+"""Seconds from the start of a kernel to that of the next, in a graph, of one with little to
+do.
+"""
 _LAUNCH = 4e-6
 """Seconds that the host takes for a graph, or for a kernel alone."""
 _WAIT = 20e-6
@@ -38,7 +43,9 @@ _OF_AN_ARRAY = 4
 _PLAIN = 25
 """Kernels of a round of plain decoding outside the layers; besides 2 launches and a wait."""
 BACKOFF = 23 * _KERNEL
-"""Seconds that a round of `auto` which drafts nothing takes beyond plain decoding, for launches."""
+"""Seconds that a round of `auto` which drafts nothing takes beyond plain decoding, for
+launches.
+"""
 DRAFT = 250 * _KERNEL
 """The same for a round of `auto` that drafts."""
 
@@ -56,7 +63,7 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
         device: a `jax.Device`, or a `jspec.costs.devices.Device`; None is the default one.
 
     Raises:
-        InputError: if something else than arrays stands among them.
+        InputError: if there is something else than arrays among them.
 
     Example:
         >>> import jax, numpy as np
@@ -85,7 +92,9 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
 
 
 def _roofline(device: Device, tokens: int, size: int) -> float:
-    """The longer of the time of a forward's arithmetic and of its reading, with a rounded edge."""
+    """Returns the longer of the time of a forward pass's arithmetic and of its reading, with a
+    rounded edge.
+    """
     # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
     bounds = np.array([tokens * size / device.flops, size / device.bandwidth])
     longer = bounds.max()

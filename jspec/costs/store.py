@@ -26,10 +26,10 @@ _FORMAT = 4
 
 @dataclass(frozen=True)
 class CostSetting:
-    """What the time of a round depends on, but for the size of the cache, which a curve has.
+    """Everything that the time of a round depends on, except the cache's size.
 
-    What requests may ask for beside (log-probabilities, processors, grammars) is not in it: measure
-    a curve of your own where rounds differ by that.
+    What requests may ask for alongside (log-probabilities, processors, grammars) is not in it:
+    measure a curve of your own where rounds differ by that.
 
     Example:
         >>> import jspec
@@ -71,7 +71,7 @@ def setting(
     batch_size: int = 1,
     sampled: bool = False,
 ) -> CostSetting:
-    """The setting of calls on the default device.
+    """Returns the setting of calls on the default device.
 
     Args:
         model: the target.
@@ -152,7 +152,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
         where: the setting that it is for.
 
     Raises:
-        InputError: if it is no such file, or of another setting: with the first difference.
+        InputError: if it is not a cost file, or of another setting: with the first difference.
         OSError: if it cannot be read.
 
     Example:
@@ -184,7 +184,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} is no cost file of jspec ({error}); {measure}") from error
+        raise InputError(f"{path} is not a cost file of jspec ({error}); {measure}") from error
     for name, wanted in dataclasses.asdict(where).items():
         if (other := getattr(found, name)) != wanted:
             raise InputError(
@@ -212,7 +212,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
 
 
 def _processor() -> str:
-    """The name of the CPU, as far as the system tells it."""
+    """Returns the name of the CPU, as far as the system tells it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Speculative decoding as pure functions: `prefill`, `step`, and `decode`, which is both.
+"""Speculative decoding as pure functions: `prefill`, `step` and `decode`, their loop.
 
 The whole algorithm is one round, in `jspec.decoding.rounds`; this file sets it up.
 """
@@ -48,7 +48,7 @@ from jspec.round.request import (
     prepare,
 )
 from jspec.round.same_drafter import check_same_memory
-from jspec.types import Limits, PyTree, Result, Sampling, State, Status
+from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
 
 _ENDLESS = 2**31 - 1
 
@@ -66,8 +66,7 @@ def decode(
     policy_params: PyTree = None,
     policy_state: PyTree = None,
     max_new_tokens: int = 128,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -90,12 +89,11 @@ def decode(
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
         policy: says in which rounds the drafter is asked, and how many of its nodes are verified;
             static. The default verifies all of them, `jspec.Adaptive` as many as pay.
-        policy_params: what the policy knows beside its state, such as what rounds cost.
+        policy_params: what the policy knows alongside its state, such as what rounds cost.
         policy_state: `Result.policy_state` of an earlier call.
         max_new_tokens: size of the output; static.
-        eos: token or tokens that end a row, or [B, X] with -1 filling up.
-        limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens. Or a
-            `jspec.Limits`, which has stop tokens too.
+        stopping: where rows end: their most and fewest tokens, end tokens, stop tokens, and stop
+            strings. By default after `max_new_tokens` alone.
         sampling: None is greedy.
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
@@ -104,8 +102,8 @@ def decode(
             `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
-            record log-probabilities; a grammar of `jspec.grammar`; `jspec.stop_strings`. A list
-            among them has a grammar, or stop strings, or None for each row.
+            record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
+            or None for each row.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -127,7 +125,7 @@ def decode(
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, policy=policy, policy_params=policy_params,
-        policy_state=policy_state, max_new_tokens=max_new_tokens, eos=eos, limits=limits,
+        policy_state=policy_state, max_new_tokens=max_new_tokens, stopping=stopping,
         sampling=sampling, key=key, ids=ids, processors=processors,
     )  # fmt: skip
     return finish(
@@ -145,7 +143,8 @@ def finish(
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
 ) -> Result:
-    """What `decode` returns: the rounds that are left, until every row has ended. Donates `state`.
+    """Returns what `decode` returns: the rounds that are left, until every row has ended.
+    Donates `state`.
 
     Args:
         model: the target; static.
@@ -200,8 +199,7 @@ def prefill(
     policy_params: PyTree = None,
     policy_state: PyTree = None,
     max_new_tokens: int = 128,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -209,7 +207,8 @@ def prefill(
     capacity: int | None = None,
     earlier: State | None = None,
 ) -> State:
-    """The state before the first round; arguments and errors as in `decode`, but for the last two.
+    """Returns the state before the first round; arguments and errors as in `decode`, but for the
+    last two.
 
     With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
     the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
@@ -257,15 +256,17 @@ def prefill(
 
         earlier = text_as_returned(model, earlier)
     call = prepare(
-        model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
+        model, prompt, lengths, max_new_tokens, stopping=stopping, sampling=sampling, key=key,
         ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
     if sampling is None and key is not None:
         from jspec.round.greedy_keys import without_unread
 
         call = without_unread(call, drafter, drafter_params)
-    asked = processing.several(processors)
-    members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
+    asked = processing.asked(processors, stopping)
+    members = processing.prepare(
+        asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens, stopping.min_tokens
+    )
     members = placed(members, call.arrays.prompt)
     return begin(
         model, params, call, members, drafter, drafter_params, drafter_state, earlier, policy,
@@ -286,14 +287,15 @@ def begin(
     policy_params: PyTree,
     policy_state: PyTree,
 ) -> State:
-    """The state before the first round of a call whose arguments are checked; see `prefill`.
+    """Returns the state before the first round of a call whose arguments are checked; see
+    `prefill`.
 
     Raises InputError as that does for what only drafter and state together can tell.
     """
     check_context(drafter.context, call, earlier)
     text = None
     if earlier is not None:
-        if any(member.reads_text for member in processors):
+        if any(getattr(member, "reads_text", False) for member in processors):
             text = _text_of(earlier)
         check_same_memory(drafter, policy, earlier)
         kept = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)
@@ -323,8 +325,8 @@ def _empty(
     capacity: int,
     known: tuple[PyTree, PyTree],
 ) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
-    """The target's memory, positions, and the memories of drafter and policy before a prompt is
-    read.
+    """Returns the target's memory, positions, and the memories of drafter and policy before a
+    prompt is read.
     """
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
     drafter_state, policy_state = known
@@ -339,7 +341,7 @@ def _empty(
 def _empty_on(
     mesh: Mesh, model: CausalLM, drafter: Drafter, policy: WidthPolicy, batch: int, capacity: int
 ) -> Callable[[PyTree], tuple[PyTree, Array, PyTree]]:
-    """`_empty`, made where it will lie: no single device may have room for all of it."""
+    """Returns `_empty`, made where it will lie: no single device may have room for all of it."""
     make = partial(_empty, model, drafter, policy, batch, capacity)
     shapes = jax.eval_shape(make, (None, None))
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
@@ -348,7 +350,7 @@ def _empty_on(
 
 
 def _text_of(earlier: State) -> PyTree:
-    """What processors read of an earlier state's text."""
+    """Returns what processors read of an earlier state's text."""
     text = processing.first(earlier, "text")
     if text is None:
         raise InputError(
@@ -473,8 +475,11 @@ def decode_rounds(
     until_one_ends: Bool[Array, ""] | bool = False,
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
+    *,
+    platform: str,
 ) -> State:
-    """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked.
+    """Returns the state after `rounds` rounds, or fewer if every row ends, or one does if that
+    is asked.
 
     Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
     """
@@ -492,7 +497,7 @@ def decode_rounds(
     def round_of(asked, carry):
         state, left = carry
         drafting = drafter, drafter_params, policy, policy_params
-        return one_round(model, params, state, *drafting, asked), left - 1
+        return one_round(model, params, state, *drafting, asked, platform), left - 1
 
     carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
-    return repeated(going, round_of, carry, should_draft)[0]
+    return repeated(going, round_of, carry, should_draft, platform)[0]

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -25,18 +25,18 @@ from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.request import Prepared, bucket
-from jspec.types import PyTree, State
+from jspec.types import PyTree, State, Stopping
 
 _COMPILES = "/jax/core/compile/backend_compile_duration"
 """The event of `jax.monitoring` that begins when a program is not in memory."""
 _LOGGER = "jax._src.interpreters.pxla"
-"""Where JAX logs the types of a program's arguments before it is compiled."""
+"""The logger of JAX that names the types of a program's arguments before compiling it."""
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one call of `decode` runs: the same for all prompts that fit."""
+    """A program of `decode`: the same for all prompts that fit."""
 
     rows: int
     capacity: int
@@ -58,11 +58,11 @@ def warmup(
 ) -> tuple[Program, ...]:
     """Compiles every program that `decode` and `stream` can run for prompts up to a length.
 
-    One for each number of rows and capacity bucket (128, 256, 512, ..), by calls whose limits are
-    0. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`, and how
-    many end tokens a row has, is part of a program; their values are not. Outputs are cut to
-    `max_new_tokens` by a small program for each value of it, which `limits` does not have. Prompts
-    are lists, or arrays of NumPy or on the device, of any width.
+    One for each number of rows and capacity bucket (128, 256, 512, ..), by calls that may emit
+    nothing. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`,
+    and how many end tokens per row has, is part of a program; their values are not. Outputs are cut
+    to `max_new_tokens` by a small program for each value of it; `Stopping.max_tokens` needs none.
+    Prompts are lists, or arrays of NumPy or on the device, of any width.
 
     Args:
         model: the target; static.
@@ -74,7 +74,7 @@ def warmup(
         drafter_params: its weights.
         policy: as in the calls.
         policy_params: its own.
-        request: all else as in the calls of `decode`, but for the prompt, `lengths` and `limits`.
+        request: all else as in the calls of `decode`, but for the prompt and `lengths`.
 
     Returns:
         The programs, by rows and capacity.
@@ -90,7 +90,7 @@ def warmup(
         >>> with jspec.no_recompile():
         ...     result = jspec.decode(model, model.init(), [[1, 2, 3]], max_new_tokens=50)
     """
-    for name in ("prompt", "lengths", "limits"):
+    for name in ("prompt", "lengths"):
         if name in request:
             raise InputError(
                 f"{name} came to warmup, which compiles for prompts of every length; leave it out"
@@ -98,11 +98,12 @@ def warmup(
     batches = row_counts(rows)
     check_integer("prompt_tokens", prompt_tokens, 1, model.context)
     check_integer("max_new_tokens", max_new_tokens, 1, model.context)
-    found = []
+    found, stopping = [], request.pop("stopping", Stopping())
     for batch in batches:
+        nothing = replace(stopping, max_tokens=np.zeros(batch, np.int32))
         for capacity, size in buckets(prompt_tokens, max_new_tokens, model.context):
             asked = dict(
-                request, prompt=np.zeros((batch, size), np.int32), limits=np.zeros(batch, np.int32),
+                request, prompt=np.zeros((batch, size), np.int32), stopping=nothing,
                 max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
                 policy=policy, policy_params=policy_params,
             )  # fmt: skip
@@ -135,7 +136,7 @@ def compile_ahead(
         policy: as in the call.
         policy_params: its own.
         first: the policy of the first rounds, such as `jspec.FixedWidth(0)`; None: the same.
-        request: all else as in the call of `prefill`, but for `limits`.
+        request: all else as in the call of `prefill`.
 
     Returns:
         The shapes of the state between two rounds, by which `compile_rounds` compiles others.
@@ -162,7 +163,8 @@ def compile_ahead(
 
     weights = params, drafter_params, policy_params
     shapes = jax.eval_shape(begin, *weights)
-    request["limits"] = np.zeros(len(shapes.root), np.int32)
+    nothing = np.zeros(len(shapes.root), np.int32)
+    request["stopping"] = replace(request.get("stopping", Stopping()), max_tokens=nothing)
     with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
         begun = other.submit(lambda: jax.block_until_ready(begin(*weights).root))
         compile_rounds(
@@ -202,7 +204,7 @@ def compile_rounds(
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:
-    """The numbers of rows, each once and rising.
+    """Returns the numbers of rows, each once and rising.
 
     Raises:
         InputError: if there is none, or one is below 1.
@@ -216,7 +218,7 @@ def row_counts(rows: int | Sequence[int]) -> list[int]:
 
 
 def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int, int]]:
-    """Each number of slots that such calls have, and the length of a prompt that has it."""
+    """Yields each number of slots that such calls have, and the length of a prompt that has it."""
     size, last = 1, None
     while size <= longest:
         room = bucket(size + more)
@@ -228,7 +230,7 @@ def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int,
 
 @contextmanager
 def no_recompile() -> Iterator[None]:
-    """A context in which a compilation is an error: a slow call that no one asked for.
+    """Yields a context in which a compilation is an error: a slow call that no one asked for.
 
     What was compiled before runs, in this thread; other threads may compile. Small programs count
     too: an operation on an array of a new shape is one. What `jspec.metrics.of` reads of a result
@@ -272,7 +274,7 @@ def no_recompile() -> Iterator[None]:
 
 
 def _call() -> str:
-    """The rows and capacity of the call of jspec that is under way, as they stand in its frames."""
+    """Returns the rows and capacity of the call of jspec that is under way, from its frames."""
     for frame, _ in traceback.walk_stack(None):
         if frame.f_globals.get("__name__") == "jspec.decoding":
             held = frame.f_locals

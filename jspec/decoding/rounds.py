@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool
 
 from jspec import _struct as struct
 from jspec import tree as trees
-from jspec._xla import backend, in_place, manual_axes
+from jspec._xla import in_place, manual_axes
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round import commit, frame, processing, sanitize, score
 from jspec.round.own_view import of_part, own_view
@@ -26,12 +26,12 @@ TURN = "turn_of_rounds_"
 
 @struct.dataclass
 class Offer:
-    """What a round may verify."""
+    """The choices of a round's width."""
 
     tree: Tree
     """All that was drafted, without malformed nodes."""
     aux: PyTree
-    """What `draft` gave beside the tree."""
+    """The `aux` of `draft`."""
     choice: WidthChoice | None
     """None: the round verifies all of the tree."""
 
@@ -41,8 +41,9 @@ def repeated(
     round_of: Callable[[Any, Any], Any],
     carry: Any,
     should_draft: Callable[[Any], "bool | Bool[Array, '']"],
+    platform: str,
 ) -> Any:
-    """What is left after rounds, which are run while they go on.
+    """Returns what is left after rounds, which are run while they go on.
 
     On a GPU, rounds with a draft and rounds without one have a loop each: where both share the body
     of one loop, each difference between them is a condition, for which the host waits. So a round
@@ -54,11 +55,12 @@ def repeated(
         round_of: runs a round, of (whether the drafter is asked, what is carried).
         carry: before the first one.
         should_draft: whether the drafter is asked, by what is carried.
+        platform: that the program is made for.
     """
     known = should_draft(carry)
     if isinstance(known, bool):
         return jax.lax.while_loop(going, partial(round_of, known), carry)
-    if backend.platform() != "gpu":
+    if platform != "gpu":
         return jax.lax.while_loop(going, lambda carry: round_of(should_draft(carry), carry), carry)
 
     def each_in_turn(carry: Any) -> Any:
@@ -83,8 +85,9 @@ def one_round(
     policy: WidthPolicy,
     policy_params: PyTree,
     asked: bool | Bool[Array, ""],
+    platform: str,
 ) -> State:
-    """The state after a round: draft, choose, score, verify, commit, learn.
+    """Returns the state after a round: draft, choose, score, verify, commit, learn.
 
     Args:
         model: the target.
@@ -93,8 +96,9 @@ def one_round(
         drafter: proposes a tree, if it is asked.
         drafter_params: its weights.
         policy: says how much of the tree is verified.
-        policy_params: what it knows beside its state.
+        policy_params: what it knows alongside its state.
         asked: whether the drafter is asked; a bool is known when the round is traced.
+        platform: that the program is made for.
     """
     check_rest(policy, asked)
 
@@ -117,7 +121,8 @@ def one_round(
         state, feedback = commit(state, tree, output, verdict, processed)
         memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         skip = policy.skip_expensive_updates(policy_params, state.policy_state)
-        learnt = taught(drafter, drafter_params, state.drafter_state, offer, asked, feedback, skip)
+        own = drafter, drafter_params, state.drafter_state
+        learnt = taught(*own, offer, asked, feedback, skip, platform)
         return replace(state, memory=memory, drafter_state=learnt), feedback
 
     def after(state: State, offer: Offer | None, emitted: Array, counts: Array) -> State:
@@ -163,7 +168,7 @@ def one_round(
     nothing = jnp.zeros((len(state.root), offer.tree.depth + 1), jnp.int32)
     carry = state, nothing, jnp.zeros_like(state.lengths)
     branches = [sized(*size) for size in sizes]
-    state, emitted, counts = in_place.switch(index, branches, carry, (offer, asked))
+    state, emitted, counts = in_place.switch(index, branches, carry, (offer, asked), platform)
     return after(state, offer, emitted, counts)
 
 
@@ -175,8 +180,9 @@ def taught(
     asked: bool | Bool[Array, ""],
     feedback: Feedback,
     skip_expensive_updates: Bool[Array, ""] | None,
+    platform: str,
 ) -> PyTree:
-    """The memory of a drafter after a round in which it may not have been asked.
+    """Returns the memory of a drafter after a round in which it may not have been asked.
 
     Args:
         drafter: static.
@@ -186,6 +192,7 @@ def taught(
         asked: whether it was; of rounds that verify a node, True.
         feedback: of what was verified.
         skip_expensive_updates: of the policy, for rounds in which the drafter is not asked.
+        platform: that the program is made for.
     """
     resting = replace(feedback, skip_expensive_updates=skip_expensive_updates)
     if offer is None:
@@ -206,4 +213,5 @@ def taught(
         return drafter.update(params, memory, *given[:2])
 
     index = jnp.asarray(asked, jnp.int32)
-    return in_place.switch(index, [rested, drafted], memory, (offer.aux, own, resting))
+    given = offer.aux, own, resting
+    return in_place.switch(index, [rested, drafted], memory, given, platform)

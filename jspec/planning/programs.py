@@ -24,12 +24,12 @@ from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.request import Prepared, chunk_of, prepare
 from jspec.sampling import Sampling
-from jspec.types import PyTree, State
+from jspec.types import PyTree, State, Stopping
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What XLA says of a program, in bytes and operations of one device."""
+    """XLA's analysis of a program, in bytes and operations of one device."""
 
     function: str
     arguments: int
@@ -37,8 +37,9 @@ class Compiled:
     temporaries: int
     """Bytes that it holds besides its arguments, at most; on a TPU vector memory is included."""
     flops: float
-    """Of a chunk of the prompt, or of one round at each width: a loop counts once. Without our
-    kernels of a CPU; 0 for a GPU, where XLA counts none."""
+    """Operations of a prompt chunk, or of one round at each width; a loop counts once. jspec's
+    CPU kernels are left out; 0 for a GPU, where XLA counts none.
+    """
     accessed: float
     """Bytes that its operations read and write, counted as `flops`."""
     code: int
@@ -46,7 +47,7 @@ class Compiled:
     seconds: float
     """Of compiling."""
     launches: Launches | None = None
-    """What a round of each width launches on a GPU; None for other programs and devices."""
+    """Launches of a round at each width on a GPU; None for other programs and devices."""
 
     @property
     def held(self) -> int:
@@ -54,7 +55,7 @@ class Compiled:
         return self.arguments + self.temporaries
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures by name, as `jspec plan --json` writes them."""
+        """Returns all figures by name, as `jspec plan --json` writes them."""
         return asdict(self) | {"held": self.held}
 
 
@@ -200,7 +201,8 @@ class Programs:
         # Of one row, so that many need no memory for their prompts.
         tokens = np.zeros((1, self.capacity - self.max_new_tokens), np.int32)
         one = prepare(
-            self.model, tokens, None, self.max_new_tokens, eos=0, sampling=self.sampling,
+            self.model, tokens, None, self.max_new_tokens,
+            stopping=Stopping(eos=0), sampling=self.sampling,
             key=None if self.sampling is None else jax.random.key(0), capacity=self.capacity,
         )  # fmt: skip
 

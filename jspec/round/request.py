@@ -30,7 +30,7 @@ from jspec._validate.row_arguments import (
 )
 from jspec._xla import backend
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
-from jspec.types import Limits, PyTree, Request, Sampling, State
+from jspec.types import PyTree, Request, Sampling, State, Stopping
 from jspec.verify.choice import takes_parts
 
 
@@ -174,6 +174,14 @@ def _check_static(name: str, value: Any) -> None:
         )
 
 
+def check_stopping(stopping: Stopping) -> None:
+    """Raises InputError unless this says where rows end."""
+    if not isinstance(stopping, Stopping):
+        raise InputError(
+            f"stopping is {stopping!r:.80}; pass jspec.Stopping(max_tokens=.., eos=.., stop=..)"
+        )
+
+
 def check_earlier(name: str, state: PyTree) -> None:
     """Raises InputError unless this is a pytree of arrays, as `Result.drafter_state` is."""
     for leaf in jax.tree.leaves(state):
@@ -190,8 +198,7 @@ def prepare(
     lengths: ArrayLike | None,
     max_new_tokens: int,
     *,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -205,7 +212,7 @@ def prepare(
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
     """
-    limits = limits if isinstance(limits, Limits) else Limits(limits)
+    check_stopping(stopping)
     prompt, lengths = of_ragged(prompt, lengths)
     tokens = to_array(prompt, "prompt", ": a list of token ids for each row")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -232,9 +239,9 @@ def prepare(
     every = padded if lengths is None else lengths
     counts = integers(every, batch, "lengths", least, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
-    why = "max_new_tokens; raise it or lower the limits"
-    most_new = max_new_tokens if limits.new_tokens is None else limits.new_tokens
-    allowed = integers(most_new, batch, "limits", 0, max_new_tokens, why)
+    why = "max_new_tokens; raise it or lower max_tokens"
+    most_new = max_new_tokens if stopping.max_tokens is None else stopping.max_tokens
+    allowed = integers(most_new, batch, "max_tokens", 0, max_new_tokens, why)
     sampling = samplings.by_row(sampling, batch)
     key = samplings.key_of(sampling, key)
 
@@ -279,10 +286,10 @@ def prepare(
         ),
         request=Request(
             limits=allowed,
-            eos=end_tokens(eos, batch, model.vocab_size, "eos"),
+            eos=end_tokens(stopping.eos, batch, model.vocab_size, "eos"),
             stop_tokens=None
-            if limits.stop_token_ids is None
-            else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
+            if stopping.stop_token_ids is None
+            else end_tokens(stopping.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
             sampling=sampling,
             keys=None,
         ),
@@ -315,12 +322,12 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
 
 
 def bucket(size: int) -> int:
-    """The smallest of the sizes 128, 256, 512, .. that holds `size`."""
+    """Returns the smallest of the sizes 128, 256, 512, .. that holds `size`."""
     return max(128, 1 << (size - 1).bit_length())
 
 
 def chunk_of(batch: int, capacity: int) -> int:
-    """The number of tokens of each of so many rows that the target reads at once.
+    """Returns the number of tokens of each of so many rows that the target reads at once.
 
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
     padded to as many.
@@ -335,14 +342,16 @@ def chunk_of(batch: int, capacity: int) -> int:
 
 
 def bucket_below(size: int) -> int:
-    """The largest power of two that is at most `size`, and 1 for nothing."""
+    """Returns the largest power of two that is at most `size`, and 1 for nothing."""
     return 1 << max(size.bit_length() - 1, 0)
 
 
 def _capacity(
     capacity: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
-    """The capacity of a new memory: what was asked for, or a bucket for all that may come."""
+    """Returns the capacity of a new memory: what was asked for, or a bucket for all that may
+    come.
+    """
     known = known_values(counts)
     longest = tokens.shape[1] if known is None else int(known.max())
     most = 2**31 - 2 if context is None else context
@@ -356,7 +365,7 @@ def _capacity(
 
 
 def _size(value: int, most: int) -> int:
-    """The value of `max_new_tokens` as an int."""
+    """Returns the value of `max_new_tokens` as an int."""
     try:
         size = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

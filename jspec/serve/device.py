@@ -12,21 +12,21 @@ from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
 from jspec.models.lora import LoRAModel
 from jspec.policies.cost_curve import CostCurve
-from jspec.processors.grammar import Capacity, StopCapacity
+from jspec.processors.grammar import Capacity
 from jspec.round import sizes_of
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
-from jspec.types import Limits, PyTree, Sampling, Stats
+from jspec.types import PyTree, Sampling, Stats, Stopping
 
 NUM_BIASES = 300
-"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them, so that
-all are one program."""
+"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them,
+so that all are one program."""
 NUM_STOP_TOKENS = 8
 """Most `stop_token_ids` of a request."""
 
 
 _REPEATS = 12
-"""Times that each width is timed: a server goes by what it finds for long, and what else runs on
-the machine makes single rounds of several milliseconds twice as long."""
+"""Times that each width is timed: a server goes by what it finds for long, and what else
+runs on the machine makes single rounds of several milliseconds twice as long."""
 
 
 class EngineDevice:
@@ -63,7 +63,7 @@ class EngineDevice:
         self.reset()
 
     def memory(self) -> dict[str, int]:
-        """The bytes that the rows take."""
+        """Returns the bytes that the rows take."""
         return self.engine.memory(self._params, self._drafter_params, self._policy_params)
 
     @property
@@ -71,7 +71,7 @@ class EngineDevice:
         return self.engine.num_slots
 
     def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
-        """The state of one row behind more tokens of its prompt."""
+        """Returns the state of one row behind more tokens of its prompt."""
         model, params = self.engine.model, self._params
         if isinstance(model, LoRAModel):
             params = model.choose(params, [settings.adapter])
@@ -89,19 +89,19 @@ class EngineDevice:
         self._state = self.engine.insert(self._state, row, arrival)
 
     def free(self, row: int) -> None:
-        """Lets a row go."""
+        """Releases a row."""
         self._state = self.engine.free(self._state, row)
 
     def take(self, row: int) -> Any:
-        """A copy of a row as a state of one row."""
+        """Returns a copy of a row as a state of one row."""
         return self.engine.take(self._state, row)
 
     def copy(self, arrival: Any) -> Any:
-        """A copy of a state of one row."""
+        """Returns a copy of a state of one row."""
         return self.engine.take(arrival, 0)
 
     def step(self, waiting: bool) -> Any:
-        """Some rounds of all rows, and their output on the host."""
+        """Returns some rounds of all rows, and their output on the host."""
         self._state, output = self.engine.generate(
             self._params,
             self._state,
@@ -113,7 +113,7 @@ class EngineDevice:
         return jax.device_get(output)
 
     def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:
-        """What these rows have written."""
+        """Returns what these rows have written."""
         counts, status, tokens = output.counts.tolist(), output.status.tolist(), output.tokens
         found = []
         for row in rows:
@@ -131,7 +131,7 @@ class EngineDevice:
         return found
 
     def reset(self) -> None:
-        """All rows are free."""
+        """Frees all rows."""
         self._state = None  # before the next one is made: there is room for one
         self._state = self.engine.init(
             self._params, self._drafter_params, self._known, self._policy_params
@@ -147,11 +147,11 @@ class EngineDevice:
 
         With the programs that answer, which have room for all that requests may ask for, and with
         greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
-        would look cheaper beside narrow ones than they are without it. All rows are free
+        would look cheaper alongside narrow ones than they are without it. All rows are free
         afterwards.
 
         Args:
-            text: token ids that stand in every row; half a row, say.
+            text: token ids that every row holds; half a row, say.
         """
         capacity = self.engine.capacity
         settings = RowSettings(capacity - len(text), ignore_eos=True)
@@ -177,26 +177,33 @@ class EngineDevice:
 
     @property
     def has_costs(self) -> bool:
-        """Whether the policy goes by what rounds cost."""
+        """True if the policy uses the costs of rounds."""
         return isinstance(self._policy_params, CostCurve)
 
     def goes_by(self, curve: CostCurve) -> None:
-        """The policy chooses the widths of rounds by this curve from now on."""
+        """Sets the cost curve by which the policy chooses widths from now on."""
         self._policy_params = curve
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:
         return dict(
-            limits=Limits(asked.limit, list(asked.stop_token_ids)),
+            stopping=Stopping(
+                max_tokens=asked.limit,
+                min_tokens=asked.min_tokens or None,
+                eos=() if asked.ignore_eos else self._eos,
+                stop_token_ids=list(asked.stop_token_ids),
+                stop=asked.stop,
+            ),
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
             id=asked.row,
-            eos=None if asked.ignore_eos else self._eos,
             processors=given(self.engine.processors, asked),
         )
 
 
 def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
-    """What a row asks for in each of the places of an engine's processors; None: nothing."""
+    """Returns what a row asks for in each of the places of an engine's processors; None:
+    nothing.
+    """
     own = iter(processors_of(asked))
 
     def at(place: Any) -> Any:
@@ -204,26 +211,23 @@ def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
             return next(own)
         if isinstance(place, Capacity):
             return asked.grammar
-        if isinstance(place, StopCapacity):
-            return asked.stop
         return place if asked.logprobs else None
 
     return [at(place) for place in places]
 
 
 def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
-    """The processors of a row: the same functions for all of them."""
+    """Returns the processors of a row: the same functions for all of them."""
     return (
         processors.repetition_penalty(asked.repetition_penalty),
         processors.frequency_penalty(asked.frequency_penalty),
         processors.presence_penalty(asked.presence_penalty),
         processors.logit_bias(asked.logit_bias, capacity=NUM_BIASES),
-        processors.min_tokens(asked.min_tokens),
     )
 
 
 def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
-    """Those of the tokens that a row has got in a step, of the output of all rows."""
+    """Returns a row's tokens of one step, from the output of all rows."""
     if known is None:
         return None
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.

@@ -1,4 +1,4 @@
-"""What a server does before its first request: it compiles, and measures its rounds."""
+"""Warm-up before the first request: compiling, and measuring rounds."""
 
 from typing import TYPE_CHECKING
 

@@ -16,7 +16,7 @@ from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
 if TYPE_CHECKING:
-    from jspec.types import Logprobs, PyTree, Result, State
+    from jspec.types import Logprobs, PyTree, Result, State, Stopping
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Outcome:
     seconds: float
     """The seconds that its group took."""
     first_token_seconds: float
-    """Those of them before all rows of its group had a token."""
+    """Seconds until all rows of its group had a token."""
     stop_bytes: int = 0
     """The bytes at the end of its text that are of a stop string."""
     logprobs: "Logprobs | None" = None
@@ -62,41 +62,38 @@ class Runner:
         session: Session,
         settings: RunSettings,
         plain: bool = False,
-        processors: list[Any] | None = None,
+        control: "tuple[list[Any], Stopping] | None" = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """A runner; `plain` leaves the session's drafter out, for a comparison.
+        """Returns a runner; `plain` leaves the session's drafter out, for a comparison.
 
-        `processors` are those of another runner: to make a grammar again takes its time. `alone` is
-        a context in which nothing else runs, while rounds are timed.
+        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
+        context in which nothing else runs, while rounds are timed.
         """
         from jspec.drafters.autoregressive import Autoregressive
-        from jspec.methods import Built
+        from jspec.methods import LLM
         from jspec.methods.grammars import with_jump_forward
 
         self._session = session
         self._settings = settings
-        built = session.built
-        self._built = Built(built.model, Autoregressive(), None) if plain else built
-        own = settings.control.processors
-        self.processors = own(session.target) if processors is None else processors
-        """The processors of `settings.control`."""
+        llm, own = session.llm, settings.control
+        self._llm = LLM(llm.target, Autoregressive()) if plain else llm
+        self.control = control or (own.processors(llm.target), own.stopping(llm.target))
+        """The processors and the stopping of `settings.control`."""
         if not plain and settings.control.has_grammar:
-            drafter, params = with_jump_forward(
-                built.drafter, built.drafter_params, built.policy.widths
-            )
-            self._built = replace(built, drafter=drafter, drafter_params=params)
+            drafter, params = with_jump_forward(llm.drafter, llm.drafter_params, llm.policy.widths)
+            self._llm = replace(llm, drafter=drafter, drafter_params=params)
         self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
         if settings.memory is not None and not plain:
-            self._file = MemoryFile(settings.memory, session.target, self._built.drafter)
+            self._file = MemoryFile(settings.memory, session.target, self._llm.drafter)
         first = None if self._file is None else self._file.read()
         self._first: dict[str, PyTree] = {"drafter_state": first, "policy_state": None}
         self._known = self._first
         self._compiled: set[Any] = set()
 
     def forget(self) -> None:
-        """Back to the start, cold or with what `--memory` held; what was compiled stays."""
+        """Resets to the start, cold or with the memory of `--memory`; compiled programs stay."""
         self._known = self._first
 
     def run(self, group: Group) -> list[Outcome]:
@@ -112,11 +109,11 @@ class Runner:
         arguments = self.arguments(group)
         if (key := program_of(group, self._settings)) not in self._compiled:
             # With limits of 0 the same program is compiled and emits nothing.
-            idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
+            idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
             done(lambda: jspec.decode(**idle))
             self._compiled.add(key)
         model, params, most = (arguments[name] for name in ("model", "params", "max_new_tokens"))
-        drafting = {name: arguments[name] for name in self._built.drafting}
+        drafting = {name: arguments[name] for name in self._llm.drafting}
         begin = time.perf_counter()
         # The programs of `jspec.decode`; the first round alone shows when the first token is there.
         state = done(lambda: jspec.prefill(**arguments))
@@ -128,40 +125,42 @@ class Runner:
         return outcomes(group, jax.device_get(result), seconds, first)
 
     def arguments(self, group: Group) -> dict[str, Any]:
-        """The arguments of `jspec.decode` and `jspec.stream`."""
+        """Returns the arguments of `jspec.decode` and `jspec.stream`."""
         return self.request(group) | {"policy_params": self.costs(group)}
 
     def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
-        """The policy's params, with what rounds cost here; measured if that is not known yet.
+        """Returns the policy's params, with what rounds cost here; measured if that is not known
+        yet.
 
         Args:
             group: what is to be decoded.
-            capacity: those of the cache, where it has others than `jspec.decode` gives it.
+            capacity: the cache's, where it has others than `jspec.decode` gives it.
         """
-        return self._costs.known(self._built.drafting, group, capacity)
+        return self._costs.known(self._llm.drafting, group, capacity)
 
     def request(self, group: Group) -> dict[str, Any]:
-        """The same as `arguments`, with a guess at what rounds cost."""
+        """Returns the same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
-        model = self._session.built.model
+        model = target.model
         # More than the context is room that is never filled, and the output is made in advance.
         context = model.context
         most = settings.max_new_tokens if context is None else context
-        limits = np.minimum(group.limits, most)
+        limits, (processors, stopping) = np.minimum(group.limits, most), self.control
         call: dict[str, Any] = dict(
             model=model,
             params=target.params,
             prompt=group.prompt,
             lengths=group.lengths,
-            **self._built.drafting,
+            **self._llm.drafting,
             max_new_tokens=min(settings.max_new_tokens, most),
-            limits=limits,
+            stopping=replace(
+                stopping, max_tokens=limits, eos=() if settings.ignore_eos else target.eos
+            ),
             sampling=settings.sampling,
-            eos=None if settings.ignore_eos else target.eos,
             key=settings.seed,
             ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
-        return call | {"processors": self.processors} | self._known
+        return call | {"processors": processors} | self._known
 
     def keep(self, after: "State | Result") -> None:
         """Takes over what drafter and policy remember of a run."""
@@ -174,7 +173,7 @@ class Runner:
 
 
 def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Group]:
-    """The prompts in their order, `batch_size` at a time."""
+    """Yields the prompts in their order, `batch_size` at a time."""
     size = min(settings.batch_size, len(prompts))
     for start in range(0, len(prompts), size):
         members = list(range(start, min(start + size, len(prompts))))
@@ -192,7 +191,7 @@ def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Grou
 def outcomes(
     group: Group, result: "Result", seconds: float, first_token_seconds: float
 ) -> list[Outcome]:
-    """One per row of the group that is not filling; the result is on the host."""
+    """Returns one per row of the group that is not filling; the result is on the host."""
     import jax
 
     rows = by_row(result.stats)
@@ -224,7 +223,7 @@ _WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")
 
 
 def program_of(group: Group, settings: RunSettings) -> tuple[int, int]:
-    """The (rows, capacity) of a group, on which its programs depend."""
+    """Returns the (rows, capacity) of a group, on which its programs depend."""
     from jspec.round.request import bucket
 
     return len(group.lengths), bucket(int(group.lengths.max()) + settings.max_new_tokens)

@@ -1,4 +1,4 @@
-"""What rounds cost on this machine: measured at the first run of a kind, then read from disk."""
+"""Costs of rounds on this machine: measured at the first run of a kind, then read from disk."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ class RoundCosts:
         settings: RunSettings,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """The curves; `alone` is a context in which nothing else runs, to measure them in."""
+        """Returns the curves, measured within `alone`, a context in which nothing else runs."""
         self._session = session
         self._settings = settings
         self._alone = alone
@@ -38,7 +38,8 @@ class RoundCosts:
     def known(
         self, drafting: dict[str, Any], group: "Group", capacity: int | None = None
     ) -> "PyTree":
-        """The policy's params: the curve of such a group, or as they are if they are no costs.
+        """Returns the policy's params: the curve of such a group, or as they are if they are not
+        costs.
 
         Args:
             drafting: drafter and policy of the run, with a guess at what rounds cost.
@@ -61,7 +62,7 @@ class RoundCosts:
         from jspec import costs
 
         settings, target = self._settings, self._session.target
-        model, batch = self._session.built.model, len(group.lengths)
+        model, batch = target.model, len(group.lengths)
         sampled = settings.sampling is not None
         drafter, policy = drafting["drafter"], drafting["policy"]
         where = costs.setting(
@@ -89,11 +90,11 @@ def kept(
     measured: Callable[[], "CostCurve"],
     alone: AbstractContextManager[Any] = nullcontext(),
 ) -> "CostCurve":
-    """A curve from disk, or as it is measured now, and kept then.
+    """Returns a curve from disk, or measures and keeps it.
 
     Args:
         where: the setting.
-        name: of the curve among those of the setting.
+        name: the curve's name within the setting.
         measured: measures it.
         alone: a context in which nothing else runs, to measure in.
     """

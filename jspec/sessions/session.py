@@ -9,7 +9,7 @@ from jspec.sessions.method_choice import Choice
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jspec.methods import Built
+    from jspec.methods import LLM
     from jspec.models import Loaded
 
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 class Session:
     """All that a run needs besides prompts and settings."""
 
-    target: "Loaded"
+    llm: "LLM"
     choice: Choice
-    built: "Built"
-    """The model to decode with, the drafter and its weights."""
     name: str = BUNDLED
     """The target's name, as it was given."""
+
+    @property
+    def target(self) -> "Loaded":
+        """The model, its weights and its tokenizer."""
+        return self.llm.target
 
 
 def start(
@@ -40,7 +43,8 @@ def start(
         model: a folder, a bundled model's name, or a hub id; None is the bundled model.
         draft_model: the same of the draft model, for a method that needs one.
         choice: the method.
-        dtype: dtype of both models; None is the device's default.
+        dtype: dtype of both models; None is the device's default, and weights as their file has
+            them where that is exact: see `jspec.models.load`.
         kv_dtype: of their keys and values; None: `dtype`.
         scan_layers: whether their layers are scanned; None: where that costs nothing.
         adapters: LoRA adapters of the target, folders or hub ids by name.
@@ -50,15 +54,20 @@ def start(
     """
     target = load(model or BUNDLED, dtype, kv_dtype, scan_layers, adapters)
     draft = None if draft_model is None else load(draft_model, dtype, kv_dtype, scan_layers)
-    built = choice.method.build(target, draft, **choice.options)
-    return Session(target, choice, built, model or BUNDLED)
+    llm = choice.method.build(target, draft, **choice.options)
+    return Session(llm, choice, model or BUNDLED)
 
 
 def with_adapter(session: Session, name: str) -> Session:
-    """The session in which all rows have one of the target's adapters."""
+    """Returns the session in which all rows have one of the target's adapters."""
     model: Any = session.target.model
     params = model.choose(session.target.params, name)
-    return replace(session, target=replace(session.target, params=params))
+    return with_target(session, replace(session.target, params=params))
+
+
+def with_target(session: Session, target: "Loaded") -> Session:
+    """Returns the session with other weights, end tokens or template of its model."""
+    return replace(session, llm=replace(session.llm, target=target))
 
 
 def load(
@@ -68,11 +77,12 @@ def load(
     scan_layers: bool | None = None,
     adapters: "Mapping[str, str] | None" = None,
 ) -> "Loaded":
-    """A model whose layers are scanned where that costs nothing, so that it compiles sooner.
+    """Returns a model whose layers are scanned where that costs nothing, so that it compiles
+    sooner.
 
     Args:
         name: a folder, a bundled model's name, or a hub id.
-        dtype: None is the device's default.
+        dtype: None is the device's default, and weights as in `start`.
         kv_dtype: of keys and values; None: `dtype`.
         scan_layers: None: where it costs nothing.
         adapters: LoRA adapters, folders or hub ids by name.
@@ -81,7 +91,8 @@ def load(
         InputError: if it cannot be loaded.
     """
     from jspec import models
-    from jspec.models import scanning
+    from jspec.models import precision, scanning
 
     scan = scanning.free() if scan_layers is None else scan_layers
-    return models.load(name, dtype, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)
+    held = precision.AUTO if dtype is None else None
+    return models.load(name, dtype, held, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)

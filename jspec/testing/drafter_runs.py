@@ -1,6 +1,7 @@
 """Promises of a drafter that are further runs of one compiled program."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,15 +15,15 @@ from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
 from jspec.testing.watch import NEVER, Log, WatchedDrafter, drafted, shapes, traced
-from jspec.types import PyTree, Result, State
+from jspec.types import PyTree, Result, State, Stopping
 
 _BACKOFF = 3
 """Rounds in a row in which the drafter is not asked."""
-_PREPARED = ("model", "max_new_tokens", "limits", "sampling", "eos", "key", "ids")
+_PREPARED = ("model", "max_new_tokens", "stopping", "sampling", "key", "ids")
 
 
 def _insides(log: Log, row: int) -> Iterator[int]:
-    """Places in a row's output inside an accepted path: more of the same round follows."""
+    """Yields places in a row's output inside an accepted path: more of the same round follows."""
     start = 0
     for count in log.counts[:, row].tolist():
         yield from range(start, start + count - 1)
@@ -52,10 +53,10 @@ def check_cuts(
         else:
             limits[row] = row % 4
         inside += bool(places)
-    request = dict(eos=eos, limits=limits)
+    stopping = Stopping(max_tokens=limits, eos=eos)
     what = "end tokens and limits cut exactly"
-    result = subject.run(drafter, params, **request)
-    same_tokens(result, subject.plain(**request), what)
+    result = subject.run(drafter, params, stopping=stopping)
+    same_tokens(result, subject.plain(stopping=stopping), what)
     consistent_stats(result, what)
     if inside:
         report.checked.append(f"{what}, inside accepted paths of {inside} rows")
@@ -77,10 +78,11 @@ def check_rows(subject: Subject, drafter: WatchedDrafter, params: PyTree, report
         rows=order,
     )
     for row in range(2):
-        alone = np.where(np.arange(subject.batch) == row, subject.max_new_tokens, 0)
+        most = np.where(np.arange(subject.batch) == row, subject.max_new_tokens, 0)
+        alone = replace(subject.request()["stopping"], max_tokens=most)
         same_tokens(
-            subject.run(drafter, params, limits=alone),
-            subject.plain(limits=alone),
+            subject.run(drafter, params, stopping=alone),
+            subject.plain(stopping=alone),
             f"{what} (only row {row} runs)",
         )
     report.checked.append(what)
@@ -197,7 +199,7 @@ def check_comes_and_goes(
 
 
 def result_of(state: State, subject: Subject) -> Result:
-    """What `decode` returns of such a state."""
+    """Returns what `decode` returns of such a state."""
     return Result(
         tokens=state.out[:, : subject.max_new_tokens],
         lengths=state.lengths,

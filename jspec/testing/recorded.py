@@ -1,4 +1,5 @@
-"""Records the rounds of a drafter: nodes drafted, verified and accepted, with their probabilities.
+"""Records the rounds of a drafter: nodes drafted, verified and accepted, with their
+probabilities.
 
 It drafts what its drafter drafts, and writes down what the engine tells every drafter. So a
 recorded generation runs the engine's own rounds, and its tokens are those of the drafter alone.
@@ -76,7 +77,7 @@ class Recording:
 
 @struct.dataclass
 class RecordedDraft:
-    """What `update` needs of a round's draft."""
+    """A draft's record for `update`."""
 
     inner: PyTree
     """The drafter's own."""
@@ -102,7 +103,7 @@ class Recorded(DrafterWrapper):
     structure: Any = None
 
     def sized(self, params: PyTree, state: PyTree, frame: Frame) -> "Recorded":
-        """The recorder with room for a round.
+        """Returns the recorder with room for a round.
 
         Args:
             params: the drafter's weights.
@@ -122,7 +123,7 @@ class Recorded(DrafterWrapper):
         return self.around(self.drafter.init(batch, capacity, earlier))
 
     def around(self, inner: PyTree) -> Recording:
-        """The state before the first round, from the drafter's own."""
+        """Returns the state before the first round, from the drafter's own."""
         if self.shapes is None:
             return Recording(inner, None)
         empty = [jnp.zeros(shape, dtype) for shape, dtype in self.shapes]
@@ -146,7 +147,7 @@ class Recorded(DrafterWrapper):
         return tree, RecordedDraft(inner, shown)
 
     def tells_rest(self, aux: RecordedDraft) -> bool:
-        """A round without a draft is recorded as one."""
+        """Records a round without a draft."""
         return True
 
     def update(
@@ -162,7 +163,7 @@ class Recorded(DrafterWrapper):
         return Recording(inner, (drafted, self._scored(drafted.trees[0], feedback)))
 
     def _scored(self, whole: Tree, feedback: Feedback) -> RecordedOutcome:
-        """The outcome, as wide as the drafted tree, however many nodes were verified."""
+        """Returns the outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
@@ -206,7 +207,7 @@ class Recorded(DrafterWrapper):
         return _padded(outcome, whole.tokens.shape[1] - size, whole.depth - tree.depth)
 
     def _room(self, tree: Tree, frame: Frame) -> RecordedOutcome:
-        """A round's `RecordedOutcome` with nothing in it."""
+        """Returns a round's `RecordedOutcome` with nothing in it."""
         batch, size = tree.tokens.shape
         sampled = frame.sampling is not None and frame.keys is not None
         count = min(self.num_candidates, self.vocab_size) + sampled
@@ -264,7 +265,7 @@ class RecordedPolicy(WidthPolicy):
         return self.around(self.policy.init(batch, capacity, earlier))
 
     def around(self, inner: PyTree) -> RecordedChoice:
-        """The state before the first round, from the policy's own."""
+        """Returns the state before the first round, from the policy's own."""
         # Arrays of their own: a state is donated.
         expected, seconds = jnp.full((2, self.num_rounds), jnp.nan, jnp.float32)
         return RecordedChoice(inner, jnp.int32(0), expected, seconds)
@@ -298,7 +299,7 @@ class RecordedPolicy(WidthPolicy):
 
 
 def _bare(tree: Tree) -> Tree:
-    """The nodes alone, and what they were estimated at."""
+    """Returns the nodes alone, and what they were estimated at."""
     return Tree(
         tokens=tree.tokens.astype(jnp.int32),
         parents=tree.parents.astype(jnp.int32),
@@ -310,7 +311,9 @@ def _bare(tree: Tree) -> Tree:
 
 
 def _with_estimates(tree: Tree) -> Tree:
-    """The bare tree; where the drafter has no estimate but its distribution q, with that one's."""
+    """Returns the bare tree; where the drafter has no estimate but its distribution q, with that
+    one's.
+    """
     bare = _bare(tree)
     if tree.value is not None or tree.q is None:
         return bare
@@ -323,7 +326,7 @@ def _with_estimates(tree: Tree) -> Tree:
 
 
 def _padded(outcome: RecordedOutcome, nodes: int, steps: int) -> RecordedOutcome:
-    """The outcome with absent nodes and steps added, none where nothing is missing."""
+    """Returns the outcome with absent nodes and steps added, none where nothing is missing."""
 
     def wider(array, by, fill=0):
         padding = [(0, 0), (0, by)] + [(0, 0)] * (array.ndim - 2)

@@ -34,14 +34,15 @@ class ScriptedState:
 
 @dataclass(frozen=True)
 class Scripted(Drafter):
-    """Drafts a template right along its first deepest path up to the scripted length, else wrong.
+    """Drafts a template right along its first deepest path up to the scripted length, else
+    wrong.
 
     Args:
         vocab_size: V of the target; a wrong token is its right one plus 1, modulo V.
         template: shape of the tree.
 
     Raises:
-        InputError: if these are none.
+        InputError: if these are not valid.
 
     Example:
         >>> import jax.numpy as jnp, jspec

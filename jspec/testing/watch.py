@@ -161,7 +161,7 @@ class WatchedDrafter(DrafterWrapper):
             promise(
                 shapes(alone) == shapes(state.inner),
                 "an update without an aux keeps the structure, shapes and dtypes of the memory: "
-                f"that of {type(self.drafter).__name__} should give {shapes(state.inner)} and "
+                f"{type(self.drafter).__name__} should give {shapes(state.inner)} and "
                 f"gives {shapes(alone)}",
             )
             return replace(state, inner=alone)
@@ -187,20 +187,20 @@ class WatchedDrafter(DrafterWrapper):
 
 
 def shapes(state: PyTree) -> Any:
-    """The shapes and dtypes of a memory's leaves, and its structure."""
+    """Returns the shapes and dtypes of a memory's leaves, and its structure."""
     leaves, structure = jax.tree.flatten(state)
     return [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure
 
 
 def drafted(state: Watched) -> Log:
-    """The log of a run on the host, cut to the rounds that there were."""
+    """Returns the log of a run on the host, cut to the rounds that there were."""
     log = jax.device_get(state.log)
     rounds = int(log.rounds)
     return jax.tree.map(lambda kept: kept if np.ndim(kept) == 0 else kept[:rounds], log)
 
 
 def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
-    """The result of a call, and the number of programs it traced the model for."""
+    """Returns the result of a call, and the number of programs it traced the model for."""
     before = len(model.traces)
     result = call()
     return result, len(model.traces) - before

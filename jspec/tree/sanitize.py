@@ -2,7 +2,7 @@
 
 Structure that cannot work (a missing field, a shape, a dtype) is one sentence before anything is
 compiled. Values cannot be refused inside a compiled loop, so malformed nodes are marked absent:
-whatever a drafter proposes, the tokens stay those of the target.
+whatever a drafter proposes, the tokens stay the target's.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ def sanitize(
     vocab_size: int | Int[Array, ""] | None = None,
     grammar: Any = None,
 ) -> Tree:
-    """The tree with every malformed node marked absent.
+    """Returns the tree with every malformed node marked absent.
 
     The root is written here. Absent are: nodes whose parent is not an earlier node, those deeper
     than `Tree.depth`, those below an absent node, ids that the target has not, values that are NaN,
@@ -38,7 +38,7 @@ def sanitize(
 
     Example:
         >>> import jax.numpy as jnp, jspec
-        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is no token of 23
+        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is not a token of 23
         >>> sanitize(tree, jnp.array([5]), 23).valid.tolist()
         [[True, True, False, False]]
     """
@@ -113,7 +113,7 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
             )
     nodes = getattr(tree.tokens, "shape", ())[1:2]
     if nodes == (0,):
-        raise InputError(f"{drafter}.draft returned a tree of no nodes; node 0 is the root")
+        raise InputError(f"{drafter}.draft returned a tree without nodes; node 0 is the root")
     q_rows = getattr(tree.q, "shape", (0, 0, 0))[1:2]
     wanted = {
         "tokens": ((batch, *nodes), jnp.integer),

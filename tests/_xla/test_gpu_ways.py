@@ -1,7 +1,7 @@
-"""What a GPU computes in another way, run here: whole generations with the same tokens.
+"""GPU variants of computations, run here: whole generations with the same tokens.
 
 Steps of a loop, and conditions, are for the host of a GPU to launch and to wait for. So some things
-are computed there without them. Each such way stands beside the one of a CPU in a
+are computed there without them. Each variant is paired with the CPU's in a
 `jax.lax.platform_dependent`, or goes by `jspec._xla.backend`.
 """
 

@@ -11,7 +11,7 @@ WHERE = CostSetting(
 )  # fmt: skip
 
 
-def test_what_is_no_curve_is_said_and_measured_anew(tmp_path, monkeypatch, capsys):
+def test_an_invalid_curve_is_reported_and_measured_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
     curve = CostCurve.of({1: 0.020, 8: 0.034})
     file = tmp_path / "costs" / f"{WHERE.fingerprint}-64.json"
@@ -21,7 +21,7 @@ def test_what_is_no_curve_is_said_and_measured_anew(tmp_path, monkeypatch, capsy
 
     assert kept() == pytest.approx(0.034) and capsys.readouterr().err == ""
     file.write_text("[")
-    assert kept() == pytest.approx(0.034) and "no cost file" in capsys.readouterr().err
+    assert kept() == pytest.approx(0.034) and "not a cost file" in capsys.readouterr().err
     assert kept() == pytest.approx(0.034) and capsys.readouterr().err == "", "it was replaced"
     file.unlink()
     (file / "full").mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""The first rounds of a conversation run before the whole program is compiled, with its tokens."""
+"""The first rounds of a conversation run before the whole program is compiled, with its
+tokens.
+"""
 
 import threading
 from concurrent.futures import wait
@@ -27,7 +29,7 @@ def session(talker, monkeypatch, tmp_path) -> Session:
     monkeypatch.setattr(costs, "measure", lambda *_, **__: jspec.CostCurve.of({1: 1.0, 4: 1.1}))
     choice = method_choice.choose("prompt_lookup", WIDTHS)
     target = models.load(talker)
-    return Session(target, choice, choice.method.build(target, **choice.options))
+    return Session(choice.method.build(target, **choice.options), choice)
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_rounds_are_timed_while_no_answer_is_written(session, monkeypatch, capsy
     np.testing.assert_allclose(curve.at([1, 4]), [1.0, 1.1], rtol=1e-6)
 
 
-def test_what_goes_wrong_with_the_whole_program_is_said_once(session, widths, monkeypatch, capsys):
+def test_failures_of_the_whole_program_are_reported_once(session, widths, monkeypatch, capsys):
     def broken():
         raise RuntimeError("out of memory")
 
@@ -189,7 +191,7 @@ def test_a_drafter_of_one_width_has_one_program(session, monkeypatch, capsys):
     compiled = []
     monkeypatch.setattr(programs, "compile_rounds", lambda *asked: compiled.append(asked[5]))
     built = choice.method.build(session.target)
-    conversation = chat.Conversation(replace(session, choice=choice, built=built), SETTINGS)
+    conversation = chat.Conversation(replace(session, choice=choice, llm=built), SETTINGS)
     conversation.prepare()
     conversation.close()
     assert compiled == [built.policy] and conversation._programs._whole.result() is None

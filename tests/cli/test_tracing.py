@@ -1,5 +1,5 @@
-"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward, and whose
-every node was.
+"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward
+pass, and whose every node was.
 """
 
 import json
@@ -98,7 +98,7 @@ def test_a_round_is_a_tree_whose_path_was_emitted(name, sampling):
 
 
 @pytest.mark.slow
-def test_the_probabilities_are_those_of_the_targets_own_forward():
+def test_the_probabilities_are_the_targets_own():
     model, params = tiny.model(), tiny.params(tiny.model())
     prompt = tiny.PROMPTS[:1]
     drafter = jspec.DynamicTokenRecycling(tiny.VOCAB)
@@ -195,7 +195,7 @@ def paths(one) -> list[list[int]]:
     return found
 
 
-def test_what_a_budget_left_out_is_there_with_its_estimate():
+def test_offers_outside_the_budget_have_their_estimates():
     trace = traced("budget")
     left = [one for one in trace.rounds if len(one.tokens) > one.num_verified]
     assert left, "the budget is smaller than what is offered"
@@ -262,8 +262,8 @@ def test_one_prompt_at_a_time():
     assert padded.tokens.tolist() == traced("budget").tokens.tolist()
 
 
-def test_a_limit_of_nothing_is_no_round():
-    trace = jspec.trace(**ask(DRAFTERS["budget"], limits=[0]))
+def test_a_limit_of_zero_runs_no_round():
+    trace = jspec.trace(**ask(DRAFTERS["budget"], stopping=jspec.Stopping(max_tokens=[0])))
     assert trace.rounds == () and trace.tokens.tolist() == []
 
 

@@ -72,7 +72,7 @@ class Made(Mapping):
 _MAKERS = {
     "token_recycling": lambda: (jspec.TokenRecycling(tiny.VOCAB), None),
     "token_recycling_small": lambda: (
-        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True),
+        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True, pairs=64),
         None,
     ),
     "token_recycling_per_row": lambda: (
@@ -232,8 +232,8 @@ def call_of(name):
 
 
 QUICK = ("token_recycling_small", "prompt_lookup")
-"""Drafters with a memory of the batch, and of a row's text. The slow tests have all others; draft
-models, heads and chosen widths have runs of their own in `tests/drafters`."""
+"""Drafters with a memory of the batch, and of a row's text. The slow tests have all others;
+draft models, heads and chosen widths have runs of their own in `tests/drafters`."""
 
 IN_MERGE = ("token_recycling", "suffix", "pard")
 """Drafters that are also run inside `jspec.merge`, a program of its own, by the slow tests;
@@ -257,14 +257,15 @@ OF_A_RULE_OF_THEIR_OWN = (
     "pard_published",
     "eagle_recursive",
 )
-"""Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
+"""Drafters whose draws are not decided about by the coupled rule: their tokens are not
+plain's.
+"""
 
 OF_NO_DRAFT = ("jump_forward",)
-"""Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is taken,
-and tests/test_grammar.py has what a grammar forces."""
+"""Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
 
 BY_ROW = ("scripted", "suffix_of_rollouts")
 """Drafters whose params have a row for each of the contract's."""
 
 ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
-"""Drafters that are also run on a target whose logits are no table."""
+"""Drafters that are also run on a target whose logits are not a table."""

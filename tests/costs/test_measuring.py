@@ -39,7 +39,7 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     assert int(result.stats.num_rounds.sum()) > 0
     # A round reads all slots of the cache, which has a few more than text.
     assert int(curve.capacity[0]) >= 9 + 40
-    # One prefill, and one loop with a forward for each width.
+    # One prefill, and one loop with a forward pass for each width.
     assert len(model.traces) == 1 + len(WIDTHS)
 
 
@@ -51,7 +51,7 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
         (99, 11, 2.0),  # it stays so: a back-off takes no longer than a draft
     ],
 )
-def test_what_seems_to_take_longer_than_more_is_timed_again(backoff_is_slow_for, turns, rest):
+def test_implausible_times_are_measured_again(backoff_is_slow_for, turns, rest):
     true, asked = {(2, True): 1.0, (2, False): 2.0, (8, False): 5.0}, []
 
     def timed(curve, in_backoff, rounds):
@@ -66,7 +66,7 @@ def test_what_seems_to_take_longer_than_more_is_timed_again(backoff_is_slow_for,
     assert float(curve.without_draft()) == pytest.approx(rest)
 
 
-def test_what_cannot_be_measured():
+def test_refusals_of_measuring():
     for policy, options, said in (
         (jspec.FixedWidth(), {}, "which does not go by what rounds cost; pass jspec.Adaptive"),
         (POLICY, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),

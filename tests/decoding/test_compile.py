@@ -1,4 +1,4 @@
-"""What is compiled: how often, and what it holds in memory."""
+"""Compilation: how often, and its memory."""
 
 import re
 
@@ -29,10 +29,9 @@ def test_ten_calls_of_a_bucket_trace_once():
             drafter=drafter,
             drafter_state=state,
             max_new_tokens=20 - call // 3,
-            limits=rng.integers(0, 17, 2),
+            stopping=jspec.Stopping(max_tokens=rng.integers(0, 17, 2), eos=[call]),
             sampling=jspec.Sampling(temperature=0.1 * call, top_p=1 - 0.05 * call, top_k=call),
             key=call,
-            eos=[call],
             ids=rng.integers(0, 99, 2),
         )
         state = result.drafter_state
@@ -40,7 +39,7 @@ def test_ten_calls_of_a_bucket_trace_once():
     assert len(model.traces) == 2, model.traces
 
 
-def test_a_key_that_a_greedy_call_does_not_read_is_no_other_program():
+def test_an_unread_key_of_a_greedy_call_compiles_nothing():
     model = tiny.Counted(jspec.testing.PrefixLM(), [])
     for key in (None, 0, jax.random.key(1)):
         for _ in range(2):
@@ -130,7 +129,7 @@ def test_there_is_no_second_cache(kind):
 
 @pytest.mark.slow
 def test_an_adjacency_matrix_is_held_once():
-    """It is read before it is written; one that is read afterwards is copied whole by XLA."""
+    """Reads before it writes; an array that is read afterwards is copied whole by XLA."""
     loaded = jspec.models.load("jspec-800k")
     size = loaded.model.vocab_size
     drafter = jspec.DynamicTokenRecycling(size, 4, 2)

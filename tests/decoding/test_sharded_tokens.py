@@ -127,7 +127,7 @@ def test_every_family(name, sampled):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["as it is", "jit", "step"])
 def test_explicit_axes_give_the_same(how):
-    """Which `jax.make_mesh` makes by default; shardings are then in the types of arrays."""
+    """Uses the default of `jax.make_mesh`: shardings are in the types of arrays."""
     model, params = target()
     drafter = jspec.TokenRecycling(VOCAB, jspec.tree.branching([3, 1]), per_row=True)
     ask = dict(drafter=drafter, **SAMPLED)

@@ -47,7 +47,7 @@ RUNS = [
 
 @pytest.mark.slow
 def test_the_tokens_of_64_bits_are_those_of_plain_decoding_in_32(target):
-    """That drafted tokens are plain decoding's in 32 bits is held by the contract."""
+    """Compares with 64 bits; the contract covers 32 bits."""
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(RUNS)],
         env=compiling.environment(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parents[1])),

@@ -14,6 +14,7 @@ import tiny
 import jspec
 from jspec import methods
 from jspec._validate.errors import InputError
+from jspec.drafters.contrib.ngram_table import NGramTable
 from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
 from jspec.methods import METHODS, device_defaults
 from jspec.models import load
@@ -74,16 +75,16 @@ def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, dra
         needed = METHODS[name].needs_draft_model
         session = sessions.start("target", "draft" if needed else None, choice, None)
         built = methods.build(name, target, draft=draft if needed else None, **given)
-        assert built.drafter == session.built.drafter
-        assert built.model is session.built.model is target.model
-        assert built.drafter_params is session.built.drafter_params or not needed
+        assert built.drafter == session.llm.drafter
+        assert built.model is session.llm.model is target.model
+        assert built.drafter_params is session.llm.drafter_params or not needed
 
 
 def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
     built = methods.build("eagle", bundled)
     assert built.model == bundled.model and built.drafter.head.vocab_size == 4096
     session = sessions.start("jspec-7m", None, method_choice.choose("eagle", None), None)
-    assert built.drafter == session.built.drafter
+    assert built.drafter == session.llm.drafter
     small = load("jspec-800k")
     found = methods.build("coupled_tree", bundled)
     assert found.drafter == jspec.CoupledTree(small.model)
@@ -232,7 +233,8 @@ def test_the_defaults_are_the_drafters_own(target, draft):
         "coupled_tree": jspec.CoupledTree,
     }.items():
         built = methods.build(name, target, draft=draft)
-        assert built == (target.model, drafter(draft.model), draft.params)
+        assert (built.model, built.drafter) == (target.model, drafter(draft.model))
+        assert built.drafter_params is draft.params
 
 
 @pytest.mark.parametrize(
@@ -397,12 +399,12 @@ def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, 
 
 
 def test_auto_takes_what_is_given(target, draft, bundled):
-    """A draft model and a head draft beside the others; without them nothing changes.
+    """A draft model and a head draft along with the others; without them nothing changes.
 
     The table of n-grams is that of the weights; there is none for others, or for other methods.
     """
     table, beside = methods.build("auto", bundled).drafter_params
-    assert isinstance(table, jspec.ngrams.NGramTable) and beside is None
+    assert isinstance(table, NGramTable) and beside is None
     assert methods.build("auto", target).drafter_params is None
     assert methods.build("token_recycling+suffix", bundled).drafter_params is None
     usual = methods.build("auto", target).drafter.drafters

@@ -1,4 +1,4 @@
-"""What a grammar forces, beside any method."""
+"""Tokens forced by a grammar, with any method."""
 
 import jax
 import numpy as np
@@ -31,7 +31,8 @@ def test_it_joins_every_drafter_that_can_be_merged():
         jax.eval_shape(  # traces a round, and compiles nothing
             lambda joined=joined, weights_of=weights_of: jspec.prefill(
                 model, weights, [[1, 2]], drafter=joined, drafter_params=weights_of,
-                max_new_tokens=8, eos=22, processors=jspec.grammar.choices(["abc"], LETTERS),
+                max_new_tokens=8,
+                stopping=jspec.Stopping(eos=22), processors=jspec.grammar.choices(["abc"], LETTERS),
             )
         )  # fmt: skip
     own = jspec.SpeculativeDecoding(draft, 3, scheme=jspec.schemes.RECURSIVE)

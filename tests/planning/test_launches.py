@@ -1,4 +1,4 @@
-"""What a round launches, from XLA's own text of a program."""
+"""Launches of a round, from XLA's own text of a program."""
 
 from pathlib import Path
 
@@ -111,7 +111,7 @@ condition:
             011: kAllReduce [prev=010 (1) | next=012 (1)] kAllReduce
             012: kAsyncStart [prev=011 (1) | next=014 (1)] async_id=12
                 013: kAllGather [source | sink] kAllGather
-            014: kCustomKernel [source | sink] beside grid: [1, 1, 1]
+            014: kCustomKernel [source | sink] overlapped grid: [1, 1, 1]
             015: kAsyncDone [prev=014 (1) | sink] async_id=12
 """
 SWITCH_HLO = """\
@@ -151,7 +151,7 @@ def test_a_round_of_each_width_and_a_back_off_count_together(tmp_path):
     assert switched(tmp_path, alone).kernels == 7
 
 
-def test_what_is_looked_for_has_its_name_in_the_program():
+def test_searched_names_are_in_the_program():
     def run(index, x):
         carry = rounds.repeated(
             lambda carry: carry[1] < 9,

@@ -92,7 +92,7 @@ def test_widths_at_random_change_no_token(name, sampling):
     ask = dict(sampling=sampling, key=5, max_new_tokens=24)
     free = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     eos = np.array([[-1], [-1], [int(free.tokens[2, 13])]])
-    ask |= dict(limits=[24, 6, 24], eos=eos)
+    ask |= dict(stopping=jspec.Stopping(max_tokens=[24, 6, 24], eos=eos))
     plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     rng = np.random.default_rng(len(name))
     chosen, programs, state = [], None, None
@@ -142,8 +142,9 @@ def test_plain_rounds_go_on_with_the_state_of_any_policy(name):
     policy = jspec.Adaptive((0, 2, 5))
     drafting = dict(drafter=drafter, drafter_params=weights)
     # The programs of the test above.
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, eos=np.full((BATCH, 1), -1))
-    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, limits=[24] * BATCH, **ask)
+    ends = jspec.Stopping(eos=np.full((BATCH, 1), -1))
+    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, stopping=ends)
+    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     chosen = dict(policy=policy, policy_params=only(5, policy))
     state = jspec.prefill(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **drafting, **chosen, **ask)
     number = 0
@@ -265,7 +266,7 @@ def test_a_wrong_cut_is_caught(monkeypatch):
 
 @pytest.mark.slow
 def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
-    """What is verified are the best nodes; the drafter is told of the first ones."""
+    """Verifies the best nodes; the drafter is told of the first ones."""
 
     def first(tree, width):
         return jnp.broadcast_to(jnp.arange(width + 1), (BATCH, width + 1))
@@ -330,7 +331,7 @@ def test_the_choice_is_that_of_numpy():
 
 
 def test_no_row_pays_for_another():
-    """Three rows whose drafts are wrong beside one with the best of drafts: the sum of all tokens
+    """Runs three rows with wrong drafts next to one with perfect drafts: the sum of all tokens
     would have them wait for it, a batch for them at its end. Rows that have ended count for
     nothing, whatever is drafted for them.
     """
@@ -353,7 +354,7 @@ def test_no_row_pays_for_another():
 
 
 def outcome(tree, choice, tokens):
-    """What the policy is told of a round that emitted these tokens, one row."""
+    """Returns what the policy is told of a round that emitted these tokens, one row."""
     emitted = np.zeros((1, tree.depth + 1), np.int32)
     emitted[0, : len(tokens)] = tokens
     counts = jnp.array([len(tokens)], jnp.int32)
@@ -390,7 +391,7 @@ def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
 
 
 @pytest.mark.slow
-def test_what_was_expected_in_vain_is_expected_less_for_a_while():
+def test_failed_expectations_lower_expectations_for_a_while():
     """Rounds are wide where estimates are high, and these are too high more often than too low."""
     chain = trees.chain(3).fill(jnp.array([[7, 1, 2, 3]]))
     policy, costs = jspec.Adaptive((0, 3)), jspec.CostCurve.of({1: 1.0, 4: 1.0})
@@ -461,8 +462,9 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
     ask = dict(prompt=prompt, max_new_tokens=24, policy=jspec.Adaptive((0, 1, 4)), **drafting)
 
     def stats(seconds):
-        costs = costs_of(2, seconds)
-        result = jspec.decode(model, PARAMS, **ask, policy_params=costs, limits=[24, 9])
+        ends = jspec.Stopping(max_tokens=[24, 9])
+        ask["policy_params"] = costs_of(2, seconds)
+        result = jspec.decode(model, PARAMS, **ask, stopping=ends)
         np.testing.assert_array_equal(result.tokens[0], script.tokens[0])
         return result.stats
 
@@ -476,7 +478,7 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
     assert not steep.num_drafts.any() and not steep.num_draft_tokens.any()
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     for widths, said in (
         ((-1, 1), "a width is -1; pass an integer of at least 0"),
         ((0, 1.5), "a width is 1.5; pass an integer"),

@@ -77,7 +77,7 @@ def test_a_skipped_round_leaves_a_matrix_as_it_was():
 
 
 @pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.1, 1.0)])
-def test_what_pays_or_costs_nothing_never_backs_off(saved, cost):
+def test_profitable_or_free_drafts_never_back_off(saved, cost):
     backoff = Backoff.init()
     for _ in range(50):
         backoff = backoff.after(jnp.float32(saved), jnp.float32(cost))
@@ -183,7 +183,7 @@ class Learns(jspec.Drafter):
 
 
 @pytest.mark.slow
-def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
+def test_every_round_teaches_without_plain_decoding():
     costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)
     ask = dict(drafter=Learns(), policy=jspec.Adaptive((1, 2)), policy_params=costs)
     result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
@@ -205,7 +205,7 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
 
 @dataclass(frozen=True)
 class Hopeful(jspec.Drafter):
-    """It is sure of its drafts, and always wrong."""
+    """A drafter that is sure of its drafts, and always wrong."""
 
     def draft(self, params, state, frame):
         tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
@@ -213,8 +213,8 @@ class Hopeful(jspec.Drafter):
 
 
 @pytest.mark.slow
-def test_one_refused_draft_is_luck_and_many_are_none():
-    """The same round: alone a row goes by what was expected, beside others by what came of it."""
+def test_many_refused_drafts_back_off_and_one_does_not():
+    """The same round: alone a row goes by what was expected, among others by what came of it."""
     costs = jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.0, 24: 1.2}, undrafted=0.9)
     for rows, tires in ((1, False), (8, True)):
         result = jspec.decode(

@@ -75,7 +75,7 @@ def test_the_best_nodes_of_all_running_rows_are_kept(tokens):
 
 
 def test_equal_values_go_to_the_earlier_node():
-    """A child never stands before its parent: with equal probabilities the parent is the earlier
+    """A child never comes before its parent: with equal probabilities the parent is the earlier
     one."""
     value = jnp.array([[1.0, 0.5, 0.5, 0.5], [1.0, 0.5, 0.5, 0.5]])
     there = jnp.ones((2, 4), bool).at[:, 0].set(False)
@@ -172,12 +172,14 @@ INNER = {
     ],
 )
 def test_token_budgets_change_no_token(name, token_budget):
-    """Rows end one by one, and what they no longer need the others get. Some rounds that are asked
-    for have no room for all roots."""
+    """Rows end one by one, and what they no longer need the others get. Some rounds that are
+    asked for have no room for all roots."""
     drafter, weights = INNER[name]
     model = tiny.model()
     params = tiny.params(model)
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, limits=[24, 6, 15])
+    ask = dict(
+        sampling=MIXED, key=5, max_new_tokens=24, stopping=jspec.Stopping(max_tokens=[24, 6, 15])
+    )
     plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
     result = jspec.decode(
         model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=drafter,
@@ -192,8 +194,9 @@ def test_token_budgets_change_no_token(name, token_budget):
 
 def shared(model, policy):
     params, (drafter, _) = tiny.params(tiny.model()), INNER["matrix and lookup"]
-    ask = dict(max_new_tokens=12, limits=[12, 3, 6], drafter=drafter, policy=policy)
-    return jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
+    ask = dict(max_new_tokens=12, stopping=jspec.Stopping(max_tokens=[12, 3, 6]))
+    drafting = dict(drafter=drafter, policy=policy)
+    return jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, **drafting)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ def test_a_token_budget_is_rounded_up_to_whole_rows(token_budget, batch, rows):
 
 @pytest.mark.slow
 def test_decoding_gives_the_model_one_row():
-    """The sizes of all rounds that there may be; that of all roots is the batch as it is."""
+    """The sizes of all possible rounds; the size of all roots is the batch."""
     policy, shapes = AtRandom((0, 2, 5), 0.3), []
     sizes = ((0, 1), (0, 3), (2, 3), (5, 6))
     assert sizes_of(policy, jnp.zeros(3)) == sizes
@@ -243,7 +246,7 @@ def test_rows_get_nodes_where_they_are_worth_most():
     np.testing.assert_array_equal(state.out[0, :40], text[0])
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     for token_budget in (-0.1, 1.5, float("nan"), "half"):
         with pytest.raises(
             jspec._validate.errors.InputError, match=r"token_budget is .*; pass a number"

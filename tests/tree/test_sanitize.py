@@ -58,7 +58,7 @@ CHANGES = {
     "a second root": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(-1)),
     "a parent that is not there": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(77)),
     "foreign ids": lambda tree: tree.replace(tokens=tree.tokens.at[:, 2].set(tiny.VOCAB)),
-    "a value that is no number": lambda tree: tree.replace(
+    "a value that is not a number": lambda tree: tree.replace(
         value=jnp.ones(tree.tokens.shape).at[:, 2].set(jnp.nan)
     ),
     "equal siblings": lambda tree: tree.replace(
@@ -68,7 +68,7 @@ CHANGES = {
     ),
     "all absent": lambda tree: tree.replace(valid=jnp.zeros_like(tree.valid)),
 }
-# Those of arrays alone: one program drafts any of them.
+# The trees of arrays alone: one program drafts any of them.
 OF_DATA = [
     "nothing",
     "no root",
@@ -78,10 +78,10 @@ OF_DATA = [
     "a second root",
     "a parent that is not there",
     "foreign ids",
-    "a value that is no number",
+    "a value that is not a number",
     "all absent",
 ]
-# Tokens a round: of 4 right ones and the bonus, how many are left.
+# Tokens per round: of 4 right ones and the bonus, how many are left.
 KEPT = {
     "no depth": 1,
     "too little depth": 3,
@@ -90,7 +90,7 @@ KEPT = {
     "all absent": 1,
 }
 KEPT |= dict.fromkeys(["a cycle", "its own parent", "a second root"], 2)
-KEPT |= dict.fromkeys(["a parent that is not there", "a value that is no number"], 2)
+KEPT |= dict.fromkeys(["a parent that is not there", "a value that is not a number"], 2)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ QUICK = {*CHANGES} - {"too little depth", "too much depth", "too much width"}
 
 
 @pytest.mark.parametrize("change", only(CHANGES, *QUICK))
-def test_what_is_no_tree_is_absent_and_changes_no_token(target, plain, change):
+def test_malformed_nodes_are_absent_and_change_no_token(target, plain, change):
     of_data = change in OF_DATA
     ran = jspec.decode(
         *target,
@@ -252,7 +252,7 @@ UNUSABLE = [
 ]
 
 
-def test_what_no_round_can_go_on_with_is_one_sentence(target, plain):
+def test_unusable_trees_are_refused_in_one_sentence(target, plain):
     def run(functions):
         model = tiny.Counted(target[0], [])
         try:
@@ -261,7 +261,7 @@ def test_what_no_round_can_go_on_with_is_one_sentence(target, plain):
                 drafter=broken(**functions), drafter_params=plain.tokens,
             )  # fmt: skip
         finally:
-            assert len(model.traces) <= 1, "the prompt's forward was traced; no round was"
+            assert len(model.traces) <= 1, "the prompt's forward pass was traced; no round was"
 
     refusals.check(UNUSABLE, run)
 
@@ -312,7 +312,7 @@ def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(tar
     assert len(model.traces) == 1
 
 
-def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
+def test_one_array_may_be_two_leaves_of_a_state(target, plain):
     """The state is donated; XLA takes no buffer twice."""
 
     def init(self, batch, capacity, earlier):

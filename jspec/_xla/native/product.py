@@ -13,6 +13,8 @@ MOST_ROWS = 128
 
 _WEIGHTS = ("float32", "bfloat16", "int8")
 _STATES = ("float32", "bfloat16")
+_LANES = 16
+"""The most outputs that products of integers lay out together."""
 
 
 def _few(x: Float[Array, "... _"]) -> bool:
@@ -20,7 +22,7 @@ def _few(x: Float[Array, "... _"]) -> bool:
 
 
 def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
-    """Whether there are kernels here for such rows, and numbers to compute with."""
+    """Returns whether there are kernels here for such rows, and numbers to compute with."""
     return (
         x.size > 0
         and weights.size > 0
@@ -32,7 +34,7 @@ def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
 
 
 def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
-    """Whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
+    """Returns whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
     return weights.dtype.name in _WEIGHTS and _few(x) and _at_hand(x, weights)
 
 
@@ -41,11 +43,11 @@ def product(
     weights: Num[Array, "O I"] | Num[Array, "L O I"],
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """x by the rows of the weights, summed in float32 in an order that is always the same.
+    """Multiplies x by the rows of the weights, summed in float32 in one fixed order.
 
     Args:
         x: rows; on a CPU alone, where `takes_product` says so.
-        weights: one row for each output, or those of all layers, of which none is copied.
+        weights: one row for each output, or the rows of all layers, of which none is copied.
         layer: which of them.
     """
     layer = jnp.int32(0) if layer is None else layer
@@ -54,9 +56,12 @@ def product(
     return call(x.astype(jnp.float32), weights, layer)
 
 
-def takes_rounded_product(x: Float[Array, "... I"], weights: Num[Array, "*L O I"]) -> bool:
-    """Whether `rounded_product` computes this product on a CPU; of any number of rows."""
-    return weights.dtype == jnp.int8 and _at_hand(x, weights)
+def takes_rounded_product(x: Float[Array, "... _"], weights: Num[Array, "*L O B"]) -> bool:
+    """Whether `rounded_product` or `rounded_block_product` computes this product on a CPU; of any
+    number of rows.
+    """
+    laid_out = weights.shape[-2] >= _LANES and weights.dtype.name in ("int8", "uint8")
+    return laid_out and _at_hand(x, weights)
 
 
 def rounded_product(
@@ -65,24 +70,52 @@ def rounded_product(
     factors: Float[Array, "O"] | Float[Array, "L O"],
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32.
+    """Multiplies x, rounded to 8 bits per row, by the weights and their factors, in float32.
 
     Bit for bit what `jspec.models.eight_bits.rounded_product` computes by XLA's operations.
 
     Args:
         x: rows; on a CPU alone, where `takes_rounded_product` says so.
-        weights: one row for each output, or those of all layers; never -128.
+        weights: one row for each output, or the rows of all layers; never -128.
         factors: of the outputs.
         layer: which of the layers.
     """
+    return _rounded(x, weights, factors.astype(jnp.float32), 0, layer)
+
+
+def rounded_block_product(
+    x: Float[Array, "... I"],
+    packed: UInt8[Array, "O B"] | UInt8[Array, "L O B"],
+    block_bytes: int,
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """x, rounded to 8 bits 32 by 32, by the rows of weights in blocks, in float32.
+
+    Bit for bit what `jspec.models.eight_bits.rounded_block_product` computes by XLA's operations.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_rounded_product` says so.
+        packed, block_bytes, layer: as in `block_product`.
+    """
+    return _rounded(x, packed, jnp.zeros(0), block_bytes, layer)
+
+
+def _rounded(
+    x: Float[Array, "... I"],
+    weights: Num[Array, "*L O B"],
+    factors: Float[Array, "..."],
+    block_bytes: int,
+    layer: Int[Array, ""] | None,
+) -> Float[Array, "... O"]:
     layer = jnp.int32(0) if layer is None else layer
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
     call = jax.ffi.ffi_call("jspec_rounded_product", shape, vmap_method="sequential")
-    return call(x.astype(jnp.float32), weights, factors.astype(jnp.float32), layer)
+    given = x.astype(jnp.float32), weights, factors, layer
+    return call(*given, block_bytes=np.int32(block_bytes))
 
 
 def takes_block_product(x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"]) -> bool:
-    """Whether `block_product` computes this product on a CPU."""
+    """Returns whether `block_product` computes this product on a CPU."""
     return _few(x) and _at_hand(x, packed)
 
 
@@ -92,13 +125,13 @@ def block_product(
     block_bytes: int,
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """`product` with weights in blocks of 32, which are widened in the register.
+    """Returns `product` with weights in blocks of 32, which are widened in the register.
 
     Bit for bit the product with the weights in float32.
 
     Args:
         x: rows; on a CPU alone, where `takes_block_product` says so.
-        packed: as `jspec.models.blocks` has them, or those of all layers.
+        packed: as `jspec.models.blocks` has them, or of all layers.
         block_bytes: of a block, which tell the format.
         layer: which of the layers.
     """

@@ -38,14 +38,14 @@ class TracedWidths:
     widths: tuple[int, ...]
     """Numbers of drafted nodes, rising."""
     index: int
-    """Which of them was chosen."""
+    """The chosen one's index."""
     expected_tokens: Float[np.ndarray, " W"]
     seconds: Float[np.ndarray, " W"]
 
 
 @dataclass(frozen=True)
 class TracedRound:
-    """One round: N nodes, the verified ones first. A parent stands before its children.
+    """One round: N nodes, the verified ones first. A parent comes before its children.
 
     Node 0 is the root, the last token of the round before. Siblings keep their order.
     """
@@ -57,7 +57,7 @@ class TracedRound:
     estimates: Float[np.ndarray, " N"]
     """The drafter's estimate that each node is accepted, with all above it; NaN: it has none."""
     origins: Bool[np.ndarray, "N origins"]
-    """Which of `Trace.origins` offered each node; none offered the root."""
+    """Indices into `Trace.origins` of the offers of each node; the root has none."""
     probs: Float[np.ndarray, " N"]
     """The target's probability of each node's token after its parent; NaN where not verified."""
     path: Int[np.ndarray, " P"]
@@ -67,8 +67,9 @@ class TracedRound:
     bonus_prob: float
     """The target's probability of it."""
     emitted: Int[np.ndarray, " _"]
-    """The tokens of the round: those of the path without the root, then the bonus, cut at end
-    tokens and limits."""
+    """The tokens of the round: the path without the root, then the bonus, cut at end tokens and
+    limits.
+    """
     candidates: Int[np.ndarray, "verified k"]
     """The target's likeliest tokens after each verified node. Under sampling one more: the token
     that the noise makes the target's own draw there."""
@@ -95,12 +96,12 @@ class Trace:
 
     @property
     def tokens(self) -> Int[np.ndarray, " _"]:
-        """The generated tokens: those of `decode` with the same arguments."""
+        """The generated tokens: the arguments of `decode`."""
         return np.concatenate([np.zeros(0, np.int32), *(one.emitted for one in self.rounds)])
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers that the json module can write. Numbers are rounded to 4 digits, and
-        None stands where there is none.
+        None means that there is none.
         """
         return {
             "prompt": self.prompt.tolist(),
@@ -123,10 +124,10 @@ def trace(
     policy_params: PyTree = None,
     **request,
 ) -> Trace:
-    """Decodes one prompt and records every round: what each drafter offered, what was verified and
-    accepted, and how likely the target held it.
+    """Decodes one prompt and records every round: what each drafter offered, what was verified
+    and accepted, and how likely the target held it.
 
-    The rounds are the engine's own, and the tokens those of `decode`.
+    The rounds are the engine's own, and the tokens are those of `decode`.
 
     Args:
         model: the target; static.
@@ -195,7 +196,7 @@ def trace(
 
 
 def _num_rows(prompt: Any) -> int:
-    """The rows of a prompt; 1 for what is none, of which `prefill` says what it should be."""
+    """Returns the rows of a prompt; 1 if it is not valid, which `prefill` refuses."""
     try:
         shape = np.shape(prompt)
     except ValueError:  # lists of different lengths
@@ -242,7 +243,7 @@ def _round(
     choice: TracedWidths | None,
     num_origins: int,
 ) -> TracedRound:
-    """The first row's round: its nodes joined by their paths, whoever numbered them."""
+    """Returns the first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
     own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
     there = np.flatnonzero(scored.valid[0])

@@ -1,9 +1,12 @@
-"""Writes an artefact: programs of `jax.export`, weights apart, and the script that runs them."""
+"""Writes an artefact: programs of `jax.export`, weights apart, and the script that runs
+them.
+"""
 
 import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from jspec.decoding.programs import row_counts
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
-from jspec.types import PyTree, Sampling
+from jspec.types import PyTree, Sampling, Stopping
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -38,7 +41,7 @@ def export(
     drafter_params: PyTree = None,
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
-    eos: int | Sequence[int] | None = None,
+    stopping: Stopping = Stopping(),
     platforms: Sequence[str] = PLATFORMS,
 ) -> Path:
     """Writes the whole generation as files that a process with only JAX loads and runs.
@@ -61,7 +64,7 @@ def export(
         drafter_params: its weights.
         policy: as in `jspec.decode`.
         policy_params: as in `jspec.decode`.
-        eos: token or tokens that end a row.
+        stopping: the end tokens of rows, and what else ends them; each call says their most tokens.
         platforms: that it shall run on, of "cpu", "cuda" and "tpu".
 
     Returns:
@@ -102,7 +105,7 @@ def export(
         result = decode(
             model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
             policy=policy, policy_params=policy_params, max_new_tokens=max_new_tokens,
-            limits=limits, eos=eos, key=jax.random.key(seed),
+            stopping=replace(stopping, max_tokens=limits), key=jax.random.key(seed),
             sampling=Sampling(temperature, top_k, top_p, min_p),
         )  # fmt: skip
         return result.tokens, result.lengths
@@ -147,11 +150,11 @@ def _write(
     arrays: Sequence[jax.Array],
     told: dict[str, Any],
 ) -> Path:
-    """The folder with all files; artefact.json comes last, when all else is whole."""
+    """Returns the folder with all files; artefact.json comes last, when all else is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "artefact.json").unlink(missing_ok=True)
     names = [str(number) for number in range(len(arrays))]
-    # NumPy's files know no bfloat16: bytes, with the dtype's name beside them.
+    # NumPy's files know no bfloat16: bytes, with the dtype's name alongside them.
     plain = [np.asarray(leaf) for leaf in arrays]
     np.savez(
         folder / "weights.npz",

@@ -149,7 +149,9 @@ def _check(
 
 
 def _rounding(subject: CertifiedSubject, plain: CertifiedRun, widths: tuple[int, ...]) -> Rounding:
-    """The rounding by the narrowest and the widest forward that is wider than one token."""
+    """Returns the rounding by the narrowest and the widest forward pass that is wider than one
+    token.
+    """
     wider = [width for width in widths if width > 1]
     chosen = sorted({*wider[:1], *wider[-1:]})
     # As many rows as the runs had: arithmetic depends on them too.

@@ -1,7 +1,7 @@
 """The target's logits at a place of a text, by forward passes of one token and of any width.
 
-A forward of another width adds the same numbers in another order. What that changes is measured
-here, without any drafter: it is the yardstick of what rounding can do.
+A forward pass of another width adds the same numbers in another order. What that changes is
+measured here, without any drafter: it is the yardstick of what rounding can do.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ BEST = 8
 
 
 def widths_of(**request: Any) -> tuple[int, ...]:
-    """The widths of all forward passes that a round may take, root included, rising; nothing is
-    compiled.
+    """Returns the widths of all forward passes that a round may take, root included, rising;
+    nothing is compiled.
 
     Args:
         request: the arguments of a call.
@@ -69,7 +69,7 @@ def _score_root(model: CausalLM, params: PyTree, state: State) -> Float[Array, "
 
 
 def padded(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """The (prompt, lengths) of token lists, padded on the right."""
+    """Returns the (prompt, lengths) of token lists, padded on the right."""
     lengths = np.array([len(text) for text in texts], np.int32)
     prompt = np.zeros((len(texts), lengths.max()), np.int32)
     for row, text in enumerate(texts):

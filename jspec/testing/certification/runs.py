@@ -13,17 +13,17 @@ from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec.protocols import CausalLM
 from jspec.testing.certification.forwards import padded
-from jspec.types import PyTree, Sampling
+from jspec.types import PyTree, Sampling, Stopping
 
 Drafting = dict[str, Any]
 """The arguments of a call that say how it drafts: drafter, policy, and the params of both."""
 _KEPT = "drafter_state", "policy_state"
-"""What a call passes on to the next one."""
+"""Memories that a call passes on to the next one."""
 
 
 @dataclass
 class CertifiedRun:
-    """What one drafter made of all prompts."""
+    """One drafter's output for all prompts."""
 
     tokens: list[list[int]] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
@@ -59,13 +59,13 @@ class CertifiedSubject:
         return frozenset(np.ravel([] if self.eos is None else self.eos).astype(int).tolist())
 
     def keys(self, ids: Int[Array, " B"]) -> jax.Array:
-        """The random keys of rows."""
+        """Returns the random keys of rows."""
         key = seeds.to_key(self.key)
         assert key is not None, "a key was asked for"
         return samplings.row_keys(key, ids)
 
     def request(self, rows: Sequence[int], sampling: Sampling | None) -> dict[str, Any]:
-        """The arguments of a call for some prompts; it is filled up with the first of them."""
+        """Returns a call's arguments for some prompts, padded with copies of the first."""
         size = min(self.batch_size, len(self.prompts))
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         prompt, lengths = padded([self.prompts[row] for row in filled])
@@ -76,9 +76,8 @@ class CertifiedSubject:
             prompt=prompt,
             lengths=lengths,
             max_new_tokens=self.max_new_tokens,
-            limits=limits,
+            stopping=Stopping(max_tokens=limits, eos=self.eos),
             sampling=sampling,
-            eos=self.eos,
             key=self.key,
             ids=np.array(filled, np.int32),
         )

@@ -73,7 +73,7 @@ def paths(tree, row):
 
 
 def forest(drafters, params, row):
-    """What each drafter was told, as the oracle has it. Of equal siblings the first counts."""
+    """Returns each drafter's feedback by the oracle. Of equal siblings the first counts."""
     found = []
     for drafter, weights in zip(drafters, params, strict=True):
         tree, _ = drafter.draft(weights, (), None)
