@@ -266,8 +266,9 @@ class RecordedPolicy(WidthPolicy):
 
     def around(self, inner: PyTree) -> RecordedChoice:
         """Returns the state before the first round, from the policy's own."""
-        unknown = jnp.full(self.num_rounds, jnp.nan, jnp.float32)
-        return RecordedChoice(inner, jnp.int32(0), unknown, unknown)
+        # Arrays of their own: a state is donated.
+        expected, seconds = jnp.full((2, self.num_rounds), jnp.nan, jnp.float32)
+        return RecordedChoice(inner, jnp.int32(0), expected, seconds)
 
     def should_draft(self, params: PyTree, state: RecordedChoice) -> bool | Bool[Array, ""]:
         return self.policy.should_draft(params, state.inner)
