@@ -181,7 +181,7 @@ class Frame:
     keys: jax.Array | None
     """The random keys [B], one a row. `sampling.gumbel(keys, positions, V)` is the noise that
     decides the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
-    None if the call was given no key, or is greedy and no draft reads it."""
+    None if the call is greedy (`sampling=None`): whatever is drawn, its tokens are the same."""
     sampling: Sampling | None
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
