@@ -238,9 +238,9 @@ class Verdict:
     """The verifier's decision: which path of the tree is emitted, and the token after it."""
 
     path: Int[Array, "B P"]
-    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge a
+    """Node ids from the root; those at or beyond `path_lengths` are 0 and never read. In a merge a
     drafter sees -1 where the accepted node is not its own."""
-    counts: Int[Array, " B"]
+    path_lengths: Int[Array, " B"]
     """The number of nodes on the path, root included: 1 .. P. The round emits as many tokens."""
     bonus: Int[Array, " B"]
     """The token that the target itself drew after the last node of the path."""
