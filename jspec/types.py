@@ -196,13 +196,13 @@ class PromptChunk:
     """A chunk of each row's prompt, which the target has read: what a drafter's `prefill` gets.
 
     C: most tokens that are read at once. A row whose prompt is read already takes no part: it has
-    `counts` 0, and stands at its last token.
+    `read_lengths` 0, and stands at its last token.
     """
 
     tokens: Int[Array, "B C+1"]
-    """The text from `positions` on. The first `counts + 1` tokens are text: those that were read,
-    and the one that follows them. After the last chunk that one is the first root."""
-    counts: Int[Array, " B"]
+    """The text from `positions` on. The first `read_lengths + 1` tokens are text: those that were
+    read, and the one that follows them. After the last chunk that one is the first root."""
+    read_lengths: Int[Array, " B"]
     """The number of tokens that were read, 0 .. C: they are committed."""
     positions: Int[Array, " B"]
     """Position of the first token; what stands before it was in earlier chunks."""
@@ -217,14 +217,14 @@ class PromptChunk:
         """Prompts that were read at once, with the forward over all of their tokens."""
         return PromptChunk(
             tokens=jax.numpy.pad(prompt, ((0, 0), (0, 1))),
-            counts=lengths - 1,
+            read_lengths=lengths - 1,
             positions=jax.numpy.zeros_like(lengths),
             output=output,
         )
 
     @property
     def read(self) -> Int[Array, "B C"]:
-        """The tokens that were read, and behind `counts` what pads them."""
+        """The tokens that were read, and behind `read_lengths` what pads them."""
         return self.tokens[:, :-1]
 
     @property
