@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recycling.updates import CellsMerge, FirstWins
+from benchmarks.recycling.updates import AcceptedAlone, CellsMerge, FirstWins
 from benchmarks.texts import digest
 from jspec import methods
 from jspec import tree as trees
@@ -122,7 +122,7 @@ PUBLISHED_LOOKAHEAD: dict[str, Any] = {"window": 7, "ngram": 5, "guesses": 7}
 
 
 def rows(part: str) -> Rows:
-    """Returns the rows of a part of Fig. 3.
+    """Returns the rows of a part of Fig. 3, or of the paper's title.
 
     Raises:
         InputError: if there is no such part.
@@ -144,6 +144,7 @@ def rows(part: str) -> Rows:
                 "TR, first": drafting(FirstWins),
                 "TR, cell by cell": drafting(CellsMerge),
                 "TR, last": published,
+                "TR, accepted alone": drafting(AcceptedAlone),
             }
         case "pairs":  # which the paper has not
             pairs = method("token_recycling", shape="published", pairs=1 << 17)

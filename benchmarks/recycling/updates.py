@@ -1,5 +1,4 @@
-"""Fig. 3 (c) of Token Recycling (Luo et al. 2024): which of equal tokens' candidates is
-kept.
+"""Other updates of Token Recycling's matrix (Luo et al. 2024): Fig. 3 (c), and the title.
 
 Several nodes of a round may hold the same token, and each has candidates for its line of the
 matrix. jspec keeps the last node's. The authors' own code lets parallel writes of CUDA settle it,
@@ -8,6 +7,7 @@ cell by cell ("Cur"), and the paper compares the first node's too.
 
 from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -15,6 +15,7 @@ import jspec
 from jspec.arrays.top_k import top_k
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import MatrixState
+from jspec.types import Feedback, PyTree
 
 
 @dataclass(frozen=True)
@@ -63,3 +64,18 @@ class CellsMerge(jspec.TokenRecycling):
             )
             lines = lines.at[..., rank : rank + 1].set(cells)
         return replace(state, lines=lines)
+
+
+@dataclass(frozen=True)
+class AcceptedAlone(jspec.TokenRecycling):
+    """The outputs of rejected nodes, the trash of the paper's title, are not kept."""
+
+    def update(
+        self, params: PyTree, state: MatrixState, aux: None, feedback: Feedback
+    ) -> MatrixState:
+        scored = feedback.scored
+        path, tree = scored.verdict.path, scored.tree
+        kept = jnp.where(jnp.arange(path.shape[1]) < feedback.counts[:, None], path, -1)
+        on_path = (kept[:, :, None] == jnp.arange(tree.valid.shape[1])).any(1)
+        left = replace(scored, tree=replace(tree, valid=tree.valid & on_path))
+        return super().update(params, state, aux, replace(feedback, merged=left))

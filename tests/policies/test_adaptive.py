@@ -354,7 +354,7 @@ def test_no_row_pays_for_another():
 
 
 def outcome(tree, choice, tokens):
-    """What the policy is told of a round that emitted these tokens, one row."""
+    """Returns what the policy is told of a round that emitted these tokens, one row."""
     emitted = np.zeros((1, tree.depth + 1), np.int32)
     emitted[0, : len(tokens)] = tokens
     counts = jnp.array([len(tokens)], jnp.int32)
