@@ -36,7 +36,7 @@ def main(
     about = {"bench": "lyanna.tables", "vocab_size": vocab_size, "width": width, "rank": rank}
     ledger = Ledger(out, about | {"repeats": repeats})
     headline(f"Token info of {vocab_size:,} tokens, rank {rank}: {DEPTH} levels of {WIDTH} nodes")
-    shown = Table("hot tokens", "form", "MiB", "ms a round", "over factors", box=box.MARKDOWN)
+    shown = Table("hot tokens", "form", "MiB", "ms per round", "over factors", box=box.MARKDOWN)
     for hot in map(int, hot_tokens.split(",")):
         held, sizes = forms(vocab_size, width, rank, hot)
         seconds = paired(held, repeats)
