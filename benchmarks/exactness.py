@@ -259,10 +259,7 @@ def _written(model: Any, params: Any, drafter: Any, weights: Any, prompts: np.nd
         model, params, prompts, drafter=drafter, drafter_params=weights, key=0,
         max_new_tokens=_MOST - _PROMPT, sampling=jspec.Sampling(temperature=0.8),
     )  # fmt: skip
-    written = decode_rounds(
-        model, params, state, drafter, weights, _MOST, platform=jax.default_backend()
-    )
-    return jax.device_get(written)
+    return jax.device_get(decode_rounds(model, params, state, drafter, weights, _MOST))
 
 
 # Precision.

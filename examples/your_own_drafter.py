@@ -11,7 +11,7 @@ from jspec import models, testing
 
 @dataclass(frozen=True)
 class Bigram(jspec.Drafter):
-    """Drafts what followed each token when it stood in the text last."""
+    """Drafts what followed each token when it last occurred in the text."""
 
     vocab_size: int
     num_speculative_tokens: int = 4

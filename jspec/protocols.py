@@ -1,5 +1,5 @@
-"""The interfaces of a model, a drafter, a policy, a processor, a rule and a verifier. Axes as in
-`jspec.types`.
+"""The interfaces of a model, a drafter, a policy, a processor, a rule and a verifier. Axes
+as in `jspec.types`.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ class CausalLM(Protocol):
         ...
 
     def init_memory(self, batch: int, capacity: int) -> PyTree:
-        """The memory of rows without committed tokens.
+        """Returns the memory of rows without committed tokens.
 
         A pytree of arrays, in which the rows are the first axis of every leaf: rows are copied,
         moved and dropped along it. On a mesh, leaves are sharded along it. A node with a
@@ -86,7 +86,8 @@ class CausalLM(Protocol):
         counts: Int[Array, " B"],
         /,
     ) -> PyTree:
-        """The memory after the first `counts` nodes of `path`, of the same shapes and dtypes.
+        """Returns the memory after the first `counts` nodes of `path`, of the same shapes and
+        dtypes.
 
         Args:
             memory: that the nodes were scored after.
@@ -99,7 +100,7 @@ class CausalLM(Protocol):
     # A model whose memory can be cut back has one method more; one that has not is refused where
     # that is asked for: as a draft model, and to go on from a text cut before a stop string.
     #
-    #     until(memory, lengths) -> the memory with no more than so many committed tokens a row
+    #     until(memory, lengths) -> the memory with no more than so many committed tokens per row
 
 
 class Drafter(ABC):
@@ -120,20 +121,21 @@ class Drafter(ABC):
     """
 
     verifier: "Verifier | None" = None
-    """What makes its draws lossless, see `jspec.schemes`: one that samples its children from
-    distributions that it reports (`Tree.q`) has it. None: the coupled rule, which is lossless for
-    any proposal."""
+    """The verifier of its draws, see `jspec.schemes`, for a drafter that samples its children
+    from distributions that it reports (`Tree.q`). None: the coupled rule, lossless for any
+    proposal.
+    """
     context: int | None = None
     """The longest row that it can read, in tokens; None if there is no bound."""
     follows_text: bool = False
-    """True if rounds in which it is not asked leave no gap in its memory: after them it drafts as
-    one whose `prefill` has read the same text. The contract tests it."""
+    """True if rounds in which it is not asked leave no gap in its memory: after them it drafts
+    as one whose `prefill` has read the same text. The contract tests it."""
     merged: Any = None
-    """Makes one memory of those of several replicas, for `jspec.memory_file.merge`: a function of a
-    sequence of states. None: they cannot be merged."""
+    """Joins the memories of several replicas, for `jspec.memory_file.merge`: a function
+    of a sequence of states. None: they cannot be merged."""
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        """The memory that a call begins with: empty, or what survives of an earlier call's.
+        """Returns the memory that a call begins with: empty, or what survives of an earlier call's.
 
         Its shapes depend on `batch` and `capacity` alone, so that cold and hot calls are one
         program. The axis of the rows has exactly `batch` entries, not for instance
@@ -141,7 +143,7 @@ class Drafter(ABC):
 
         Args:
             batch: rows.
-            capacity: most tokens a row will hold, prompt included.
+            capacity: most tokens per row will hold, prompt included.
             earlier: the state that an earlier call returned (hot start), or None. Its leaves that
                 grow with `capacity` are new ones of a few tokens: nothing survives in them.
 
@@ -152,7 +154,8 @@ class Drafter(ABC):
         return ()
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """The state after a chunk of the prompt; after the last chunk, that before the first round.
+        """Returns the state after a chunk of the prompt; after the last chunk, that before the
+        first round.
 
         Called at least once, and once for every chunk of the longest row.
 
@@ -160,7 +163,7 @@ class Drafter(ABC):
             params: the drafter's weights.
             state: what `init` gave, or `prefill` for the chunk before; of a text that goes on, what
                 the last `update` gave.
-            chunk: its tokens, and the target's forward over it.
+            chunk: its tokens, and the target's forward pass over it.
 
         Raises:
             ValueError: if the shapes do not fit.
@@ -170,7 +173,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
-        """The tree to verify, and what `update` needs of the draft.
+        """Returns the tree to verify, and what `update` needs of the draft.
 
         Args:
             params: the drafter's weights.
@@ -185,14 +188,14 @@ class Drafter(ABC):
     def update(
         self, params: PyTree, state: PyTree, aux: PyTree | None, feedback: Feedback
     ) -> PyTree:
-        """The state after the verified round.
+        """Returns the state after the verified round.
 
         Args:
             params: the drafter's weights.
             state: what `prefill` or the last `update` gave.
             aux: what `draft` gave. None in a round in which the drafter was not asked:
                 `feedback.tree` is then the root alone. See `tells_rest`.
-            feedback: what became of the tree, and all that was verified beside it.
+            feedback: what became of the tree, and all that was verified alongside it.
 
         Returns:
             A state of the structure, shapes and dtypes that `prefill` gave.
@@ -201,7 +204,8 @@ class Drafter(ABC):
         return state
 
     def tells_rest(self, aux: PyTree) -> bool:
-        """Whether `update` does something else with None than with zeros in the place of `aux`.
+        """Returns whether `update` does something else with None than with zeros in the place of
+        `aux`.
 
         Where it does not, one program serves rounds in which the drafter is asked and those in
         which it is not. Without arrays in `aux` nothing tells them apart.
@@ -223,27 +227,28 @@ class WidthPolicy(ABC):
     """
 
     widths: tuple[int, ...] = ()
-    """Rising numbers of drafted nodes of a row that a round may verify, each a program of its own;
-    0 is plain decoding. Empty: the whole tree, and `choose` is not called."""
+    """Rising numbers of drafted nodes of a row that a round may verify, each a program of its
+    own; 0 is plain decoding. Empty: the whole tree, and `choose` is not called."""
     token_budget: float = 1.0
-    """The tokens that a round scores (vLLM's `max_num_batched_tokens`), as a fraction of those of
-    all rows at its width: those of so many rows, rounded up and at least one. The nodes of largest
-    value are taken, in whichever row they are. 1: each row has as many as the others. The rounds
-    that there may be are then those of `jspec.round.sizes_of`, and not one for each width."""
+    """The tokens that a round scores (vLLM's `max_num_batched_tokens`), as a fraction of all
+    rows' tokens at its width, rounded up to whole rows. The nodes of largest value are taken, in
+    any row. 1: each row has as many as the others. The possible rounds are then those of
+    `jspec.round.sizes_of`, not one per width."""
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        """The memory that a call begins with, as `Drafter.init`.
+        """Returns the memory that a call begins with, as `Drafter.init`.
 
         Args:
             batch: rows.
-            capacity: most tokens a row will hold, prompt included.
+            capacity: most tokens per row will hold, prompt included.
             earlier: `Result.policy_state` of an earlier call, or None.
         """
         del batch, capacity, earlier
         return ()
 
     def should_draft(self, params: PyTree, state: PyTree) -> "bool | Bool[Array, '']":
-        """Whether the drafter is asked in this round. Where it is not, the round is plain decoding.
+        """Returns whether the drafter is asked in this round. Where it is not, the round is plain
+        decoding.
 
         A bool of Python is known when the call is traced, and costs nothing. A policy that decides
         in every round has 0 among its widths.
@@ -257,7 +262,7 @@ class WidthPolicy(ABC):
 
     @abstractmethod
     def choose(self, params: PyTree, state: PyTree, tree: Tree, frame: Frame) -> WidthChoice:
-        """The number of nodes that the round verifies, and which these are.
+        """Returns the number of nodes that the round verifies, and which these are.
 
         Args:
             params: the policy's.
@@ -270,13 +275,13 @@ class WidthPolicy(ABC):
         """
 
     def skip_expensive_updates(self, params: PyTree, state: PyTree) -> "Bool[Array, ''] | None":
-        """Whether the drafter may leave out what takes long to learn, if it is not asked; None: it
-        learns from every round. See `Feedback.skip_expensive_updates`.
+        """Returns whether the drafter may leave out what takes long to learn, if it is not asked;
+        None: it learns from every round. See `Feedback.skip_expensive_updates`.
         """
         del params, state
 
     def update(self, params: PyTree, state: PyTree, feedback: PolicyFeedback) -> PyTree:
-        """The state after the round, of the same structure, shapes and dtypes.
+        """Returns the state after the round, of the same structure, shapes and dtypes.
 
         Args:
             params: the policy's.
@@ -289,7 +294,7 @@ class WidthPolicy(ABC):
 
 @struct.dataclass
 class Start:
-    """What a processor gets before the first round."""
+    """Inputs of `LogitsProcessor.begin`."""
 
     prompt: Int[Array, "B T"]
     """Padded on the right; of a text that goes on, its last token and what follows."""
@@ -317,7 +322,7 @@ class Nodes:
 
 @struct.dataclass
 class Round:
-    """What a processor gets after each round."""
+    """Inputs of `LogitsProcessor.advance`."""
 
     tokens: Int[Array, "B P"]
     counts: Int[Array, " B"]
@@ -327,7 +332,7 @@ class Round:
     logits: Float[Array, "B N V"]
     """The target's."""
     processed: Float[Array, "B N V"]
-    """What tokens were drawn from."""
+    """The logits that tokens were drawn from."""
     sampling: Sampling | None
     lengths: Int[Array, " B"]
     """The tokens of the text before it, of which the root is the last."""
@@ -354,8 +359,9 @@ class LogitsProcessor:
     shared: PyTree = None
 
     process: ClassVar[Any] = None
-    """(logits [B, N, V], nodes) -> logits: each node's under its own ancestors. None: as they are,
-    and the member has no part in what decides."""
+    """Maps (logits [B, N, V], nodes) to logits, each node's under its own ancestors. None: the
+    member changes no logits.
+    """
 
     def begin(self, start: Start) -> Self:
         """Returns the member before the first round. Raises InputError if it cannot go on."""
@@ -370,20 +376,21 @@ class LogitsProcessor:
 
 @struct.dataclass
 class RowControl(LogitsProcessor):
-    """A processor that has a say in where rows end and in what is told of them, as grammars, stop
-    strings, penalties and log-probabilities have. A hook that is None has no part in the program.
+    """A processor that has a say in where rows end and in what is told of them, as grammars,
+    stop strings, penalties and log-probabilities have. A hook that is None has no part in the
+    program.
     """
 
     several: ClassVar[bool] = False
-    """Whether a call may have several of the class."""
+    """True if a call may have several of the class."""
     ends: ClassVar[Any] = None
     """(tokens [B, P]) -> [B, P], the tokens of a round that end their row with `Status.STOP`."""
     grammar: ClassVar[Any] = None
     """(end_tokens) -> what drafters may know of the tokens that are allowed: `Frame.grammar`."""
     reads_text: ClassVar[bool] = False
-    """Whether `begin` needs `Start.text` of a text that goes on."""
+    """True if `begin` needs `Start.text` of a text that goes on."""
     text: ClassVar[Any] = None
-    """What a later call has to know of the text, of the rows' shape; see `Start.text`."""
+    """Data about the text for a later call, with the rows' shape; see `Start.text`."""
     logprobs: ClassVar[Any] = None
     """The log-probabilities of the output, for `Result.logprobs`."""
     stop_bytes: ClassVar[Any] = None
@@ -423,15 +430,17 @@ class RowControl(LogitsProcessor):
 
 
 class ProcessorSpec(Protocol):
-    """What stands in `processors=` of a call, such as `jspec.processors.logprobs(3)`."""
+    """A member of `processors=` of a call, such as `jspec.processors.logprobs(3)`."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """The member for B rows, of NumPy arrays. Raises InputError for values out of range."""
+        """Returns the member for B rows, of NumPy arrays. Raises InputError for values out of
+        range.
+        """
         ...
 
     def row(self, given: Any) -> "ProcessorSpec":
-        """What one row asks for by `given`, in the shapes of this one, which an `Engine` was made
-        with; None: nothing. Raises InputError if there is no room for it.
+        """Returns what one row asks for by `given`, in the shapes of this one, which an `Engine`
+        was made with; None: nothing. Raises InputError if there is no room for it.
         """
         ...
 
@@ -455,7 +464,9 @@ class NodeRule(Protocol):
         valid: Bool[Array, " K"],
         noise: Float[Array, " V"],
     ) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
-        """The pair accept [K], residual [V]; `noise` is the position's Gumbels, for coupling."""
+        """Returns the pair accept [K], residual [V]; `noise` is the position's Gumbels, for
+        coupling.
+        """
         ...
 
 
@@ -464,5 +475,5 @@ class Verifier(Protocol):
     """Decides which path of a scored tree is emitted; `jspec.TreeVerifier` makes one of a rule."""
 
     def verdict(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
-        """The path to emit; consumes none of the round's keys."""
+        """Returns the path to emit; consumes none of the round's keys."""
         ...

@@ -19,8 +19,8 @@ Axes, the same letters in all annotations; a file that needs others says which:
     W  widths that a round may have
 
 `p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
-draft, one forward of the target over it, one verdict and one commit. All data stand in this one
-file, so that axes are read beside the legend.
+draft, one forward pass of the target over it, one verdict and one commit. All data are in this one
+file, so that axes are read alongside the legend.
 """
 
 from collections.abc import Sequence
@@ -46,9 +46,9 @@ class Status(IntEnum):
     """The state of a row: running, or the reason why it ended. Data, since rows end one by one."""
 
     message: str
-    """What happened, in half a sentence for people."""
+    """The reason in half a sentence, for people."""
     fix: str
-    """What helps where the row failed; empty where it did not."""
+    """The remedy if the row failed; empty if it did not."""
 
     def __new__(cls, value: int, message: str, fix: str = "") -> Self:
         status = int.__new__(cls, value)
@@ -69,21 +69,22 @@ class Status(IntEnum):
 
 @struct.dataclass
 class Output:
-    """The result of one forward of a model over N tokens of each row."""
+    """The result of one forward pass of a model over N tokens of each row."""
 
     logits: Float[Array, "B N V"]
     hidden: Float[Array, "B N E"] | None
     """Last hidden state, after the final norm (what the head reads); None if not given."""
     tentative: PyTree = None
-    """What the model keeps of the N tokens until some of them are committed, such as their keys and
-    values: for its own `commit`. What a drafter sees of a target's forward has None."""
+    """The model's record of the N tokens until some are committed, such as their keys and
+    values: for its own `commit`. None in what drafters see of the target.
+    """
 
 
 @struct.dataclass
 class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
-    Siblings stand in the order in which they were drawn: sampled rules read them in that order.
+    Siblings are in the order in which they were drawn: sampled rules read them in that order.
     Malformed nodes are marked absent, see `jspec.round.sanitize`: a drafter can waste its nodes,
     and can change no token.
 
@@ -117,8 +118,8 @@ class Tree:
 
     Only nodes with children need a distribution, so Q is usually far below N."""
     value: Float[Array, "B N"] | None = None
-    """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
-    path; None: it has none. Merges share out their nodes by it; the verifier never reads it."""
+    """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along
+    every path; None: it has none. Merges allocate nodes by it; the verifier never reads it."""
 
 
 @struct.dataclass
@@ -142,7 +143,8 @@ class Sampling:
 
 @struct.dataclass
 class Stopping:
-    """Where rows end, in the words of vLLM's `SamplingParams`: values for all rows, or arrays [B].
+    """The ends of rows, with the names of vLLM's `SamplingParams`: values for all rows, or
+    arrays [B].
 
     New values never recompile. Whether there are stop tokens, a minimum or stop strings does.
 
@@ -160,9 +162,9 @@ class Stopping:
     min_tokens: ArrayLike | None = None
     """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
     eos: ArrayLike | Sequence[int] | None = None
-    """Token or tokens that end a row with `Status.EOS`, or [B, X] with -1 filling up. None: those
-    of the checkpoint, where a call knows it (`jspec.LLM`), and else none; () is vLLM's
-    `ignore_eos`."""
+    """Token or tokens that end a row with `Status.EOS`, or [B, X] with -1 filling up. None: the
+    checkpoint's, if the call has one (`jspec.LLM`), else no token; () is vLLM's `ignore_eos`.
+    """
     stop_token_ids: ArrayLike | Sequence[int] | None = None
     """Token or tokens that end a row with `Status.STOP`, or [B, X] with -1 filling up."""
     stop: Any = struct.field(pytree_node=False, default=None)
@@ -179,7 +181,7 @@ class Frame:
     positions: Int[Array, " B"]
     """Position of the root in its row; the tokens before it are committed."""
     keys: jax.Array | None
-    """The random keys [B], one a row. `sampling.gumbel(keys, positions, V)` is the noise that
+    """The random keys [B], one per row. `sampling.gumbel(keys, positions, V)` is the noise that
     decides the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
     None if the call was given no key, or is greedy and no draft reads it."""
     sampling: Sampling | None
@@ -187,8 +189,8 @@ class Frame:
     done: Bool[Array, " B"]
     """True for rows that ended; whatever is drafted for them is ignored."""
     grammar: PyTree = None
-    """Where the text stands in its grammar, such as a `jspec.grammar.masks.GrammarState`; None: in
-    none. Drafted nodes that it does not allow are taken for absent."""
+    """The text's state in its grammar, such as a `jspec.grammar.masks.GrammarState`; None:
+    in none. Drafted nodes that it does not allow are taken for absent."""
 
 
 @struct.dataclass
@@ -196,25 +198,25 @@ class PromptChunk:
     """A chunk of each row's prompt, which the target has read: what a drafter's `prefill` gets.
 
     C: most tokens that are read at once. A row whose prompt is read already takes no part: it has
-    `counts` 0, and stands at its last token.
+    `counts` 0, and is at its last token.
     """
 
     tokens: Int[Array, "B C+1"]
-    """The text from `positions` on. The first `counts + 1` tokens are text: those that were read,
-    and the one that follows them. After the last chunk that one is the first root."""
+    """The text from `positions` on. The first `counts + 1` tokens are text: those that were
+    read, and the one that follows them. After the last chunk that one is the first root."""
     counts: Int[Array, " B"]
     """The number of tokens that were read, 0 .. C: they are committed."""
     positions: Int[Array, " B"]
-    """Position of the first token; what stands before it was in earlier chunks."""
+    """Position of the first token; earlier tokens were in earlier chunks."""
     output: Output
-    """The target's forward over the first C tokens, after all before them. XLA removes what is not
-    used of it."""
+    """The target's forward pass over the first C tokens, after all before them. XLA removes what
+    is not used of it."""
 
     @staticmethod
     def whole(
         prompt: Int[Array, "B T"], lengths: Int[Array, " B"], output: Output
     ) -> "PromptChunk":
-        """Prompts that were read at once, with the forward over all of their tokens."""
+        """Returns prompts that were read at once, with the forward pass over their tokens."""
         return PromptChunk(
             tokens=jax.numpy.pad(prompt, ((0, 0), (0, 1))),
             counts=lengths - 1,
@@ -235,11 +237,11 @@ class PromptChunk:
 
 @struct.dataclass
 class Verdict:
-    """The verifier's decision: which path of the tree is emitted, and the token after it."""
+    """The verifier's decision: the emitted path of the tree, and the token after it."""
 
     path: Int[Array, "B P"]
-    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge a
-    drafter sees -1 where the accepted node is not its own."""
+    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge
+    a drafter sees -1 where the accepted node is not its own."""
     counts: Int[Array, " B"]
     """The number of nodes on the path, root included: 1 .. P. The round emits as many tokens."""
     bonus: Int[Array, " B"]
@@ -250,7 +252,7 @@ class Verdict:
 
 @struct.dataclass
 class Scored:
-    """The verified tree of a round, with the target's forward over it and the verdict."""
+    """The verified tree of a round, with the target's forward pass over it and the verdict."""
 
     tree: Tree
     output: Output
@@ -288,7 +290,7 @@ class Feedback:
     """The verified tree, if it was not just the drafter's own; None if it was."""
     processed: Float[Array, "B N V"] | None = None
     """The logits that the verifier used at the nodes of `tree`, after processors and grammar.
-    None: those of the output, or the tree was merged into a larger one (see `scored`). Learn what
+    None: the output's, or the tree was merged into a larger one (see `scored`). Learn what
     is kept for later calls from `output`: processors belong to one call."""
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
@@ -304,22 +306,20 @@ class Feedback:
 
 @struct.dataclass
 class WidthChoice:
-    """The number of drafted nodes that a round verifies, as a policy chose it.
-
-    Shown by `jspec.trace` where they are given: what spoke for it.
-    """
+    """The number of drafted nodes that a round verifies, as a policy chose it."""
 
     index: Int[Array, ""] | int
-    """Which of the rounds that there may be, see `jspec.WidthPolicy.widths`."""
+    """Index of the round among the possible ones, see `jspec.WidthPolicy.widths`."""
     values: Float[Array, "B N"]
     """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
     verified. NaN: the node never is."""
     expected_tokens: Float[Array, " W"] | None = None
-    """The tokens that all running rows together are expected to emit, in each of these rounds."""
+    """The tokens that all running rows together are expected to emit, in each of these rounds, for
+    `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
-    """The time that each of them takes."""
+    """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None
-    """What the policy's `update` needs of the round."""
+    """The policy's record of the round, for its `update`."""
 
 
 @struct.dataclass
@@ -327,10 +327,9 @@ class PolicyFeedback:
     """The outcome of a round for a policy."""
 
     tree: Tree | None
-    """All that was drafted, verified or not; only the root where the drafter was not asked. None
-    where it is known beforehand that it is not."""
+    """All that was drafted, verified or not; None where the drafter is known not to be asked."""
     choice: WidthChoice | None
-    """What the policy chose; zeros where the drafter was not asked, or None, as `tree`."""
+    """The policy's choice; zeros where the drafter was not asked, or None, as `tree`."""
     emitted: Int[Array, "B P"]
     """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
     counts: Int[Array, " B"]
@@ -364,7 +363,7 @@ class Stats:
 
     @property
     def num_rounds(self) -> Int[Array, " B"]:
-        """The number of rounds, each one forward of the target; the prefill does not count."""
+        """The number of rounds, each one forward pass of the target; the prefill does not count."""
         return self.histogram.sum(-1)
 
     @property

@@ -170,6 +170,18 @@ class LowPrecision:
     """True if what they are multiplied with is rounded to 8 bits."""
 
 
+def as_wide(weights: Num[Array, "*X"], dtype: DTypeLike) -> Num[Array, "*X"]:
+    """Weights in a dtype, or as they are where it holds each of their numbers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> as_wide(jnp.ones(2, jnp.bfloat16), "float32").dtype.name
+        'bfloat16'
+    """
+    narrow = jnp.promote_types(weights.dtype, dtype) == jnp.dtype(dtype)
+    return weights if narrow else weights.astype(dtype)
+
+
 @struct.dataclass
 class OneOf:
     """A layer's weights, as those of all layers and its number among them: nothing is copied."""
@@ -202,7 +214,7 @@ def parameter(
             return blocks.parameter(module, name, shape, kind, dtype, rounds), None
         param_dtype = dtype
     if not low_precision(param_dtype):
-        return module.param(name, init, shape, param_dtype).astype(dtype), None
+        return as_wide(module.param(name, init, shape, param_dtype), dtype), None
     held = stored(param_dtype)
     largest = LARGEST[jnp.dtype(held).name]
 

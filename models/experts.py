@@ -229,7 +229,7 @@ def each(
 
     def product(equation: str, x: Float[Array, "..."], weights: Held) -> Float[Array, "R K _"]:
         if not isinstance(weights, eight_bits.LowPrecision):
-            return jnp.einsum(equation, x, weights[routes])
+            return jnp.einsum(equation, x, weights[routes].astype(x.dtype))
         # Factors come behind, as in every other product: weights have one value for all widths.
         found = jnp.einsum(equation, x, weights.weights[routes].astype(x.dtype))
         return found * weights.factors[routes].astype(x.dtype)

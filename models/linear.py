@@ -31,8 +31,9 @@ def product(
 
     Args:
         x: rows.
-        weight: one row for each output.
-        dtype: of the result; the dtype of x if not given.
+        weight: one row for each output; of a dtype of fewer bits than x has, it is widened where it
+            is multiplied.
+        dtype: of the result; that of x if not given.
     """
     dtype = x.dtype if dtype is None else dtype
     if native.takes_product(x, weight):
@@ -41,6 +42,7 @@ def product(
             return native.product(x, weight).astype(dtype)
 
         return native.natively(kernel, partial(states_first, dtype=dtype), x, weight)
+    weight = weight.astype(x.dtype)
     rows = x.size // x.shape[-1]
     if rows > _FEW_ROWS or (rows == 1 and len(weight) % 2):
         return states_first(x, weight, dtype)
@@ -52,8 +54,8 @@ def product(
 def states_first(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """Returns `product` as it is written."""
-    return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
+    """`product` as it is written."""
+    return jnp.einsum("...i,oi->...o", x, weight.astype(x.dtype), preferred_element_type=dtype)
 
 
 def weights_first(
@@ -91,7 +93,7 @@ def unembed(
     """Scores of all tokens in float32: states by the rows of a table such as the embedding."""
     if isinstance(table, blocks.Blocks):
         return _in_blocks(x, table, None, jnp.float32)
-    return product(x, table.astype(x.dtype), jnp.float32)
+    return product(x, eight_bits.as_wide(table, x.dtype), jnp.float32)
 
 
 def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:

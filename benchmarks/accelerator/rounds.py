@@ -116,7 +116,6 @@ def _loop(shape: Shape, name: str, tokens: float | None) -> dict[str, Any]:
         # Donated: the cache is held once, and the next call goes on with what this one returns.
         held[0] = decode_rounds(
             model, shape.target_params, start, found, params, np.int32(count),
-            platform=jax.default_backend(),
         )  # fmt: skip
         return held[0].lengths
 

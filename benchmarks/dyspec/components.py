@@ -68,7 +68,7 @@ def main(
             times = Pieces(work, method, name in LEARNING, temperature).measure(num_rounds)
             ledger.add(**about, method=name, **times)
     rows = {name: ledger.find(**about, method=name)[-1] for name in names}
-    shown = Table("ms a round", *PIECES, "sum", "whole", "construction + verification", "levels")
+    shown = Table("ms per round", *PIECES, "sum", "whole", "construction + verification", "levels")
     for name, row in rows.items():
         total = sum(row[piece] for piece in PIECES)
         own = row["construction"] + row["verification"]

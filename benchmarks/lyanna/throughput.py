@@ -279,7 +279,7 @@ def mean_tokens(rows: Sequence[dict]) -> float:
 
 
 def table(found: dict[str, Summary], size: int) -> Table:
-    names = ("tokens per round", "ms a round", "tokens/s", "x plain")
+    names = ("tokens per round", "ms per round", "tokens/s", "x plain")
     shown = Table(f"batch {size}", *names, box=box.MARKDOWN)
     plain = found[PLAIN]
     for name, one in found.items():

@@ -1,4 +1,4 @@
-"""What XLA may write in place: a switch whose branches do, and arrays that are nobody else's."""
+"""Writing in place in XLA: a switch whose branches do, and arrays without other owners."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ def switch(
     given: PyTree,
     platform: str,
 ) -> PyTree:
-    """The state after `branches[index](state, given)`, changed in place.
+    """Returns the state after `branches[index](state, given)`, changed in place.
 
     On a CPU or a TPU, what the branches of `lax.switch` change they copy first, here the whole
     cache in every round. The carry of a loop is changed in place, so there every branch is the body
@@ -67,12 +67,12 @@ def switch(
 
 
 def _varying(branch: Callable[[PyTree, PyTree], PyTree], state: PyTree, given: PyTree) -> PyTree:
-    """What a branch gives, which varies over devices as that of any other branch."""
+    """Returns what a branch gives, which varies over devices as that of any other branch."""
     return vary(branch(state, given), state, given)
 
 
 def owned(state: PyTree) -> PyTree:
-    """The same with an array of its own for every leaf: none may be donated twice."""
+    """Returns the same with an array of its own for every leaf: none may be donated twice."""
     seen: set[int] = set()
 
     def own(leaf):

@@ -1,4 +1,5 @@
-"""Loops under `jax.shard_map`: a carry varies over the mesh axes that its loop's data vary over.
+"""Loops under `jax.shard_map`: a carry varies over the mesh axes that its loop's data vary
+over.
 
 `shard_map` checks which values differ between devices (`check_vma`). A loop may not begin with a
 constant, the same on all devices, and go on with data of its own device: such constants are made to
@@ -12,7 +13,8 @@ from jaxtyping import Array, PyTree
 
 
 def vary(carry: PyTree, *like: PyTree) -> PyTree:
-    """The carry, varying over all axes that some leaf of `like` or of itself varies over.
+    """Returns the carry, varying over all axes that some leaf of `like` or of itself varies
+    over.
 
     Args:
         carry: of a loop, before its first step.
@@ -30,7 +32,9 @@ def vary(carry: PyTree, *like: PyTree) -> PyTree:
 def cond(
     wanted: Array, make: Callable[[], PyTree], other: Callable[[], PyTree], *like: PyTree
 ) -> PyTree:
-    """`make()` where it is wanted, else `other()`; both vary as each other and as `like` do."""
+    """Returns `make()` where it is wanted, else `other()`; both vary as each other and as `like`
+    do.
+    """
     shapes = jax.eval_shape(make)
 
     def alike(made: PyTree) -> PyTree:

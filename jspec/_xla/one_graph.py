@@ -1,4 +1,5 @@
-"""Rounds as one CUDA graph: a generation that a GPU's host launches once and does not wait for.
+"""Rounds as one CUDA graph: a generation that a GPU's host launches once and does not wait
+for.
 
 XLA gathers kernels in CUDA graphs, which by default end at conditionals and at loops: in every
 round the host waits for the device to say whether there is another one. With two options of the
@@ -32,7 +33,8 @@ OPTIONS = {
 
 
 def asked() -> bool:
-    """Whether rounds are to be one CUDA graph: the switch says so, and the device is NVIDIA's.
+    """Returns whether rounds are to be one CUDA graph: the switch says so, and the device is
+    NVIDIA's.
 
     They are not by default: no GPU has run it here. What it saves is small where a round waits once
     or a few times, and when XLA's own graphs of loops were wrong, they took another branch or ended
@@ -56,7 +58,7 @@ def asked() -> bool:
 
 
 class Jitted:
-    """What `jax.jit` makes of a function, compiled with `OPTIONS` where that is `asked`.
+    """A jitted function, compiled with `OPTIONS` where that is `asked`.
 
     The platform that it is made for is found here, in Python, before anything is traced: a static
     argument of the function, so that a program of one platform is never taken for another's.

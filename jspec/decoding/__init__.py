@@ -1,4 +1,4 @@
-"""Speculative decoding as pure functions: `prefill`, `step`, and `decode`, which is both.
+"""Speculative decoding as pure functions: `prefill`, `step` and `decode`, their loop.
 
 The whole algorithm is one round, in `jspec.decoding.rounds`; this file sets it up.
 """
@@ -89,7 +89,7 @@ def decode(
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
         policy: says in which rounds the drafter is asked, and how many of its nodes are verified;
             static. The default verifies all of them, `jspec.Adaptive` as many as pay.
-        policy_params: what the policy knows beside its state, such as what rounds cost.
+        policy_params: what the policy knows alongside its state, such as what rounds cost.
         policy_state: `Result.policy_state` of an earlier call.
         max_new_tokens: size of the output; static.
         stopping: where rows end: their most and fewest tokens, end tokens, stop tokens, and stop
@@ -143,7 +143,8 @@ def finish(
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
 ) -> Result:
-    """What `decode` returns: the rounds that are left, until every row has ended. Donates `state`.
+    """Returns what `decode` returns: the rounds that are left, until every row has ended.
+    Donates `state`.
 
     Args:
         model: the target; static.
@@ -206,7 +207,8 @@ def prefill(
     capacity: int | None = None,
     earlier: State | None = None,
 ) -> State:
-    """The state before the first round; arguments and errors as in `decode`, but for the last two.
+    """Returns the state before the first round; arguments and errors as in `decode`, but for the
+    last two.
 
     With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
     the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
@@ -285,7 +287,8 @@ def begin(
     policy_params: PyTree,
     policy_state: PyTree,
 ) -> State:
-    """The state before the first round of a call whose arguments are checked; see `prefill`.
+    """Returns the state before the first round of a call whose arguments are checked; see
+    `prefill`.
 
     Raises InputError as that does for what only drafter and state together can tell.
     """
@@ -322,8 +325,8 @@ def _empty(
     capacity: int,
     known: tuple[PyTree, PyTree],
 ) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
-    """The target's memory, positions, and the memories of drafter and policy before a prompt is
-    read.
+    """Returns the target's memory, positions, and the memories of drafter and policy before a
+    prompt is read.
     """
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
     drafter_state, policy_state = known
@@ -338,7 +341,7 @@ def _empty(
 def _empty_on(
     mesh: Mesh, model: CausalLM, drafter: Drafter, policy: WidthPolicy, batch: int, capacity: int
 ) -> Callable[[PyTree], tuple[PyTree, Array, PyTree]]:
-    """`_empty`, made where it will lie: no single device may have room for all of it."""
+    """Returns `_empty`, made where it will lie: no single device may have room for all of it."""
     make = partial(_empty, model, drafter, policy, batch, capacity)
     shapes = jax.eval_shape(make, (None, None))
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
@@ -347,7 +350,7 @@ def _empty_on(
 
 
 def _text_of(earlier: State) -> PyTree:
-    """What processors read of an earlier state's text."""
+    """Returns what processors read of an earlier state's text."""
     text = processing.first(earlier, "text")
     if text is None:
         raise InputError(
@@ -475,7 +478,8 @@ def decode_rounds(
     *,
     platform: str,
 ) -> State:
-    """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked.
+    """Returns the state after `rounds` rounds, or fewer if every row ends, or one does if that
+    is asked.
 
     Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
     """

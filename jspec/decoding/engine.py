@@ -7,7 +7,7 @@
     free     frees a slot; `jspec.decoding.rows` has what moves them
 
 These are the words of JetStream's engine. A row's tokens are those of `decode` alone: whenever it
-came, wherever it stands, whoever its neighbours are. Which row is data, so one program of each
+came, in whichever slot, whoever its neighbours are. Which row is data, so one program of each
 function serves all rows and all requests.
 """
 
@@ -51,7 +51,7 @@ from jspec.types import Logprobs, PyTree, Sampling, State, Stats, Status, Stoppi
 
 @struct.dataclass
 class StepOutput:
-    """What `Engine.generate` brought: all that a server reads of it.
+    """Tokens and status of `Engine.generate`: all that a server reads.
 
     E: most tokens that a row can have got.
 
@@ -97,7 +97,7 @@ class Engine:
         policy: says how much is drafted and verified in a round, for all rows together.
 
     Raises:
-        InputError: if a number is out of range, or a processor is none.
+        InputError: if a number is out of range, or a processor is not valid.
 
     Example:
         >>> import jspec
@@ -154,7 +154,7 @@ class Engine:
         policy_params: PyTree = None,
         policy_state: PyTree = None,
     ) -> State:
-        """A state of free rows.
+        """Returns a state of free rows.
 
         Args:
             params: the model's weights.
@@ -215,7 +215,7 @@ class Engine:
         processors: Any = None,
         earlier: State | None = None,
     ) -> State:
-        """A request whose prompt is read: a state of one row, for `insert`.
+        """Returns a request whose prompt is read: a state of one row, for `insert`.
 
         Args:
             params: the model's weights.
@@ -226,7 +226,7 @@ class Engine:
             stopping: where the row ends, as in `decode`; by default where it is full.
             sampling: None is greedy.
             key: a random key or a seed; needed for sampling.
-            id: of the request for its randomness, wherever it will stand.
+            id: of the request for its randomness, whichever slot it gets.
             processors: one for each of the engine's, or None for what is not asked for: of the same
                 function, or a grammar. None: the engine's own, and nothing for rooms.
                 Rounds in which nobody reads log-probabilities are shorter, and leave zeros.
@@ -245,7 +245,8 @@ class Engine:
         )  # fmt: skip
 
     def insert(self, state: State, slot: int | Int[Array, ""], arrival: State) -> State:
-        """The state with a request in the place of a row, whatever stood there. Donates `state`.
+        """Inserts a prefilled request into a slot, replacing its contents. Donates
+        `state`.
 
         Args:
             state: of `init`, `generate`, `insert` or `free`.
@@ -261,7 +262,8 @@ class Engine:
         return rows.insert(state, place, arrival, self.drafter, self.policy)
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
-        """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
+        """Returns the state with a free row: its request is over, or nobody waits for it. Donates
+        `state`.
 
         Raises:
             InputError: if there is no such row.
@@ -270,7 +272,7 @@ class Engine:
         return rows.free(state, _sent(slot, jnp.int32), self.model)
 
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
-        """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
+        """Returns a copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
 
         The text is as it was returned: nothing is left of a stop string that ended the row. Of a
         row that was freed there is none to go on from.
@@ -309,7 +311,7 @@ class Engine:
                 place.
 
         Raises:
-            InputError: if `rounds` is no number of rounds, or the state is of another drafter.
+            InputError: if `rounds` is not a number of rounds, or the state is of another drafter.
         """
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
@@ -321,7 +323,7 @@ class Engine:
     def memory(
         self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None
     ) -> dict[str, int]:
-        """The bytes of a state, before it is allocated: memory, drafter's memory, the rest.
+        """Returns the bytes of a state, before it is allocated: memory, drafter's memory, the rest.
 
         Raises:
             InputError: as `init` does.
@@ -378,7 +380,7 @@ class Engine:
                 eos=self._filled(stopping.eos, "eos"),
                 stop_token_ids=self._filled(stopping.stop_token_ids, "stop_token_ids"),
             ),
-            # Rows of all kinds stand side by side: a greedy one has temperature 0.
+            # Rows of all kinds share a batch: a greedy one has temperature 0.
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
             key=0 if sampling is None and key is None else key,
             ids=np.array([id]),
@@ -412,7 +414,7 @@ class Engine:
         return call._replace(arrays=placed(call.arrays, passed)), placed(members, passed)
 
     def _filled(self, tokens: Any, name: str) -> np.ndarray:
-        """End tokens, as many for every request."""
+        """Returns end tokens, as many for every request."""
         known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
         if known.size and known.dtype.kind not in "iu":
             raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
@@ -422,7 +424,7 @@ class Engine:
                 f"{name} has {len(known)} tokens and a row has room for {self.num_end_tokens}; "
                 f"make the engine with num_end_tokens={len(known)}"
             )
-        # Of 64 bits, so that what is no token is found to be none.
+        # Of 64 bits, so that what is not a token is found to be none.
         return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)
 
     def _check_slot(self, slot: Any, batch: int) -> None:

@@ -30,13 +30,13 @@ from jspec.types import PyTree, State, Stopping
 _COMPILES = "/jax/core/compile/backend_compile_duration"
 """The event of `jax.monitoring` that begins when a program is not in memory."""
 _LOGGER = "jax._src.interpreters.pxla"
-"""Where JAX logs the types of a program's arguments before it is compiled."""
+"""The logger of JAX that names the types of a program's arguments before compiling it."""
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one call of `decode` runs: the same for all prompts that fit."""
+    """A program of `decode`: the same for all prompts that fit."""
 
     rows: int
     capacity: int
@@ -60,7 +60,7 @@ def warmup(
 
     One for each number of rows and capacity bucket (128, 256, 512, ..), by calls that may emit
     nothing. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`,
-    and how many end tokens a row has, is part of a program; their values are not. Outputs are cut
+    and how many end tokens per row has, is part of a program; their values are not. Outputs are cut
     to `max_new_tokens` by a small program for each value of it; `Stopping.max_tokens` needs none.
     Prompts are lists, or arrays of NumPy or on the device, of any width.
 
@@ -204,7 +204,7 @@ def compile_rounds(
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:
-    """The numbers of rows, each once and rising.
+    """Returns the numbers of rows, each once and rising.
 
     Raises:
         InputError: if there is none, or one is below 1.
@@ -218,7 +218,7 @@ def row_counts(rows: int | Sequence[int]) -> list[int]:
 
 
 def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int, int]]:
-    """Each number of slots that such calls have, and the length of a prompt that has it."""
+    """Yields each number of slots that such calls have, and the length of a prompt that has it."""
     size, last = 1, None
     while size <= longest:
         room = bucket(size + more)
@@ -230,7 +230,7 @@ def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int,
 
 @contextmanager
 def no_recompile() -> Iterator[None]:
-    """A context in which a compilation is an error: a slow call that no one asked for.
+    """Yields a context in which a compilation is an error: a slow call that no one asked for.
 
     What was compiled before runs, in this thread; other threads may compile. Small programs count
     too: an operation on an array of a new shape is one. What `jspec.metrics.of` reads of a result
@@ -274,7 +274,7 @@ def no_recompile() -> Iterator[None]:
 
 
 def _call() -> str:
-    """The rows and capacity of the call of jspec that is under way, as they stand in its frames."""
+    """Returns the rows and capacity of the call of jspec that is under way, from its frames."""
     for frame, _ in traceback.walk_stack(None):
         if frame.f_globals.get("__name__") == "jspec.decoding":
             held = frame.f_locals

@@ -26,12 +26,12 @@ TURN = "turn_of_rounds_"
 
 @struct.dataclass
 class Offer:
-    """What a round may verify."""
+    """The choices of a round's width."""
 
     tree: Tree
     """All that was drafted, without malformed nodes."""
     aux: PyTree
-    """What `draft` gave beside the tree."""
+    """The `aux` of `draft`."""
     choice: WidthChoice | None
     """None: the round verifies all of the tree."""
 
@@ -43,7 +43,7 @@ def repeated(
     should_draft: Callable[[Any], "bool | Bool[Array, '']"],
     platform: str,
 ) -> Any:
-    """What is left after rounds, which are run while they go on.
+    """Returns what is left after rounds, which are run while they go on.
 
     On a GPU, rounds with a draft and rounds without one have a loop each: where both share the body
     of one loop, each difference between them is a condition, for which the host waits. So a round
@@ -87,7 +87,7 @@ def one_round(
     asked: bool | Bool[Array, ""],
     platform: str,
 ) -> State:
-    """The state after a round: draft, choose, score, verify, commit, learn.
+    """Returns the state after a round: draft, choose, score, verify, commit, learn.
 
     Args:
         model: the target.
@@ -96,7 +96,7 @@ def one_round(
         drafter: proposes a tree, if it is asked.
         drafter_params: its weights.
         policy: says how much of the tree is verified.
-        policy_params: what it knows beside its state.
+        policy_params: what it knows alongside its state.
         asked: whether the drafter is asked; a bool is known when the round is traced.
         platform: that the program is made for.
     """
@@ -182,7 +182,7 @@ def taught(
     skip_expensive_updates: Bool[Array, ""] | None,
     platform: str,
 ) -> PyTree:
-    """The memory of a drafter after a round in which it may not have been asked.
+    """Returns the memory of a drafter after a round in which it may not have been asked.
 
     Args:
         drafter: static.

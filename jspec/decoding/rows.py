@@ -1,4 +1,4 @@
-"""Rows of a state are copied, put into another, and freed; which row it is, is data."""
+"""Rows of a state: copied, inserted into another state, and freed. Row numbers are data."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ def fork(
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
 ) -> State:
-    """A state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
+    """Returns a state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
 
     Several answers to one prompt, or a beginning that many prompts share (`prefill` with
     `earlier`). What rows of the drafter's memory share stays shared.
@@ -71,7 +71,7 @@ def _check_fork(
     batch: int,
     sampling: Sampling | None,
 ) -> tuple[Any, Any, jax.Array | None]:
-    """The checked arguments of `fork`: (rows, ids, key).
+    """Returns the checked arguments of `fork`: (rows, ids, key).
 
     Raises:
         InputError: if a row is not there, or copies would draw the same noise.
@@ -104,7 +104,9 @@ def copies(
     drafter: Drafter,
     policy: WidthPolicy,
 ) -> State:
-    """The state whose row i is a copy of row `rows[i]`; without a key the copies keep theirs."""
+    """Returns the state whose row i is a copy of row `rows[i]`; without a key the copies keep
+    theirs.
+    """
     known, policy_known = (
         memories.take(memory, axes, rows) for memory, axes in _memories(state, drafter, policy)
     )
@@ -119,7 +121,7 @@ def copies(
 def _memories(
     state: State, drafter: Drafter, policy: WidthPolicy
 ) -> Iterator[tuple[PyTree, list[int | None]]]:
-    """The memories of drafter and policy, each with the axes of the rows in its leaves."""
+    """Yields the memories of drafter and policy, each with the axes of the rows in its leaves."""
     for part, memory in ((drafter, state.drafter_state), (policy, state.policy_state)):
 
         def init(batch: int, part: Any = part) -> PyTree:
@@ -129,15 +131,15 @@ def _memories(
 
 
 def by_row(state: State) -> State:
-    """All of a state that has an entry for each row, on the first axis of every leaf: without what
-    rows share, and without the memories of drafter and policy.
+    """Returns all of a state that has an entry for each row, on the first axis of every leaf:
+    without what rows share, and without the memories of drafter and policy.
     """
     members = tuple(replace(member, shared=None) for member in state.processors)
     return replace(state, drafter_state=(), policy_state=(), processors=members)
 
 
 def _joined(rows: State, shared: Sequence[PyTree]) -> State:
-    """A state of its rows and of what they share."""
+    """Returns a state of its rows and of what they share."""
     pairs = zip(rows.processors, shared, strict=True)
     return replace(rows, processors=tuple(replace(one, shared=whole) for one, whole in pairs))
 
@@ -172,7 +174,7 @@ def check_arrival(state: State, arrival: State) -> None:
 def insert(
     state: State, row: Int[Array, ""], arrival: State, drafter: Drafter, policy: WidthPolicy
 ) -> State:
-    """The state with a request in the place of a row; see `Engine.insert`."""
+    """Returns the state with a request in the place of a row; see `Engine.insert`."""
 
     def write(leaf: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
@@ -198,7 +200,7 @@ def repeated(
     vocab_size: int,
     batch: int,
 ) -> tuple[LogitsProcessor, ...]:
-    """The members of one row for so many rows, before their first round."""
+    """Returns the members of one row for so many rows, before their first round."""
 
     def all_rows(part: PyTree) -> Any:
         return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf), batch, axis=0), part)
@@ -212,7 +214,7 @@ def repeated(
 @partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
 @automatic
 def free(state: State, row: Int[Array, ""], model: Any) -> State:
-    """The state with a free row; see `Engine.free`."""
+    """Returns the state with a free row; see `Engine.free`."""
     # Without a text, nothing of the row is read any more.
     here = jnp.arange(len(state.root)) == row
     kept = jnp.where(here, 0, state.positions)

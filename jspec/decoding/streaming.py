@@ -71,7 +71,7 @@ def stream(
         request: all else as in `decode`.
 
     Returns:
-        An iterator of chunks, one a round, until every row has ended.
+        An iterator of chunks, one per round, until every row has ended.
 
     Raises:
         InputError: as in `decode`, before the first chunk is asked for.
@@ -98,7 +98,7 @@ def stream(
 
 
 def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
-    """The tokens of each round, until every row has ended.
+    """Yields the tokens of each round, until every row has ended.
 
     Args:
         state: before the first round; donated, as each chunk's is.
@@ -125,7 +125,9 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
 
 
 def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:
-    """The log-probabilities from place `begins` to place `ends` of each row, on the host."""
+    """Returns the log-probabilities from place `begins` to place `ends` of each row, on the
+    host.
+    """
     lanes = np.arange((ends - begins).max())
 
     def part(values: jax.Array) -> np.ndarray:

@@ -19,7 +19,7 @@ class Verified(DrafterWrapper):
 
 
 def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
-    """The drafter, with another rule to decide about its draws.
+    """Returns the drafter, with another rule to decide about its draws.
 
     The coupled rule is lossless for every drafter. Another one is lossless only for draws that were
     made for it: a drafter that draws by a scheme of its own has the verifier of that scheme, and
@@ -30,7 +30,7 @@ def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
         rule: a node rule such as `jspec.rules.deterministic_proposal`, or a verifier.
 
     Raises:
-        InputError: if it is no rule, or the drafter's draws were made for another one.
+        InputError: if it is not a rule, or the drafter's draws were made for another one.
 
     Example:
         >>> import jspec

@@ -1,7 +1,7 @@
 """Every drafting method by its name, with defaults that fit the device.
 
-A program gets with `build` what the command line gets with `--method`. `jspec methods` prints what
-stands here. JAX is imported when a drafter's options are asked for or it is built, not before.
+A program gets with `build` what the command line gets with `--method`. `jspec methods` prints this.
+JAX is imported when a drafter's options are asked for or it is built, not before.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def names() -> tuple[str, ...]:
-    """The names of all methods.
+    """Returns the names of all methods.
 
     Returns:
         The names that `build` and `--method` take, in the order of `jspec methods`.
@@ -45,7 +45,7 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> Method:
-    """The entry of one method: what it drafts, what it needs, and its options.
+    """Returns the entry of one method: what it drafts, what it needs, and its options.
 
     Args:
         name: one of `names()`.
@@ -87,7 +87,8 @@ def build(
             for a model of your own `jspec.models.Loaded(model, params)`.
         draft: the draft model of a method that needs one, likewise. If it is not given, the bundled
             draft model serves every target that has its vocabulary.
-        options: those of `describe(name).options`. They are checked as `--speculative-config` is.
+        options: the fields of `describe(name).options`. They are checked as `--speculative-config`
+            is.
 
     Returns:
         The target with its drafter, the policy and what it knows.

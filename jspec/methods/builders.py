@@ -34,14 +34,14 @@ _HEAD = Place("a folder, or a bundled head's name")
 
 
 def as_given(models: Models, **options: Any) -> Fields:
-    """The fit of a drafter whose fields are its options alone."""
+    """Returns the fit of a drafter whose fields are its options alone."""
     return options
 
 
 def options(
     drafter: str, fit: Fit, schemes: tuple[str, ...], heads: tuple[str, ...]
 ) -> Mapping[str, Option]:
-    """The options of a method, by name; for the arguments see `build`.
+    """Returns the options of a method, by name; for the arguments see `build`.
 
     Args:
         schemes: lower-case names in `jspec.schemes` of those that serve, but for the coupled one.
@@ -77,7 +77,7 @@ def build(
     Args:
         drafter: the public name of its class in `jspec`.
         fit: see `Fit`.
-        heads: the kinds of heads that it takes, that of the bundled one first.
+        heads: the kinds of heads that it takes, the bundled one's first.
         models: which it is made of.
         head: the name of a head; None: the target's own, or the bundled one.
         scheme: by which drafted tokens are verified.
@@ -128,7 +128,9 @@ def _check_alone(tree: str, **others: Any) -> None:
 
 
 def _tree(template: Any, grow: Callable[..., Any], **others: Any) -> Fields:
-    """The field of the tree: what was given node by node, or what the other options make."""
+    """Returns the field of the tree: what was given node by node, or what the other options
+    make.
+    """
     from jspec.tree import Template
 
     if template is None:
@@ -162,7 +164,7 @@ def token_recycling(
 
 
 def _few_candidates(models: Models) -> dict[str, int]:
-    """The candidates of a matrix row where there are fewer tokens than it usually holds."""
+    """Returns the candidates of a matrix row where there are fewer tokens than it usually holds."""
     from jspec.drafters.retrieval.token_recycling import TokenRecycling
 
     size = models.target.model.vocab_size
@@ -206,7 +208,7 @@ def rest(
 
 
 def most_of_rest(nodes: int = 64, **options: Any) -> int:
-    """The published number of nodes, or all that REST reads with these options if fewer."""
+    """Returns the published number of nodes, or all that REST reads with these options if fewer."""
     from jspec.drafters.retrieval.rest import REST
 
     read = prod(options.get(name, getattr(REST, name)) for name in ("num_matches", "max_depth"))
@@ -317,7 +319,7 @@ def lyanna(
 
 
 def most_of_lyanna(**options: Any) -> int:
-    """The number of nodes of the chain's whole tree."""
+    """Returns the number of nodes of the chain's whole tree."""
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
     return device_defaults.whole_chain(**shape)
 
@@ -363,12 +365,12 @@ def recommended(
     models: Models,
     widths: tuple[int, ...] | None = None,
     num_speculative_tokens: int | None = None,
-    head: Annotated[str | None, _HEAD, "drafts beside the others"] = None,
+    head: Annotated[str | None, _HEAD, "drafts along with the others"] = None,
     ngrams: str | None = None,
     **options: Any,
 ) -> LLM:
-    """Builds `auto`: widths that fit the device, as many nodes as the largest, and the bundled
-    table of these weights and the head that comes with them, if none is named.
+    """Builds `auto` with widths that fit the device, the bundled n-gram table and the head in
+    the weights.
     """
     from jspec.methods import ngram_tables
     from jspec.models import heads

@@ -1,4 +1,4 @@
-"""Any drafter beside the one that drafts what a grammar forces."""
+"""Any drafter alongside the one that drafts what a grammar forces."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from jspec.verify.schemes import COUPLED
 def with_jump_forward(
     drafter: Drafter, params: PyTree, widths: tuple[int, ...] = ()
 ) -> tuple[Drafter, PyTree]:
-    """The drafter and its params, in a merge with `jspec.JumpForward` of as many nodes.
+    """Returns the drafter and its params, in a merge with `jspec.JumpForward` of as many nodes.
 
     One that draws by a rule of its own cannot be merged and stays as it is, and so does plain
     decoding.

@@ -1,4 +1,6 @@
-"""A model and the drafter of a method as one object: texts or tokens in, tokens and texts out."""
+"""A model and the drafter of a method as one object: texts or tokens in, tokens and texts
+out.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,7 +95,7 @@ class LLM:
             request: as in `decode`.
 
         Returns:
-            An iterator of chunks, one a round. `Chunk.texts` of all of them join to the texts of
+            An iterator of chunks, one per round. `Chunk.texts` of all of them join to the texts of
             `decode`; without a tokenizer they are None.
 
         Raises:
@@ -128,7 +130,7 @@ class LLM:
         return Engine(self.model, num_slots, capacity, **drafting, **options)
 
     def _call(self, prompts: Any, request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The prompts as tokens, and the arguments of a call with what the checkpoint says."""
+        """Returns the prompts as tokens, and a call's arguments with the checkpoint's."""
         from jspec.processors.grammar.stops import stop_strings
         from jspec.round.request import check_stopping
         from jspec.types import Stopping
@@ -192,7 +194,7 @@ class Completions:
 
     @cached_property
     def texts(self) -> list[str]:
-        """What was written after each prompt, without end tokens and stop strings.
+        """Generated texts of each prompt, without end tokens and stop strings.
 
         Raises:
             InputError: if the target was loaded without a tokenizer.
@@ -219,7 +221,7 @@ def _are_texts(given: Any) -> bool:
 
 
 def _rows(prompts: Any, lengths: Any) -> list[list[int]]:
-    """The tokens of each prompt, without what fills up."""
+    """Returns the tokens of each prompt, without what fills up."""
     import numpy as np
 
     rows = [np.asarray(row).tolist() for row in prompts]

@@ -1,4 +1,5 @@
-"""Methods that are merges of others: drafters propose side by side, and one tree is verified.
+"""Methods that are merges of others: drafters propose side by side, and one tree is
+verified.
 
 An option of a merge goes to all members that know it. `num_speculative_tokens` bounds the tree.
 """
@@ -13,12 +14,13 @@ from jspec.methods.method import Maker, Method, Models
 MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
 _NARROW, _PER_NODE = 4, 4
-"""Of so few nodes, a round is short, and the time of a draft counts, which grows with what is
-offered: then members of `joined_by` offer four for each."""
+"""Nodes up to which a round is short and drafting time counts: there members of `joined_by`
+offer four nodes for each.
+"""
 
 
 def united(*members: Method) -> Maker:
-    """The builder of a tree of all nodes that the members offer; a budget is not needed."""
+    """Returns the builder of a tree of all nodes that the members offer; a budget is not needed."""
 
     def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         built = [member.make(models, **_known(member, options)) for member in members]
@@ -28,7 +30,7 @@ def united(*members: Method) -> Maker:
 
 
 def competing(*members: Method) -> Maker:
-    """The builder of a tree of the likeliest nodes of all that the members offer.
+    """Returns the builder of a tree of the likeliest nodes of all that the members offer.
 
     Each member offers as many nodes as the budget by itself, and at least enough to choose from.
     """
@@ -41,7 +43,8 @@ def competing(*members: Method) -> Maker:
 
 
 def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
-    """The builder of `competing(*members)` with a draft model and a head, where they are given.
+    """Returns the builder of `competing(*members)` with a draft model and a head, where they are
+    given.
 
     Args:
         members: that always propose, and that the options are for.
@@ -72,7 +75,7 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
 
 
 def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> LLM:
-    """A member with those of the options that it knows, which offers the budget or more."""
+    """Returns a member with the options that it knows, which offers the budget or more."""
     own = _known(method, options)
     nodes = max(nodes, MEMBER_TOKENS) if method.most is None else method.most(**own)
     return method.make(models, num_speculative_tokens=nodes, **own)

@@ -75,7 +75,7 @@ class Method:
         return any(option.required for option in self.options)
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as the drafter wants them; nothing is compiled for that.
+        """Returns the options as the drafter wants them; nothing is compiled for that.
 
         Args:
             options: values by name, lists for tuples as JSON has them.
@@ -111,7 +111,7 @@ class Method:
         return self.make(Models(model, self._draft(model, second)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":
-        """The draft model that serves, or None for a method without one."""
+        """Returns the draft model that serves, or None for a method without one."""
         if draft is None and not self.needs_draft_model:
             return None
         if not (self.needs_draft_model or self.takes_draft_model):
@@ -135,7 +135,7 @@ class Method:
 
 
 def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
-    """The model, read if it was named. Raises InputError if it is neither."""
+    """Returns the model, read if it was named. Raises InputError if it is neither."""
     from jspec.models import Loaded, load
 
     if isinstance(model, str | Path):
@@ -149,7 +149,7 @@ def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
 
 
 def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
-    """The draft model with the target's number of scores."""
+    """Returns the draft model with the target's number of scores."""
     from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
 
     size = target.model.vocab_size
@@ -159,7 +159,8 @@ def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
 
 
 def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
-    """The difference of the two vocabularies, in words; empty if a token means the same to both.
+    """Returns the difference of the two vocabularies, in words; empty if a token means the same
+    to both.
 
     What one of them alone has is padding to the other, and added tokens may differ: whatever a
     draft proposes, the target's own choice is emitted.

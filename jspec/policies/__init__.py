@@ -1,1 +1,1 @@
-"""How many drafted nodes each round verifies."""
+"""Policies: the number of drafted nodes that each round verifies."""

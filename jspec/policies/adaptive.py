@@ -18,9 +18,9 @@ been right, and nothing has to be tried at a loss.
 Drafting takes time too, whether or not the draft is verified: see `jspec.policies.backoff`.
 
 What the last rounds of a row accepted says more about its next one than a hundred rounds of other
-text: beside the calibration that all rows share, each row has an offset that forgets in ten rounds.
-At first, probabilities are taken to be smaller than the drafter says: a rejected wide round costs
-more than an accepted one saves.
+text: alongside the calibration that all rows share, each row has an offset that forgets in ten
+rounds. At first, probabilities are taken to be smaller than the drafter says: a rejected wide round
+costs more than an accepted one saves.
 """
 
 from collections.abc import Iterable
@@ -52,10 +52,10 @@ from jspec.types import Frame, PolicyFeedback, PyTree, Tree, WidthChoice
 _DOUBT = -1.0
 """The log odds by which probabilities are lowered at the start."""
 _STEP_SIZE, _DECAY = 0.3, 0.9
-"""How fast a row's offset follows what it accepts, and how much of it a round leaves."""
+"""Step size of a row's offset, and its decay per round."""
 _PRIOR, _FADES = 16.0, 0.98
-"""Drafted tokens that are taken to have been accepted as expected, and how much of the knowledge of
-such tokens a round leaves."""
+"""Drafted tokens that are taken to have been accepted as expected, and how much of the
+knowledge of such tokens per round leaves."""
 
 
 @struct.dataclass
@@ -82,7 +82,7 @@ class AdaptiveState:
     expected: Float[Array, ""]
     """The fading number of verified tokens that were expected to be accepted."""
     accepted: Float[Array, ""]
-    """That of those that were."""
+    """The fading number of tokens that were accepted."""
     backoff: Backoff
 
     @property
@@ -109,9 +109,9 @@ class Adaptive(WidthPolicy):
         widths: rising numbers of drafted nodes that a round may verify of a row; 0 is plain
             decoding.
         token_budget: the tokens that a round verifies (vLLM's `max_num_batched_tokens`), as a
-            fraction of those of all rows at its width: those of so many rows, rounded up and at
-            least one. The nodes that are likeliest to be accepted are taken, in whichever row they
-            are. 1: each row has as many as the others.
+            fraction of all rows' tokens at its width, rounded up to whole rows. The nodes that are
+            likeliest to be accepted are taken, in whichever row they are. 1: each row has as many
+            as the others.
 
     Raises:
         InputError: if the widths do not rise or the budget is out of range. While a call is traced:
@@ -170,7 +170,7 @@ class Adaptive(WidthPolicy):
     def should_draft(self, params: PyTree, state: AdaptiveState) -> "bool | Bool[Array, '']":
         if self.widths == (0,):
             return False
-        # Where plain decoding is no choice, a round without a draft would gain nothing.
+        # Without plain decoding as a choice, a round without a draft would gain nothing.
         return state.backoff.over if self.widths[0] == 0 else True
 
     def skip_expensive_updates(self, params: PyTree, state: AdaptiveState) -> Bool[Array, ""]:
@@ -179,7 +179,7 @@ class Adaptive(WidthPolicy):
     def choose(
         self, params: CostCurve, state: AdaptiveState, tree: Tree, frame: Frame
     ) -> WidthChoice:
-        """The round in which the rows are fastest."""
+        """Returns the round in which the rows are fastest."""
         if not isinstance(params, CostCurve):
             raise InputError(
                 f"policy_params is {params!r:.80} and Adaptive needs what rounds cost; pass a "
@@ -235,7 +235,7 @@ class Adaptive(WidthPolicy):
 
         def learnt() -> tuple[AcceptanceModel, Float[Array, " B"]]:
             tried, taken = outcomes(tree, trees.depths(tree), feedback)
-            # A row whose logits are no numbers learns nothing.
+            # A row whose logits are not numbers learns nothing.
             probs = jnp.where(jnp.isfinite(estimate.probs), estimate.probs, 0.0)
             surplus = jnp.where(tried, taken.astype(jnp.float32) - probs, 0.0).sum(-1)
             buckets = estimate.buckets[..., None]
@@ -265,7 +265,7 @@ class Adaptive(WidthPolicy):
         choice: WidthChoice,
         feedback: PolicyFeedback,
     ) -> Backoff:
-        """The back-off after a round, by what its draft saved."""
+        """Returns the back-off after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         running = ran.sum(dtype=jnp.int32)
         seconds, fits = self._seconds(costs, state.capacity, feedback.counts, running)
@@ -288,7 +288,7 @@ class Adaptive(WidthPolicy):
         rows: Array,
         running: Int[Array, ""],
     ) -> tuple[Float[Array, " R"], Bool[Array, " R"]]:
-        """The time of each round, and whether it has room for the rows that are running."""
+        """Returns the time of each round, and whether it has room for the rows that are running."""
         tokens = [tokens for _, tokens in sizes_of(self, rows)]
         return costs.at(tokens, capacity), jnp.array(tokens) >= running
 
@@ -296,8 +296,8 @@ class Adaptive(WidthPolicy):
 def _together(
     probabilities: Float[Array, "B w"], tokens: int, running: Int[Array, ""]
 ) -> Float[Array, "B w"]:
-    """The largest probabilities of all rows that there is room for, and 0 in the place of the
-    others.
+    """Returns the largest probabilities of all rows that there is room for, and 0 in the place
+    of the others.
     """
     if tokens >= len(probabilities) + probabilities.size:
         return probabilities

@@ -1,8 +1,8 @@
 """Exponential back-off of a drafter whose drafts save less time than they take.
 
-A draft that is not verified costs its own time still: little beside a large target, nearly half a
-round beside a tiny one. So what drafts save is summed up, and where that is less than they cost,
-the drafter backs off: for a round, and twice as long each time that it did not pay.
+A draft that is not verified costs its own time still: little alongside a large target, nearly half
+a round alongside a tiny one. So what drafts save is summed up, and where that is less than they
+cost, the drafter backs off: for a round, and twice as long each time that it did not pay.
 A back-off ends by itself, and none is longer than 64. Meanwhile the drafter goes on learning: in
 short back-offs from every round, in long ones from all of the text, and from what takes a pass over
 the vocabulary in every fourth round alone.
@@ -48,28 +48,28 @@ class Backoff:
 
     @classmethod
     def init(cls) -> "Backoff":
-        """A drafter that is asked at once."""
+        """Returns a drafter that is asked at once."""
         return cls(jnp.float32(0), jnp.int32(0), jnp.int32(1))
 
     @property
     def over(self) -> Bool[Array, ""]:
-        """Whether the drafter is asked in this round."""
+        """True if the drafter is asked in this round."""
         return self.left == 0
 
     @property
     def skip_expensive_updates(self) -> Bool[Array, ""]:
-        """Whether what takes long to learn may be left out of this round."""
+        """True if expensive learning may be left out of this round."""
         return (self.next > _LONG) & (self.left % _SKIPPED != 0)
 
     def count_down(self) -> "Backoff":
-        """The back-off after a round in which the drafter was not asked."""
+        """Returns the back-off after a round in which the drafter was not asked."""
         return replace(self, left=self.left - 1)
 
     def after(self, saved: Float[Array, ""], cost: Float[Array, ""]) -> "Backoff":
-        """The back-off after this round.
+        """Returns the back-off after this round.
 
         Args:
-            saved: the seconds that this round's draft saves beside a round without one. Not read
+            saved: the seconds that this round's draft saves alongside a round without one. Not read
                 in a back-off.
             cost: the seconds of a draft; drafts that cost nothing are always made.
         """

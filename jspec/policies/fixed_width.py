@@ -11,14 +11,15 @@ from jspec.types import Frame, PyTree, Tree, WidthChoice
 
 @dataclass(frozen=True)
 class FixedWidth(WidthPolicy):
-    """Verifies the same number of drafted nodes in every round; the default verifies all of them.
+    """Verifies the same number of drafted nodes in every round; the default verifies all of
+    them.
 
     With `FixedWidth(0)` the drafter is not asked, and rounds are plain decoding. It goes on with
     the state of any policy.
 
     Args:
-        num_speculative_tokens: most drafted nodes of a row that a round verifies: those of largest
-            value, or the first where the drafter gives no values. None: all.
+        num_speculative_tokens: most drafted nodes of a row that a round verifies: by largest value,
+            or the first where the drafter gives no values. None: all.
 
     Raises:
         InputError: if it is not a number of nodes.

@@ -1,4 +1,4 @@
-"""Logits processors and log-probabilities; grammars and stop strings lie beside them."""
+"""Logits processors and log-probabilities; grammars and stop strings lie alongside them."""
 
 from jspec.processors import grammar
 from jspec.processors.log_probabilities import logprobs

@@ -1,8 +1,9 @@
-"""The parts of a round: frame, sanitize, score, commit. `jspec.decoding` runs them in a loop.
+"""The parts of a round: frame, sanitize, score, commit. `jspec.decoding` runs them in a
+loop.
 
 frame    what a drafter may know
 sanitize marks malformed nodes of the drafter's tree as absent
-score    one forward of the target over the tree
+score    one forward pass of the target over the tree
 verify   in `jspec.verify`: the drafter's verifier picks the path
 commit   appends the accepted tokens and updates statistics; the model's `commit` writes its memory
 """
@@ -52,7 +53,8 @@ __all__ = [
 
 
 def frame(state: State) -> Frame:
-    """The inputs of a draft: everything that a drafter may know of the round when it drafts.
+    """Returns the inputs of a draft: everything that a drafter may know of the round when it
+    drafts.
 
     Example:
         >>> import jspec
@@ -79,7 +81,7 @@ def score(
     memory: PyTree,
     tokens: int | None = None,
 ) -> Output:
-    """The target's forward over all nodes of a tree, each under its own ancestors.
+    """Returns the target's forward pass over all nodes of a tree, each under its own ancestors.
 
     Args:
         model: the target.
@@ -121,9 +123,9 @@ def commit(
         state: before the round. What model and drafter remember is passed on as it is: the first
             `Feedback.counts` nodes of the path are for the model's `commit`.
         tree: what was verified.
-        output: the target's forward over it.
+        output: the target's forward pass over it.
         verdict: what was accepted.
-        processed: the logits that decided; None: those of the output.
+        processed: the logits that decided; None: the output's.
 
     Returns:
         The state after the round but for the memories, and what the drafter's `update` gets.
@@ -236,7 +238,7 @@ def check_drafter_shapes(
 
 
 def no_rounds(policy: WidthPolicy, tree: Tree) -> Stats:
-    """The statistics before the first round of such trees."""
+    """Returns the statistics before the first round of such trees."""
     batch, widths = len(tree.tokens), widths_of(policy, tree)
     return Stats(
         histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
@@ -252,7 +254,7 @@ def _truncate(
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
     """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status).
 
-    Done once, before anything is stored: an end token may stand inside of an accepted path.
+    Done once, before anything is stored: an end token may be inside an accepted path.
     """
     request, lanes = state.request, jnp.arange(verdict.path.shape[1])[None]
     tokens = tokens_of(tree, verdict)
@@ -299,7 +301,7 @@ def _truncate(
 def _target_is_finite(
     state: State, logits: Float[Array, "B N V"], verdict: Verdict
 ) -> Bool[Array, " B"]:
-    """True where the target itself gave a distribution at the end of the path."""
+    """Returns True where the target itself gave a distribution at the end of the path."""
     if not state.processors:  # nothing else can have failed
         return jnp.zeros_like(state.done)
     last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)

@@ -20,7 +20,7 @@ class MemberDraft:
 
 
 def of_part(tree: Tree, kept: Int[Array, "B n"]) -> MemberDraft:
-    """The tree, and where its nodes are among those of its nodes that are kept."""
+    """Returns the tree, and its nodes' places among the kept ones."""
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     same = kept[:, None, :] == nodes[None, :, None]
     place = jnp.where(same.any(-1), same.argmax(-1), kept.shape[1])
@@ -28,12 +28,13 @@ def of_part(tree: Tree, kept: Int[Array, "B n"]) -> MemberDraft:
 
 
 def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Feedback:
-    """The round as one member sees it: its own tree, in the numbers that it gave its nodes.
+    """Returns the round as one member sees it: its own tree, in the numbers that it gave its
+    nodes.
 
     What the member does not read of it is never computed.
 
     Args:
-        draft: the member's tree, and where its nodes stand in the joint one.
+        draft: the member's tree, and its nodes' places in the joint one.
         feedback: of the tree that was verified.
         others: whether other drafters have nodes in that tree.
     """

@@ -1,4 +1,5 @@
-"""The processors of a call: what it asks for beside tokens, prepared, applied, and advanced.
+"""The processors of a call: what it asks for alongside tokens, prepared, applied, and
+advanced.
 
 A member is a `jspec.protocols.LogitsProcessor`, which changes logits. Penalties, grammars, stop
 strings and log-probabilities are `RowControl`s, which say more. None of them is known here: a state
@@ -39,15 +40,15 @@ def several(given: Any) -> tuple[Any, ...]:
 
 
 def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
-    """Returns the processors of a call between those of its stopping: the first is of the fewest
-    tokens and the last of stop strings, or None.
+    """Returns the processors of a call between its stopping's: first the fewest tokens, last
+    stop strings, or None.
 
     Args:
         processors: of the call, one or a list.
         stopping: its fewest tokens, and its stop strings.
 
     Raises:
-        InputError: if a processor is none, or stop strings are texts that nobody has read.
+        InputError: if a processor is not valid, or stop strings are texts that nobody has read.
     """
     first = None
     if stopping.min_tokens is not None:
@@ -71,7 +72,7 @@ def prepare(
     end_tokens: Int[Array, "B X"],
     min_tokens: ArrayLike | None = None,
 ) -> tuple[LogitsProcessor, ...]:
-    """The members of a call, from left to right.
+    """Returns the members of a call, from left to right.
 
     Args:
         asked: those that are asked for, or None. A list among them has one or None for each row,
@@ -110,7 +111,7 @@ def prepare(
 
 
 def _by_row(rows: Sequence[Any]) -> Any:
-    """What rows ask for of which each has its own, or None."""
+    """Returns what rows ask for of which each has its own, or None."""
     kinds = {type(row) for row in rows if row is not None}
     if not kinds:
         return None
@@ -124,8 +125,8 @@ def _by_row(rows: Sequence[Any]) -> Any:
 
 
 def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
-    """The logits that decide, each node's under its own ancestors; the same ones if nothing was
-    asked for.
+    """Returns the logits that decide, each node's under its own ancestors; the same ones if
+    nothing was asked for.
 
     Args:
         state: before the round.
@@ -164,24 +165,24 @@ def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[
 
 
 def first(state: State, name: str) -> Any:
-    """What the members of a state say under a name: that of the first that says something."""
+    """Returns what the members of a state say under a name: the first one's that says something."""
     said = (getattr(one, name, None) for one in state.processors)
     return next((value for value in said if value is not None), None)
 
 
 def grammar(state: State) -> PyTree:
-    """`Frame.grammar`; None if every token is allowed."""
+    """Returns `Frame.grammar`; None if every token is allowed."""
     found = first(state, "grammar")
     return None if found is None else found(state.request.end_tokens)
 
 
 def logprobs(state: State) -> Logprobs | None:
-    """The log-probabilities of the output buffer; None if nobody asked for them."""
+    """Returns the log-probabilities of the output buffer; None if nobody asked for them."""
     return first(state, "logprobs")
 
 
 def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], Bool[Array, "B P"]]:
-    """Which of a round's tokens are end tokens, and which end a row otherwise.
+    """Returns which of a round's tokens are end tokens, and which end a row otherwise.
 
     Args:
         state: before the round.
@@ -209,7 +210,7 @@ def advance(
     emitted: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> State:
-    """The state after a round with its members, and without tokens that were taken back.
+    """Returns the state after a round with its members, and without tokens that were taken back.
 
     Args:
         before: the state before the round.
@@ -247,13 +248,13 @@ def _controls(members: Iterable[LogitsProcessor]) -> tuple[RowControl, ...]:
 
 
 def certain(state: State) -> Int[Array, " B"]:
-    """The tokens of each row's output that nothing can take back any more."""
+    """Returns the tokens of each row's output that nothing can take back any more."""
     pending = first(state, "pending")
     # A row that was freed waits for nothing.
     return state.lengths if pending is None else jnp.maximum(state.lengths - pending, 0)
 
 
 def with_text(state: State) -> State:
-    """The state with no members but those that keep the text for a later call."""
+    """Returns the state with no members but those that keep the text for a later call."""
     kept = tuple(one for one in _controls(state.processors) if one.text is not None)
     return replace(state, processors=kept)

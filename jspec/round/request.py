@@ -322,12 +322,12 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
 
 
 def bucket(size: int) -> int:
-    """The smallest of the sizes 128, 256, 512, .. that holds `size`."""
+    """Returns the smallest of the sizes 128, 256, 512, .. that holds `size`."""
     return max(128, 1 << (size - 1).bit_length())
 
 
 def chunk_of(batch: int, capacity: int) -> int:
-    """The number of tokens of each of so many rows that the target reads at once.
+    """Returns the number of tokens of each of so many rows that the target reads at once.
 
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
     padded to as many.
@@ -342,14 +342,16 @@ def chunk_of(batch: int, capacity: int) -> int:
 
 
 def bucket_below(size: int) -> int:
-    """The largest power of two that is at most `size`, and 1 for nothing."""
+    """Returns the largest power of two that is at most `size`, and 1 for nothing."""
     return 1 << max(size.bit_length() - 1, 0)
 
 
 def _capacity(
     capacity: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
-    """The capacity of a new memory: what was asked for, or a bucket for all that may come."""
+    """Returns the capacity of a new memory: what was asked for, or a bucket for all that may
+    come.
+    """
     known = known_values(counts)
     longest = tokens.shape[1] if known is None else int(known.max())
     most = 2**31 - 2 if context is None else context
@@ -363,7 +365,7 @@ def _capacity(
 
 
 def _size(value: int, most: int) -> int:
-    """The value of `max_new_tokens` as an int."""
+    """Returns the value of `max_new_tokens` as an int."""
     try:
         size = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

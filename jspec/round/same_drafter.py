@@ -1,4 +1,4 @@
-"""Whether a state was made for a drafter and a policy, by the shapes of what it holds."""
+"""Checks that a state was made for a drafter and a policy, by the shapes of its parts."""
 
 import jax
 
@@ -12,7 +12,7 @@ from jspec.types import State, Tree
 def check_same_memory(drafter: Drafter, policy: WidthPolicy, state: State) -> None:
     """Raises InputError if the state holds the memory of another drafter, or of another policy.
 
-    A policy without a memory passes on that of any other.
+    A policy without a memory passes on any other's.
     """
     batch, capacity = len(state.root), state.capacity
     for what, part, known in (

@@ -1,4 +1,4 @@
-"""The width of a round: how many nodes of the drafter's tree are verified.
+"""The width of a round: the number of the drafter's nodes that are verified.
 
 Shapes are static, so a round has one program for each width that it may have, and runs one of them.
 """
@@ -19,12 +19,15 @@ from jspec.types import Frame, PyTree, Tree, WidthChoice
 
 
 def widths_of(policy: WidthPolicy, tree: Tree) -> tuple[int, ...]:
-    """The widths that a round with such a tree may have: all of its nodes, if none is chosen."""
+    """Returns the widths that a round with such a tree may have: all of its nodes, if none is
+    chosen.
+    """
     return policy.widths or (tree.tokens.shape[1] - 1,)
 
 
 def sizes_of(policy: WidthPolicy, root: Num[Array, " B"]) -> tuple[tuple[int, int], ...]:
-    """The (width, tokens) of each round that there may be, the latter of all rows together.
+    """Returns the (width, tokens) of each round that there may be, the latter of all rows
+    together.
 
     Args:
         policy: with widths.
@@ -48,7 +51,7 @@ def sizes_of(policy: WidthPolicy, root: Num[Array, " B"]) -> tuple[tuple[int, in
 
 
 def cut(tree: Tree, width: int, tokens: int, done: Bool[Array, " B"]) -> Tree:
-    """The tree of the nodes of largest value, as it is verified.
+    """Returns the tree of the nodes of largest value, as it is verified.
 
     Args:
         tree: as it was drafted.
@@ -67,7 +70,7 @@ def cut(tree: Tree, width: int, tokens: int, done: Bool[Array, " B"]) -> Tree:
 
 
 def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
-    """The ids of the nodes that `cut` keeps, rising."""
+    """Returns the ids of the nodes that `cut` keeps, rising."""
     batch, size = tree.tokens.shape
     if not width:
         return jnp.zeros((batch, 1), jnp.int32)
@@ -79,7 +82,8 @@ def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
 def chosen(
     policy: WidthPolicy, params: PyTree, state: PyTree, tree: Tree, frame: Frame
 ) -> tuple[Tree, WidthChoice | None]:
-    """The tree with the values of the policy's choice, and the choice; None: all of the tree.
+    """Returns the tree with the values of the policy's choice, and the choice; None: all of the
+    tree.
 
     Args:
         policy: chooses.
@@ -141,7 +145,7 @@ def check_rest(policy: WidthPolicy, asked: bool | Bool[Array, ""]) -> None:
 def with_room(
     index: Int[Array, ""], tokens: Sequence[int], done: Bool[Array, " B"]
 ) -> Int[Array, ""]:
-    """The chosen round, or the first that has room for the roots of all running rows."""
+    """Returns the chosen round, or the first that has room for the roots of all running rows."""
     if min(tokens) >= len(done):
         return index
     fits = jnp.array(tokens) >= jnp.sum(~done, dtype=jnp.int32)

@@ -177,11 +177,11 @@ class EngineDevice:
 
     @property
     def has_costs(self) -> bool:
-        """Whether the policy goes by what rounds cost."""
+        """True if the policy uses the costs of rounds."""
         return isinstance(self._policy_params, CostCurve)
 
     def goes_by(self, curve: CostCurve) -> None:
-        """The policy chooses the widths of rounds by this curve from now on."""
+        """Sets the cost curve by which the policy chooses widths from now on."""
         self._policy_params = curve
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Runner:
         self._compiled: set[Any] = set()
 
     def forget(self) -> None:
-        """Back to the start, cold or with what `--memory` held; what was compiled stays."""
+        """Resets to the start, cold or with the memory of `--memory`; compiled programs stay."""
         self._known = self._first
 
     def run(self, group: Group) -> list[Outcome]:

@@ -107,7 +107,7 @@ class ControlSettings:
         return made
 
     def stopping(self, target: "Loaded") -> "Stopping":
-        """Where answers end, but for end tokens and the most tokens.
+        """Returns where answers end, but for end tokens and the most tokens.
 
         Args:
             target: the model, for its tokenizer.

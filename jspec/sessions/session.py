@@ -43,7 +43,8 @@ def start(
         model: a folder, a bundled model's name, or a hub id; None is the bundled model.
         draft_model: the same of the draft model, for a method that needs one.
         choice: the method.
-        dtype: dtype of both models; None is the device's default.
+        dtype: dtype of both models; None is the device's default, and weights as their file has
+            them where that is exact: see `jspec.models.load`.
         kv_dtype: of their keys and values; None: `dtype`.
         scan_layers: whether their layers are scanned; None: where that costs nothing.
         adapters: LoRA adapters of the target, folders or hub ids by name.
@@ -65,7 +66,7 @@ def with_adapter(session: Session, name: str) -> Session:
 
 
 def with_target(session: Session, target: "Loaded") -> Session:
-    """The session with other weights, end tokens or template of its model."""
+    """Returns the session with other weights, end tokens or template of its model."""
     return replace(session, llm=replace(session.llm, target=target))
 
 
@@ -81,7 +82,7 @@ def load(
 
     Args:
         name: a folder, a bundled model's name, or a hub id.
-        dtype: None is the device's default.
+        dtype: None is the device's default, and weights as in `start`.
         kv_dtype: of keys and values; None: `dtype`.
         scan_layers: None: where it costs nothing.
         adapters: LoRA adapters, folders or hub ids by name.
@@ -90,7 +91,8 @@ def load(
         InputError: if it cannot be loaded.
     """
     from jspec import models
-    from jspec.models import scanning
+    from jspec.models import precision, scanning
 
     scan = scanning.free() if scan_layers is None else scan_layers
-    return models.load(name, dtype, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)
+    held = precision.AUTO if dtype is None else None
+    return models.load(name, dtype, held, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)

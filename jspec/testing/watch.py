@@ -161,7 +161,7 @@ class WatchedDrafter(DrafterWrapper):
             promise(
                 shapes(alone) == shapes(state.inner),
                 "an update without an aux keeps the structure, shapes and dtypes of the memory: "
-                f"that of {type(self.drafter).__name__} should give {shapes(state.inner)} and "
+                f"{type(self.drafter).__name__} should give {shapes(state.inner)} and "
                 f"gives {shapes(alone)}",
             )
             return replace(state, inner=alone)

@@ -66,7 +66,7 @@ def test_implausible_times_are_measured_again(backoff_is_slow_for, turns, rest):
     assert float(curve.without_draft()) == pytest.approx(rest)
 
 
-def test_what_cannot_be_measured():
+def test_refusals_of_measuring():
     for policy, options, said in (
         (jspec.FixedWidth(), {}, "which does not go by what rounds cost; pass jspec.Adaptive"),
         (POLICY, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),

@@ -291,7 +291,7 @@ def test_a_state_that_does_not_fit_is_one_sentence():
          "memory of another drafter than this Autoregressive"),
         (lambda: dict(earlier=given_away()), "the state was given away to a call before"),
         (lambda: dict(earlier=earlier(), drafter_state=()), "drafter_state came with an earlier"),
-        (lambda: dict(earlier=earlier(capacity=32)), r"row 0 .* 42 .* holds 32 tokens a row; "),
+        (lambda: dict(earlier=earlier(capacity=32)), r"row 0 .* 42 .* holds 32 tokens per row; "),
         (lambda: dict(earlier=earlier(), prompt=np.ones((4, 50), int), lengths=[44, 1, 1, 1]),
          "would hold 65 tokens, 44 of them new, and the model's context is 64; leave out"),
         (lambda: dict(capacity=20), "capacity is 20; pass an integer in 21 .. 64, what the"),

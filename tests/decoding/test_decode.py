@@ -288,8 +288,8 @@ def test_the_context_ends_a_row_with_capacity():
 
 
 class Holed(Strict):
-    """A model one of whose logits is no number; the vocabulary is one at which XLA's maximum on
-    a CPU loses a NaN.
+    """A model one of whose logits is not a number; the vocabulary is one at which XLA's maximum
+    on a CPU loses a NaN.
     """
 
     vocab_size = 4096

@@ -70,7 +70,7 @@ def plain():
 
 
 def asking(penalty=1.0, stop=None):
-    """What a request asks for that has a penalty and stop strings, or neither."""
+    """Returns what a request asks for that has a penalty and stop strings, or neither."""
     own = [processors.repetition_penalty(penalty), *PROCESSORS[1:], None, None]
     return dict(processors=own, stopping=jspec.Stopping(stop=stop))
 

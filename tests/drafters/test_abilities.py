@@ -1,4 +1,4 @@
-"""What a drafter can do is listed once; wrappers and merges pass all of it on."""
+"""Abilities of drafters are listed once; wrappers and merges pass all of them on."""
 
 import ast
 from pathlib import Path
@@ -14,7 +14,7 @@ from jspec.testing.watch import WatchedDrafter
 
 ABILITIES = {name for name in vars(jspec.Drafter) if not name.startswith("_")}
 OWN_VIEW = {"init", "prefill", "draft", "update"}
-"""What has the wrapper's own state around the drafter's."""
+"""Functions with the wrapper's own state around the drafter's."""
 
 
 def test_every_wrapper_has_every_ability_of_its_drafter():
@@ -40,7 +40,7 @@ def test_a_merge_has_the_abilities_of_its_members():
     assert not jspec.merge(lookup, suffix).follows_text
 
 
-def test_what_is_read_of_a_drafter_is_documented():
+def test_attributes_read_of_a_drafter_are_documented():
     """In all of the engine: only merges and the contract know what a drafter holds."""
     root, read = Path(jspec.__file__).parent, set()
     for part in ("round", "decoding", "verify", "costs", "policies", "sessions", "serve", "cli"):
@@ -53,7 +53,7 @@ def test_what_is_read_of_a_drafter_is_documented():
     assert {"draft", "update", "verifier", "context"} <= read <= ABILITIES
 
 
-def test_what_is_no_drafter_or_takes_other_arguments_is_one_sentence():
+def test_invalid_drafters_are_refused_in_one_sentence():
     class Mine(jspec.Drafter):
         def draft(self, state):
             return state

@@ -136,6 +136,9 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
     gate = tensors["blk.0.ffn_gate.weight"].data
     np.testing.assert_array_equal(layer["gate_up"]["weight"][: len(gate)], gate)
     assert layer["down"]["weight"].dtype == jnp.float32, "112 weights fill no blocks"
+    own = jspec.models.load(file, param_dtype="auto", with_tokenizer=False)
+    in_tables = kind != "q4_1" and native.instruction_set()
+    assert own.model.param_dtype == (kind if in_tables else jnp.float32)
     wide = jspec.models.load(file, "float32", with_tokenizer=False)
     params = wide.params["params"]
     tables = {name: blocks.table(kept.params["params"][name]) for name in ("embed", "head")}

@@ -354,7 +354,7 @@ def test_no_row_pays_for_another():
 
 
 def outcome(tree, choice, tokens):
-    """What the policy is told of a round that emitted these tokens, one row."""
+    """Returns what the policy is told of a round that emitted these tokens, one row."""
     emitted = np.zeros((1, tree.depth + 1), np.int32)
     emitted[0, : len(tokens)] = tokens
     counts = jnp.array([len(tokens)], jnp.int32)
@@ -478,7 +478,7 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
     assert not steep.num_drafts.any() and not steep.num_draft_tokens.any()
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     for widths, said in (
         ((-1, 1), "a width is -1; pass an integer of at least 0"),
         ((0, 1.5), "a width is 1.5; pass an integer"),

@@ -183,7 +183,7 @@ class Learns(jspec.Drafter):
 
 
 @pytest.mark.slow
-def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
+def test_every_round_teaches_without_plain_decoding():
     costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)
     ask = dict(drafter=Learns(), policy=jspec.Adaptive((1, 2)), policy_params=costs)
     result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
@@ -205,7 +205,7 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
 
 @dataclass(frozen=True)
 class Hopeful(jspec.Drafter):
-    """It is sure of its drafts, and always wrong."""
+    """A drafter that is sure of its drafts, and always wrong."""
 
     def draft(self, params, state, frame):
         tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))

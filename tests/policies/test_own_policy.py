@@ -25,9 +25,9 @@ class Told(jspec.WidthPolicy):
 
     widths: tuple = (0, 2, 4)
     index: object = None
-    """What is chosen; None: its params."""
+    """The chosen width; None: its params."""
     asked: bool | None = None
-    """What `should_draft` finds in every round; None: True, which is known beforehand."""
+    """The result of `should_draft` in every round; None: True, which is known beforehand."""
     grows: bool = False
 
     def init(self, batch, capacity, earlier):
@@ -102,7 +102,7 @@ def test_rounds_at_random_change_no_token_of_any_drafter(name, token_budget):
     np.testing.assert_array_equal(result.tokens, plain.tokens)
 
 
-def test_what_cannot_be_a_policy_is_one_sentence_before_anything_is_compiled():
+def test_invalid_policies_are_refused_before_anything_is_compiled():
     draws = jspec.SpeculativeDecoding(MODEL, 3, scheme=jspec.schemes.RECURSIVE)
     sampled = dict(sampling=jspec.Sampling(), key=0, drafter=draws, drafter_params=PARAMS)
     one = jnp.int32(1)

@@ -251,7 +251,7 @@ def test_branches_of_oneof_are_apart_or_refused():
                     checked(whole, "the schema")
 
 
-def test_schemas_of_no_entry_or_any():
+def test_schemas_without_entries_or_of_any():
     one = {"type": "array", "items": False, "maxItems": 3}
     assert checked(one, "the schema") == {"type": "array", "maxItems": 0}
     assert checked({"type": "array", "items": {}}, "the schema") == {"type": "array"}

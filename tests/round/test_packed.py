@@ -172,8 +172,8 @@ INNER = {
     ],
 )
 def test_token_budgets_change_no_token(name, token_budget):
-    """Rows end one by one, and what they no longer need the others get. Some rounds that are asked
-    for have no room for all roots."""
+    """Rows end one by one, and what they no longer need the others get. Some rounds that are
+    asked for have no room for all roots."""
     drafter, weights = INNER[name]
     model = tiny.model()
     params = tiny.params(model)
@@ -208,7 +208,7 @@ def test_a_token_budget_is_rounded_up_to_whole_rows(token_budget, batch, rows):
 
 @pytest.mark.slow
 def test_decoding_gives_the_model_one_row():
-    """The sizes of all rounds that there may be; that of all roots is the batch as it is."""
+    """The sizes of all possible rounds; the size of all roots is the batch."""
     policy, shapes = AtRandom((0, 2, 5), 0.3), []
     sizes = ((0, 1), (0, 3), (2, 3), (5, 6))
     assert sizes_of(policy, jnp.zeros(3)) == sizes
@@ -246,7 +246,7 @@ def test_rows_get_nodes_where_they_are_worth_most():
     np.testing.assert_array_equal(state.out[0, :40], text[0])
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     for token_budget in (-0.1, 1.5, float("nan"), "half"):
         with pytest.raises(
             jspec._validate.errors.InputError, match=r"token_budget is .*; pass a number"

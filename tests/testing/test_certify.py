@@ -61,7 +61,7 @@ class Impostor(TreeVerifier):
 
 @dataclass(frozen=True)
 class Jittery:
-    """A model with logits on a grid, so that ties are common, which move with the width by
+    """A model with logits on a grid, for frequent ties, which move with the width by
     what its weights say.
     """
 

@@ -8,7 +8,7 @@ or the environment has JSPEC_NATIVE=0, XLA computes as on other devices.
 """
 
 from jspec._xla.native.attention import attention, takes_attention
-from jspec._xla.native.library import described, disabled, instruction_set, missing
+from jspec._xla.native.library import described, disabled, instruction_set, missing, on_one_device
 from jspec._xla.native.primitive import natively
 from jspec._xla.native.product import (
     block_product,
@@ -31,6 +31,7 @@ __all__ = [
     "instruction_set",
     "missing",
     "natively",
+    "on_one_device",
     "product",
     "recur",
     "replay",

@@ -1,4 +1,6 @@
-"""Writes an artefact: programs of `jax.export`, weights apart, and the script that runs them."""
+"""Writes an artefact: programs of `jax.export`, weights apart, and the script that runs
+them.
+"""
 
 import hashlib
 import json
@@ -148,11 +150,11 @@ def _write(
     arrays: Sequence[jax.Array],
     told: dict[str, Any],
 ) -> Path:
-    """The folder with all files; artefact.json comes last, when all else is whole."""
+    """Returns the folder with all files; artefact.json comes last, when all else is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "artefact.json").unlink(missing_ok=True)
     names = [str(number) for number in range(len(arrays))]
-    # NumPy's files know no bfloat16: bytes, with the dtype's name beside them.
+    # NumPy's files know no bfloat16: bytes, with the dtype's name alongside them.
     plain = [np.asarray(leaf) for leaf in arrays]
     np.savez(
         folder / "weights.npz",

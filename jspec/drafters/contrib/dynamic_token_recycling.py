@@ -2,8 +2,8 @@
 
 The published method (Luo et al. 2024) keeps ranks alone and drafts one fixed tree of them. Here the
 cells of the adjacency matrix carry probabilities as well, and the budget goes to the paths of
-largest product. An n-gram table of the target's own distributions may stand beside the matrix, so
-that the first drafts know something, and know it after two tokens.
+largest product. An n-gram table of the target's own distributions may complement the matrix,
+so that the first drafts know something, and know it after two tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -62,11 +62,11 @@ class DynamicTokenRecycling(MatrixDrafter):
     jspec's own extension of Token Recycling (Luo et al. 2024, arXiv 2408.08696), in six points:
 
     - A cell holds a token and a running mean, over the visits of its line, of the probability that
-      the target gave that token. A single visit says too much: the same token stands in other
-      texts too. A candidate stays as long as its mean is among the k largest.
+      the target gave that token. A single visit says too much: the same token occurs in other texts
+      too. A candidate stays as long as its mean is among the k largest.
     - How far a mean can be trusted is learnt from every emitted token, by rank and probability
       (`jspec.drafters.growth.calibration`).
-    - Beside a line stands what an n-gram table offers after the last two tokens, if there is one:
+    - A line is joined by an n-gram table's candidates after the last two tokens, if there is one:
       the params of this drafter, made of text that the target read
       (`jspec.drafters.contrib.ngrams`). What both offer is likelier, and how far each can be
       trusted is learnt.
@@ -120,7 +120,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         return COUPLED.verifier
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> DynamicMatrixState:
-        """The empty matrix, or the earlier one; R is the batch with `per_row`, else 1."""
+        """Returns the empty matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del capacity
         if earlier is None:
             shape = self.shape(batch)
@@ -153,7 +153,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def draft(
         self, params: NGramTable | None, state: DynamicMatrixState, frame: Frame
     ) -> tuple[Tree, None]:
-        """The tree of the best nodes among all that the best nodes of each level offer."""
+        """Returns the tree of the best nodes among all that the best nodes of each level offer."""
         batch = len(frame.root)
         self.check_state(state, batch)
         # The frontier: the nodes that offer children, the tokens before them, and their values and
@@ -198,14 +198,14 @@ class DynamicTokenRecycling(MatrixDrafter):
     def update(
         self, params: NGramTable | None, state: DynamicMatrixState, aux: None, feedback: Feedback
     ) -> DynamicMatrixState:
-        """The state after a round: first the acceptance model learns, then the matrix."""
+        """Returns the state after a round: first the acceptance model learns, then the matrix."""
         scored, emitted = feedback.scored, feedback.emitted
         # Outside of the condition, which would copy the matrix, and as `recycle` reads: once.
         tokens = scored.tree.tokens
         lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
 
         def learnt() -> AcceptanceModel:
-            # Before each emitted token stood a node of the accepted path.
+            # Before each emitted token there was a node of the accepted path.
             path = jnp.maximum(scored.verdict.path, 0)
             nodes, names, means = (_of_nodes(cells, path) for cells in (tokens, *lines))
             before = jnp.concatenate([state.before[:, None], nodes[:, :-1]], axis=1)
@@ -226,7 +226,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         return super().update(params, replace(state, acceptance=acceptance), aux, feedback)
 
     def _given_noise(self, found: Candidates, feedback: Feedback) -> Candidates:
-        """What was offered after the accepted nodes, given the noise of their places."""
+        """Returns what was offered after the accepted nodes, given the noise of their places."""
 
         def at(found, step):
             known = feedback.keys, feedback.sampling, feedback.positions + step, self.vocab_size
@@ -244,7 +244,9 @@ class DynamicTokenRecycling(MatrixDrafter):
         names: Int[Array, "B N k"],
         means: Float[Array, "B N k"],
     ) -> Candidates:
-        """What their lines offer after tokens, and the table after them and the ones before."""
+        """Returns what their lines offer after tokens, and the table after them and the ones
+        before.
+        """
         sources = [source(names, means, _ranks(self.k, NUM_KINDS))]
         if params is not None:
             found, probs, order = params.after(before, tokens)
@@ -288,7 +290,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         mean: Float[Array, "B N k"],
         logits: Float[Array, "B N V"],
     ) -> tuple[Int[Array, "B N k"], Float[Array, "B N k"]]:
-        """Lines after a visit: candidates, and their means."""
+        """Returns lines after a visit: candidates, and their means."""
         highest, new = top_k(logits, self.k)
         total = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)
 
@@ -310,17 +312,19 @@ class DynamicTokenRecycling(MatrixDrafter):
 
 
 def _of_nodes(cells: Shaped[Array, "B N *k"], nodes: Int[Array, "B P"]) -> Shaped[Array, "B P *k"]:
-    """What some nodes have."""
+    """Returns what some nodes have."""
     return jax.vmap(lambda cells, nodes: cells[nodes])(cells, nodes)
 
 
 def _ranks(k: int, most: int) -> Int[Array, "1 1 k"]:
-    """The ranks of a line's k candidates, of which so many are told apart; the last shares."""
+    """Returns the ranks of a line's k candidates, of which so many are told apart; the last
+    shares.
+    """
     return jnp.minimum(jnp.arange(k, dtype=jnp.int32), most - 1)[None, None]
 
 
 def _check_table(params: PyTree, vocab_size: int) -> None:
-    """Raises InputError unless the params are none, or a table for the target's vocabulary."""
+    """Raises InputError unless the params are None, or a table for the target's vocabulary."""
     if params is None:
         return
     if not isinstance(params, NGramTable):

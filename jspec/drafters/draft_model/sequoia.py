@@ -22,7 +22,7 @@ class Sequoia(StaticTree):
         template: the tree's shape, from `sequoia_tree.best_template` and an acceptance vector that
             `acceptance_vector.measure` found for this pair of models under the scheme.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if the template is empty, or gives a node more children than there are tokens.

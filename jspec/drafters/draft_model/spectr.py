@@ -31,7 +31,7 @@ class SpecTr(DraftModel):
         num_chains: chains, K in the paper.
         max_depth: tokens of a chain, L.
         scheme: how tokens are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range, such as more chains than there are tokens.
@@ -91,5 +91,7 @@ class SpecTr(DraftModel):
 
 
 def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:
-    """The pairs of chains that are equal so far, given those equal before their last token."""
+    """Returns the pairs of chains that are equal so far, given those equal before their last
+    token.
+    """
     return before & (tokens[:, :, None] == tokens[:, None, :])

@@ -14,12 +14,12 @@ from jspec.verify.schemes import COUPLED
 
 @struct.dataclass
 class MemberDrafts:
-    """What a merge needs of a round's draft in its update."""
+    """A merge's record of its draft, for its update."""
 
     drafts: tuple[MemberDraft, ...]
     """Of each member."""
     members: tuple[PyTree, ...]
-    """What the draft of each member gave beside its tree."""
+    """The `aux` of each member's draft."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Members(Drafter):
     everything else that was verified as `Feedback.scored`.
 
     Raises:
-        InputError: if there are fewer than two, one is no drafter, or one draws by a rule of its
+        InputError: if there are fewer than two, one is not a drafter, or one draws by a rule of its
             own.
     """
 
@@ -66,16 +66,18 @@ class Members(Drafter):
 
     @property
     def follows_text(self) -> bool:
-        """Whether rounds without a draft leave no gap in any member's memory."""
+        """True if rounds without a draft leave no gap in any member's memory."""
         return all(drafter.follows_text for drafter in self.drafters)
 
     def tells_rest(self, aux: MemberDrafts) -> bool:
-        """Whether a member does: where nobody drafted a node, merges themselves learn nothing."""
+        """Returns whether a member does: where nobody drafted a node, merges themselves learn
+        nothing.
+        """
         both = zip(self.drafters, aux.members, strict=True)
         return any(drafter.tells_rest(own) for drafter, own in both)
 
     def init_members(self, batch: int, capacity: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
-        """The first states of all members, by their `init`."""
+        """Returns the first states of all members, by their `init`."""
         states = self._each(earlier, "drafter_state")
         return tuple(
             drafter.init(batch, capacity, state)
@@ -85,7 +87,7 @@ class Members(Drafter):
     def prefill_members(
         self, params: PyTree, states: tuple[PyTree, ...], chunk: PromptChunk
     ) -> tuple[PyTree, ...]:
-        """The states of all members after a chunk of the prompt, by their `prefill`."""
+        """Returns the states of all members after a chunk of the prompt, by their `prefill`."""
         return tuple(
             drafter.prefill(weights, state, chunk)
             for drafter, weights, state in self._all(params, states)
@@ -94,10 +96,11 @@ class Members(Drafter):
     def draft_members(
         self, params: PyTree, states: tuple[PyTree, ...], frame: Frame
     ) -> tuple[tuple[Tree, ...], tuple[PyTree, ...]]:
-        """The sanitized trees of all members, by their `draft`, and what it gave beside them.
+        """Returns the sanitized trees of all members, by their `draft`, and what it gave alongside
+        them.
 
         Raises:
-            InputError: if what a member returned is no tree, or was sampled.
+            InputError: if what a member returned is not a tree, or was sampled.
         """
         drafted, kept = [], []
         for drafter, weights, state in self._all(params, states):
@@ -115,7 +118,9 @@ class Members(Drafter):
         aux: MemberDrafts | None,
         feedback: Feedback,
     ) -> tuple[PyTree, ...]:
-        """The states of all members after a round, by `update` with feedback on their own trees."""
+        """Returns the states of all members after a round, by `update` with feedback on their own
+        trees.
+        """
         told: list[tuple[PyTree, Feedback]] = [(None, feedback)] * len(self.drafters)
         if aux is not None:
             plain = feedback.tree.tokens.shape[1] == 1
@@ -135,7 +140,7 @@ class Members(Drafter):
         return zip(self.drafters, self._each(params, "drafter_params"), states, strict=True)
 
     def _each(self, given: PyTree, what: str) -> tuple[PyTree, ...]:
-        """The given values, one for each member; None stands for none of them."""
+        """Returns the given values, one for each member; None stands for none of them."""
         count = len(self.drafters)
         if given is None:
             return (None,) * count

@@ -26,7 +26,7 @@ class Merge(Members):
     """Drafts the trees of its drafters together, equal paths once.
 
     Make it with `merge`, which says what it refuses. Params are a tuple. A drafter's nodes follow
-    those of the drafters before it.
+    the earlier drafters' nodes.
     """
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MergeState:

@@ -23,14 +23,14 @@ from jspec.types import Feedback, PromptChunk, PyTree
 def read_cells(
     matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"], ranks: Int[np.ndarray, " N"]
 ) -> Shaped[Array, "B N"]:
-    """One cell of each token's line: that of a rank."""
-    # Matrix by matrix: those of rows are then read on the devices of their rows.
+    """Returns one cell of each token's line: of a rank."""
+    # Matrix by matrix: rows' matrices are then read on the devices of their rows.
     own = tokens.reshape(matrix.shape[0], -1, tokens.shape[1])
     return jax.vmap(lambda lines, tokens: lines[tokens, ranks])(matrix, own).reshape(tokens.shape)
 
 
 def read_lines(matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"]) -> Shaped[Array, "B N k"]:
-    """The line of each token."""
+    """Returns the line of each token."""
     # Of one line XLA makes a slice, which is read again wherever it is used, and a matrix that is
     # read after it was written is copied whole. Of two it makes a gather, which is read once.
     twice = jnp.repeat(tokens, 2, axis=1) if tokens.size == 1 else tokens
@@ -47,7 +47,7 @@ def write_lines(
     live: Bool[Array, "B N"],
     lines: Shaped[Array, "B N k"],
 ) -> Shaped[Array, "R V k"]:
-    """The matrix with the lines of some tokens replaced.
+    """Returns the matrix with the lines of some tokens replaced.
 
     Where several nodes write one line, the last of them wins, row after row of the batch.
 
@@ -89,7 +89,7 @@ class MatrixDrafter(Drafter):
         check_fields(self)
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        """The shape of the matrix, (R, V, k)."""
+        """Returns the shape of the matrix, (R, V, k)."""
         return batch if self.per_row else 1, self.vocab_size, self.k
 
     @abstractmethod

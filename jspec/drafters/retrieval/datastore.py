@@ -142,7 +142,7 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
         The datastore, the params of `jspec.REST`.
 
     Raises:
-        InputError: if it is no datastore, of another version or tokenizer, or not whole.
+        InputError: if it is not a datastore, of another version or tokenizer, or not whole.
     """
     path, again = Path(path), "build it again with `jspec datastore build`"
     if not path.is_file():
@@ -196,7 +196,7 @@ def _token_type(vocab_size: int) -> np.dtype:
 
 
 def _layout(width: int, size: int) -> tuple[int, int, int]:
-    """The bytes at which tokens begin, suffixes begin and the file ends."""
+    """Returns the bytes at which tokens begin, suffixes begin and the file ends."""
     first = _aligned(_FIELDS.size + _DIGEST)
     second = _aligned(first + size * width)
     return first, second, second + size * 4

@@ -38,8 +38,8 @@ PUBLISHED = Template(
         """.split()
     )
 )
-"""80 nodes, Fig. 5 of the paper: 6 levels, 81 tokens a forward with the root. (The text counts "80
-including the root"; the figure and the authors' code have 80 besides it.)"""
+"""80 nodes, Fig. 5 of the paper: 6 levels, 81 tokens a forward pass with the root. (The text
+counts "80 including the root"; the figure and the authors' code have 80 besides it.)"""
 
 MEASURED = Template(
     tuple(
@@ -58,8 +58,8 @@ MEASURED = Template(
         """.split()
     )
 )
-"""80 nodes by measured acceptance of the bundled model on articles, plays, instructions, novels
-and addresses (`benchmarks.prompts.LEARNING`), as printed by
+"""80 nodes by measured acceptance of the bundled model on articles, plays, instructions,
+novels and addresses (`benchmarks.prompts.LEARNING`), as printed by
 `python -m benchmarks.recycling.measured_tree --count 20` on 2026-11-21 (two x86 cores). The same
 command finds the best tree of another model."""
 
@@ -69,16 +69,16 @@ _ACCEPTANCE = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 
 
 def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
-    """The tree of so many drafted nodes that is likely to be accepted furthest.
+    """Returns the tree of so many drafted nodes that is likely to be accepted furthest.
 
-    It is for devices on which the published 81 tokens a forward cost more than they bring.
+    It is for devices on which the published 81 tokens a forward pass cost more than they bring.
 
     Args:
         num_speculative_tokens: drafted nodes, without the root.
         k: candidates that the matrix holds per token; the tree drafts ranks below 8.
 
     Raises:
-        InputError: if one of them is no integer of at least 1.
+        InputError: if one of them is not an integer of at least 1.
 
     Example:
         >>> fitted(4).paths
@@ -103,7 +103,8 @@ class MatrixState:
 
 @dataclass(frozen=True)
 class TokenRecycling(MatrixDrafter):
-    """Drafts a fixed tree of ranks from an adjacency matrix: what last looked likely after a token.
+    """Drafts a fixed tree of ranks from an adjacency matrix: what last looked likely after a
+    token.
 
     Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696. Line t of the matrix holds
     the k tokens that the target last thought likeliest after token t, and a node of rank r below

@@ -18,7 +18,7 @@ from jspec.types import PyTree, Sampling, Stopping
 Drafting = dict[str, Any]
 """The arguments of a call that say how it drafts: drafter, policy, and the params of both."""
 _KEPT = "drafter_state", "policy_state"
-"""What a call passes on to the next one."""
+"""Memories that a call passes on to the next one."""
 
 
 @dataclass

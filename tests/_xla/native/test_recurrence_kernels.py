@@ -85,7 +85,7 @@ def test_bits_do_not_depend_on_the_order_of_nodes(count, delta):
 
 
 def test_of_products_that_is_not_true():
-    """The negative control: in the form of other devices a node's bits follow from the tree."""
+    """The negative control: in the form of other devices per node's bits follow from the tree."""
     nodes, states = tree_of((3, 3, 33, 16), PARENTS, True)
     given, seen = (*nodes[:3], jnp.log(nodes[3]), nodes[4]), ancestors(PARENTS)
     run = jax.jit(recurrence.by_chunks)

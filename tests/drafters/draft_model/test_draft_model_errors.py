@@ -324,7 +324,7 @@ def test_a_learnt_memory_serves_a_batch_of_another_size(drafter):
     assert jax.tree.all(jax.tree.map(lambda leaf: leaf.shape[0] == 2, again.memory))
 
 
-def test_which_number_is_the_width_and_which_the_depth_is_said():
+def test_width_and_depth_are_keywords():
     for drafter in (jspec.RSDS, jspec.SpecTr):
         with pytest.raises(TypeError, match="positional argument"):
             drafter(MODEL, 2, 2)

@@ -94,7 +94,7 @@ def test_each_byte_that_is_lost_or_changed_is_noticed(file):
         (np.zeros((2, 4), int), np.array([4]), r"pass integers \[B, T\] and \[B\]"),
     ],
 )
-def test_texts_of_no_rows_are_not_saved(tmp_path, tokens, lengths, told):
+def test_empty_rollouts_are_not_saved(tmp_path, tokens, lengths, told):
     # No `Rollouts`, whose arrays the tests check when it is made.
     given: Any = SimpleNamespace(tokens=tokens, lengths=lengths)
     with pytest.raises(jspec.InputError, match=f"the rollouts have .*{told}"):
