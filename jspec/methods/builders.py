@@ -351,7 +351,8 @@ def widened(
     from jspec.drafters.adaptive import AdaptiveParams, adaptive
 
     built = make(models, **options)
-    params = AdaptiveParams(built.drafter_params, prior(models.target.params))
+    held = getattr(models.target.model, "param_dtype", None)
+    params = AdaptiveParams(built.drafter_params, prior(models.target.params, held=held))
     drafter = adaptive(built.drafter, widths, 1.0 if token_budget is None else token_budget)
     return Built(built.model, drafter, params)
 
