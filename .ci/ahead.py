@@ -33,7 +33,7 @@ import jspec
 from jspec import methods, models
 from jspec._xla import backend
 from jspec.drafters.draft_head.lyanna_resampling import Fused
-from jspec.methods import Built, device_defaults
+from jspec.methods import LLM, device_defaults
 from jspec.models import Llama, LlamaConfig
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton
@@ -80,7 +80,7 @@ class Program(NamedTuple):
 
 
 def one(method: str, kernels: int, launched: int, waits: int, held: float, **more: Any) -> Program:
-    """A program for one H100, with its kernels and copies, MiB of temporaries and so on."""
+    """Returns a program for one H100, with its kernels and copies, MiB of temporaries and so on."""
     copied = more.pop("copied", 1)
     names = "kernels", "launched by the host", "waits", "MiB of temporaries", "MiB copied at once"
     most = dict(zip(names, (kernels, launched, waits, held, copied), strict=True))
@@ -88,7 +88,9 @@ def one(method: str, kernels: int, launched: int, waits: int, held: float, **mor
 
 
 def host(method: str, exchanges: int, kilobytes: int, **more: Any) -> Program:
-    """A program for hosts of eight H100s: weights are split over a host, rows over hosts."""
+    """Returns a program for hosts of eight H100s: weights are split over a host, rows over
+    hosts.
+    """
     return Program("h100:8", method, {"exchanges": exchanges, "kB of them": kilobytes}, **more)
 
 
@@ -211,6 +213,7 @@ def _programs(program: Program) -> Programs:
     return Programs(
         built.model, target.params, built.drafter, built.drafter_params, mesh, program.rows, slots,
         slots - 128 if on_tpu else 128, SAMPLING if program.sampled else None,
+        built.policy, built.policy_params,
     )  # fmt: skip
 
 
@@ -219,16 +222,16 @@ def _weights(model: Any) -> Any:
     return jax.eval_shape(model.init, jax.random.key(0), *nodes)
 
 
-def _built(method: str, target: models.Loaded) -> Built:
+def _built(method: str, target: models.Loaded) -> LLM:
     model = target.model
     if method == "plain":
-        return Built(model, jspec.Autoregressive(), None)
+        return LLM(target, jspec.Autoregressive())
     if method == "coupled_tree":
         small = replace(model.config, num_layers=1, num_heads=1, num_kv_heads=1)
         draft = model.clone(config=small)
-        return Built(model, jspec.CoupledTree(draft, num_speculative_tokens=16), _weights(draft))
+        return LLM(target, jspec.CoupledTree(draft, num_speculative_tokens=16), _weights(draft))
     if model is TPU_MODEL:
-        return Built(model, jspec.TokenRecycling(model.vocab_size), None)
+        return LLM(target, jspec.TokenRecycling(model.vocab_size))
     if method in ("eagle2", "lyanna"):
         kinds = {"eagle2": (EAGLEHead, EAGLEConfig), "lyanna": (LyannaHead, LyannaConfig)}
         of_head, of_config = kinds[method]
@@ -244,18 +247,16 @@ def _built(method: str, target: models.Loaded) -> Built:
         else:
             nodes, second = device_defaults.lyanna(None, None)
             drafter = jspec.Lyanna(head, nodes, resampling=Fused(second), sharpness=sharp)
-        return Built(model, drafter, weights)
+        return LLM(target, drafter, weights)
     if method == "dyspec":
         draft = models.shapes("llama-1b", "bfloat16", num_layers=2)
         return methods.build(method, target, draft=draft)
     name, _, part = method.partition(" ")
     built = methods.build(name, target)
     if part == "in back-off":  # the loop of the back-off alone
-        backed_off = replace(built.drafter, widths=(0,), drafting=False)
-        return built._replace(drafter=backed_off)
+        return replace(built, policy=jspec.FixedWidth(0), policy_params=None)
     if part:  # and of rounds of the largest width
-        widths = built.drafter.widths[-1:]
-        return built._replace(drafter=replace(built.drafter, widths=widths, drafting=True))
+        return replace(built, policy=jspec.Adaptive(built.policy.widths[-1:]))
     return built
 
 
@@ -278,15 +279,17 @@ def _decode(programs: Programs):
         kind = jax.eval_shape(lambda: jax.random.key(0))
         key = shaped(everywhere, kind.shape, kind.dtype)
 
-    def program(params, drafter_params, prompt, lengths, sampling, key):
+    def program(params, drafter_params, policy_params, prompt, lengths, sampling, key):
         return jspec.decode(
             model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
-            max_new_tokens=programs.max_new_tokens, sampling=sampling, key=key, eos=2,
+            policy=programs.policy, policy_params=policy_params,
+            max_new_tokens=programs.max_new_tokens, sampling=sampling, key=key,
+            stopping=jspec.Stopping(eos=2),
         )  # fmt: skip
 
     size = programs.capacity - programs.max_new_tokens
     prompt = shaped(rows, (programs.rows, size), jnp.int32)
-    weights = programs.params, programs.drafter_params
+    weights = programs.params, programs.drafter_params, programs.policy_params
     lowered = jax.jit(program).lower(*weights, prompt, of_row(jnp.int32), sampling, key)
     return programs._compile("decode", lowered)
 

@@ -1,4 +1,5 @@
-"""A pytest plugin: what tests may cost, in CPU seconds, and which part of the slow ones runs.
+"""A pytest plugin: what tests may cost, in CPU seconds, and which part of the slow ones
+runs.
 
 JSPEC_CPU="700 4" fails a run that takes more than 700, or in which one test takes more than 4 by
 half: what a test takes hangs on what its worker has compiled before it.
@@ -25,9 +26,7 @@ def _cpu() -> float:
 
 
 def _work() -> float:
-    """Compiles a fixed program, as tests do: a second is worth less where neighbours share a core,
-    and on slower processors.
-    """
+    """Measures the compilation of a fixed program, which tells how slow this processor is."""
     import jax
     import jax.numpy as jnp
 
@@ -126,7 +125,7 @@ class Controller:
         terminalreporter.section("what the tests took, in CPU seconds")
         terminalreporter.line(
             f"{self.total:7.1f}  all of them; a worker held {held:.1f} GB at most; compiling "
-            f"took {self.slowness:.2f} times that of the machine of the limits"
+            f"took {self.slowness:.2f} times as long as on the reference machine"
         )
         for own, shared, _, name in sorted(self.tests, reverse=True)[:10]:
             fixtures = f" (and {shared:.1f} for fixtures that others share)" if shared > 1 else ""

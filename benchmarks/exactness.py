@@ -29,7 +29,7 @@ from jspec import models
 from jspec._xla import native
 from jspec.decoding import decode_rounds
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import eight_bits, hub
 from jspec.models import precision as precisions
 from jspec.protocols import CausalLM
@@ -55,11 +55,13 @@ class Decoding(NamedTuple):
     new_tokens: int
 
     def together(self, **request: Any) -> jspec.Result:
-        """All prompts in one batch."""
+        """Returns all prompts in one batch."""
         return self._decode(self.prompts, **request)
 
     def alone(self, **request: Any) -> tuple[Int[np.ndarray, "B T"], int]:
-        """The tokens row by row, the drafter's memory carried over, and the number of rounds."""
+        """Returns the tokens row by row, the drafter's memory carried over, and the number of
+        rounds.
+        """
         rows, rounds, state = [], 0, None
         for row in range(self.prompts.count):
             one = self.prompts.take([row])
@@ -94,7 +96,7 @@ def tokens(
     ] = 0.8,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Count equal texts, in float32 at highest precision; exit with 1 if any differs.
+    """Counts equal texts, in float32 at highest precision; exit with 1 if any differs.
 
     Drafters are compared with plain decoding, and plain greedy decoding with `transformers`.
     """
@@ -106,7 +108,7 @@ def tokens(
     shown = [f"{kind} {how}" for kind in kinds for how in ("alone", "in a batch")]
     wrong = 0
     for named in model or [str(SHARED / "models" / name) for name in SMALL]:
-        table = Table("model", "method", *shown, "tokens a round, greedy")
+        table = Table("model", "method", *shown, "tokens per round, greedy")
         subject = model_pairs.subject(named, questions, prompts, classes)
         rows = subject.of_all_classes(count, prompt_tokens)
         run, total = Decoding(subject, rows, new_tokens), rows.count
@@ -123,7 +125,7 @@ def tokens(
         for method, built in build_those_there(names, subject.target).items():
             counts, rounds = [], 0
             for kind, how in kinds.items():
-                request = built._asdict() | how
+                request = built.drafting | how | {"model": built.model}
                 written, taken = run.alone(**request)
                 rounds = rounds or taken
                 batch = np.asarray(run.together(**request).tokens)
@@ -136,7 +138,7 @@ def tokens(
 
 
 def _transformers(named: str, prompts: Prompts, new_tokens: int) -> list[np.ndarray]:
-    """The tokens that `transformers` writes from the same files, prompt by prompt."""
+    """Returns the tokens that `transformers` writes from the same files, prompt by prompt."""
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -161,7 +163,7 @@ def _transformers(named: str, prompts: Prompts, new_tokens: int) -> list[np.ndar
 _SIZES = (1, 2, 5, 8, 16)
 """Tokens of a forward."""
 _ROWS = 8
-"""Of a forward: with 16 tokens each, as many rows as the kernels take."""
+"""Of a forward pass: with 16 tokens each, as many rows as the kernels take."""
 _DRAFTED = 4
 """Of a drafter: its rounds may be wider, and XLA multiplies more than 128 rows."""
 _PROMPT, _MOST = 12, 60
@@ -177,11 +179,11 @@ def bits(
     methods: Annotated[bool, typer.Option(help="Compare what drafters commit, too.")] = True,
     out: options.Out = None,
 ) -> None:
-    """Count nodes of trees with other bits than in plain decoding; exit with 1 if one has.
+    """Counts tree nodes with other bits than in plain decoding; exits with 1 if one has.
 
     Random texts are fed as paths of random trees (`jspec.testing.check_bits`). Then every method
-    that needs no training continues them, and keys and values of what it committed are compared
-    with those of plain decoding: they follow from the hidden states of every layer.
+    that needs no training continues them, and its committed keys and values are compared with plain
+    decoding's: they follow from the hidden states of every layer.
     """
     headline(f"bit by bit, {native.described()}")
     table = Table("model", "dtype", "how", "nodes", "numbers", "different")
@@ -215,7 +217,7 @@ def bits(
 
 
 def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, int, int]:
-    """Nodes, numbers and different ones of random trees."""
+    """Returns nodes, numbers and different ones of random trees."""
     turns = -(-nodes // (texts.size * len(_SIZES)))
     found = check_bits(
         target.model, target.params, texts.tolist(), sizes=_SIZES * turns, batch_size=_ROWS
@@ -223,15 +225,15 @@ def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, i
     return found.num_nodes, found.num_numbers, found.num_different
 
 
-def _committed(target: models.Loaded, built: Built, prompts: np.ndarray) -> tuple[int, int, int]:
-    """Tokens that a drafter committed, their keys and values, and those of plain decoding's that
-    differ. A token that differs counts as one number.
+def _committed(target: models.Loaded, built: LLM, prompts: np.ndarray) -> tuple[int, int, int]:
+    """Tokens that a drafter committed, their keys and values, and how many differ from plain
+    decoding's. A token that differs counts as one number.
     """
     plain = _written(target.model, target.params, Autoregressive(), None, prompts)
     drafted = _written(built.model, target.params, built.drafter, built.drafter_params, prompts)
     tokens = numbers = different = 0
     for row in range(len(prompts)):
-        # The last of a row is of no cache, and in plain decoding another one is the last.
+        # A row's last token is not cached, and plain decoding may end at another one.
         count = min(int(state.positions[row]) for state in (plain, drafted))
         written = count - prompts.shape[1] + 1
         tokens += written
@@ -252,7 +254,7 @@ def _held(state: jspec.State) -> list[np.ndarray]:
 
 
 def _written(model: Any, params: Any, drafter: Any, weights: Any, prompts: np.ndarray) -> Any:
-    """The state in which a generation ends, sampled with one key."""
+    """Returns the state in which a generation ends, sampled with one key."""
     state = jspec.prefill(
         model, params, prompts, drafter=drafter, drafter_params=weights, key=0,
         max_new_tokens=_MOST - _PROMPT, sampling=jspec.Sampling(temperature=0.8),
@@ -293,7 +295,8 @@ def precision(
     tokens: Annotated[int, typer.Option(min=2, help="Of each text that are scored.")] = 128,
     out: options.Out = None,
 ) -> None:
-    """Score texts twice: with weights of a dtype and all else in float32, and all in that dtype.
+    """Scores texts twice: with weights of a dtype and the rest in float32, and all in that
+    dtype.
 
     The first says what rounding the weights alone does, the second what a user of that dtype has.
     In 8 bits there is no second. With --kv-dtype it scores them once, with weights in float32 too.
@@ -332,7 +335,7 @@ _COLUMNS = (
 
 
 def _say_bytes(model: Any, kv_dtype: str) -> None:
-    """What 1,000 tokens of a row take in the model's memory, here and in float32."""
+    """Returns the memory of 1,000 tokens of a row, here and in float32."""
     found = [
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
         for memory in (

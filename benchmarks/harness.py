@@ -1,4 +1,6 @@
-"""Helpers that all benches share: paired timing, memory speed, and the provenance of a number."""
+"""Helpers that all benches share: paired timing, memory speed, and the provenance of a
+number.
+"""
 
 import ctypes
 import gc
@@ -36,7 +38,7 @@ def command(main: Callable[..., None] | typer.Typer) -> None:
 
 
 def provenance() -> dict[str, str]:
-    """The date, device and versions that a number was measured with."""
+    """Returns the date, device and versions that a number was measured with."""
     return {
         "date": date.today().isoformat(),
         "device": device(),
@@ -46,7 +48,7 @@ def provenance() -> dict[str, str]:
 
 
 def invocation() -> str:
-    """The command that runs, without the folders of this machine."""
+    """Returns the command that runs, without the folders of this machine."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = sys.argv[0] if spec is None else spec.name.removesuffix(".__main__")
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
@@ -60,7 +62,8 @@ def headline(what: str) -> None:
 
 
 def paired(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, np.ndarray]:
-    """Seconds of each run, taken in turn (A B A B ...), so that a drifting machine hits all alike.
+    """Returns seconds of each run, taken in turn (A B A B ...), so that a drifting machine hits
+    all alike.
 
     One warm-up each. `seconds["a"] / seconds["b"]` then pairs neighbours in time.
     """
@@ -85,7 +88,9 @@ def few_programs() -> None:
 
 
 def read_bandwidth(params) -> float:
-    """Seconds in which this process reads all weights once: the floor of a one-token forward."""
+    """Returns seconds in which this process reads all weights once: the floor of a one-token
+    forward.
+    """
     leaves = jax.tree.leaves(params)
     read = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
     seconds = paired({"read": lambda: read(leaves)}, 20)["read"]
@@ -93,7 +98,7 @@ def read_bandwidth(params) -> float:
 
 
 def record(path: Path | None, row: dict, dated: bool = True) -> None:
-    """Appends one JSON line, provenance included unless it stands in another one."""
+    """Appends one JSON line, provenance included unless another one has it."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,8 @@ class Ledger(ledger.Ledger):
     Args:
         path: the file. One that an interrupted run left is gone on with.
         setting: what all rows of this run have in common. It is written once, with the command, the
-            device and the date, in a line that the rows name. Rows of other settings may stand in
-            the same file; they are not found. None: each row holds all by itself.
+            device and the date, in a line that the rows name. Rows of other settings may be in the
+            same file; they are not found. None: each row holds all by itself.
     """
 
     def __init__(self, path: Path | None, setting: dict[str, Any] | None = None):

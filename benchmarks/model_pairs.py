@@ -1,4 +1,4 @@
-"""What a bench runs on: a target, its draft model, and texts by class."""
+"""Subjects of a bench: a target, its draft model, and texts by class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,16 +29,16 @@ class Subject:
 
     @property
     def about(self) -> dict[str, str]:
-        """What tells rows of these models and texts from others."""
+        """Settings that identify rows of these models and texts."""
         return {"pair": self.name, "texts": self.texts.name}
 
     def prompts(self, kind: str, count: int, tokens: int) -> Prompts:
-        """`count` prompts of a class, see `Texts.choose`."""
+        """Returns `count` prompts of a class, see `Texts.choose`."""
         chosen = self.texts.choose(self.target, kind, count, tokens)
         return texts.pad([ids for _, ids in chosen])
 
     def of_all_classes(self, count: int, tokens: int) -> Prompts:
-        """`count` prompts of each class, the classes one after the other."""
+        """Returns `count` prompts of each class, the classes one after the other."""
         return texts.join([self.prompts(kind, count, tokens) for kind in self.classes])
 
 
@@ -50,7 +50,7 @@ class Pair(Subject):
 
     @cached_property
     def ratio(self) -> float:
-        """Parameters of the draft over those of the target: r of the memory-bound speed-up.
+        """Parameters of the draft over the target's: r of the memory-bound speed-up.
 
         RSD (Jeon et al. 2024), appendix C.2, where the text has it upside down.
         """
@@ -110,12 +110,12 @@ def pair(
 
 
 def mixed(kinds: Sequence[str], count: int) -> list[str]:
-    """The class of each row of `Subject.of_all_classes`."""
+    """Returns the class of each row of `Subject.of_all_classes`."""
     return [kind for kind in kinds for _ in range(count)]
 
 
 def _short(name: str) -> str:
-    """The last part of a name; of a run's folder `model` (`jspec train`), the run's."""
+    """Returns the last part of a name; of a run's folder `model` (`jspec train`), the run's."""
     path = Path(name)
     return (path.parent if path.name == "model" else path).name or name
 

@@ -17,7 +17,8 @@ INK, PALE, LINE, BAR = "#1f2933", "#7b8794", "#c3cbd4", "#2f6fde"
 
 
 def speedups(results: str) -> tuple[dict[str, float], list[float]]:
-    """Speed-ups of `auto` over plain decoding: by class, and least and largest of single prompts.
+    """Returns speed-ups of `auto` over plain decoding: by class, and least and largest of single
+    prompts.
 
     Args:
         results: the text of results/engineering_cpu.md.
@@ -42,7 +43,7 @@ def box(x: float, y: float, width: float, height: float, look: str):
 
 
 def draw(gains: dict[str, float], singles: list[float]) -> str:
-    """The picture as SVG: a card with its own background, for light and dark pages.
+    """Returns the picture as SVG: a card with its own background, for light and dark pages.
 
     Args:
         gains: speed-up by class.

@@ -14,7 +14,7 @@ PUBLISHED = ("mbpp",)
 
 
 def texts(name: str, count: int) -> list[str]:
-    """`count` prompts of a class, spread over its file.
+    """Returns `count` prompts of a class, spread over its file.
 
     Raises:
         FileNotFoundError: if the shared texts are absent.
@@ -54,7 +54,7 @@ def _rows(name: str) -> list[dict]:
 
 
 def _mbpp(row: dict) -> str:
-    """The prompt of Austin et al. 2021, figure 1, without examples."""
+    """Returns the prompt of Austin et al. 2021, figure 1, without examples."""
     tests = "\n".join(row["test_list"])
     return (
         f"You are an expert Python programmer, and here is your task: {row['text']} Your code "

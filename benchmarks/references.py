@@ -11,7 +11,7 @@ from jspec._validate.errors import InputError
 
 
 def read(path: Path) -> dict[str, str]:
-    """The "answer" of each line of a file of prompts, by the line's number as text.
+    """Returns the "answer" of each line of a file of prompts, by the line's number as text.
 
     Raises:
         InputError: if a line has none.
@@ -32,7 +32,8 @@ def read(path: Path) -> dict[str, str]:
 
 
 def rouge_2(text: str, reference: str) -> float:
-    """ROUGE-2 (Lin 2004), F-measure: pairs of neighbouring words that both have; no stemming.
+    """Computes ROUGE-2 (Lin 2004), F-measure: pairs of neighbouring words that both have; no
+    stemming.
 
     Example:
         >>> round(rouge_2("the cat sat", "the cat sat down"), 2)
@@ -49,7 +50,7 @@ def rouge_2(text: str, reference: str) -> float:
 
 
 def number(text: str, reference: str) -> float:
-    """1 if the last number of both is the same, as GSM8K's answers are judged.
+    """Returns 1 if the last number of both is the same, as GSM8K's answers are judged.
 
     Example:
         >>> number("so she has 1,200 apples.", "600 * 2 = 1200 #### 1200")

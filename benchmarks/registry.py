@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from benchmarks.harness import console
 from jspec import methods
 from jspec._validate.errors import InputError
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import Loaded
 
 
@@ -18,8 +18,10 @@ def standalone() -> list[str]:
     ]
 
 
-def build_those_there(names: Iterable[str], target: Loaded) -> dict[str, Built]:
-    """Each method's drafter, the model to decode with and the weights; says which are left out."""
+def build_those_there(names: Iterable[str], target: Loaded) -> dict[str, LLM]:
+    """Returns each method's drafter, the model to decode with and the weights; says which are
+    left out.
+    """
     built = {}
     for name in names:
         try:

@@ -1,4 +1,5 @@
-"""Last epoch's rollouts as drafts, for a policy that has moved: tokens a round of the next epoch.
+"""Last epoch's rollouts as drafts, for a policy that has moved: tokens per round of the next
+epoch.
 
 python -m benchmarks.rollouts --out rollouts.jsonl
 """
@@ -23,7 +24,7 @@ from jspec.arrays.ragged import sequence
 from jspec.types import PyTree
 
 REWARDED = " and"
-"""What the policy is rewarded for: a reward that is anything else would do."""
+"""The policy's reward; any other would do."""
 CONTENDERS = (
     "old rollouts, the same noise",
     "old rollouts, fresh noise",
@@ -48,10 +49,10 @@ def main(
     temperature: Annotated[float, typer.Option(min=0)] = 1.0,
     out: options.Out = None,
 ) -> None:
-    """The first epoch's rollouts train the policy; the second epoch's are drafted from them.
+    """Trains the policy on one epoch's rollouts and drafts the next epoch's from them.
 
     Each seed is another key. The policy gradient (Williams 1992) with Adam takes steps on the
-    first epoch's rollouts, eight rows a step. Figures are means over rows and seeds, with their
+    first epoch's rollouts, eight rows per step. Figures are means over rows and seeds, with their
     standard error.
     """
     distances = _distances(steps)
@@ -94,7 +95,9 @@ def main(
                     "method": name, "nodes": nodes, "temperature": temperature,
                     "learning_rate": learning_rate, "tokens_per_round": rates.tolist(),
                 })  # fmt: skip
-    table = Table("steps", "KL", "same tokens", *CONTENDERS, "first / last", title="tokens a round")
+    table = Table(
+        "steps", "KL", "same tokens", *CONTENDERS, "first / last", title="tokens per round"
+    )
     for distance in distances:
         apart, same = np.mean(moved[distance], axis=0)
         means = [_shown(found[distance, name]) for name in CONTENDERS]
@@ -102,17 +105,17 @@ def main(
         table.add_row(str(distance), f"{apart:.4f}", f"{same:.0%}", *means, f"{ratio:.2f}")
     console.print(table)
     console.print(
-        "Tokens a forward of the target; plain decoding has 1. KL: of the first policy's rollouts, "
-        "nats a token. Same tokens: at equal places, both epochs with the same noise. First / "
-        "last: of all tokens over all rounds, where rows that differ early weigh most."
+        "Tokens per forward pass of the target; plain decoding has 1. KL: of the first policy's "
+        "rollouts, nats per token. Same tokens: at equal places, both epochs with the same noise. "
+        "First / last: of all tokens over all rounds, where rows that differ early weigh most."
     )
 
 
 def _distances(steps: str) -> list[int]:
-    """The numbers of optimizer steps, rising.
+    """Returns the numbers of optimizer steps, rising.
 
     Raises:
-        InputError: if one is no number from 0 on.
+        InputError: if one is not a number from 0 on.
     """
     if not all(step.strip().isdecimal() for step in steps.split(",")):
         raise jspec.InputError(f"--steps is {steps!r:.60}; pass numbers from 0 on, such as 1,4,16")
@@ -138,7 +141,7 @@ def _shown(rates: list[np.ndarray]) -> str:
 
 
 def _pooled(rates: list[np.ndarray]) -> float:
-    """All tokens over all rounds: rows have nearly as many tokens."""
+    """Returns all tokens over all rounds: rows have nearly as many tokens."""
     return float(1 / (1 / np.concatenate(rates)).mean())
 
 
@@ -153,7 +156,7 @@ def _log_probs(
     params: PyTree,
     texts: Int[Array, "B T"],
 ) -> Float[Array, "B T-1"]:
-    """Of each token but the first, after those before it."""
+    """Returns log-probabilities of each token but the first, after those before it."""
     positions, mask = sequence(*texts.shape)
     logits = model.apply(params, texts, positions, mask, None).logits
     known = jax.nn.log_softmax(logits[:, :-1].astype(jnp.float32))
@@ -163,7 +166,7 @@ def _log_probs(
 def _divergence(
     model: jspec.CausalLM, old: PyTree, new: PyTree, asked: Prompts, texts: Int[np.ndarray, "B T"]
 ) -> float:
-    """KL(old, new) a token, estimated on rollouts of the old policy, all prompts of one length."""
+    """Estimates KL(old, new) per token on rollouts of the old policy, prompts of one length."""
     whole = jnp.concatenate([asked.tokens, texts], axis=1)
     apart = _scored(model, old, whole) - _scored(model, new, whole)
     return float(apart[:, asked.tokens.shape[1] - 1 :].mean())
@@ -182,7 +185,7 @@ def trained(
     learning_rate: float,
     rows: int = 8,
 ) -> dict[int, PyTree]:
-    """The policies after so many steps of the policy gradient on the rollouts."""
+    """Returns the policies after so many steps of the policy gradient on the rollouts."""
     whole = jnp.concatenate([asked.tokens, texts], axis=1)
     begin = asked.tokens.shape[1]
     optimizer = optax.adam(learning_rate)

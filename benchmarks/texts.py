@@ -1,4 +1,4 @@
-"""What the models of a bench continue or answer: the shared texts, or a file of one's own."""
+"""Texts that the models of a bench continue or answer: shared ones, or a file of one's own."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ class Prompts(NamedTuple):
         return len(self.lengths)
 
     def take(self, rows) -> "Prompts":
-        """Some of the rows: a slice, or their numbers."""
+        """Returns some of the rows: a slice, or their numbers."""
         return Prompts(self.tokens[rows], self.lengths[rows])
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Prompts:
-    """Rows of token ids as one batch.
+    """Returns rows of token ids as one batch.
 
     Example:
         >>> pad([[1, 2, 3], [4]]).tokens.tolist()
@@ -46,13 +46,13 @@ def pad(rows: Sequence[Sequence[int]]) -> Prompts:
 
 
 def join(parts: Sequence[Prompts]) -> Prompts:
-    """Batches one after the other."""
+    """Returns batches one after the other."""
     rows = [part.tokens[row, : part.lengths[row]] for part in parts for row in range(part.count)]
     return pad([row.tolist() for row in rows])
 
 
 def continued(prompts: Prompts, tokens: Int[np.ndarray, "B N"]) -> Prompts:
-    """Each prompt with what was written after it."""
+    """Returns each prompt with what was written after it."""
     return pad(
         [
             [*row[:size].tolist(), *more.tolist()]
@@ -66,22 +66,22 @@ Chosen = list[tuple[Question, list[int]]]
 
 
 class Texts(Protocol):
-    """Where prompts come from."""
+    """Sources of prompts."""
 
     @property
     def name(self) -> str:
-        """What tells these texts from others."""
+        """Settings that identify these texts."""
         ...
 
     @property
     def classes(self) -> tuple[str, ...]: ...
 
     def some(self, kind: str, count: int) -> list[Question]:
-        """At most `count` of a class, spread over it."""
+        """Takes at most `count` of a class, spread over it."""
         ...
 
     def choose(self, target: Loaded, kind: str, count: int, tokens: int) -> Chosen:
-        """`count` prompts of a class.
+        """Returns `count` prompts of a class.
 
         Args:
             target: whose tokens they are.
@@ -152,7 +152,7 @@ class ChatQuestions:
 
 
 def find(questions_file: Path | None, prompts_file: Path | None, classes: str) -> Texts:
-    """The texts that `--questions`, `--prompts` and `--classes` name.
+    """Returns the texts that `--questions`, `--prompts` and `--classes` name.
 
     Raises:
         InputError: if a file cannot be read, or both are given.
@@ -167,7 +167,7 @@ def find(questions_file: Path | None, prompts_file: Path | None, classes: str) -
 
 
 def digest(path: Path) -> str:
-    """A text that tells one file's contents from another's.
+    """Returns a text that tells one file's contents from another's.
 
     Raises:
         InputError: if it cannot be read.

@@ -18,6 +18,7 @@ import jspec
 from benchmarks.harness import few_programs
 from benchmarks.texts import Prompts
 from jspec import tree as trees
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
@@ -27,7 +28,7 @@ DEEPEST = 40
 
 @struct.dataclass
 class Start:
-    """What a counted drafter starts with."""
+    """The initial state of a counted drafter."""
 
     inner: PyTree
     """The drafter's own state of an earlier call; None: none."""
@@ -49,15 +50,10 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Counting:
+class Counting(DrafterWrapper):
     """Drafts what its drafter drafts, and counts its rounds up to a limit."""
 
     drafter: Drafter
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "drafter":  # a copy that has no field yet
-            raise AttributeError(name)
-        return getattr(self.drafter, name)
 
     def init(self, batch: int, capacity: int, earlier: Start | None) -> Tally:
         if earlier is None:
@@ -106,9 +102,9 @@ class Counted:
     num_draft_tokens: Int[np.ndarray, " B"]
     num_levels: Int[np.ndarray, " B"]
     texts: Int[np.ndarray, "B T"]
-    """What was written, the tokens of the rounds that did not count among it."""
+    """The output, tokens of uncounted rounds included."""
     memory: PyTree
-    """What the drafter knows at the end, the `drafter_state` of a next batch."""
+    """The drafter's state at the end, the `drafter_state` of a next batch."""
 
     @property
     def rounds(self) -> Int[np.ndarray, " B"]:
@@ -143,6 +139,7 @@ class Decoding:
         limits: Int[np.ndarray, " B"],
         wanted: Int[np.ndarray, " B"] | None = None,
         drafter_state: PyTree = None,
+        eos: tuple[int, ...] | None = None,
         **request: Any,
     ) -> jspec.Result:
         """Decodes up to `limits`; its drafter state is a `Tally`."""
@@ -151,7 +148,8 @@ class Decoding:
             self.model, self.params, prompts.tokens, prompts.lengths,
             drafter=Counting(self.drafter), drafter_params=self.drafter_params,
             drafter_state=Start(drafter_state, jnp.asarray(wanted, jnp.int32)),
-            max_new_tokens=self.new_tokens + DEEPEST, limits=limits, **request,
+            max_new_tokens=self.new_tokens + DEEPEST,
+            stopping=jspec.Stopping(max_tokens=limits, eos=eos), **request,
         )  # fmt: skip
 
     def count(
@@ -161,7 +159,9 @@ class Decoding:
         drafter_state: PyTree = None,
         **request: Any,
     ) -> Counted:
-        """The rounds of each row, up to the one that reaches `wanted` tokens; None: new_tokens."""
+        """Returns the rounds of each row, up to the one that reaches `wanted` tokens; None:
+        new_tokens.
+        """
         few_programs()
         wanted = self.new_tokens if wanted is None else wanted
         asked = np.broadcast_to(wanted, prompts.count)

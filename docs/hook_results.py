@@ -1,4 +1,4 @@
-"""Puts the pages of benchmarks/ that hold results into the site, where they stand beside docs/."""
+"""A hook of MkDocs that puts the results' pages of benchmarks/ into the site."""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Unequal prompts in one batch, settings by row, streaming, a loop of one's own, a hot start."""
+"""Unequal prompts in one batch, settings by row, streaming, a loop of one's own, a hot
+start.
+"""
 
 import jax.numpy as jnp
 
@@ -11,7 +13,7 @@ tokenizer = target.tokenizer
 
 
 def text(tokens) -> str:
-    """What the model wrote."""
+    """Returns what the model wrote."""
     return tokenizer.decode(list(map(int, tokens)))
 
 
@@ -21,7 +23,7 @@ ids = [tokenizer.encode(prompt).ids for prompt in prompts]
 lengths = jnp.array([len(row) for row in ids])
 prompt = jnp.array([row + [0] * (max(map(len, ids)) - len(row)) for row in ids])
 
-# Every setting may be one number, or one a row. They are traced: changing one compiles nothing.
+# Every setting may be one number, or one per row. They are traced: changing one compiles nothing.
 result = jspec.decode(
     target.model,
     target.params,
@@ -29,9 +31,8 @@ result = jspec.decode(
     lengths,
     drafter=drafter,
     max_new_tokens=48,
-    limits=jnp.array([48, 32, 16]),
+    stopping=jspec.Stopping(max_tokens=jnp.array([48, 32, 16]), eos=target.eos),
     sampling=jspec.Sampling(temperature=jnp.array([0.0, 0.7, 1.0]), top_p=0.95),
-    eos=target.eos,
     key=0,
 )
 for row, prompt_text in enumerate(prompts):
@@ -47,9 +48,8 @@ for chunk in jspec.stream(
     lengths,
     drafter=drafter,
     max_new_tokens=48,
-    limits=jnp.array([48, 32, 16]),
+    stopping=jspec.Stopping(max_tokens=jnp.array([48, 32, 16]), eos=target.eos),
     sampling=jspec.Sampling(temperature=jnp.array([0.0, 0.7, 1.0]), top_p=0.95),
-    eos=target.eos,
     key=0,
 ):
     for row, tokens in zip(streamed, chunk.tokens, strict=True):
@@ -59,7 +59,13 @@ for row, tokens in enumerate(streamed):
 
 # A loop of one's own: `prefill`, then `step` round by round. `step` donates the state.
 state = jspec.prefill(
-    target.model, target.params, prompt, lengths, drafter=drafter, max_new_tokens=48, eos=target.eos
+    target.model,
+    target.params,
+    prompt,
+    lengths,
+    drafter=drafter,
+    max_new_tokens=48,
+    stopping=jspec.Stopping(eos=target.eos),
 )
 rounds = 0
 while not state.done.all() and rounds < 100:  # stop whenever you like
@@ -76,11 +82,11 @@ again = jspec.decode(
     drafter=drafter,
     drafter_state=state.drafter_state,
     max_new_tokens=48,
-    eos=target.eos,
+    stopping=jspec.Stopping(eos=target.eos),
 )
 for row in range(len(prompts)):
     count = int(again.lengths[row])
     assert again.tokens[row, :count].tolist() == state.out[row, :count].tolist()
 cold = state.stats.mean_acceptance_length.mean()
 hot = again.stats.mean_acceptance_length.mean()
-print(f"tokens per forward: cold {cold:.2f}, after a hot start {hot:.2f}")
+print(f"tokens per forward pass: cold {cold:.2f}, after a hot start {hot:.2f}")

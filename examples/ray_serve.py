@@ -49,7 +49,7 @@ class Engine:
 
 
 class Fleet(BaseModel):
-    """What is served; `settings` are those of `jspec.serve.launch.ServeSettings`."""
+    """A replica; `settings` are the fields of `jspec.serve.launch.ServeSettings`."""
 
     model: str = "jspec-800k"
     method: str | None = None
@@ -59,11 +59,11 @@ class Fleet(BaseModel):
 
 
 SMALL = Fleet(method="prompt_lookup", settings={"rows": 2, "grammar_states": 0, "penalties": False})
-"""Which compiles in seconds."""
+"""A method that compiles in seconds."""
 
 
 def build(fleet: Fleet) -> serve.Application:
-    """The application, for `serve run`."""
+    """Returns the application, for `serve run`."""
     options = {"num_cpus": 1, "num_gpus": fleet.gpus}
     engine = Engine.options(num_replicas=fleet.replicas, ray_actor_options=options)
     return engine.bind(fleet.model, fleet.method, fleet.settings)

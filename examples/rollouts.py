@@ -1,4 +1,5 @@
-"""Rollouts for reinforcement learning: many samples with log-probabilities, and new weights often.
+"""Rollouts for reinforcement learning: many samples with log-probabilities, and new weights
+often.
 
 In each epoch every prompt gets several answers, drawn by the weights of the epoch. Their
 log-probabilities come along, so that none has to be computed again. The drafts of an epoch are the
@@ -20,7 +21,7 @@ from jspec import models
 NAME, EPOCHS, ANSWERS, TOKENS = "jspec-800k", 4, 8, 24
 PROMPTS = ["Once upon a time", "One day, Tom", "The little dog was"]
 WORD = " and"
-"""What answers are rewarded for."""
+"""The reward of an answer."""
 DRAFTER = jspec.Suffix(num_speculative_tokens=12, max_depth=12)
 
 
@@ -34,7 +35,7 @@ def roll_out(
     answers: int = ANSWERS,
     max_new_tokens: int = TOKENS,
 ) -> jspec.Result:
-    """Several answers to each prompt, next to each other, and their log-probabilities.
+    """Returns several answers to each prompt, next to each other, and their log-probabilities.
 
     All epochs are one program: weights, the last answers and the key are arguments.
 
@@ -71,7 +72,7 @@ def roll_out(
 
 @partial(jax.jit, static_argnames="model")
 def improved(model, params, texts, begins, lengths, advantages):
-    """The weights after one step of the policy gradient (Williams 1992) on the answers."""
+    """Returns the weights after one step of the policy gradient (Williams 1992) on the answers."""
 
     def loss(params):
         size = texts.shape[1]
@@ -105,7 +106,7 @@ def main() -> None:
         pace = float(result.stats.mean_acceptance_length.mean())
         print(
             f"epoch {epoch}: reward {rewards.mean():.2f}, log-probability of a token {drawn:.2f}, "
-            f"tokens per forward {pace:.2f}"
+            f"tokens per forward pass {pace:.2f}"
         )
         begins = np.repeat([len(prompt) for prompt in prompts], ANSWERS)
         whole = np.zeros((len(texts), begins.max() + TOKENS), np.int32)

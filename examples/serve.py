@@ -1,4 +1,5 @@
-"""A server of your own: HTTP at one end, rows that come and go at the other, and a queue between.
+"""A server of your own: HTTP at one end, rows that come and go at the other, and a queue
+between.
 
 python examples/serve.py            # answers a few requests of its own, and ends
 python examples/serve.py 8000       # curl -d '{"prompt": "Once upon a time", "seed": 7}' :8000
@@ -54,19 +55,18 @@ class Rows:
         self.jobs: dict[int, Job] = {}
 
     def arrival(self, job: Job) -> jspec.State:
-        """A state of one row behind the job's prompt: nothing of a request is in a program."""
+        """Returns a one-row state after the job's prompt; programs hold nothing of a request."""
         return self.engine.prefill(
             self.target.params,
             job.prompt,
-            limits=job.limit,
+            stopping=jspec.Stopping(max_tokens=job.limit, eos=self.target.eos),
             sampling=jspec.Sampling(job.temperature),
             key=job.seed,
-            eos=self.target.eos,
             processors=[processors.frequency_penalty(job.penalty)],
         )
 
     def run(self) -> None:
-        """For ever: the state of all rows goes from call to call, and is never copied."""
+        """Serves forever: the state of all rows goes from call to call, and is never copied."""
         params = self.target.params
         state = self.engine.init(params)
         while True:
@@ -92,7 +92,7 @@ class Rows:
 
 
 def handler(rows: Rows) -> type[BaseHTTPRequestHandler]:
-    """What answers a POST; each runs in a thread of its own."""
+    """Returns what answers a POST; each runs in a thread of its own."""
     tokenizer = rows.target.tokenizer
 
     class Handler(BaseHTTPRequestHandler):
@@ -132,7 +132,7 @@ def handler(rows: Rows) -> type[BaseHTTPRequestHandler]:
 
 
 def ask(port: int, **body) -> dict:
-    """One request to the server."""
+    """Returns one request to the server."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}", json.dumps(body).encode()) as answer:
         return json.loads(answer.read())
 

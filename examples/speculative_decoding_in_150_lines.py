@@ -1,9 +1,11 @@
-"""Speculative decoding in 150 lines of JAX: draft a tree, score it once, walk down it, commit.
+"""Speculative decoding in 150 lines of JAX: draft a tree, score it once, walk down it,
+commit.
 
-A language model writes one token per forward, and most of a forward is reading the weights. So a
-forward over nine tokens costs little more than one over a single token. Speculative decoding uses
-that: something cheap guesses the next tokens, the model checks all guesses in one forward, and the
-guesses that it would have written itself are kept. The text is the same; the passes are fewer.
+A language model writes one token per forward pass, and most of a forward pass is reading the
+weights. So a forward pass over nine tokens costs little more than one over a single token.
+Speculative decoding uses that: something cheap guesses the next tokens, the model checks all
+guesses in one forward pass, and the guesses that it would have written itself are kept. The text is
+the same; the passes are fewer.
 
 This is all of it for one sequence, on plain JAX; jspec gives the weights of a small model and its
 tokenizer. `jspec.decode` writes the same tokens, and a test holds the two to each other.
@@ -22,7 +24,8 @@ LAYERS, HEADS, HEAD_DIM, VOCAB = 2, 2, 64, 4096  # the bundled model jspec-800k,
 
 
 def tree(depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two branches below the last token of the text: the parent of each node, and who sees whom.
+    """Returns two branches below the last token of the text: the parent of each node, and who
+    sees whom.
 
         0 ── 1 ── 2 ── 3 ── 4        node 0, the root, is the last token of the text;
         └─── 5 ── 6 ── 7 ── 8        every other node is a guess for the token after its parent
@@ -39,17 +42,17 @@ def tree(depth: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draft(text: jax.Array, length: jax.Array, depth: int) -> jax.Array:
-    """Guesses by looking up: where did the last tokens stand before, and what came after them?
+    """Guesses by looking up where the last tokens occurred before, and what followed them.
 
-    A smaller model or a trained head could stand here. Wrong guesses cost time and no token.
+    A smaller model or a trained head could be here. Wrong guesses cost time and no token.
     """
     places = jnp.arange(len(text))
     last, before = text[length - 1], text[length - 2]
-    # 2 where the last two tokens stand, 1 where the last one does. Of equal ones the latest wins.
+    # 2 where the last two tokens occur, 1 where the last one does. Of equal ones the latest wins.
     match = (text == last) * (1 + (jnp.roll(text, 1) == before))
     rank = jnp.where(places < length - 1, match * len(text) + places, -1)
     one = rank.argmax()
-    # The second branch begins with another token than the first, or is no branch: -1.
+    # The second branch begins with another token than the first, or is not a branch: -1.
     other = jnp.where(jnp.roll(text, -1) == text[one + 1], -1, rank)
     follow = 1 + jnp.arange(depth)
     second = jnp.where(other.max() < 0, -1, text[other.argmax() + follow])
@@ -68,7 +71,7 @@ def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
 
 
 def forward(weights: Any, tokens, positions, mask, cache, committed) -> tuple[jax.Array, jax.Array]:
-    """One forward over N tokens: their logits [N, V], and their keys and values.
+    """Returns one forward pass over N tokens: their logits [N, V], and their keys and values.
 
     Token i sees the committed tokens in the cache, and token j of these N if mask[i, j]. The cache
     [layers, 2, slots, head_dim] is only read: a rejected node never gets into it.
@@ -93,7 +96,8 @@ def forward(weights: Any, tokens, positions, mask, cache, committed) -> tuple[ja
 
 
 def noise(key: jax.Array, position: jax.Array, row: int = 0) -> jax.Array:
-    """The Gumbel noise of a position: a function of key, row and position, and of nothing else.
+    """Returns the Gumbel noise of a position: a function of key, row and position, and of
+    nothing else.
 
     argmax(logits / T + noise) is a draw from softmax(logits / T), and no guess can change it.
     """

@@ -1,4 +1,5 @@
-"""Train Medusa's heads for a few steps on what the target writes, save them, and decode with them.
+"""Train Medusa's heads for a few steps on what the target writes, save them, and decode with
+them.
 
 A demonstration: seconds of training on a handful of texts, and measured on the prompts that it
 learnt from. `jspec train head --kind medusa` does it in earnest, with checkpoints and held-out
@@ -68,4 +69,4 @@ result = jspec.decode(
     max_new_tokens=NEW,
 )
 assert (result.tokens == written.tokens).all()
-print(f"{result.stats.mean_acceptance_length.mean():.2f} tokens per forward, the same tokens")
+print(f"{result.stats.mean_acceptance_length.mean():.2f} tokens per forward pass, the same tokens")

@@ -2,7 +2,7 @@
 
 The engine keeps keys and values in pages, and a block table for each request. In one forward pass
 it reads prompts and scores the trees of several requests, packed one behind the other. Then
-`jspec.verify.coupled` says which guesses stand, and their keys and values go to their pages.
+`jspec.verify.coupled` says which guesses are kept, and their keys and values go to their pages.
 
 The tokens are those of `jspec.decode` for the same key and ids. The noise of a token depends on
 key, id and position alone. So neither the scheduler nor the drafter can change one, and a request
@@ -28,7 +28,7 @@ NODES = 1 + DEPTH * WIDTH
 
 
 def draft(text: list[int]) -> list[tuple[int, int]]:
-    """(parent, token) of each node: a trie of what came after the last token before."""
+    """Returns (parent, token) of each node: a trie of what followed the last token before."""
     trie = {(-1, text[-1]): 0}
     for at in [i for i, token in enumerate(text[:-1]) if token == text[-1]][-WIDTH:]:
         node = 0
@@ -48,7 +48,9 @@ def rotate(x, positions):
 
 
 def forward(weights, pages, tokens, positions, mask, rows, block_tables, read):
-    """Logits, keys and values of packed tokens. Each sees the pages of its row, and its mask."""
+    """Returns logits, keys and values of packed tokens. Each sees the pages of its row, and its
+    mask.
+    """
     live = jnp.arange(BLOCKS * PAGE_SIZE) < read[rows, None]
     seen = jnp.concatenate([live, mask], 1)
     x, new = weights["embed"][tokens], []
@@ -72,7 +74,9 @@ def forward(weights, pages, tokens, positions, mask, rows, block_tables, read):
 
 @jax.jit
 def score(weights, pages, batch, parents, places, ids, key, sampling):
-    """One forward pass, and the rule. `places` says where the nodes of each tree stand in it."""
+    """Returns one forward pass, and the rule. `places` has the places of each tree's nodes in
+    it.
+    """
     logits, new = forward(weights, pages, **batch)
     tokens, parents = batch["tokens"][places], parents[places]
     tree = jspec.Tree(tokens, parents, places < TOKENS, DEPTH, WIDTH)
@@ -84,7 +88,7 @@ def score(weights, pages, batch, parents, places, ids, key, sampling):
 
 @partial(jax.jit, donate_argnums=0)
 def write(pages, new, page, offset):
-    """Token t goes to slot offset[t] of page page[t]; PAGES: to none."""
+    """Returns token t goes to slot offset[t] of page page[t]; PAGES: to none."""
     return pages.at[:, :, page, offset].set(new, mode="drop")
 
 
@@ -127,7 +131,7 @@ class Engine:
                     self.preemptions += 1
 
     def step(self):
-        """One forward pass: part of a prompt, or a tree, of each running request."""
+        """Runs one forward pass: a prompt's part, or a tree, of each running request."""
         self.schedule()
         tokens, parents, rows, offset = np.zeros((4, TOKENS), np.int32)
         page, mask = np.full(TOKENS, PAGES), np.eye(TOKENS, dtype=bool)

@@ -10,14 +10,14 @@ from jspec import models, testing
 
 
 @dataclass(frozen=True)
-class Bigram:
-    """Drafts what followed each token when it stood in the text last."""
+class Bigram(jspec.Drafter):
+    """Drafts what followed each token when it last occurred in the text."""
 
     vocab_size: int
     num_speculative_tokens: int = 4
 
     def init(self, batch, capacity, earlier):
-        """An empty table, or an earlier call's."""
+        """Returns an empty table, or an earlier call's."""
         empty = jnp.full((batch, self.vocab_size), -1, jnp.int32)
         if earlier is not None and earlier.shape != empty.shape:
             raise jspec.InputError(f"drafter_state is {earlier.shape}, not {empty.shape}")
@@ -28,7 +28,7 @@ class Bigram:
         return learn(state, chunk.tokens, chunk.counts + 1)
 
     def draft(self, params, state, frame):
-        """A chain. An unknown follower is -1 in the table, and no node from there on."""
+        """Returns a chain. An unknown follower is -1 in the table, and no node from there on."""
         tokens = [frame.root]
         for _ in range(self.num_speculative_tokens):
             last = tokens[-1]
@@ -60,11 +60,11 @@ def main() -> None:
     target = models.load("jspec-7m")
     prompt = [target.tokenizer.encode("Question: Tom has 3 apples and buys 4 more.").ids]
     drafter = Bigram(target.model.vocab_size)
-    options = dict(max_new_tokens=48, eos=target.eos)
+    options = dict(max_new_tokens=48, stopping=jspec.Stopping(eos=target.eos))
     result = jspec.decode(target.model, target.params, prompt, drafter=drafter, **options)
     plain = jspec.decode(target.model, target.params, prompt, **options)
     assert (result.tokens == plain.tokens).all()
-    print(f"{result.stats.mean_acceptance_length[0]:.2f} tokens per forward, the same tokens")
+    print(f"{result.stats.mean_acceptance_length[0]:.2f} tokens per forward pass, the same tokens")
 
     model = testing.PrefixLM()
     testing.check_drafter(Bigram(model.vocab_size), model=model, model_params=model.init())

@@ -10,7 +10,7 @@ import lazy_loader
 
 __version__ = "0.2.0"
 _GONE = {"hosts": "jax.distributed.initialize"}
-"""Names that 0.1 had, and what to use instead; for one version."""
+"""Names that 0.1 had and their replacements, kept for one version."""
 
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

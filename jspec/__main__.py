@@ -7,7 +7,7 @@ from jspec._validate.errors import InputError
 
 
 def main() -> None:
-    """The entry point; says in a sentence which extra is missing."""
+    """Runs the command line; says in one sentence if an extra is missing."""
     try:
         extras.require("the command line", "cli", "typer", "rich", "jinja2")
     except InputError as error:

@@ -1,4 +1,6 @@
-"""`flax.struct`, with classes that `jax.export` can write: a program's arguments and results."""
+"""`flax.struct`, with classes that `jax.export` can write: a program's arguments and
+results.
+"""
 
 import ast
 from typing import Any, dataclass_transform

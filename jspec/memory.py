@@ -1,4 +1,5 @@
-"""Keys and values as a model's memory: the default, and the one write that ever happens to it.
+"""Keys and values as a model's memory: the default, and the one write that ever happens to
+it.
 
 A model whose memory is this one has three lines:
 
@@ -22,7 +23,8 @@ from jspec._xla.mesh_axes import ROWS, WEIGHTS
 
 @struct.dataclass
 class Rounded:
-    """Keys or values in 8 bits: each vector of a head has a scale of its own, the least it needs.
+    """Keys or values in 8 bits: each vector of a head has a scale of its own, the least it
+    needs.
 
     Example:
         >>> import jax.numpy as jnp
@@ -37,7 +39,7 @@ class Rounded:
     """`S` are the axes in front, B, H, S of a layer. (`Any`: trees have other leaves too.)"""
 
     def astype(self, dtype: DTypeLike) -> Float[Array, "*S D"]:
-        """The numbers that these stand for, as an array has it."""
+        """Returns the numbers that these stand for, as an array has it."""
         return (self.values.astype(jnp.float32) * self.scales).astype(dtype)
 
 
@@ -46,7 +48,7 @@ Held = Num[Array, "B H S D"] | Rounded
 
 
 def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
-    """Keys or values in 8 bits.
+    """Returns keys or values in 8 bits.
 
     What is not finite makes its whole vector NaN.
 
@@ -67,7 +69,7 @@ def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
 
 
 def kept(x: Float[Array, "B H S D"], dtype: DTypeLike | None) -> Held:
-    """New keys or values as the memory keeps them, before anything attends to them.
+    """Returns new keys or values as the memory keeps them, before anything attends to them.
 
     So a node of a tree and the same token in the memory are the same numbers.
 
@@ -83,8 +85,8 @@ class KVCache:
     """Keys and values of the committed tokens. Slot s of a row holds its token at position s.
 
     A tuple of arrays, one a layer, that XLA updates in place inside a `while_loop`. Layers that a
-    model scans share one array, in which H counts the heads of all of them. In place of an array
-    may stand a pytree of several that have the same first three axes.
+    model scans share one array, in which H counts the heads of all of them. An array may be a
+    pytree of several that have the same first three axes.
     """
 
     mesh_axes: ClassVar = (ROWS, WEIGHTS)
@@ -102,7 +104,7 @@ class KVCache:
 
 @struct.dataclass
 class TreeKV:
-    """Keys and values of tree nodes that were scored and stand in no cache: what is tentative."""
+    """Tentative keys and values: of tree nodes that were scored and are not in the cache."""
 
     keys: tuple[Num[Array, "B _ M D"] | Any, ...]
     values: tuple[Num[Array, "B _ M D"] | Any, ...]
@@ -143,7 +145,7 @@ def init(
         heads: H.
         head_dim: D of keys.
         dtype: of the arrays.
-        value_dim: D of values; None: that of keys.
+        value_dim: D of values; None: the dtype of keys.
     """
 
     def empty(lanes: int) -> Held:
@@ -162,14 +164,15 @@ def init(
 def commit(
     cache: KVCache, nodes: TreeKV, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> KVCache:
-    """Writes the keys and values of the first `counts` nodes of `path` behind the committed tokens.
+    """Writes the keys and values of the first `counts` nodes of `path` behind the committed
+    tokens.
 
     The tree's keys and values live in the output, never in the cache, so accepting a path is one
     gather from that small array and one scatter: no scratch slots, nothing to compact.
 
     Args:
         cache: the cache; read, not donated (inside a loop XLA updates it in place).
-        nodes: `Output.tentative` of the forward that scored the nodes.
+        nodes: `Output.tentative` of the forward pass that scored the nodes.
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
@@ -189,7 +192,7 @@ def commit(
 
 
 def until(cache: KVCache, lengths: Int[Array, " B"]) -> KVCache:
-    """The cache with no more than so many committed tokens of each row."""
+    """Returns the cache with no more than so many committed tokens of each row."""
     return replace(cache, lengths=jnp.minimum(cache.lengths, lengths))
 
 
@@ -213,7 +216,7 @@ def _write(
 
 
 def _known_after(nodes: TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:
-    """The counts, which are not known before the forward has read the cache.
+    """Returns the counts, which are not known before the forward pass has read the cache.
 
     XLA writes in place only what is surely not read any more, and copies the cache otherwise. In a
     round the accepted path depends on the scores, but how long a prompt is was known before.

@@ -1,13 +1,26 @@
-"""The interfaces of a model, a drafter, a processor, a rule and a verifier. Axes as in
-`jspec.types`.
+"""The interfaces of a model, a drafter, a policy, a processor, a rule and a verifier. Axes
+as in `jspec.types`.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+import jax
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
-from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree, Verdict
+from jspec.types import (
+    Feedback,
+    Frame,
+    Output,
+    PolicyFeedback,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+    Verdict,
+    WidthChoice,
+)
 
 
 class CausalLM(Protocol):
@@ -17,8 +30,8 @@ class CausalLM(Protocol):
     nothing else looks into it. Keys and values as a memory are in `jspec.memory`.
 
     Optional: with a static attribute `takes_packed` that is True it takes the trees of a batch as
-    one row of tokens too, with a `jspec.packed.PackedMask` as its mask. Rows of a batch then share
-    what a round scores (`jspec.adaptive`).
+    one row of tokens too, with a `jspec.round.packed.PackedMask` as its mask. Rows then share what
+    a round scores (`WidthPolicy.token_budget`).
     """
 
     @property
@@ -30,7 +43,7 @@ class CausalLM(Protocol):
         ...
 
     def init_memory(self, batch: int, capacity: int) -> PyTree:
-        """The memory of rows without committed tokens.
+        """Returns the memory of rows without committed tokens.
 
         A pytree of arrays, in which the rows are the first axis of every leaf: rows are copied,
         moved and dropped along it. On a mesh, leaves are sharded along it. A node with a
@@ -73,7 +86,8 @@ class CausalLM(Protocol):
         counts: Int[Array, " B"],
         /,
     ) -> PyTree:
-        """The memory after the first `counts` nodes of `path`, of the same shapes and dtypes.
+        """Returns the memory after the first `counts` nodes of `path`, of the same shapes and
+        dtypes.
 
         Args:
             memory: that the nodes were scored after.
@@ -86,11 +100,10 @@ class CausalLM(Protocol):
     # A model whose memory can be cut back has one method more; one that has not is refused where
     # that is asked for: as a draft model, and to go on from a text cut before a stop string.
     #
-    #     until(memory, lengths) -> the memory with no more than so many committed tokens a row
+    #     until(memory, lengths) -> the memory with no more than so many committed tokens per row
 
 
-@runtime_checkable
-class Drafter(Protocol):
+class Drafter(ABC):
     """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on.
 
     Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads a chunk
@@ -102,19 +115,27 @@ class Drafter(Protocol):
     A leaf of the state whose shape grows with `batch` belongs to the rows, one entry for each along
     that axis: it is moved, copied and dropped with its row. All others are shared by all rows.
 
-    Static attributes that a drafter may have:
-
-    - `verifier`: the verifier that makes its draws lossless, see `jspec.schemes`. One that samples
-      its children from distributions that it reports (`Tree.q`) has it. Without it, or with None,
-      the coupled rule decides, which is lossless for any proposal.
-    - `context`: the longest row that it can read, in tokens; None if there is no bound.
-    - `follows_text`: True if back-offs leave no gap in its memory: after rounds in which it was not
-      asked, it drafts as one whose `prefill` has read the same text.
-    - `needs_costs`: True if its params are a `jspec.AdaptiveParams`, with the time of rounds.
+    A drafter of one's own is a frozen dataclass with this as its base. `draft` is all that it must
+    have; what else it may have is here with its default. How many of its nodes are verified, and
+    in which rounds it is asked, is for a `WidthPolicy`.
     """
 
+    verifier: "Verifier | None" = None
+    """The verifier of its draws, see `jspec.schemes`, for a drafter that samples its children
+    from distributions that it reports (`Tree.q`). None: the coupled rule, lossless for any
+    proposal.
+    """
+    context: int | None = None
+    """The longest row that it can read, in tokens; None if there is no bound."""
+    follows_text: bool = False
+    """True if rounds in which it is not asked leave no gap in its memory: after them it drafts
+    as one whose `prefill` has read the same text. The contract tests it."""
+    merged: Any = None
+    """Joins the memories of several replicas, for `jspec.memory_file.merge`: a function
+    of a sequence of states. None: they cannot be merged."""
+
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        """The memory that a call begins with: empty, or what survives of an earlier call's.
+        """Returns the memory that a call begins with: empty, or what survives of an earlier call's.
 
         Its shapes depend on `batch` and `capacity` alone, so that cold and hot calls are one
         program. The axis of the rows has exactly `batch` entries, not for instance
@@ -122,17 +143,19 @@ class Drafter(Protocol):
 
         Args:
             batch: rows.
-            capacity: most tokens a row will hold, prompt included.
+            capacity: most tokens per row will hold, prompt included.
             earlier: the state that an earlier call returned (hot start), or None. Its leaves that
                 grow with `capacity` are new ones of a few tokens: nothing survives in them.
 
         Raises:
             ValueError: if the earlier state does not fit this drafter.
         """
-        ...
+        del batch, capacity, earlier
+        return ()
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """The state after a chunk of the prompt; after the last chunk, that before the first round.
+        """Returns the state after a chunk of the prompt; after the last chunk, that before the
+        first round.
 
         Called at least once, and once for every chunk of the longest row.
 
@@ -140,15 +163,17 @@ class Drafter(Protocol):
             params: the drafter's weights.
             state: what `init` gave, or `prefill` for the chunk before; of a text that goes on, what
                 the last `update` gave.
-            chunk: its tokens, and the target's forward over it.
+            chunk: its tokens, and the target's forward pass over it.
 
         Raises:
             ValueError: if the shapes do not fit.
         """
-        ...
+        del params, chunk
+        return state
 
+    @abstractmethod
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
-        """The tree to verify, and what `update` needs of the draft.
+        """Returns the tree to verify, and what `update` needs of the draft.
 
         Args:
             params: the drafter's weights.
@@ -159,30 +184,117 @@ class Drafter(Protocol):
             (tree, aux): a tree of the same shape in every round. Malformed nodes are marked
             absent, see `jspec.round.sanitize`. A drafter that needs nothing of it gives None.
         """
-        ...
 
     def update(
         self, params: PyTree, state: PyTree, aux: PyTree | None, feedback: Feedback
     ) -> PyTree:
-        """The state after the verified round.
+        """Returns the state after the verified round.
 
         Args:
             params: the drafter's weights.
             state: what `prefill` or the last `update` gave.
-            aux: what `draft` gave. None in a back-off, a round in which the drafter was not asked:
-                `feedback.tree` is then the root alone. A drafter whose `aux` holds no arrays
-                cannot tell a back-off from a round that verified none of its nodes.
-            feedback: what became of the tree, and all that was verified beside it.
+            aux: what `draft` gave. None in a round in which the drafter was not asked:
+                `feedback.tree` is then the root alone. See `tells_rest`.
+            feedback: what became of the tree, and all that was verified alongside it.
 
         Returns:
             A state of the structure, shapes and dtypes that `prefill` gave.
         """
-        ...
+        del params, aux, feedback
+        return state
+
+    def tells_rest(self, aux: PyTree) -> bool:
+        """Returns whether `update` does something else with None than with zeros in the place of
+        `aux`.
+
+        Where it does not, one program serves rounds in which the drafter is asked and those in
+        which it is not. Without arrays in `aux` nothing tells them apart.
+
+        Args:
+            aux: what `draft` gave.
+        """
+        return bool(jax.tree.leaves(aux))
+
+
+class WidthPolicy(ABC):
+    """Decides in which rounds a drafter is asked, and how many of its nodes are verified.
+
+    Static and hashable; its memory is a pytree that is passed on. Whatever it decides, the tokens
+    are the same: under the coupled rule any part of a tree is lossless. Drafters whose draws have a
+    verifier of their own are verified whole, by `jspec.FixedWidth()`.
+
+    A policy of one's own is a frozen dataclass with this as its base.
+    """
+
+    widths: tuple[int, ...] = ()
+    """Rising numbers of drafted nodes of a row that a round may verify, each a program of its
+    own; 0 is plain decoding. Empty: the whole tree, and `choose` is not called."""
+    token_budget: float = 1.0
+    """The tokens that a round scores (vLLM's `max_num_batched_tokens`), as a fraction of all
+    rows' tokens at its width, rounded up to whole rows. The nodes of largest value are taken, in
+    any row. 1: each row has as many as the others. The possible rounds are then those of
+    `jspec.round.sizes_of`, not one per width."""
+
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
+        """Returns the memory that a call begins with, as `Drafter.init`.
+
+        Args:
+            batch: rows.
+            capacity: most tokens per row will hold, prompt included.
+            earlier: `Result.policy_state` of an earlier call, or None.
+        """
+        del batch, capacity, earlier
+        return ()
+
+    def should_draft(self, params: PyTree, state: PyTree) -> "bool | Bool[Array, '']":
+        """Returns whether the drafter is asked in this round. Where it is not, the round is plain
+        decoding.
+
+        A bool of Python is known when the call is traced, and costs nothing. A policy that decides
+        in every round has 0 among its widths.
+
+        Args:
+            params: the policy's, such as costs.
+            state: what `init` or the last `update` gave.
+        """
+        del params, state
+        return True
+
+    @abstractmethod
+    def choose(self, params: PyTree, state: PyTree, tree: Tree, frame: Frame) -> WidthChoice:
+        """Returns the number of nodes that the round verifies, and which these are.
+
+        Args:
+            params: the policy's.
+            state: what `init` or the last `update` gave.
+            tree: what was drafted; malformed nodes are marked absent.
+            frame: of the round; rows with `done` have ended.
+
+        Returns:
+            The index of one of the rounds that there may be, and the nodes' values.
+        """
+
+    def skip_expensive_updates(self, params: PyTree, state: PyTree) -> "Bool[Array, ''] | None":
+        """Returns whether the drafter may leave out what takes long to learn, if it is not asked;
+        None: it learns from every round. See `Feedback.skip_expensive_updates`.
+        """
+        del params, state
+
+    def update(self, params: PyTree, state: PyTree, feedback: PolicyFeedback) -> PyTree:
+        """Returns the state after the round, of the same structure, shapes and dtypes.
+
+        Args:
+            params: the policy's.
+            state: what `init` or the last `update` gave.
+            feedback: what was drafted, chosen and emitted.
+        """
+        del params, feedback
+        return state
 
 
 @struct.dataclass
 class Start:
-    """What a processor gets before the first round."""
+    """Inputs of `LogitsProcessor.begin`."""
 
     prompt: Int[Array, "B T"]
     """Padded on the right; of a text that goes on, its last token and what follows."""
@@ -210,7 +322,7 @@ class Nodes:
 
 @struct.dataclass
 class Round:
-    """What a processor gets after each round."""
+    """Inputs of `LogitsProcessor.advance`."""
 
     tokens: Int[Array, "B P"]
     counts: Int[Array, " B"]
@@ -220,7 +332,7 @@ class Round:
     logits: Float[Array, "B N V"]
     """The target's."""
     processed: Float[Array, "B N V"]
-    """What tokens were drawn from."""
+    """The logits that tokens were drawn from."""
     sampling: Sampling | None
     lengths: Int[Array, " B"]
     """The tokens of the text before it, of which the root is the last."""
@@ -236,28 +348,49 @@ class Round:
 
 @struct.dataclass
 class LogitsProcessor:
-    """It changes logits, ends rows or records log-probabilities: a pytree with its own state.
+    """Changes the logits of nodes: a pytree with its own state.
 
     `rows` has an entry for each row on the first axis of every leaf, and is moved with its row by
     one `jax.tree.map`. `shared` belongs to all rows. Methods are pure and return a member of the
-    same structure; a method that is None has no part in the program.
+    same structure.
     """
 
     rows: PyTree
     shared: PyTree = None
 
-    several: ClassVar[bool] = False
-    """Whether a call may have several of the class."""
     process: ClassVar[Any] = None
-    """(logits [B, N, V], nodes) -> logits: each node's under its own ancestors."""
+    """Maps (logits [B, N, V], nodes) to logits, each node's under its own ancestors. None: the
+    member changes no logits.
+    """
+
+    def begin(self, start: Start) -> Self:
+        """Returns the member before the first round. Raises InputError if it cannot go on."""
+        del start
+        return self
+
+    def advance(self, round: Round) -> Self:
+        """Returns the member after a round."""
+        del round
+        return self
+
+
+@struct.dataclass
+class RowControl(LogitsProcessor):
+    """A processor that has a say in where rows end and in what is told of them, as grammars,
+    stop strings, penalties and log-probabilities have. A hook that is None has no part in the
+    program.
+    """
+
+    several: ClassVar[bool] = False
+    """True if a call may have several of the class."""
     ends: ClassVar[Any] = None
     """(tokens [B, P]) -> [B, P], the tokens of a round that end their row with `Status.STOP`."""
     grammar: ClassVar[Any] = None
     """(end_tokens) -> what drafters may know of the tokens that are allowed: `Frame.grammar`."""
     reads_text: ClassVar[bool] = False
-    """Whether `begin` needs `Start.text` of a text that goes on."""
+    """True if `begin` needs `Start.text` of a text that goes on."""
     text: ClassVar[Any] = None
-    """What a later call has to know of the text, of the rows' shape; see `Start.text`."""
+    """Data about the text for a later call, with the rows' shape; see `Start.text`."""
     logprobs: ClassVar[Any] = None
     """The log-probabilities of the output, for `Result.logprobs`."""
     stop_bytes: ClassVar[Any] = None
@@ -268,56 +401,46 @@ class LogitsProcessor:
     """[B] tokens that were emitted and taken out of the output when the row ended."""
     root_as_returned: ClassVar[Any] = None
     """(out, lengths, root) -> [B], the last token of the text as it was returned."""
-    min_tokens: ClassVar[Any] = None
-    """[B] tokens before which nothing that a call asks for may end a row; see `waiting`."""
 
     def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
         """Returns the member that ends no row before so many tokens of the output."""
         del min_tokens
         return self
 
-    def joined(self, later: "LogitsProcessor") -> "LogitsProcessor | None":
-        """Both as one member, where that saves memory; None: they stay two."""
+    def joined(self, later: LogitsProcessor) -> "RowControl | None":
+        """Returns both as one member, where that saves memory; None: they stay two."""
         del later
         return None
 
-    def begin(self, start: Start) -> Self:
-        """The member before the first round. Raises InputError if it cannot go on."""
-        del start
-        return self
-
     def on(self) -> Bool[Array, " B"] | None:
-        """The rows in which `process` changes something: while there are none, rounds leave it out.
-        None: all rows.
+        """Returns the rows in which `process` changes something: while there are none, rounds leave
+        it out. None: all rows.
         """
         return None
 
-    def advance(self, round: Round) -> Self:
-        """The member after a round."""
-        del round
-        return self
-
     def cut(self, there: Bool[Array, "B T"]) -> Self:
-        """The member when the output has lost what is not `there`."""
+        """Returns the member when the output has lost what is not `there`."""
         del there
         return self
 
     def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
-        """The member when the text has no more than `lengths` tokens: it lost so many."""
+        """Returns the member when the text has no more than `lengths` tokens: it lost so many."""
         del lengths, dropped
         return self
 
 
 class ProcessorSpec(Protocol):
-    """What stands in `processors=` of a call, such as `jspec.processors.min_tokens(3)`."""
+    """A member of `processors=` of a call, such as `jspec.processors.logprobs(3)`."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """The member for B rows, of NumPy arrays. Raises InputError for values out of range."""
+        """Returns the member for B rows, of NumPy arrays. Raises InputError for values out of
+        range.
+        """
         ...
 
     def row(self, given: Any) -> "ProcessorSpec":
-        """What one row asks for by `given`, in the shapes of this one, which an `Engine` was made
-        with; None: nothing. Raises InputError if there is no room for it.
+        """Returns what one row asks for by `given`, in the shapes of this one, which an `Engine`
+        was made with; None: nothing. Raises InputError if there is no room for it.
         """
         ...
 
@@ -341,7 +464,9 @@ class NodeRule(Protocol):
         valid: Bool[Array, " K"],
         noise: Float[Array, " V"],
     ) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
-        """The pair accept [K], residual [V]; `noise` is the position's Gumbels, for coupling."""
+        """Returns the pair accept [K], residual [V]; `noise` is the position's Gumbels, for
+        coupling.
+        """
         ...
 
 
@@ -350,5 +475,5 @@ class Verifier(Protocol):
     """Decides which path of a scored tree is emitted; `jspec.TreeVerifier` makes one of a rule."""
 
     def verdict(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
-        """The path to emit; consumes none of the round's keys."""
+        """Returns the path to emit; consumes none of the round's keys."""
         ...

@@ -21,10 +21,10 @@ _ABOVE_ONE = 0x40000000
 
 
 def by_row(sampling: Sampling | None, batch: int) -> Sampling | None:
-    """The checked settings of B rows, as arrays [B].
+    """Returns the checked settings of B rows, as arrays [B].
 
     Raises:
-        InputError: if these are no settings, or one is out of range or not one for each row.
+        InputError: if these are not settings, or one is out of range or not one for each row.
     """
     if sampling is None:
         return None
@@ -67,7 +67,7 @@ def key_of(sampling: Sampling | None, key: jax.Array | int | None) -> jax.Array 
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
-    """The distribution that tokens are drawn from, in float32.
+    """Returns the distribution that tokens are drawn from, in float32.
 
     Temperature first, then top-k, top-p and min-p, each on what the one before left, as in
     `transformers`. A filter that cuts through tokens of equal probability keeps all of them, so
@@ -76,7 +76,7 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
 
     Args:
         logits: any float dtype.
-        sampling: one setting a row.
+        sampling: one setting per row.
 
     Example:
         >>> logits = jnp.log(jnp.array([[0.5, 0.25, 0.25]]))
@@ -98,13 +98,13 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
 
 
 def node_probabilities(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:
-    """The `probabilities` at N nodes of each row; `sampling` may hold plain numbers."""
+    """Returns the `probabilities` at N nodes of each row; `sampling` may hold plain numbers."""
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, logits.shape[:1]), sampling)
     return jax.vmap(probabilities, (1, None), 1)(logits, rows)
 
 
 def is_distribution(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
-    """True where logits give a distribution: no NaN, no +inf, and not -inf alone.
+    """Returns True where logits give a distribution: no NaN, no +inf, and not -inf alone.
 
     Single -inf are masked tokens. NaN is looked for by itself: XLA's maximum on a CPU passes it on
     for 2,048 lanes and loses it among 4,096.
@@ -117,7 +117,7 @@ def is_distribution(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
 
 
 def filtered(sampling: Sampling, size: int) -> Bool[Array, " B"]:
-    """The rows in which some filter may take tokens out of a vocabulary of this size."""
+    """Returns the rows in which some filter may take tokens out of a vocabulary of this size."""
     top_k = jnp.asarray(sampling.top_k)
     by_rank = (top_k > 0) & (top_k < size)
     return by_rank | (jnp.asarray(sampling.top_p) < 1) | (jnp.asarray(sampling.min_p) > 0)
@@ -126,7 +126,7 @@ def filtered(sampling: Sampling, size: int) -> Bool[Array, " B"]:
 def _cut(
     logits: Float[Array, "B V"], probs: Float[Array, "B V"], sampling: Sampling
 ) -> Float[Array, "B V"]:
-    """The distribution after the filters, and the argmax where the temperature is 0."""
+    """Returns the distribution after the filters, and the argmax where the temperature is 0."""
     top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
     min_p, size = jnp.asarray(sampling.min_p)[:, None], probs.shape[-1]
 
@@ -153,7 +153,7 @@ def _cut(
 def _threshold(
     probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
 ) -> Float[Array, "B 1"]:
-    """The largest t such that the tokens of probability >= t weigh at least `wanted`.
+    """Returns the largest t such that the tokens of probability >= t weigh at least `wanted`.
 
     Non-negative floats are ordered like their bit patterns, so t is found exactly, from the first
     bits of the pattern to the last, for a fraction of the cost of sorting the vocabulary.
@@ -169,7 +169,9 @@ def _enough(
     weight: Float[Array, "B V"],
     wanted: Float[Array, " B"],
 ) -> Bool[Array, "*c B"]:
-    """Whether the tokens of at least a probability weigh enough, which it has as a bit pattern."""
+    """Returns whether the tokens of at least a probability weigh enough, which it has as a bit
+    pattern.
+    """
     value = jax.lax.bitcast_convert_type(pattern, jnp.float32)
     probs, weight, wanted = (
         jnp.broadcast_to(array, (*value.shape[:-1], *array.shape))
@@ -181,7 +183,7 @@ def _enough(
 def _by_halves(
     probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
 ) -> Int[Array, " B"]:
-    """The largest pattern that is enough, by 32 halvings."""
+    """Returns the largest pattern that is enough, by 32 halvings."""
 
     def halve(_, bounds):
         low, high = bounds  # enough(low), or low is 0; not enough(high)
@@ -196,7 +198,9 @@ def _by_halves(
 def _by_digits(
     probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
 ) -> Int[Array, " B"]:
-    """The same in eight passes, each of which tries the fifteen digits above 0 side by side."""
+    """Returns the same in eight passes, each of which tries the fifteen digits above 0 side by
+    side.
+    """
     low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, wanted)
     for shift in range(28, -1, -4):
         # Of the first digit 3 and less: with larger ones the pattern is 2.0 and more.
@@ -207,7 +211,8 @@ def _by_digits(
 
 
 def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
-    """The index of the largest, the first of equals. A NaN may win, see `is_distribution`.
+    """Returns the index of the largest, the first of equals. A NaN may win, see
+    `is_distribution`.
 
     Two plain reductions vectorise on a CPU, which `jnp.argmax` over pairs does not (5 times).
 
@@ -221,14 +226,14 @@ def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
 
 
 def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
-    """The distribution of a certain token, float32."""
+    """Returns the distribution of a certain token, float32."""
     return jax.nn.one_hot(tokens, size, dtype=jnp.float32)
 
 
 def normalised(
     weights: Float[Array, "*S V"], fallback: Float[Array, "*S V"]
 ) -> Float[Array, "*S V"]:
-    """Weights as a distribution; `fallback` where nothing is left.
+    """Returns weights as a distribution; `fallback` where nothing is left.
 
     Verifiers never draw from the residual then.
     """
@@ -237,12 +242,15 @@ def normalised(
 
 
 def row_keys(key: jax.Array, rows: Int[Array, " B"]) -> jax.Array:
-    """The keys [B] of the rows, each from the row's id, never from its neighbours or its place."""
+    """Returns the keys [B] of the rows, each from the row's id, never from its neighbours or its
+    place.
+    """
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
 
 
 def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Array:
-    """The keys [B] for draws other than the position's noise. The given keys are not consumed.
+    """Returns the keys [B] for draws other than the position's noise. The given keys are not
+    consumed.
 
     Args:
         keys: [B] row keys.
@@ -258,7 +266,8 @@ def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Arra
 
 
 def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Array, "B V"]:
-    """The Gumbel noise that decides each row's token at a position: a function of both alone.
+    """Returns the Gumbel noise that decides each row's token at a position: a function of both
+    alone.
 
     argmax(log p + noise) is a draw from p, the same draw whoever asks for it: that is what makes
     speculation reproduce plain sampling token for token.
@@ -281,7 +290,8 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
 def gumbel_of(
     keys: jax.Array, positions: Int[Array, " B"], tokens: Int[Array, "B c"], size: int
 ) -> Float[Array, "B c"]:
-    """The `gumbel` noise of some tokens alone, for drafters that ask for few of a vocabulary.
+    """Returns the `gumbel` noise of some tokens alone, for drafters that ask for few of a
+    vocabulary.
 
     It is the same but for rounding: what decides is `gumbel`.
 

@@ -19,13 +19,13 @@ Axes, the same letters in all annotations; a file that needs others says which:
     W  widths that a round may have
 
 `p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
-draft, one forward of the target over it, one verdict and one commit. All data stand in this one
-file, so that axes are read beside the legend.
+draft, one forward pass of the target over it, one verdict and one commit. All data are in this one
+file, so that axes are read alongside the legend.
 """
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -33,6 +33,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
+from jspec._validate.errors import DecodeError
 
 PyTree = Any
 HostOrDevice = Array | np.ndarray
@@ -42,85 +43,48 @@ NO_PARENT = -1
 
 
 class Status(IntEnum):
-    """The state of a row: running, or the reason why it ended. Data, since rows end one by one.
+    """The state of a row: running, or the reason why it ended. Data, since rows end one by one."""
 
-    Example:
-        >>> Status(3).name, Status(3).message
-        ('CAPACITY', 'the cache has no slot for the next token')
-    """
+    message: str
+    """The reason in half a sentence, for people."""
+    fix: str
+    """The remedy if the row failed; empty if it did not."""
 
-    RUNNING = 0
-    EOS = 1
-    """The row emitted one of its end tokens, which is its last token."""
-    LIMIT = 2
-    """The row emitted as many tokens as it was allowed."""
-    CAPACITY = 3
-    """The memory has no room for the next token."""
-    NAN = 4
-    """The target's logits were not numbers; nothing was emitted from them."""
-    STOP = 5
-    """The row emitted a stop token or a stop string, see `decode`."""
-    MASKED = 6
-    """Processors or the grammar left no token to emit."""
-    FREE = 7
-    """No request stands in the row, see `Engine`."""
+    def __new__(cls, value: int, message: str, fix: str = "") -> Self:
+        status = int.__new__(cls, value)
+        status._value_, status.message, status.fix = value, message, fix
+        return status
 
-    @property
-    def message(self) -> str:
-        """What happened, in half a sentence for people."""
-        return _MESSAGES[self]
-
-
-_MESSAGES = {
-    Status.RUNNING: "the row goes on",
-    Status.EOS: "the row emitted an end token",
-    Status.LIMIT: "the row emitted as many tokens as it was allowed",
-    Status.CAPACITY: "the cache has no slot for the next token",
-    Status.NAN: "the target's logits were not numbers",
-    Status.STOP: "the row emitted a stop token or a stop string",
-    Status.MASKED: "processors or the grammar left no token to emit",
-    Status.FREE: "no request stands in the row",
-}
+    RUNNING = 0, "the row goes on"
+    EOS = 1, "the row emitted an end token"
+    """One of `Stopping.eos`, which is the row's last token."""
+    LIMIT = 2, "the row emitted as many tokens as it was allowed"
+    CAPACITY = 3, "the cache has no slot for the next token", "shorten the prompt or raise capacity"
+    NAN = 4, "the target's logits were not numbers", "check the weights, or load them in float32"
+    STOP = 5, "the row emitted a stop token or a stop string"
+    """One of `Stopping.stop_token_ids`, or `Stopping.stop`."""
+    MASKED = 6, "processors or the grammar left no token to emit", "allow more tokens there"
+    FREE = 7, "no request of the engine is in the row"
 
 
 @struct.dataclass
 class Output:
-    """The result of one forward of a model over N tokens of each row."""
+    """The result of one forward pass of a model over N tokens of each row."""
 
     logits: Float[Array, "B N V"]
     hidden: Float[Array, "B N E"] | None
     """Last hidden state, after the final norm (what the head reads); None if not given."""
     tentative: PyTree = None
-    """What the model keeps of the N tokens until some of them are committed, such as their keys and
-    values: for its own `commit`. What a drafter sees of a target's forward has None."""
-
-
-@struct.dataclass
-class WidthChoice:
-    """The number of drafted nodes that a round verifies, and the estimates it was chosen by.
-
-    Made by `jspec.adaptive`; the engine verifies the `widths[index]` nodes of largest value.
+    """The model's record of the N tokens until some are committed, such as their keys and
+    values: for its own `commit`. None in what drafters see of the target.
     """
-
-    index: Int[Array, ""]
-    """Which of the widths: the one with the most expected tokens for its time."""
-    expected_tokens: Float[Array, " W"]
-    """The tokens that all running rows together are expected to emit, at each width."""
-    seconds: Float[Array, " W"]
-    """The time that a round takes, at each width."""
-    widths: tuple[int, ...] = struct.field(pytree_node=False)
-    """Speculation-length buckets: rising numbers of drafted nodes, the root never counted; 0 is
-    plain decoding. A width stands there twice if it comes with two token budgets."""
-    tokens: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
-    """Token budget of each entry: the most nodes scored in all running rows together, roots
-    included, those of largest value. None: no budget."""
 
 
 @struct.dataclass
 class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
-    Siblings stand in the order in which they were drawn: sampled rules read them in that order.
+    Siblings are in the order in which they were drawn: sampled rules read them in that order.
     Malformed nodes are marked absent, see `jspec.round.sanitize`: a drafter can waste its nodes,
     and can change no token.
 
@@ -154,10 +118,8 @@ class Tree:
 
     Only nodes with children need a distribution, so Q is usually far below N."""
     value: Float[Array, "B N"] | None = None
-    """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
-    path; None: it has none. Merges share out their nodes by it; the verifier never reads it."""
-    choice: WidthChoice | None = None
-    """How many of the nodes are verified, those of largest value; None: all of them."""
+    """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along
+    every path; None: it has none. Merges allocate nodes by it; the verifier never reads it."""
 
 
 @struct.dataclass
@@ -180,26 +142,34 @@ class Sampling:
 
 
 @struct.dataclass
-class Limits:
-    """Where rows end besides at `eos`, and how much is drafted for them: numbers for all rows, or
-    arrays [B]. New numbers never recompile.
+class Stopping:
+    """The ends of rows, with the names of vLLM's `SamplingParams`: values for all rows, or
+    arrays [B].
+
+    New values never recompile. Whether there are stop tokens, a minimum or stop strings does.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> limits = Limits(new_tokens=[2, 5], draft_tokens=0)
-        >>> ask = dict(max_new_tokens=8, limits=limits)
+        >>> stopping = Stopping(max_tokens=[2, 5], eos=22)
+        >>> ask = dict(max_new_tokens=8, stopping=stopping)
         >>> jspec.decode(model, model.init(), [[1, 2], [3, 4]], **ask).lengths.tolist()
         [2, 5]
     """
 
-    new_tokens: ArrayLike | None = None
-    """Most tokens that a row emits, 0 .. `max_new_tokens`; None: as many as `max_new_tokens`."""
-    draft_tokens: ArrayLike | None = None
-    """Most drafted nodes of a row that a round verifies, those of largest value or else the first;
-    0 is plain decoding. None: all."""
+    max_tokens: ArrayLike | None = None
+    """Most tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
+    min_tokens: ArrayLike | None = None
+    """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
+    eos: ArrayLike | Sequence[int] | None = None
+    """Token or tokens that end a row with `Status.EOS`, or [B, X] with -1 filling up. None: the
+    checkpoint's, if the call has one (`jspec.LLM`), else no token; () is vLLM's `ignore_eos`.
+    """
     stop_token_ids: ArrayLike | Sequence[int] | None = None
     """Token or tokens that end a row with `Status.STOP`, or [B, X] with -1 filling up."""
+    stop: Any = struct.field(pytree_node=False, default=None)
+    """Texts that end a row with `Status.STOP`, as `jspec.stop_strings` makes them, or a list of
+    these and None, one for each row. A `jspec.LLM` takes the texts themselves."""
 
 
 @struct.dataclass
@@ -211,18 +181,16 @@ class Frame:
     positions: Int[Array, " B"]
     """Position of the root in its row; the tokens before it are committed."""
     keys: jax.Array | None
-    """The random keys [B], one a row. `sampling.gumbel(keys, positions, V)` is the noise that
+    """The random keys [B], one per row. `sampling.gumbel(keys, positions, V)` is the noise that
     decides the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
     None if the call was given no key, or is greedy and no draft reads it."""
     sampling: Sampling | None
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
     """True for rows that ended; whatever is drafted for them is ignored."""
-    max_draft_tokens: Int[Array, " B"] | None = None
-    """Most drafted nodes of each row that the round verifies; None: all of them."""
     grammar: PyTree = None
-    """Where the text stands in its grammar, such as a `jspec.grammar.masks.GrammarState`; None: in
-    none. Drafted nodes that it does not allow are taken for absent."""
+    """The text's state in its grammar, such as a `jspec.grammar.masks.GrammarState`; None:
+    in none. Drafted nodes that it does not allow are taken for absent."""
 
 
 @struct.dataclass
@@ -230,25 +198,25 @@ class PromptChunk:
     """A chunk of each row's prompt, which the target has read: what a drafter's `prefill` gets.
 
     C: most tokens that are read at once. A row whose prompt is read already takes no part: it has
-    `counts` 0, and stands at its last token.
+    `counts` 0, and is at its last token.
     """
 
     tokens: Int[Array, "B C+1"]
-    """The text from `positions` on. The first `counts + 1` tokens are text: those that were read,
-    and the one that follows them. After the last chunk that one is the first root."""
+    """The text from `positions` on. The first `counts + 1` tokens are text: those that were
+    read, and the one that follows them. After the last chunk that one is the first root."""
     counts: Int[Array, " B"]
     """The number of tokens that were read, 0 .. C: they are committed."""
     positions: Int[Array, " B"]
-    """Position of the first token; what stands before it was in earlier chunks."""
+    """Position of the first token; earlier tokens were in earlier chunks."""
     output: Output
-    """The target's forward over the first C tokens, after all before them. XLA removes what is not
-    used of it."""
+    """The target's forward pass over the first C tokens, after all before them. XLA removes what
+    is not used of it."""
 
     @staticmethod
     def whole(
         prompt: Int[Array, "B T"], lengths: Int[Array, " B"], output: Output
     ) -> "PromptChunk":
-        """Prompts that were read at once, with the forward over all of their tokens."""
+        """Returns prompts that were read at once, with the forward pass over their tokens."""
         return PromptChunk(
             tokens=jax.numpy.pad(prompt, ((0, 0), (0, 1))),
             counts=lengths - 1,
@@ -269,11 +237,11 @@ class PromptChunk:
 
 @struct.dataclass
 class Verdict:
-    """The verifier's decision: which path of the tree is emitted, and the token after it."""
+    """The verifier's decision: the emitted path of the tree, and the token after it."""
 
     path: Int[Array, "B P"]
-    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge a
-    drafter sees -1 where the accepted node is not its own."""
+    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge
+    a drafter sees -1 where the accepted node is not its own."""
     counts: Int[Array, " B"]
     """The number of nodes on the path, root included: 1 .. P. The round emits as many tokens."""
     bonus: Int[Array, " B"]
@@ -284,7 +252,7 @@ class Verdict:
 
 @struct.dataclass
 class Scored:
-    """The verified tree of a round, with the target's forward over it and the verdict."""
+    """The verified tree of a round, with the target's forward pass over it and the verdict."""
 
     tree: Tree
     output: Output
@@ -322,12 +290,12 @@ class Feedback:
     """The verified tree, if it was not just the drafter's own; None if it was."""
     processed: Float[Array, "B N V"] | None = None
     """The logits that the verifier used at the nodes of `tree`, after processors and grammar.
-    None: those of the output, or the tree was merged into a larger one (see `scored`). Learn what
+    None: the output's, or the tree was merged into a larger one (see `scored`). Learn what
     is kept for later calls from `output`: processors belong to one call."""
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
     skip_expensive_updates: Bool[Array, ""] | None = None
-    """True in most rounds of a long back-off, see `jspec.drafters.backoff`: what takes long to
+    """True in most rounds of a long back-off, see `jspec.policies.backoff`: what takes long to
     learn, such as a pass over the vocabulary, may be left out. None: in no round."""
 
     @property
@@ -337,18 +305,45 @@ class Feedback:
 
 
 @struct.dataclass
+class WidthChoice:
+    """The number of drafted nodes that a round verifies, as a policy chose it."""
+
+    index: Int[Array, ""] | int
+    """Index of the round among the possible ones, see `jspec.WidthPolicy.widths`."""
+    values: Float[Array, "B N"]
+    """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
+    verified. NaN: the node never is."""
+    expected_tokens: Float[Array, " W"] | None = None
+    """The tokens that all running rows together are expected to emit, in each of these rounds, for
+    `jspec.trace`."""
+    seconds: Float[Array, " W"] | None = None
+    """The time that each of them takes, for `jspec.trace`."""
+    aux: PyTree = None
+    """The policy's record of the round, for its `update`."""
+
+
+@struct.dataclass
+class PolicyFeedback:
+    """The outcome of a round for a policy."""
+
+    tree: Tree | None
+    """All that was drafted, verified or not; None where the drafter is known not to be asked."""
+    choice: WidthChoice | None
+    """The policy's choice; zeros where the drafter was not asked, or None, as `tree`."""
+    emitted: Int[Array, "B P"]
+    """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
+    counts: Int[Array, " B"]
+    """The number of emitted tokens; 0 for a row that had ended."""
+
+
+@struct.dataclass
 class Stats:
     """Sufficient statistics of a run; every other figure is derived from these.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> stats = Stats(
-        ...     histogram=jnp.array([[3, 1, 2]]),
-        ...     num_draft_tokens=jnp.array([12]),
-        ...     num_drafts=jnp.array([6]),
-        ...     width_histogram=jnp.array([[0, 6]]),
-        ...     widths=(0, 2),
-        ... )
+        >>> counts = [[3, 1, 2]], [12], [6], [[0, 6]]
+        >>> stats = Stats(*map(jnp.array, counts), widths=(0, 2))
         >>> stats.num_rounds.tolist(), stats.num_accepted_tokens.tolist()
         ([6], [5])
         >>> round(float(stats.mean_acceptance_length[0]), 2)
@@ -368,7 +363,7 @@ class Stats:
 
     @property
     def num_rounds(self) -> Int[Array, " B"]:
-        """The number of rounds, each one forward of the target; the prefill does not count."""
+        """The number of rounds, each one forward pass of the target; the prefill does not count."""
         return self.histogram.sum(-1)
 
     @property
@@ -387,19 +382,7 @@ class Stats:
 class Logprobs:
     """The log-probabilities of emitted tokens, and the likeliest tokens at their places.
 
-    Entries at or beyond a row's length are 0.
-
-    Example:
-        >>> import jspec
-        >>> model = jspec.testing.PrefixLM()
-        >>> result = jspec.decode(
-        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4,
-        ...     processors=jspec.processors.logprobs(2),
-        ... )
-        >>> result.logprobs.top_tokens.shape
-        (1, 4, 2)
-        >>> bool((result.logprobs.emitted == result.logprobs.top[..., 0]).all())  # greedy
-        True
+    Entries at or beyond a row's length are 0. `jspec.processors.logprobs` asks for them.
     """
 
     emitted: Float[Array, "B T"]
@@ -423,8 +406,6 @@ class Request:
     sampling: Sampling | None
     keys: jax.Array | None
     """The random keys [B], `fold_in(key, row_id)`; None if the call was given no key."""
-    max_draft_tokens: Int[Array, " B"] | None = None
-    """Most drafted nodes of each row that a round verifies; None: all of them."""
 
     @property
     def end_tokens(self) -> Int[Array, "B X"]:
@@ -451,6 +432,7 @@ class State:
         capacity: S, the most tokens that a row's memory holds; static.
         processors: The processors of the call, in order: each a `jspec.protocols.LogitsProcessor`,
             with its own state.
+        policy_state: The memory of the policy that says how much is drafted and verified.
     """
 
     memory: PyTree
@@ -464,6 +446,7 @@ class State:
     request: Request
     capacity: int = struct.field(pytree_node=False)
     processors: tuple[PyTree, ...] = ()
+    policy_state: PyTree = ()
 
     @property
     def done(self) -> Bool[Array, " B"]:
@@ -483,6 +466,7 @@ class Result:
         logprobs: Log-probabilities of the tokens; None if they were not asked for.
         stop_bytes: [B], how many bytes at the end of the row's text belong to the stop string that
             ended it; it may begin inside of an earlier token. None if there are no stop strings.
+        policy_state: The policy's memory after the last round; pass it on for a hot start.
     """
 
     tokens: Int[Array, "B T"]
@@ -492,3 +476,22 @@ class Result:
     drafter_state: PyTree
     logprobs: Logprobs | None = None
     stop_bytes: Int[Array, " B"] | None = None
+    policy_state: PyTree = ()
+
+    def raise_if_failed(self) -> None:
+        """Raises DecodeError if a row could not go on, with its status and what helps. It waits for
+        the result. End tokens, stops and limits are not failures.
+
+        Example:
+            >>> import jspec
+            >>> model = jspec.testing.PrefixLM(context=8)
+            >>> result = jspec.decode(model, model.init(), [[1, 2, 3, 4]], max_new_tokens=8)
+            >>> result.raise_if_failed()
+            Traceback (most recent call last):
+            jspec.DecodeError: row 0 ended with CAPACITY after 5 tokens: the cache has no slot ...
+        """
+        status, lengths = jax.device_get((self.status, self.lengths))
+        for row, (code, length) in enumerate(zip(status.tolist(), lengths.tolist(), strict=True)):
+            if (ended := Status(code)).fix:
+                said = f"row {row} ended with {ended.name} after {length} tokens: {ended.message}"
+                raise DecodeError(f"{said}; {ended.fix}")

@@ -1,4 +1,6 @@
-"""Activation functions by their Hugging Face names, and what gates make of an expert's lanes."""
+"""Activation functions by their Hugging Face names, and what gates make of an expert's
+lanes.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ class ClampedGate:
     """The largest gate, and the largest lane of either sign."""
 
     def __call__(self, both: Float[Array, "... 2*I"]) -> Float[Array, "... I"]:
-        """Of gates and lanes, which alternate."""
+        """Returns the products of gates and lanes, which alternate."""
         gate = jnp.minimum(both[..., ::2], self.limit)
         up = jnp.clip(both[..., 1::2], -self.limit, self.limit)
         return (up + 1) * gate * jax.nn.sigmoid(gate * self.alpha)
@@ -46,6 +48,6 @@ class ClampedGate:
 def gated(
     activation: Callable[[Array], Array], both: Float[Array, "... 2*I"]
 ) -> Float[Array, "... I"]:
-    """Lanes by their gates, which stand before them."""
+    """Returns lanes by their gates, which come before them."""
     gate, up = jnp.split(both, 2, axis=-1)
     return activation(gate) * up

@@ -26,25 +26,27 @@ _MANY_QUERIES = 128
 _FEW_SLOTS, _MANY_SLOTS = 128, 512
 """The slots of a block, for few queries and for many."""
 _GPU_SCORES = 1 << 24
-"""Scores, all heads and rows together, that a GPU computes at once; 64 MiB. Writing and reading so
-many of an H100's takes as long as its host takes to decide two or three times that a loop goes on.
+"""Scores, all heads and rows together, that a GPU computes at once; 64 MiB. Writing and
+reading so many of an H100's takes as long as its host takes to decide two or three times that a
+loop goes on.
 """
 _FEW_BLOCKS = 8
-"""Blocks of slots that have a condition each on a GPU: conditions are part of a CUDA graph, a loop
-is not, and the host waits for it. Of more blocks there is a loop: the program would be large."""
+"""Blocks of slots that have a condition each on a GPU: conditions are part of a CUDA graph,
+a loop is not, and the host waits for it. Of more blocks there is a loop: the program would be
+large."""
 
 
 class Cached(NamedTuple):
-    """What a layer has in the cache; of layers that are scanned, what all of them have there."""
+    """A layer's part of the cache, or of all layers that are scanned together."""
 
     keys: Held | tuple[Held, ...]
-    """[B, H*L, S, D]; or parts, whose lanes stand one behind the other."""
+    """[B, H*L, S, D]; or parts, whose lanes are concatenated."""
     values: Held
     """[B, H*L, S, D]."""
     lengths: Int[Array, " B"]
     """The number of live slots of each row."""
     layer: Int[Array, ""] | None = None
-    """Which of the L layers is meant; None: there is one."""
+    """Index of the layer among L; None: there is one."""
 
     @property
     def slots(self) -> int:
@@ -52,7 +54,7 @@ class Cached(NamedTuple):
         return jax.tree.leaves(self.keys)[0].shape[2]
 
     def block(self, heads: int, start: Int[Array, ""] | int, size: int) -> tuple[Held, Held]:
-        """Keys and values of `size` slots of the layer, a copy of these alone."""
+        """Returns keys and values of `size` slots of the layer, a copy of these alone."""
 
         def cut(x: Array) -> Array:
             if self.layer is None:
@@ -69,10 +71,11 @@ class Past(NamedTuple):
     nodes: tuple[Held, Held] | None
     """Keys and values of tree nodes that were scored before."""
     own: tuple[Held, Held] | None = None
-    """Those of the new tokens, which another layer has made; None: the layer makes them."""
+    """Keys and values of the new tokens by another layer; None: the layer makes them."""
 
     def of_layer(self, layer: Int[Array, ""], count: int) -> "Past":
-        """The part of one of `count` layers that share their arrays, its heads beside theirs.
+        """Returns the part of one of `count` layers that share their arrays, its heads alongside
+        theirs.
 
         Nothing is copied of the cache, of which the layer reads what it needs.
         """
@@ -84,7 +87,7 @@ class Past(NamedTuple):
 
 
 def past(cache: KVCache | None, nodes: TreeKV | None, array: int) -> Past:
-    """The keys and values of one layer, from the cache and from the nodes.
+    """Returns the keys and values of one layer, from the cache and from the nodes.
 
     Args:
         cache: the committed tokens.
@@ -106,7 +109,7 @@ def of_layer(
     start: Int[Array, ""] | int,
     size: int,
 ) -> Num[Array, "B H size D"]:
-    """Some slots of one layer, from an array in which a head's layers stand side by side."""
+    """Returns some slots of one layer, from an array in which a head's layers are adjacent."""
     batch, both, slots, dim = array.shape
     layers = array.reshape(batch, heads, both // heads, slots, dim)
     sizes = (batch, heads, 1, size, dim)
@@ -115,11 +118,11 @@ def of_layer(
 
 @dataclass(frozen=True)
 class Implementation:
-    """How a model computes the two parts of attention: a value of the model, here as XLA has it.
+    """The implementation of attention's two parts, a value of the model; here XLA's.
 
     This one runs on every device and over every mesh, and has gradients. Others overwrite a part;
-    see `jspec.models.block_attention`. Queries come scaled, those of G group-mates one behind the
-    other: that of node n and mate g stands at g * N + n.
+    see `jspec.models.block_attention`. Queries come scaled, G group-mates one behind the other:
+    node n of mate g is at g * N + n.
     """
 
     def own(
@@ -130,7 +133,7 @@ class Implementation:
         seen: Bool[Array, "B N K"],
         soft_cap: float | None,
     ) -> Softmax:
-        """The softmax over the nodes that each node sees, itself among them."""
+        """Returns the softmax over the nodes that each node sees, itself among them."""
         batch, new, _ = seen.shape
         scores = scores_of(queries, keys, soft_cap)
         # A masked token weighs 0, and 0 * NaN would reach every query. So values that are not
@@ -150,7 +153,7 @@ class Implementation:
         oldest: Int[Array, "B N"] | None,
         soft_cap: float | None,
     ) -> Softmax:
-        """The softmax, joined by the live slots of a cache.
+        """Returns the softmax, joined by the live slots of a cache.
 
         Args:
             softmax: of the same queries, over the nodes.
@@ -182,7 +185,8 @@ def attend(
     sinks: Float[Array, " G*H"] | None = None,
     impl: Implementation = XLA,
 ) -> Float[Array, "B N G*H*V"]:
-    """One softmax over past slots and new tokens, in float32, without joining the two parts.
+    """Returns one softmax over past slots and new tokens, in float32, without joining the two
+    parts.
 
     Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
 
@@ -190,8 +194,8 @@ def attend(
         q: queries of the new tokens, unscaled.
         k, v: their keys and values, [B, H, N, D]. What the memory keeps in 8 bits comes so too
             (`jspec.memory.kept`), and is widened here.
-        mask: new token i sees earlier node j, or new token j - M. A packed one: the new tokens are
-            those of several trees, one behind the other, and there are no earlier nodes.
+        mask: new token i sees earlier node j, or new token j - M. A packed one: the new tokens
+            belong to several trees, one behind the other, and there are no earlier nodes.
         past: what the layer holds of the committed tokens and of the earlier nodes.
         positions: positions of the new tokens, read only where there is a window.
         scale: factor of the scores; None: D ** -0.5.
@@ -255,7 +259,7 @@ def attend(
 
 
 def unpack_heads(mask: PackedMask, x: Num[Array, "1 H T D"]) -> Num[Array, "B H N D"]:
-    """`PackedMask.unpack` of what has heads in front of the nodes."""
+    """Returns `PackedMask.unpack` of what has heads in front of the nodes."""
     return mask.unpack(x.swapaxes(1, 2)).swapaxes(1, 2)
 
 
@@ -268,7 +272,7 @@ def _natively(
     oldest: Int[Array, "B N"] | None,
     soft_cap: float | None,
 ) -> Float[Array, "B N G*H D"]:
-    """`attend` by the kernel of a CPU, whose queries are scaled."""
+    """Returns `attend` by the kernel of a CPU, whose queries are scaled."""
     first = jnp.zeros(q.shape[:2], jnp.int32) if oldest is None else oldest
     layer = jnp.int32(0) if cached.layer is None else cached.layer
     keys: Any = cached.keys
@@ -290,7 +294,7 @@ def _in_two_parts(
     soft_cap: float | None,
     impl: Implementation,
 ) -> Float[Array, "B N G*H V"]:
-    """`attend` over the nodes, then over the cache."""
+    """Returns `attend` over the nodes, then over the cache."""
     batch, new, query_heads, dim = q.shape
     heads = v.shape[1]
     group = query_heads // heads
@@ -315,7 +319,7 @@ def with_past(
     oldest: Int[Array, "B Q"] | None,
     soft_cap: float | None,
 ) -> Softmax:
-    """The softmax, joined by the live slots of a cache, a block of slots at a time.
+    """Returns the softmax, joined by the live slots of a cache, a block of slots at a time.
 
     No more blocks are read than the longest row fills, and of the scores only one block's are there
     at once; few queries on an accelerator see all slots as one block, and so do many on a GPU if
@@ -362,7 +366,8 @@ def by_blocks(
     oldest: Int[Array, "B Q"] | None,
     most_apart: int = 0,
 ) -> Softmax:
-    """`with_past` in blocks of `size` slots; all slots at once where most of them are live.
+    """Returns `with_past` in blocks of `size` slots; all slots at once where most of them are
+    live.
 
     A block is copied before it is read, the whole cache is not. So few queries see half a block
     where no row has more. Of up to `most_apart` blocks each has a condition, and there is no loop.
@@ -372,7 +377,7 @@ def by_blocks(
     def with_slots(
         start: Int[Array, ""] | int, size: int, first: Int[Array, ""] | int, softmax: Softmax
     ) -> Softmax:
-        """Joined by `size` slots from `start` on, of which those before `first` are masked."""
+        """Joins `size` slots from `start` on; slots before `first` are masked."""
         slots = start + jnp.arange(size, dtype=jnp.int32)[None]
         live = (slots >= first) & (slots < lengths[:, None])
         live = live[:, None, None]
@@ -425,7 +430,7 @@ def by_blocks(
 def near(
     mask: Bool[Array, "B N M+N"], positions: Int[Array, "B N"], window: int
 ) -> Bool[Array, "B N M+N"]:
-    """The mask without what stands `window` positions or more before the token."""
+    """Returns the mask without tokens `window` positions or more before the query."""
     earlier = mask.shape[2] - mask.shape[1]
     own = positions[:, :, None] - positions[:, None] < window
     if not earlier:

@@ -38,12 +38,12 @@ LENGTH = 32
 
 
 def fit(shape: tuple[int, ...]) -> bool:
-    """Whether weights of this shape fill blocks; others stay as they are."""
+    """Returns whether weights of this shape fill blocks; others stay as they are."""
     return shape[-1] % LENGTH == 0
 
 
 def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
-    """The shape of the bytes.
+    """Returns the shape of the bytes.
 
     Example:
         >>> packed_shape((5, 64), "q4_0")
@@ -53,7 +53,7 @@ def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
 
 
 def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray, "*X O B"]:
-    """Weights rounded to blocks, as llama.cpp rounds them.
+    """Returns weights rounded to blocks, as llama.cpp rounds them.
 
     Raises:
         InputError: if the package `gguf`, which does it, is not installed.
@@ -69,7 +69,7 @@ def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray,
 def dequantised(
     packed: UInt8[Array, "*X B"], kind: str, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*X I"]:
-    """The weights that the bytes stand for.
+    """Returns the weights that the bytes stand for.
 
     Example:
         >>> import numpy as np
@@ -100,12 +100,12 @@ def parts(
 
 
 def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
-    """Two bytes as float16, in float32."""
+    """Returns two bytes as float16, in float32."""
     return jax.lax.bitcast_convert_type(two, jnp.float16)[..., None].astype(jnp.float32)
 
 
 def table(array: Any) -> Any:
-    """Embeddings or a head as numbers, whether or not they are in blocks."""
+    """Returns embeddings or a head as numbers, whether or not they are in blocks."""
     return dequantised(array, TABLES) if array.dtype == jnp.uint8 else array
 
 
@@ -124,14 +124,16 @@ class Blocks:
         return len(self.packed)
 
     def __getitem__(self, index: Any) -> Float[Array, "..."]:
-        """Some of the matrices or rows, dequantised; the others stay as they are."""
+        """Returns some of the matrices or rows, dequantised; the others stay as they are."""
         return dequantised(self.packed[index], self.kind, self.dtype)
 
 
 def looked_up(
     table: Blocks | Float[Array, "V E"], tokens: Int[Array, "*S"]
 ) -> Float[Array, "*S E"]:
-    """The embeddings of tokens, which may be in blocks; see `jspec._xla.mesh_axes.looked_up`."""
+    """Returns the embeddings of tokens, which may be in blocks; see
+    `jspec._xla.mesh_axes.looked_up`.
+    """
     if not isinstance(table, Blocks):
         if table.dtype.itemsize == 2 and native.on_one_device(table):
             return native.natively(_by_bits, mesh_axes.looked_up, table, tokens)
@@ -153,7 +155,7 @@ def parameter(
     dtype: DTypeLike,
     rounds_states: bool = False,
 ) -> Blocks:
-    """Weights in blocks; made at random where there are none."""
+    """Returns weights in blocks; made at random where there are none."""
     where, size = packed_shape(shape, kind), SIZES[kind]
 
     def random(key: Array) -> Array:

@@ -68,7 +68,8 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """Token ids of a conversation; the template writes the first token of a text itself.
+        """Returns token ids of a conversation; the template writes the first token of a text
+        itself.
 
         Args:
             messages: as in `render`.
@@ -92,7 +93,7 @@ class ChatTemplate:
         watch: Callable[[int], None] | None = None,
         **variables: Any,
     ) -> str:
-        """The text of a conversation, in time that grows with its length.
+        """Returns the text of a conversation, in time that grows with its length.
 
         Args:
             messages: `{"role": "user", "content": "..."}` and so on, at least one.
@@ -102,8 +103,8 @@ class ChatTemplate:
             **variables: others that the template reads.
 
         Raises:
-            InputError: if a message is none, the template is broken, refuses the conversation or
-                leaves a message out, or jinja2 is not installed.
+            InputError: if a message is not valid, the template is broken, refuses the conversation
+                or leaves a message out, or jinja2 is not installed.
         """
         check(messages)
         text = self._render(messages, add_generation_prompt, variables, watch)
@@ -192,14 +193,14 @@ class ChatTemplate:
 
 
 def check(messages: Any, source: str = "the conversation") -> None:
-    """Refuses what is no list of messages with a role and a text.
+    """Refuses what is not a list of messages with a role and a text.
 
     Raises:
-        InputError: naming the first that is none.
+        InputError: naming the first invalid one.
     """
     shape = '{"role": "user", "content": "..."}'
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
-        raise InputError(f"{source} is no list of messages; pass [{shape}]")
+        raise InputError(f"{source} is not a list of messages; pass [{shape}]")
     for number, message in enumerate(messages, 1):
         fields = message if isinstance(message, Mapping) else {}
         if wrong := [key for key in ("role", "content") if not isinstance(fields.get(key), str)]:
@@ -209,7 +210,7 @@ def check(messages: Any, source: str = "the conversation") -> None:
 
 
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
-    """The template of a Hugging Face folder; None if it has none.
+    """Returns the template of a Hugging Face folder; None if it has none.
 
     Raises:
         InputError: if a file cannot be read.
@@ -230,7 +231,9 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
 
 
 def by_name(found: Any) -> dict[str, str]:
-    """The templates of one field: a text, objects with a name and a template, or texts by name."""
+    """Returns the templates of one field: a text, objects with a name and a template, or texts
+    by name.
+    """
     if isinstance(found, str):
         return {_DEFAULT: found}
     pairs = found.items() if isinstance(found, Mapping) else ()
@@ -243,7 +246,7 @@ def by_name(found: Any) -> dict[str, str]:
 def chosen(
     named: Mapping[str, str], tokenizer: Any, special_tokens: Mapping[str, str], source: str
 ) -> ChatTemplate | None:
-    """The default of several templates, which knows the others; None if there is none."""
+    """Returns the default of several templates, which knows the others; None if there is none."""
     others = dict(named)
     template = others.pop(_DEFAULT, None)
     if template is None:
@@ -263,7 +266,7 @@ def _read(file: Path) -> str:
 
 
 def _text(token: Any) -> str | None:
-    """A special token's text; some files describe the token instead."""
+    """Returns a special token's text; some files describe the token instead."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None
 
@@ -275,10 +278,10 @@ def _reason(error: Exception) -> str:
 
 @cache
 def _compiled(template: str, source: str) -> Any:
-    """The compiled template, in an environment like that of `transformers`.
+    """Returns the compiled template, in an environment like that of `transformers`.
 
     Raises:
-        InputError: if it is no Jinja template, or jinja2 is not installed.
+        InputError: if it is not a Jinja template, or jinja2 is not installed.
     """
     extras.require(source, "cli", "jinja2")
     import jinja2
@@ -344,5 +347,5 @@ def _compiled(template: str, source: str) -> Any:
         return environment.from_string(template)
     except (jinja2.TemplateError, RecursionError) as error:
         raise InputError(
-            f"{source} is no Jinja template ({_reason(error)}); restore the file"
+            f"{source} is not a Jinja template ({_reason(error)}); restore the file"
         ) from error

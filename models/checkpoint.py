@@ -1,4 +1,6 @@
-"""A model on disk in orbax's format, with its shape beside it, so that the folder is enough."""
+"""A model on disk in orbax's format, with its shape alongside it, so that the folder is
+enough.
+"""
 
 import json
 from dataclasses import asdict
@@ -29,8 +31,8 @@ _KINDS = {
 }
 
 _PIECE = 4 << 20
-"""Most bytes of a parameter that are stored as one. What reads a part of a parameter reads all of
-such a piece, so that a device's part needs not all of the parameter at once."""
+"""Most bytes of a parameter that are stored as one. What reads a part of a parameter reads
+all of such a piece, so that a device's part needs not all of the parameter at once."""
 
 RECORD = "model.json"
 PARAMS = "params"
@@ -48,7 +50,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
 
     Args:
         folder: where; its parents are made.
-        model: the network, whose shape and dtypes are written beside the weights.
+        model: the network, whose shape and dtypes are written alongside the weights.
         params: its weights, on one device or spread over several.
 
     Raises:
@@ -150,7 +152,7 @@ def restore(
 def _restored_in_parts(
     folder: Path, expected: PyTree, saved: Model, wanted: Model, place: PyTree
 ) -> PyTree:
-    """The weights on their devices, read a part at a time, with the columns of the mesh.
+    """Returns the weights on their devices, read a part at a time, with the columns of the mesh.
 
     Orbax would hold some copies of each parameter. What it writes are arrays of TensorStore, from
     which a part can be read alone.
@@ -189,7 +191,8 @@ def _placed(shapes: PyTree, place: jax.sharding.Sharding) -> PyTree:
 
 
 def relaid(model: Model, params: PyTree) -> PyTree:
-    """The weights as a model holds them whose layers are scanned, or not, as these were not.
+    """Returns the weights as a model holds them whose layers are scanned, or not, as these were
+    not.
 
     Example:
         >>> from jspec import models
@@ -202,7 +205,7 @@ def relaid(model: Model, params: PyTree) -> PyTree:
 
 
 def shapes(model: Model) -> PyTree:
-    """Shape and dtype of every parameter; nothing is computed."""
+    """Returns shape and dtype of every parameter; nothing is computed."""
     one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     mask = jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
     return jax.eval_shape(model.init, jax.random.key(0), one, one, mask)
@@ -220,7 +223,7 @@ def _rebuild(record: config_json.Settings) -> Model:
         scan = record.flag("scan_layers", False)
         kept = precision.find_kv(record.get("kv_dtype"))
         made = module(config(**shape), dtype, param_dtype, scan, kv_dtype=kept)
-        shapes(made)  # fails if a size is no size
+        shapes(made)  # fails if a size is not a size
         return made
     except Exception as error:
         raise InputError(

@@ -2,7 +2,7 @@
 
 Queries, keys and values are one product of a layer, gate and up another: few large products are
 faster than many small ones. A column is one output: a row of the weights, which are [O, I], and a
-number of the bias. They stand one product behind the other, [q | k | v]. An even
+number of the bias. The products follow each other, [q | k | v]. An even
 share of such columns is not a share of each product, so that devices which share them would
 exchange what they computed. For so many devices the columns are laid out in as many parts, each
 with its share of every product: [q0 k0 v0 | q1 k1 v1].
@@ -39,19 +39,20 @@ class FusedProjection:
     """
 
     counts: tuple[int, ...]
-    """What each product has: heads of queries, keys and values, or lanes of gate and up."""
+    """Columns of each product: heads of queries, keys and values, or lanes of gate and up."""
     size: int = 1
     """Columns of each of these."""
 
     def parts(self, devices: int) -> int:
-        """Parts of the columns for so many devices: as many, if each has whole heads, else one.
+        """Returns the parts of the columns on `devices` devices: one each for whole heads, else
+        one.
 
         Fewer parts than devices would be worse than one: XLA would gather the weights.
         """
         return 1 if any(count % devices for count in self.counts) else devices
 
     def order(self, devices: int, held: int = 1) -> np.ndarray:
-        """Of each column as so many devices have it, its place where it is laid out for `held`."""
+        """Returns the place in the layout for `held` of each column in another layout."""
         parts = self.parts(devices)
         ends = self.size * np.cumsum(self.counts)[:-1]
         products = np.split(np.arange(self.size * sum(self.counts)), ends)
@@ -59,7 +60,7 @@ class FusedProjection:
         return order if held == 1 else np.argsort(self.order(held))[order]
 
     def runs(self, devices: int, held: int = 1) -> Iterator[slice]:
-        """The same as runs of columns that stand side by side."""
+        """Yields the same as runs of adjacent columns."""
         order = self.order(devices, held)
         breaks = np.flatnonzero(np.diff(order) != 1) + 1
         for run in np.split(order, breaks):
@@ -68,7 +69,7 @@ class FusedProjection:
     def apart(
         self, x: Shaped[Array, "..."], devices: int, axis: int = -1
     ) -> list[Shaped[Array, "..."]]:
-        """The products, from the axis of all of them: of their columns, or of their heads."""
+        """Returns the products from their joint axis, which counts columns or heads."""
         parts, axis = self.parts(devices), axis % x.ndim
         each = x.shape[axis] // sum(self.counts)
         ends = np.cumsum([each * count // parts for count in self.counts])[:-1].tolist()
@@ -80,7 +81,7 @@ class FusedProjection:
 
 
 def within(run: slice, runs: Iterable[slice]) -> Iterator[tuple[slice, slice]]:
-    """Where the columns `run`, counted over the runs, stand: here, and where the runs say.
+    """Yields the places of the columns `run`, counted over the runs: here, and in the source.
 
     Example:
         >>> list(within(slice(1, 4), iter([slice(10, 12), slice(30, 33)])))
@@ -96,7 +97,7 @@ def within(run: slice, runs: Iterable[slice]) -> Iterator[tuple[slice, slice]]:
 
 
 def axis(path: Sequence[str]) -> int:
-    """The axis of a parameter that counts the columns, from the last.
+    """Returns the axis of a parameter that counts the columns, from the last.
 
     Example:
         >>> axis(("layers_0", "qkv", "weight")), axis(("layers_0", "qkv", "bias"))
@@ -140,7 +141,7 @@ def part(
 
 
 def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> FusedProjection | None:
-    """The products that a parameter is of; None: one product.
+    """Returns the products that a parameter is of; None: one product.
 
     Args:
         path: of the parameter.
@@ -153,7 +154,7 @@ def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> Fused
 
 
 def relaid(params: PyTree, fused: Mapping[str, FusedProjection], held: int, wanted: int) -> PyTree:
-    """Weights whose columns are laid out for `held` devices, laid out for `wanted` ones.
+    """Returns weights whose columns are laid out for `held` devices, laid out for `wanted` ones.
 
     Args:
         params: {"params": ..}, or a part of it.

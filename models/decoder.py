@@ -1,4 +1,6 @@
-"""The base of networks of transformer blocks: their sizes, a memory of these, and their blocks."""
+"""The base of networks of transformer blocks: their sizes, a memory of these, and their
+blocks.
+"""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -43,12 +45,12 @@ class Decoder(nn.Module):
 
     @property
     def memory_dtype(self) -> Any:
-        """What keys and values are kept in."""
+        """The dtype of keys and values in the cache."""
         return self.dtype if self.kv_dtype is None else self.kv_dtype
 
     @property
     def takes_packed(self) -> bool:
-        """Whether trees of a batch may come as one row, with a `jspec.packed.PackedMask`."""
+        """True if trees of a batch may come as one row, with `jspec.round.packed.PackedMask`."""
         return True
 
     @property
@@ -76,12 +78,12 @@ class Decoder(nn.Module):
         return self.config.num_layers
 
     def kept_sizes(self, layer: int) -> tuple[int, int, int]:
-        """Heads of a layer in the memory, lanes of their keys, and of their values."""
+        """Returns heads of a layer in the memory, lanes of their keys, and of their values."""
         del layer
         return self.config.num_kv_heads, self.config.head_dim, self.config.head_dim
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
-        """Empty keys and values of `capacity` tokens a row."""
+        """Returns empty keys and values of `capacity` tokens per row."""
         heads, lanes, value_lanes = self.kept_sizes(0)
         sizes = self.num_layers, heads, lanes
         return memory.init(batch, capacity, *sizes, self.memory_dtype, value_lanes)

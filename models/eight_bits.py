@@ -40,13 +40,13 @@ LEAST = 1e-30
 """Rows of activations whose numbers are all smaller are zeros."""
 
 SUFFIX = "_scale"
-"""What the factors' name has behind that of the weights."""
+"""Suffix of the factors' name, after the weights' name."""
 
 Path = tuple[str, ...]
 
 
 def called(param_dtype: DTypeLike) -> str:
-    """The name of a dtype of weights, or of a format.
+    """Returns the name of a dtype of weights, or of a format.
 
     Example:
         >>> import jax.numpy as jnp
@@ -59,17 +59,20 @@ def called(param_dtype: DTypeLike) -> str:
 
 
 def stored(param_dtype: DTypeLike) -> Any:
-    """The dtype of the arrays."""
+    """Returns the dtype of the arrays."""
     return jnp.int8 if called(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)
 
 
 def low_precision(dtype: DTypeLike) -> bool:
-    """Whether weights of products are rounded to this dtype or format, and others are not."""
+    """Returns whether weights of products are rounded to this dtype or format, and others are
+    not.
+    """
     return called(dtype) in FORMATS
 
 
 def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
-    """The dtype of what is not rounded to 8 bits, in a model that holds its weights in these.
+    """Returns the dtype of what is not rounded to 8 bits, in a model that holds its weights in
+    these.
 
     Example:
         >>> high_precision("int8", "bfloat16"), high_precision("bfloat16", "float32")
@@ -79,7 +82,8 @@ def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
 
 
 def rounded(path: Path) -> bool:
-    """Whether the weights of this path are rounded: those of products, but for routers.
+    """Returns whether the weights of this path are rounded: the weights of products, but for
+    routers.
 
     Example:
         >>> rounded(("layers_0", "qkv", "weight")), rounded(("layers_0", "qkv", "bias"))
@@ -91,7 +95,7 @@ def rounded(path: Path) -> bool:
 
 
 def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str | None:
-    """The format of blocks that the weights of this path are in; None: none.
+    """Returns the format of blocks that the weights of this path are in; None: none.
 
     Example:
         >>> path = ("layers_0", "down", "weight")
@@ -111,7 +115,7 @@ def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str
 def table(
     module: nn.Module, name: str, shape: tuple[int, int], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> blocks.Blocks | Float[Array, "V E"]:
-    """Embeddings, or the head."""
+    """Returns embeddings, or the head."""
     if kind := in_blocks((name,), shape, param_dtype):
         return blocks.parameter(module, name, shape, kind, dtype, rounds_states(param_dtype))
     return module.param(
@@ -130,14 +134,15 @@ def rounds_states(param_dtype: DTypeLike) -> bool:
 
 
 def by_output(param_dtype: DTypeLike) -> bool:
-    """Whether the weights of products have a factor for each output."""
+    """Returns whether the weights of products have a factor for each output."""
     return low_precision(param_dtype) and called(param_dtype) not in blocks.FORMATS
 
 
 def quantised(
     weights: Float[np.ndarray, "*X O I"], dtype: DTypeLike
 ) -> tuple[Num[np.ndarray, "*X O I"], Float[np.ndarray, "*X O"]]:
-    """Weights in 8 bits and the factor of each of their outputs, the least that holds it.
+    """Returns weights in 8 bits and the factor of each of their outputs, the least that holds
+    it.
 
     Example:
         >>> import numpy as np
@@ -160,9 +165,9 @@ class LowPrecision:
     weights: Num[Array, "*X O I"]
     factors: Float[Array, "*X O"]
     dtype: Any = struct.field(pytree_node=False)
-    """What they are cast to."""
+    """The dtype that they are cast to."""
     rounds_states: bool = struct.field(pytree_node=False, default=False)
-    """Whether what they are multiplied with is rounded to 8 bits."""
+    """True if what they are multiplied with is rounded to 8 bits."""
 
 
 def as_wide(weights: Num[Array, "*X"], dtype: DTypeLike) -> Num[Array, "*X"]:
@@ -188,10 +193,10 @@ class OneOf:
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> tuple[LowPrecision | blocks.Blocks | Float[Array, "*X O I"], Int[Array, ""] | None]:
-    """Weights of a product, with their factors where they are of low precision.
+    """Returns weights of a product, with their factors where they are of low precision.
 
     Returns:
-        The weights of the layer and None, or those of all layers and its number.
+        The weights of the layer and None, or of all layers and its number.
     """
     rounds = rounds_states(param_dtype)
     one = module.get_variable("params", name)
@@ -225,9 +230,9 @@ def parameter(
 def rounded_states(
     x: Float[Array, "... I"],
 ) -> tuple[Int8[Array, "... I"], Float[Array, "... 1"]]:
-    """Each row in 127ths of its largest number, and how much that is.
+    """Returns each row in 127ths of its largest number, and how much that is.
 
-    A row with a number that is none, or infinite, becomes zeros of the size NaN.
+    A row with a NaN or infinity becomes zeros of the size NaN.
 
     Example:
         >>> import jax.numpy as jnp
@@ -250,7 +255,7 @@ def rounded_states(
 def rounded_product(
     x: Float[Array, "... I"], weights: Int8[Array, "O I"], factors: Float[Array, "O"]
 ) -> Float[Array, "... O"]:
-    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32."""
+    """Multiplies x, rounded to 8 bits per row, by the weights and their factors, in float32."""
     states, scales = rounded_states(x)
     sums = jnp.einsum("...i,oi->...o", states, weights, preferred_element_type=jnp.int32)
     return sums.astype(jnp.float32) * scales * factors.astype(jnp.float32)

@@ -1,4 +1,5 @@
-"""Routed experts (Shazeer et al. 2017): each token goes through the few MLPs that a router chooses.
+"""Routed experts (Shazeer et al. 2017): each token goes through the few MLPs that a router
+chooses.
 
 Shapes are static and no token is dropped: every token gets all experts that it was routed to,
 however many tokens chose the same one.
@@ -48,20 +49,20 @@ class Experts:
 
     num_experts: int
     num_chosen: int
-    """Experts that a token goes through, those of largest probability."""
+    """Experts that a token goes through, by largest probability."""
     intermediate_size: int
     """I, of one expert."""
     normalised: bool = True
     """True where the probabilities of a token's experts are scaled to sum to 1."""
     shared_size: int | None = None
-    """I of an expert that all tokens go through beside these; None: there is none."""
+    """I of an expert that all tokens go through alongside these; None: there is none."""
     shared_gate: bool = False
     """True where that expert has a gate of its own, a sigmoid."""
     sigmoid: bool = False
     """True where an expert's score is a sigmoid, as in DeepSeek-V3; False: a softmax over all."""
     correction: bool = False
-    """True where a bias for each expert is added to the scores that are compared, and not to those
-    that its output is multiplied with (Wang et al. 2024, arXiv 2408.15664)."""
+    """True where a bias for each expert is added to the scores that are compared, and not to
+    those that its output is multiplied with (Wang et al. 2024, arXiv 2408.15664)."""
     groups: ExpertGroups | None = None
     """None: all experts are compared."""
     scale: float = 1.0
@@ -69,12 +70,12 @@ class Experts:
     bias: bool = False
     """True where the router and the experts' products have biases."""
     clamp: ClampedGate | None = None
-    """What stands in the place of the gates' activation, in gpt-oss; None: nothing."""
+    """Replaces the gates' activation, in gpt-oss; None: nothing does."""
     float32_router: bool = False
     """True where the router's product is float32, whatever the dtype of activations."""
     beside: bool = False
-    """True where they stand beside the MLP, router, experts and what both add behind norms of their
-    own, as in Gemma 4."""
+    """True where they are alongside the MLP, router, experts and what both add behind norms of
+    their own, as in Gemma 4."""
     each_scaled: bool = False
     """True where what each expert adds has a factor of its own."""
 
@@ -117,7 +118,7 @@ class RoutedExperts(nn.Module):
     def __call__(
         self, x: Float[Array, "B N E"], asked: Float[Array, "B N E"] | None = None
     ) -> Float[Array, "B N E"]:
-        """What the experts add.
+        """Returns what the experts add.
 
         Args:
             x: what they read.
@@ -164,7 +165,7 @@ class RoutedExperts(nn.Module):
         return mixed.astype(self.dtype).reshape(x.shape)
 
     def bias(self, name: str, size: int) -> Float[Array, "X S"]:
-        """Of a product of all experts."""
+        """Returns the matrix sizes of a product of all experts."""
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
         shape = self.experts.num_experts, size
         return self.param(name, nn.initializers.zeros, shape, high).astype(self.dtype)
@@ -173,7 +174,7 @@ class RoutedExperts(nn.Module):
 def routed(
     experts: Experts, scores: Float[Array, "B N X"], correction: Float[Array, " X"] | None = None
 ) -> tuple[Float[Array, "B N K"], Int[Array, "B N K"]]:
-    """The experts of each token, and what their outputs are multiplied with.
+    """Returns the experts of each token, and what their outputs are multiplied with.
 
     Args:
         experts: how they are chosen.
@@ -196,7 +197,7 @@ def routed(
 
 
 def in_best_groups(ranked: Float[Array, "B N X"], groups: ExpertGroups) -> Float[Array, "B N X"]:
-    """The scores of the experts of each token's best groups; all others are -inf."""
+    """Returns the scores of the experts of each token's best groups; all others are -inf."""
     grouped = ranked.reshape(*ranked.shape[:-1], groups.num_groups, -1)
     strength = largest(grouped, groups.num_ranking)[0].sum(-1)
     _, best = largest(strength, groups.num_chosen_groups)
@@ -212,7 +213,8 @@ def each(
     feed: Callable[[Array], Array],
     biases: Biases = None,
 ) -> Float[Array, "R K E"]:
-    """Every route by itself, with its expert's weights gathered: for fewer routes than experts.
+    """Returns every route by itself, with its expert's weights gathered: for fewer routes than
+    experts.
 
     Args:
         x: states.
@@ -247,7 +249,7 @@ def sorted_by_expert(
     places: Int[Array, " X"],
     biases: Biases = None,
 ) -> Float[Array, "R K E"]:
-    """The same with the routes sorted by expert and cut into blocks of one expert each.
+    """Returns the same with the routes sorted by expert and cut into blocks of one expert each.
 
     A block is a product with one expert's weights, so that these are read about once and no
     [routes, E, I] array is made. The last block of an expert is filled up with zeros.
@@ -255,7 +257,7 @@ def sorted_by_expert(
     Args:
         x, routes, feed, biases: as in `each`.
         gate_up, down: weights of the experts of one layer or of several.
-        places: where each expert of this layer stands among them.
+        places: each expert's index among them.
     """
     experts, (num_routes, chosen) = len(places), (routes.size, routes.shape[1])
     block = max(num_routes // experts, 1)

@@ -22,7 +22,7 @@ _OTHERS = (
     *("attention_scale", "attention_cap", "logit_cap", "layers", "output_gate", "latent", "sinks"),
     *("residual_scale", "logit_scale"),
 )
-"""What other families have and LlamaForCausalLM has not."""
+"""Settings that other families have and LlamaForCausalLM lacks."""
 
 
 def save_hf(
@@ -33,7 +33,8 @@ def save_hf(
     end: int | None = None,
     dtype: DTypeLike = jnp.bfloat16,
 ) -> None:
-    """Writes config.json, generation_config.json, model.safetensors and, if given, the tokenizer.
+    """Writes config.json, generation_config.json, model.safetensors and, if given, the
+    tokenizer.
 
     Args:
         model: what the weights belong to.
@@ -44,7 +45,7 @@ def save_hf(
         dtype: dtype of the written weights.
 
     Raises:
-        InputError: if config or weights are none that LlamaForCausalLM has.
+        InputError: if LlamaForCausalLM cannot have this config or these weights.
     """
     if eight_bits.low_precision(model.param_dtype):
         raise InputError(
@@ -79,7 +80,7 @@ def save_hf(
 
 
 def config(shape: LlamaConfig, end: int | None, dtype: str) -> dict[str, Any]:
-    """config.json of LlamaForCausalLM.
+    """Returns config.json of LlamaForCausalLM.
 
     Raises:
         InputError: if it has no such model.

@@ -19,11 +19,11 @@ _SAMPLES = 4096
 
 
 def fingerprint(params: PyTree, model: Any = None) -> str:
-    """64 hexadecimal digits for the weights of a model.
+    """Returns 64 hexadecimal digits for the weights of a model.
 
     They cover the name and shape of every parameter and values spread evenly over each, rounded to
     bfloat16: float32 and bfloat16 copies of one checkpoint have one fingerprint, and so has one
-    whose layers are stacked. Adapters are no part of it: what drafts for the base drafts for all.
+    whose layers are stacked. Adapters are not part of it: what drafts for the base drafts for all.
 
     Args:
         params: the weights.
@@ -45,7 +45,7 @@ def fingerprint(params: PyTree, model: Any = None) -> str:
 
 
 def _single(params: PyTree) -> Iterator[tuple[str, jax.Array | np.ndarray, tuple[int, ...]]]:
-    """Name, array and place there of every weight of every layer; a stack has many."""
+    """Yields name, array and place in it of each weight of each layer; a stack has many."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         text = jax.tree_util.keystr(path)
         stacks = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
@@ -64,7 +64,9 @@ def _sample(
     shape: tuple[int, ...],
     moved: tuple[int, np.ndarray] | None,
 ) -> jax.Array | np.ndarray:
-    """Values of one layer; `moved`: an axis and where its columns stand, if not in their place."""
+    """Returns values of one layer; `moved`: an axis and its columns' places, if they are
+    permuted.
+    """
     # Gathered where the parameter lies: a device keeps its gigabytes.
     if layer and streaming.on_host(leaf):
         leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))

@@ -1,4 +1,6 @@
-"""Functions as a `jspec.protocols.CausalLM`: models of other libraries, with one mask over all."""
+"""Functions as a `jspec.protocols.CausalLM`: models of other libraries, with one mask over
+all.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ if TYPE_CHECKING:  # half a second of every start otherwise
 
 
 class Seen(NamedTuple):
-    """What the new tokens may see of those before: S cached ones, and M nodes scored before."""
+    """Context that the new tokens may see: S cached tokens, and M nodes scored before."""
 
     keys: tuple[Float[Array, "B H S+M D"], ...]
     """Per layer; zero in slots that hold no token."""
@@ -32,9 +34,9 @@ Forward = Callable[
 
 @dataclass(frozen=True)
 class FunctionModel:
-    """A function as a model: of a Linen or Equinox module, or of no module at all.
+    """A function as a model: of a Linen or Equinox module, or of a plain function.
 
-    Its params are what `forward` takes as such.
+    Its params are passed to `forward` unchanged.
 
     Args:
         forward: from (params, tokens, positions, mask, seen) it makes (logits, keys, values): token
@@ -67,7 +69,7 @@ class FunctionModel:
     dtype: Any = jnp.float32
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
-        """Empty keys and values."""
+        """Returns empty keys and values."""
         sizes = self.num_layers, self.num_kv_heads, self.head_dim
         return init(batch, capacity, *sizes, self.dtype)
 
@@ -82,7 +84,7 @@ class FunctionModel:
         memory: KVCache | None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        """The forward over what is seen; see `jspec.protocols.CausalLM`."""
+        """Returns the forward pass over what is seen; see `jspec.protocols.CausalLM`."""
         batch, new = tokens.shape
         cache = self.init_memory(batch, 0) if memory is None else memory
         live = jnp.arange(cache.capacity) < cache.lengths[:, None]
@@ -104,7 +106,7 @@ class FunctionModel:
 
 @dataclass(frozen=True)
 class _OfModule:
-    """The forward of an NNX module, from its arrays alone."""
+    """The forward pass of an NNX module, from its arrays alone."""
 
     graph: "nnx.GraphDef"
     forward: Forward
@@ -119,7 +121,7 @@ class _OfModule:
 
 
 def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[FunctionModel, PyTree]:
-    """A Flax NNX module as a model and its params.
+    """Returns a Flax NNX module as a model and its params.
 
     Args:
         module: with its weights.
@@ -131,7 +133,7 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
         a model once, and pass new params to it: another model is another program.
 
     Raises:
-        InputError: if it is no NNX module.
+        InputError: if it is not an NNX module.
 
     Example:
         >>> import jspec, jax.numpy as jnp
@@ -158,7 +160,8 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
 
 @dataclass(frozen=True)
 class LayerCaches:
-    """The forward of a library whose own call takes a cache of layers, as Google's gemma and tunix.
+    """The forward pass of a library whose own call takes a cache of layers, as Google's gemma
+    and tunix.
 
     Keys and values are copied into such a cache and the new ones out of it, in every call.
 

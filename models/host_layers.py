@@ -22,7 +22,7 @@ def check(model: Model, layer_memory: str) -> None:
     kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]
     if layer_memory not in kinds:
         raise InputError(
-            f"layer_memory {layer_memory!r} is none of this device's; use one of {', '.join(kinds)}"
+            f"layer_memory {layer_memory!r} is not a memory here; use one of {', '.join(kinds)}"
         )
     if not model.scan_layers:
         raise InputError(
@@ -51,7 +51,7 @@ def check(model: Model, layer_memory: str) -> None:
 
 
 def _free_memory() -> int | None:
-    """The host's free bytes, where its system tells."""
+    """Returns the host's free bytes, where its system tells."""
     if "SC_AVPHYS_PAGES" not in os.sysconf_names:
         return None
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -44,10 +44,10 @@ class Packaged:
     file: str
     """Its place below the package's folder."""
     hub: str
-    """Where else it is."""
+    """Other places of a file."""
 
     def find(self) -> Path | None:
-        """The file; None where the package is not installed. Nothing is imported."""
+        """Returns the file; None where the package is not installed. Nothing is imported."""
         spec = find_spec(self.package.replace("-", "_"))
         places = spec.submodule_search_locations if spec else None
         files = [Path(place) / self.file for place in places or ()]
@@ -67,7 +67,7 @@ PACKAGED = MappingProxyType(
 
 
 def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
-    """The folder or the GGUF file of a model.
+    """Returns the folder or the GGUF file of a model.
 
     A folder or file here hides a bundled model of the same name, that a packaged one, and that a
     hub id. Of the hub only `wanted` is downloaded.
@@ -79,7 +79,7 @@ def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     if is_gguf(path):
         return path
     if str(name).endswith(".gguf") and not path.is_dir():
-        raise InputError(f"{name} is no file; name a GGUF file that exists")
+        raise InputError(f"{name} is not a file; name a GGUF file that exists")
     bare, _, revision = str(name).partition("@")
     packaged = None if path.exists() else PACKAGED.get(bare)
     if packaged is None:
@@ -96,8 +96,8 @@ def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
 
 
 def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
-    """The folder of a checkpoint. A folder here hides a bundled model of the same name, and that a
-    hub id. Only `wanted` is downloaded: configuration, tokenizer and safetensors.
+    """Returns the folder of a checkpoint. A folder here hides a bundled model of the same name,
+    and that a hub id. Only `wanted` is downloaded: configuration, tokenizer and safetensors.
 
     Raises:
         InputError: if the name is neither a folder nor a checkpoint that the hub gives out.
@@ -113,7 +113,7 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     parts = bare.split("/")
     if len(parts) > 2 or not all(parts) or parts[0].startswith((".", "~")):
         raise InputError(
-            f"{name} is no folder; name an existing one, or a hub id such as org/model"
+            f"{name} is not a folder; name an existing one, or a hub id such as org/model"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -138,7 +138,7 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise InputError(
-            f"{name} is no folder here and could not be downloaded from the hub "
+            f"{name} is not a folder here and could not be downloaded from the hub "
             f"({reason[0] if reason else type(error).__name__}); "
             "name an existing folder, or check the id and the network"
         ) from error

@@ -25,7 +25,7 @@ class HybridMemory:
 
 @struct.dataclass
 class HybridTentative:
-    """What `Hybrid.commit` needs of a tree's nodes."""
+    """A tree's node states, for `Hybrid.commit`."""
 
     attention: TreeKV
     recurrent: tuple[Updates, ...]
@@ -34,8 +34,8 @@ class HybridTentative:
 class Hybrid(RotaryDecoder):
     """A decoder of recurrent layers and of attention: Qwen3-Next, Qwen3.5, Granite 4.
 
-    A layer whose `Layer.mixer` is given has it in place of attention. In a tree the state behind a
-    node is that of its own path, and `commit` makes that of the accepted one; see
+    A layer whose `Layer.mixer` is given has it in place of attention. In a tree the state after a
+    node follows its own path, and `commit` computes the accepted path's; see
     `jspec.models.recurrence`. Such a memory cannot be cut back, so that the model has no `until`:
     it is a target, and no draft model.
 
@@ -75,7 +75,7 @@ class Hybrid(RotaryDecoder):
         super().__post_init__()
 
     def init_memory(self, batch: int, capacity: int) -> HybridMemory:
-        """Empty keys and values of `capacity` tokens a row, and states before any token."""
+        """Returns empty keys and values of `capacity` tokens per row, and initial states."""
         ranges = list(chain.from_iterable(self.groups))
         mixers = [self.kinds[layers.start].mixer for layers in ranges]
         attending = [layers for layers, mixer in zip(ranges, mixers, strict=True) if mixer is None]
@@ -95,7 +95,7 @@ class Hybrid(RotaryDecoder):
         path: Int[Array, "B P"],
         counts: Int[Array, " B"],
     ) -> HybridMemory:
-        """The memory after the first `counts` nodes of a path."""
+        """Returns the memory after the first `counts` nodes of a path."""
         return HybridMemory(
             commit(memory.attention, tentative.attention, path, counts),
             tuple(
@@ -105,7 +105,7 @@ class Hybrid(RotaryDecoder):
         )
 
     def past_of(self, memory: HybridMemory | None, nodes: None, place: int) -> Any:
-        """What a range of layers holds of the committed tokens."""
+        """Returns what a range of layers holds of the committed tokens."""
         ranges = list(chain.from_iterable(self.groups))
         recurrent = [self.kinds[layers.start].mixer is not None for layers in ranges]
         number = sum(kind == recurrent[place] for kind in recurrent[:place])

@@ -1,10 +1,11 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), in its absorbed form.
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), in its absorbed
+form.
 
-All heads make their keys and values of one latent vector a token, and the memory holds that vector
-and a rotary key. Products with a head's matrices are associative, so that none of its keys and
-values is ever made: a query goes through the matrix of the keys and is compared with latents, and
-what it reads, a mean of latents, goes through that of the values. Nodes of a tree are compared as
-committed tokens are.
+All heads make their keys and values of one latent vector per token, and the memory holds that
+vector and a rotary key. Products with a head's matrices are associative, so that none of its keys
+and values is ever made: a query goes through the matrix of the keys and is compared with latents,
+and what it reads, a mean of latents, goes through the values' matrix. Nodes of a tree are compared
+as committed tokens are.
 """
 
 from collections.abc import Sequence
@@ -78,7 +79,8 @@ def attend(
     rope: Rope,
     window: int | None,
 ) -> tuple[Float[Array, "B N E"], Held, Held]:
-    """What attention adds, and what is kept of the tokens: rotary keys and latents, of one head.
+    """Returns what attention adds, and what is kept of the tokens: rotary keys and latents, of
+    one head.
 
     Args:
         block: the layer, a `jspec.models.llama.Block`, whose weights these are.

@@ -34,17 +34,17 @@ class LearnedPositionConfig:
     activation: str = "gelu_new"
     norm_eps: float = 1e-5
     norm_first: bool = True
-    """True where norms stand before attention and MLP; else behind each one's residual sum."""
+    """True where norms precede attention and MLP; else they follow each residual sum."""
     norm_affine: bool = True
     final_norm: bool = True
     bias: bool = True
     position_offset: int = 0
-    """Rows of the position table before that of position 0: 2 in OPT, a relic of its padding."""
+    """Rows of the position table before position 0: 2 in OPT, a relic of its padding."""
     tied: bool = True
 
     @property
     def num_kv_heads(self) -> int:
-        """Key-value heads: as many as query heads, since these families share no keys."""
+        """Number of key-value heads, equal to the query heads: no keys are shared."""
         return self.num_heads
 
     @property
@@ -53,7 +53,7 @@ class LearnedPositionConfig:
 
 
 def qkv(config: LearnedPositionConfig) -> FusedProjection:
-    """Queries, keys and values."""
+    """Returns queries, keys and values."""
     return FusedProjection((config.num_heads,) * 3, config.head_dim)
 
 
@@ -72,7 +72,7 @@ class Block(nn.Module):
         mask: Mask,
         past: attention.Past,
     ) -> tuple[Float[Array, "B N E"], Held, Held]:
-        """The block's output, and the keys and values of its tokens."""
+        """Returns the block's output, and the keys and values of its tokens."""
         config = self.config
         attention_norm = _norm(self, "attention_norm")
         mlp_norm = _norm(self, "mlp_norm")

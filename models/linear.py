@@ -17,13 +17,15 @@ from jspec._xla import native
 from jspec.models import blocks, eight_bits
 
 _FEW_ROWS = 32
-"""The most rows that are multiplied with the weights first: with more, both orders take as long."""
+"""The most rows that are multiplied with the weights first: with more, both orders take as
+long.
+"""
 
 
 def product(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike | None = None
 ) -> Float[Array, "... O"]:
-    """x by the rows of the weights: on a CPU natively, where `native.takes_product` says so.
+    """Multiplies x by the rows of the weights: natively on a CPU if `native.takes_product`.
 
     Elsewhere on a CPU one row is multiplied by `halves`, and a few by `weights_first`.
 
@@ -59,7 +61,7 @@ def states_first(
 def weights_first(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """`product` with the weights as the left operand, and the result transposed.
+    """Returns `product` with the weights as the left operand, and the result transposed.
 
     On a CPU, XLA packs the right operand of a product of several rows before it multiplies. Where
     that is the few states, and not the weights, most products of 2 to 32 rows take less time.
@@ -72,13 +74,14 @@ def weights_first(
 def halves(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """`product` of a single row as a batch of two products, with one half of the outputs each.
+    """Returns `product` of a single row as a batch of two products, with one half of the outputs
+    each.
 
     On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
     half a million entries: all of a small model. A batch of two runs on two.
     """
     both = weight.reshape(2, -1, weight.shape[1])
-    # Each half has its own row, or else it is no batch but one product again.
+    # Each half has its own row, or else it is not a batch but one product again.
     twice = jnp.broadcast_to(x.reshape(-1), (2, x.size))
     found = jnp.einsum("toi,ti->to", both, twice, preferred_element_type=dtype)
     return found.reshape(*x.shape[:-1], len(weight))
@@ -94,12 +97,12 @@ def unembed(
 
 
 def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same; the weights that y is a product with stay as they are laid out.
+    """Returns the same; the weights that y is a product with stay as they are laid out.
 
     XLA for a TPU lets the heads of attention choose the layout of the weights of queries, keys and
-    values, and so copies those of all layers before the loop: 6 MB a layer of an eighth of 8B. On a
-    GPU each reader of a product would sum its parts anew: those of a round of 81 tokens of 8B took
-    8 MB a layer until its last reader, the commit, had run.
+    values, and so copies the weights of all layers before the loop: 6 MB a layer of an eighth of
+    8B. On a GPU each reader of a product would sum its parts anew: they took, in a round of 81
+    tokens of 8B, 8 MB a layer until its last reader, the commit, had run.
     """
     return jax.lax.platform_dependent(y, cpu=lambda y: y, default=jax.lax.optimization_barrier)
 
@@ -111,7 +114,7 @@ Held = Float[Array, "*L O I"] | eight_bits.LowPrecision | blocks.Blocks
 def multiply(
     x: Float[Array, "... I"], weights: Held, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
-    """`product`; in 8 bits, the factors of the outputs are multiplied into the result.
+    """Returns `product`; in 8 bits, the factors of the outputs are multiplied into the result.
 
     Args:
         x: rows.
@@ -142,7 +145,7 @@ def _by_xla(
 
 
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
-    """Whether a kernel of a CPU multiplies with these weights, or with one of them."""
+    """Returns whether a kernel of a CPU multiplies with these weights, or with one of them."""
     if isinstance(weights, blocks.Blocks):
         held, takes = weights.packed, native.takes_block_product
     elif isinstance(weights, eight_bits.LowPrecision):
@@ -158,7 +161,7 @@ def _in_blocks(
     index: Int[Array, ""] | None,
     dtype: DTypeLike,
 ) -> Float[Array, "... O"]:
-    """The product with a matrix in blocks, or with one of several, in this dtype."""
+    """Returns the product with a matrix in blocks, or with one of several, in this dtype."""
 
     def by_kernel(x, packed, index):
         run = native.rounded_block_product if weights.rounds_states else native.block_product
@@ -180,7 +183,9 @@ def _in_blocks(
 def _rounded(
     x: Float[Array, "... I"], weights: eight_bits.LowPrecision, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
-    """The product of rows that are rounded to 8 bits, with a matrix, or with one of several."""
+    """Returns the product of rows that are rounded to 8 bits, with a matrix, or with one of
+    several.
+    """
 
     def by_kernel(x, weights, factors, index):
         return native.rounded_product(x, weights, factors, index).astype(x.dtype)
@@ -208,19 +213,19 @@ def _by_kernel(
 
 
 def upcast(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
-    """The weights in the dtype of x, anew in every step of a loop."""
+    """Returns the weights in the dtype of x, anew in every step of a loop."""
     return _read_anew(x, weights).astype(x.dtype)
 
 
 def upcast_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
-    """The same when x is known, not before: XLA for CPU drops the barrier too early."""
+    """Returns the same when x is known, not before: XLA for CPU drops the barrier too early."""
     return _read_after(x, weights).astype(x.dtype)
 
 
 def _read_anew(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Num[Array, "O I"]:
-    """The weights as they are, read in every step of a loop.
+    """Returns the weights as they are, read in every step of a loop.
 
-    XLA would take out of the loop what is made of them, and hold that of the whole model.
+    XLA would take out of the loop what is made of them, and hold it for the whole model.
     """
     return jax.lax.optimization_barrier((x, weights))[1]
 

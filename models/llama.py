@@ -34,7 +34,7 @@ from jspec.types import Output, PyTree
 
 @dataclass(frozen=True)
 class Layer:
-    """What may differ from layer to layer.
+    """Settings that may differ from layer to layer.
 
     Example:
         >>> alternating = (Layer(Rope(), window=512), Layer(Rope())) * 2
@@ -47,7 +47,7 @@ class Layer:
     experts: Experts | None = None
     """Routed experts in place of the MLP; None: the MLP."""
     mixer: Mixer | None = None
-    """What is in place of attention, such as `jspec.models.DeltaNet`; None: attention."""
+    """The mixer in place of attention, such as `jspec.models.DeltaNet`; None: attention."""
     num_kv_heads: int | None = None
     """None: the config's, as of the next two."""
     head_dim: int | None = None
@@ -96,7 +96,7 @@ class LlamaConfig:
     qk_norm_joint: bool = False
     """True where that norm spans all heads at once, as in OLMo 2."""
     value_norm: bool = False
-    """True where each head's values have a norm, which has no scale, as in Gemma 4."""
+    """True where each head's values have a norm without a scale, as in Gemma 4."""
     pre_norm: bool = True
     """True where attention and MLP read the states behind a norm."""
     post_norm: bool = False
@@ -120,8 +120,8 @@ class LlamaConfig:
     layer_factor: bool = False
     """True where a layer's states are multiplied with a number of its own, as in Gemma 4."""
     per_layer_size: int | None = None
-    """P, lanes that each layer has of every token beside its states (per-layer embeddings, Gemma 3n
-    and 4); None: none."""
+    """P, lanes that each layer has of every token alongside its states (per-layer embeddings,
+    Gemma 3n and 4); None: none."""
     residual_scale: float = 1.0
     """Factor of what attention and MLP add, as in Granite."""
     logit_scale: float = 1.0
@@ -129,7 +129,7 @@ class LlamaConfig:
     latent: LatentAttention | None = None
     """Sizes of multi-head latent attention, which keeps one head; None: each head has its keys."""
     layers: tuple[Layer, ...] = ()
-    """What differs between layers; empty: all see all, with `rope_theta` and `rope_scaling`."""
+    """Settings per layer; empty: all see all, with `rope_theta` and `rope_scaling`."""
 
     @property
     def rope(self) -> Rope:
@@ -138,12 +138,12 @@ class LlamaConfig:
 
 
 def heads_of(config: LlamaConfig, layer: Layer) -> tuple[int, int]:
-    """Key-value heads of a layer, and their lanes."""
+    """Returns key-value heads of a layer, and their lanes."""
     return layer.num_kv_heads or config.num_kv_heads, layer.head_dim or config.head_dim
 
 
 def qkv(config: LlamaConfig, layer: Layer) -> FusedProjection:
-    """Queries, and the keys and values that the layer makes; a gate stands with its query."""
+    """Returns queries, and the keys and values that the layer makes; a gate follows its query."""
     queries = config.num_heads * (1 + config.output_gate)
     heads, dim = heads_of(config, layer)
     made = 0 if layer.keys_of is not None else 1 if layer.value_is_key else 2
@@ -185,14 +185,14 @@ class Block(nn.Module):
         own: Float[Array, "B N P"] | None = None,
         read: Float[Array, "B N R"] | None = None,
     ) -> tuple[Any, ...]:
-        """The block's output, and the keys and values that it made; or a mixer's updates.
+        """Returns the block's output, and the keys and values that it made; or a mixer's updates.
 
         Args:
             x: the states.
             positions: the tokens' positions.
             mask: who sees whom, as in `attention.attend`.
             past: what the layer holds of tokens and nodes before.
-            own: what this layer has of the tokens beside x.
+            own: what this layer has of the tokens alongside x.
             read: what q, k and v are made of, if it is not x behind its norm.
         """
         config, layer = self.config, self.layer or Layer(self.config.rope)
@@ -227,7 +227,9 @@ class Block(nn.Module):
         past: attention.Past,
         layer: Layer,
     ) -> tuple[Any, ...]:
-        """What attention adds, and the keys and values of the tokens if the layer has its own."""
+        """Returns what attention adds, and the keys and values of the tokens if the layer has its
+        own.
+        """
         config = self.config
         if config.latent is not None:
             assert layer.rope is not None, "refused when the decoder is made"
@@ -259,7 +261,9 @@ class Block(nn.Module):
     def heads(
         self, read: Float[Array, "B N R"], layer: Layer
     ) -> tuple[Array, list[Array], Array | None]:
-        """Queries, keys and values if any, and gates: one product has fewer, larger weights."""
+        """Returns queries, keys and values if any, and gates: one product has fewer, larger
+        weights.
+        """
         config = self.config
         batch, new, _ = read.shape
         fused = qkv(config, layer)
@@ -285,7 +289,7 @@ class Block(nn.Module):
     def feed(
         self, read: Float[Array, "B N E"], x: Float[Array, "B N E"], layer: Layer
     ) -> Float[Array, "B N E"]:
-        """What MLP and experts make of the states x, and of these behind their norm."""
+        """Returns what MLP and experts make of the states x, and of these behind their norm."""
         config, experts = self.config, layer.experts
         activation, dtypes = ACTIVATIONS[config.activation], (self.dtype, self.param_dtype)
         size = layer.intermediate_size or config.intermediate_size
@@ -305,7 +309,9 @@ class Block(nn.Module):
         return added + shared
 
     def mlp(self, read: Float[Array, "B N E"], size: int, prefix: str = "") -> Array:
-        """A gated MLP, whose gate and up are one product, by the prefix of its products' names."""
+        """Returns a gated MLP, whose gate and up are one product, by the prefix of its products'
+        names.
+        """
         config, activation = self.config, ACTIVATIONS[self.config.activation]
         both = self.dense(2 * size, f"{prefix}gate_up", config.mlp_bias)(read)
         gate, up = gate_up(size).apart(both, self.tp_size)
@@ -314,7 +320,7 @@ class Block(nn.Module):
 
 
 def kept_sizes(config: LlamaConfig, layer: Layer) -> tuple[int, int, int]:
-    """Heads of a layer in the memory, lanes of their keys, and of their values."""
+    """Returns heads of a layer in the memory, lanes of their keys, and of their values."""
     heads, dim = heads_of(config, layer)
     if config.latent is None:
         return heads, dim, dim
@@ -326,7 +332,7 @@ def _scaled(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
 
 
 class RotaryDecoder(LayeredDecoder):
-    """What `Llama` and `jspec.models.Hybrid` share: all but their memory.
+    """Base of `Llama` and `jspec.models.Hybrid`: all but their memory.
 
     Args:
         config: its shape.
@@ -382,7 +388,7 @@ class RotaryDecoder(LayeredDecoder):
 
     @property
     def kinds(self) -> tuple[Layer, ...]:
-        """What each layer is."""
+        """The settings of each layer."""
         return self.config.layers or (Layer(self.config.rope),) * self.num_layers
 
     @nn.compact
@@ -424,7 +430,9 @@ class RotaryDecoder(LayeredDecoder):
     def per_layer(
         self, x: Float[Array, "B N E"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "L B N P"]:
-        """What each layer gets of the tokens: of a table of its own, and of their embeddings x."""
+        """Returns what each layer gets of the tokens: of a table of its own, and of their
+        embeddings x.
+        """
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         size, count = config.per_layer_size, config.num_layers
         assert size is not None, "asked for where there is some"
@@ -450,14 +458,14 @@ def _check_sources(config: LlamaConfig) -> None:
             continue
         if source not in owners or owners[-1] > number or config.layers[source].mixer is not None:
             raise InputError(
-                f"layer {number} reads the keys of layer {source}; let it read one of attention "
-                "that has its own, and stand behind all that have"
+                f"layer {number} reads the keys of layer {source}; let it read an attention "
+                "layer before it that has its own"
             )
         sizes = [heads_of(config, config.layers[place]) for place in (number, source)]
         if sizes[0] != sizes[1]:
             raise InputError(
                 f"layer {number} has {sizes[0][0]} key-value heads of {sizes[0][1]} lanes and "
-                f"reads those of layer {source}, {sizes[1][0]} of {sizes[1][1]}; make them equal"
+                f"reads layer {source}'s, {sizes[1][0]} of {sizes[1][1]}; make them equal"
             )
 
 
@@ -470,8 +478,8 @@ class Llama(RotaryDecoder):
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         kv_dtype: int8 or float8_e4m3fn, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
-        tp_size: devices that the columns of queries, keys and values and those of gate and up
-            are laid out for; see `jspec.models.columns`.
+        tp_size: devices that the columns of queries, keys, values, gate and up are laid out for;
+            see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
             the head reads; some draft heads are trained on them (EAGLE-3).

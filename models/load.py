@@ -1,4 +1,6 @@
-"""A model, its weights and its tokenizer from a folder, a GGUF file or the hub, without torch."""
+"""A model, its weights and its tokenizer from a folder, a GGUF file or the hub, without
+torch.
+"""
 
 import os
 import re
@@ -67,8 +69,10 @@ class Tensors(Protocol):
 class Loaded:
     """A model as it was loaded: the network, its weights, its tokenizer and its special tokens.
 
-    It unpacks as `model, params, tokenizer`. Pass `eos` to a decode call as well: without it the
-    text runs on past its end.
+    Of a model of your own it needs the first two: `Loaded(model, params)`.
+
+    It unpacks as `model, params, tokenizer`. A `decode` call wants its `eos` as well
+    (`jspec.Stopping`): without it the text runs on past its end.
 
     Example:
         >>> import jspec
@@ -76,17 +80,17 @@ class Loaded:
         >>> model, params, tokenizer = target
         >>> model.vocab_size, target.eos, tokenizer.encode("The king").ids
         (4096, (0,), [0, 307, 3538])
-        >>> # jspec.decode(model, params, [ids], eos=target.eos, max_new_tokens=64)
+        >>> # jspec.decode(model, params, [ids], stopping=jspec.Stopping(eos=target.eos))
     """
 
     model: CausalLM
     params: PyTree
-    tokenizer: Any
+    tokenizer: Any = None
     """A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`. None if not asked for."""
-    eos: tuple[int, ...]
+    eos: tuple[int, ...] = ()
     """End tokens of generation_config.json, else of config.json, or of a GGUF file's metadata;
     empty if there is none."""
-    bos: int | None
+    bos: int | None = None
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
     """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
@@ -117,7 +121,7 @@ def load(
 
     Weights are read, cast and put on the device a few at a time, so that host memory holds the
     model once and some tensors more. With a mesh they are read straight into the devices' parts,
-    one after the other: beside these, there is never more than one part and one tensor.
+    one after the other: alongside these, there is never more than one part and one tensor.
 
     Args:
         name: a folder in Hugging Face layout, a GGUF file, a bundled model such as "jspec-7m", a
@@ -208,7 +212,7 @@ def load(
 
 
 def open_checkpoint(name: str | Path, wanted: Sequence[str] = hub.WANTED) -> Folder | gguf.File:
-    """A checkpoint on disk, whose parts are read when they are asked for.
+    """Returns a checkpoint on disk, whose parts are read when they are asked for.
 
     Args:
         name: as in `load`.
@@ -230,7 +234,7 @@ def read_weights(
     layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
 ) -> PyTree:
-    """Params from open files, after their names and shapes are found to be those of the table.
+    """Returns params from open files, after their names and shapes are found to match the table.
 
     Args:
         files: of weights.
@@ -357,7 +361,7 @@ def read_weights(
 
 
 def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> dict[str, str]:
-    """Each weight's name in a whole model, and its name in these files."""
+    """Returns each weight's name in a whole model, and its name in these files."""
     others = re.compile(f"{family.buffers}|{quantised.OF_MEMORY}")
     names = [name for name in files.files if not others.fullmatch(name)]
     if family.extra_layers:
@@ -393,7 +397,7 @@ def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]
 
 
 def _equal(files: Tensors, one: str, other: str) -> bool:
-    """Whether two tensors hold the same, of which some rows are read at a time."""
+    """Returns whether two tensors hold the same, of which some rows are read at a time."""
     size = files.shape(one)[0]
     parts = (slice(at, min(at + 4096, size)) for at in range(0, size, 4096))
     return all(np.array_equal(files.rows(one, part), files.rows(other, part)) for part in parts)

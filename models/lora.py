@@ -1,9 +1,9 @@
 """LoRA (Hu et al. 2021, arXiv 2106.09685): adapters of one base model, chosen row by row.
 
 An adapter adds B A x to products W x of the base. All adapters of a product are one pair of
-matrices, those of A one below the other and those of B side by side; of A x a row keeps what its
-own adapter made. So rows of a batch have different adapters in one program, and the choice is data.
-Files are those of PEFT.
+matrices, the A's stacked and the B's side by side; of A x a row keeps what its own adapter made. So
+rows of a batch have different adapters in one program, and the choice is data. Files are those of
+PEFT.
 """
 
 import math
@@ -34,9 +34,9 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _REFUSED = {
     "use_dora": "DoRA's magnitudes",
-    "modules_to_save": "whole modules beside the adapter",
+    "modules_to_save": "whole modules next to the adapter",
     "alpha_pattern": "an alpha for each module",
-    "layer_replication": "layers that stand in for others",
+    "layer_replication": "layers that replace others",
     "alora_invocation_tokens": "an adapter that a token switches on",
     "use_qalora": "pooled inputs",
     "use_bdlora": "matrices of blocks on the diagonal",
@@ -44,7 +44,7 @@ _REFUSED = {
     "monteclora_config": "sampled adapters",
     "arrow_config": "a choice of adapters for each token",
     "kasa_config": "KaSA",
-    "target_parameters": "adapters of tensors that are no Linear, such as experts",
+    "target_parameters": "adapters of tensors that are not Linear, such as experts",
 }
 _INITS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of `init_lora_weights` that leave the base's weights as they are."""
@@ -63,10 +63,10 @@ class RowAdapters:
     owner: Int[Array, "*L R"]
     """The adapter, from 1 on, that each rank is of."""
     ids: Int[Array, "..."] | None = None
-    """[B, N] or [B, 1], in a scan with the axis of layers: the adapter of each token; 0 is none."""
+    """[B, N] or [B, 1], in a scan with the axis of layers: the adapter of each token; 0: none."""
 
     def __call__(self, x: Float[Array, "B N I"]) -> Float[Array, "B N O"]:
-        """What is added to the product of x."""
+        """Returns what is added to the product of x."""
         assert self.ids is not None, "made by `LoRAModel.apply`"
         inner = product(x, self.down)
         own = self.ids[..., None] == self.owner
@@ -86,8 +86,8 @@ class LoRAMemory:
 class LoRAModel:
     """A model with adapters, of which each row has one or none. `jspec.models.load` makes it.
 
-    Its params have, beside the base's weights, `lora` and `ids`; `choose` sets the latter. What a
-    row was read with stays in its memory, so that rows of an `Engine` come and go with their
+    Its params have, alongside the base's weights, `lora` and `ids`; `choose` sets the latter. What
+    a row was read with stays in its memory, so that rows of an `Engine` come and go with their
     adapters, and only what reads a prompt has to choose.
 
     Args:
@@ -114,13 +114,13 @@ class LoRAModel:
         return self.base.context
 
     def clone(self, **changes: Any) -> "LoRAModel":
-        """The same with a base that differs in something."""
+        """Returns the same with a base that differs in something."""
         return replace(self, base=self.base.clone(**changes))
 
     def choose(
         self, params: PyTree, adapters: str | Sequence[str | int | None] | ArrayLike
     ) -> PyTree:
-        """The params with an adapter for each row.
+        """Returns the params with an adapter for each row.
 
         Args:
             params: of `jspec.models.load(.., adapters=)`.
@@ -142,7 +142,7 @@ class LoRAModel:
             given = np.asarray(ids)
             if given.ndim > 1 or given.dtype.kind not in "iu":
                 raise InputError(
-                    f"adapters has shape {given.shape} and dtype {given.dtype}; pass one a row"
+                    f"adapters has shape {given.shape} and dtype {given.dtype}; pass one per row"
                 )
             if (wrong := given[(given < 0) | (given > count)]).size:
                 raise InputError(
@@ -160,7 +160,7 @@ class LoRAModel:
         return known.index(name)
 
     def init_memory(self, batch: int, capacity: int) -> LoRAMemory:
-        """The base's memory; no row has an adapter."""
+        """Returns the base's memory; no row has an adapter."""
         return LoRAMemory(self.base.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32))
 
     def apply(
@@ -172,7 +172,8 @@ class LoRAModel:
         memory: LoRAMemory | None,
         nodes: PyTree = None,
     ) -> Output:
-        """The forward of the base with each row's adapter; see `jspec.protocols.CausalLM`.
+        """Returns the forward pass of the base with each row's adapter; see
+        `jspec.protocols.CausalLM`.
 
         Raises:
             InputError: if adapters were chosen for another number of rows, or nodes are scored
@@ -180,7 +181,7 @@ class LoRAModel:
         """
         if nodes is not None:
             raise InputError(
-                "a model with adapters is no draft model; load it without, or merge an adapter "
+                "a model with adapters is not a draft model; load it without, or merge an adapter "
                 "into its weights"
             )
         batch = len(mask.seen) if isinstance(mask, PackedMask) else len(tokens)
@@ -209,18 +210,18 @@ class LoRAModel:
         path: Int[Array, "B P"],
         counts: Int[Array, " B"],
     ) -> LoRAMemory:
-        """The base's, and the adapter that the rows were scored with."""
+        """Returns the base's, and the adapter that the rows were scored with."""
         return LoRAMemory(
             self.base.commit(memory.base, tentative.base, path, counts), tentative.ids
         )
 
     def until(self, memory: LoRAMemory, lengths: Int[Array, " B"]) -> LoRAMemory:
-        """The base's."""
+        """Returns the base's."""
         return LoRAMemory(self.base.until(memory.base, lengths), memory.ids)
 
 
 def _with_adapters(params: PyTree, ids: Int[Array, "B _"]) -> PyTree:
-    """The base's weights with the adapters beside those that they add to."""
+    """Returns the base's weights with the adapters alongside those that they add to."""
     weights = dict(params["params"])
     for name, kinds in params["lora"].items():
         layers = stacking.layers_of(name)
@@ -241,7 +242,7 @@ class _Module(NamedTuple):
     path: tuple[str, ...]
     """Of ours."""
     begin: int
-    """Its first output among those of ours."""
+    """Its first output among ours."""
     inputs: int
     outputs: int
 
@@ -258,7 +259,7 @@ class _Part(NamedTuple):
 def adapted(
     model: Any, params: PyTree, table: Sequence[Weight], adapters: Mapping[str, str | Path]
 ) -> tuple[LoRAModel, PyTree]:
-    """A model with adapters beside its weights.
+    """Returns a model with adapters alongside its weights.
 
     Args:
         model: the base.
@@ -294,19 +295,19 @@ def adapted(
 
 
 def of_base(params: PyTree) -> PyTree:
-    """The base's weights alone; params of another model as they are."""
+    """Returns the base's weights alone; params of another model as they are."""
     if not isinstance(params, Mapping) or "lora" not in params:
         return params
     return {name: part for name, part in params.items() if name not in ("lora", "ids")}
 
 
 def _modules(table: Sequence[Weight]) -> dict[str, _Module]:
-    """The products of the layers, by their names in Hugging Face's layout."""
+    """Returns the products of the layers, by their names in Hugging Face's layout."""
     found = {}
     for weight in table:
         *path, last = weight.path
         if last != "weight" or len(path) != 2 or weight.groups is not None:
-            continue  # tables, vectors, and experts, whose products are no `Linear`
+            continue  # tables, vectors, and experts, whose products are not `Linear`
         begin = 0
         for name, shape in zip(weight.names, weight.shapes, strict=True):
             outputs, inputs = reversed(shape) if weight.transposed else shape
@@ -316,7 +317,7 @@ def _modules(table: Sequence[Weight]) -> dict[str, _Module]:
 
 
 def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Part]:
-    """The parts of one adapter."""
+    """Returns the parts of one adapter."""
     scale = _scale(folder)
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"{folder} has no {WEIGHTS}; name a folder that PEFT saved")
@@ -358,7 +359,7 @@ def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Par
 
 
 def _scale(folder: Path) -> Callable[[int], float]:
-    """What an adapter is multiplied with, by its rank."""
+    """Returns what an adapter is multiplied with, by its rank."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} has no {CONFIG}; name a folder that PEFT saved")
     settings = read_settings(folder / CONFIG)
@@ -387,7 +388,7 @@ def _scale(folder: Path) -> Callable[[int], float]:
 
 
 def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
-    """The most ranks that an adapter has in a product of this kind, of all layers."""
+    """Returns the most ranks that an adapter has in a product of this kind, of all layers."""
     ranks: dict[tuple[str, ...], int] = {}
     for part in parts:
         if part.module.path[1:] == kind:
@@ -398,7 +399,7 @@ def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
 def _joined(
     own: Sequence[_Module], adapters: Sequence[Sequence[_Part]], ranks: Sequence[int], dtype: Any
 ) -> RowAdapters:
-    """All adapters of one product of ours, which several modules may share.
+    """Returns all adapters of one product of ours, which several modules may share.
 
     Args:
         own: its modules.

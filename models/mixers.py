@@ -38,8 +38,9 @@ class DeltaNet:
     kernel_size: int = 4
     """Tokens that the convolution sees."""
     grouped: bool = True
-    """Whether the projections of a key head stand side by side in the weights, as in Qwen3-Next;
-    else those of all heads part by part, as in Qwen3.5."""
+    """True if a key head's projections are adjacent in the weights (Qwen3-Next); else they are
+    stored part by part (Qwen3.5).
+    """
 
     def __post_init__(self):
         _check_divides("num_key_heads", self.num_key_heads, self.num_heads)
@@ -86,7 +87,7 @@ class Mamba2:
 
 
 class _Network(nn.Module):
-    """What the two share: a short convolution, a recurrence, and a gate behind it.
+    """Base of both mixers: a short convolution, a recurrence, and a gate.
 
     Args:
         sizes: of its heads.
@@ -101,13 +102,15 @@ class _Network(nn.Module):
     param_dtype: Any
 
     order: ClassVar[tuple[str, ...]]
-    """What the convolution reads, in the order of the file's lanes."""
+    """Inputs of the convolution, in the order of the file's lanes."""
 
     @nn.compact
     def __call__(
         self, read: Float[Array, "B N E"], mask: Mask, past: RecurrentState | Past
     ) -> tuple[Float[Array, "B N E"], Updates]:
-        """What the layer adds, and the updates of its tokens; an empty `Past` is no state."""
+        """Returns what the layer adds, and the updates of its tokens; an empty `Past` is not a
+        state.
+        """
         sizes = self.sizes
         packed = mask if isinstance(mask, PackedMask) else None
         seen = mask.seen if isinstance(mask, PackedMask) else mask
@@ -135,25 +138,27 @@ class _Network(nn.Module):
         return self.dense(self.config.hidden_size, "output")(mixed), updates
 
     def project(self, read: Float[Array, "B N E"]) -> tuple[Array, Array, Array]:
-        """What the convolution reads [B, N, J, C], the gate, and what sets the rates [B, N, R]."""
+        """Returns what the convolution reads [B, N, J, C], the gate, and what sets the rates [B, N,
+        R].
+        """
         raise NotImplementedError
 
     def steps(self, given: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
-        """q and k of the key heads, v, decays and beta."""
+        """Returns q and k of the key heads, v, decays and beta."""
         raise NotImplementedError
 
     def added(self, mixed: Float[Array, "B H N D"], given: dict[str, Array]) -> Array:
-        """What the heads read, and what goes past the states."""
+        """Returns what the heads read, and what goes past the states."""
         del given
         return mixed
 
     def gated(self, mixed: Float[Array, "B N H D"], gate: Float[Array, "B N _"]) -> Array:
-        """Behind the gate and the norm."""
+        """Applies the gate and the norm."""
         raise NotImplementedError
 
     @property
     def has_bias(self) -> bool:
-        """Whether the convolution has a bias."""
+        """True if the convolution has a bias."""
         return False
 
     @property
@@ -173,17 +178,17 @@ class _Network(nn.Module):
         return [first, first + second]
 
     def by_group(self, x: Float[Array, "L *S"]) -> Float[Array, "J C *S"]:
-        """Lanes as each key head has them; in files those of all heads stand part by part."""
+        """Returns lanes as each key head has them; in files all heads are stored part by part."""
         heads = self.sizes.num_key_heads
         parts = jnp.split(x, [heads * end for end in self.ends()])
         return jnp.concatenate([part.reshape(heads, -1, *x.shape[1:]) for part in parts], axis=1)
 
     def grouped(self, inputs: Float[Array, "B N L"]) -> Float[Array, "B N J C"]:
-        """What the convolution reads, as each key head has it."""
+        """Returns what the convolution reads, as each key head has it."""
         return self.by_group(jnp.moveaxis(inputs, -1, 0)).transpose(2, 3, 0, 1)
 
     def kernel(self) -> Float[Array, "J C W"]:
-        """Weights of the convolution."""
+        """Returns weights of the convolution."""
         kind = eight_bits.high_precision(self.param_dtype, self.dtype)
         shape = self.lanes, 1, self.sizes.kernel_size
         kernel = self.param("convolution", nn.initializers.normal(0.5), shape, kind)
@@ -193,12 +198,12 @@ class _Network(nn.Module):
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
 
     def number(self, name: str, size: int) -> Float[Array, " S"]:
-        """Numbers of a layer, such as one for each head."""
+        """Returns numbers of a layer, such as one for each head."""
         kind = eight_bits.high_precision(self.param_dtype, self.dtype)
         return self.param(name, nn.initializers.zeros, (size,), kind).astype(jnp.float32)
 
     def rates(self, step: Float[Array, "B H N"]) -> tuple[Array, Array]:
-        """The length of the steps, and the logarithm of what they leave of a state."""
+        """Returns the length of the steps, and the logarithm of what they leave of a state."""
         heads = self.sizes.num_heads
         step = jax.nn.softplus(step + self.number("bias", heads)[:, None])
         return step, -jnp.exp(self.number("log_rate", heads))[:, None] * step

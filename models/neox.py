@@ -62,12 +62,12 @@ class NeoXBlock(nn.Module):
         mask: Mask,
         past: attention.Past,
     ) -> tuple[Float[Array, "B N E"], Held, Held]:
-        """The block's output, and the keys and values of its tokens."""
+        """Returns the block's output, and the keys and values of its tokens."""
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         width, heads, dim = config.hidden_size, config.num_heads, config.head_dim
         read = LayerNorm(config.norm_eps, True, *dtypes, name="attention_norm")(x)
         fused = as_laid_out(Linear(3 * width, config.attention_bias, *dtypes, name="qkv")(read))
-        # The three of a head stand side by side.
+        # A head's three are adjacent.
         q, k, v = jnp.split(fused.reshape(*x.shape[:2], heads, 3 * dim), 3, axis=-1)
         turn = turns(config.rope, dim, config.context, positions)
         q, k = rotate(q, turn), rotate(k, turn)

@@ -1,6 +1,6 @@
 """A softmax over scores that come in parts, of all rows and heads or of a tile in a kernel.
 
-Q: queries; K: keys. What stands before these axes is the same in all arrays of a call.
+Q: queries; K: keys. The axes before these are the same in all arrays of a call.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Softmax(NamedTuple):
 
 
 def softmax_over(scores: Float[Array, "... Q K"], values: Float[Array, "... K D"]) -> Softmax:
-    """The softmax over these scores alone."""
+    """Returns the softmax over these scores alone."""
     # The maximum cancels, so its gradient is zero; said aloud, training is about twice as fast.
     top = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
     return Softmax(top, *_weighted(jnp.exp(scores - top), values))
@@ -35,7 +35,7 @@ def softmax_over(scores: Float[Array, "... Q K"], values: Float[Array, "... K D"
 def joined(
     softmax: Softmax, scores: Float[Array, "... Q K"], values: Float[Array, "... K D"]
 ) -> Softmax:
-    """The softmax over more scores (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
+    """Returns the softmax over more scores (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
     top = jax.lax.stop_gradient(jnp.maximum(softmax.top, scores.max(-1, keepdims=True)))
     before = jnp.exp(softmax.top - top)
     total, mixed = _weighted(jnp.exp(scores - top), values)
@@ -43,7 +43,7 @@ def joined(
 
 
 def with_sinks(softmax: Softmax, sinks: Float[Array, "... Q 1"]) -> Softmax:
-    """The softmax, joined by one more score of each query, whose value is 0."""
+    """Returns the softmax, joined by one more score of each query, whose value is 0."""
     top = jax.lax.stop_gradient(jnp.maximum(softmax.top, sinks))
     before = jnp.exp(softmax.top - top)
     total = before * softmax.total + jnp.exp(sinks - top)
@@ -51,7 +51,7 @@ def with_sinks(softmax: Softmax, sinks: Float[Array, "... Q 1"]) -> Softmax:
 
 
 def merged(parts: Softmax) -> Softmax:
-    """The softmax over the scores of P parts, which stand on an axis before that of the queries.
+    """Returns the softmax over the scores of P parts, which are on the axis before the queries.
 
     A part without scores has the top `LOW` and a total of 0.
     """
@@ -64,7 +64,7 @@ def merged(parts: Softmax) -> Softmax:
 def _weighted(
     weights: Float[Array, "... Q K"], values: Float[Array, "... K D"]
 ) -> tuple[Float[Array, "... Q 1"], Float[Array, "... Q D"]]:
-    """The sum of the weights, and of the values by their weights, in float32."""
+    """Returns the sum of the weights, and of the values by their weights, in float32."""
     mixed = jnp.einsum(
         "...qk,...kd->...qd",
         weights.astype(values.dtype),
@@ -79,11 +79,11 @@ def scores_of(
     keys: Float[Array, "... K D"] | tuple[Float[Array, "... K _"], ...],
     soft_cap: float | None,
 ) -> Float[Array, "... Q K"]:
-    """The scores of scaled queries in float32, bent into -soft_cap .. soft_cap.
+    """Returns the scores of scaled queries in float32, bent into -soft_cap .. soft_cap.
 
     Args:
         queries: scaled.
-        keys: or parts of them, whose lanes stand one behind the other.
+        keys: or parts of them, whose lanes are concatenated.
         soft_cap: None: they stay as they are.
     """
     if isinstance(keys, tuple):

@@ -15,11 +15,11 @@ NAMES = ("float32", "bfloat16", "float16", "float64")
 AUTO = "auto"
 """In the place of a dtype of weights: that of the file."""
 KV_NAMES = ("int8", "float8_e4m3fn")
-"""Those of 8 bits that keys and values may be kept in."""
+"""Dtypes of 8 bits for keys and values."""
 
 
 def default() -> str:
-    """float32 on CPU, where bfloat16 is emulated and slower; bfloat16 on GPU and TPU."""
+    """Returns float32 on CPU, where bfloat16 is emulated and slower; bfloat16 on GPU and TPU."""
     return "float32" if backend.platform() == "cpu" else "bfloat16"
 
 
@@ -29,7 +29,7 @@ def widens_natively() -> bool:
 
 
 def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, Any]:
-    """The dtype to compute in and that of the weights, from what was asked for.
+    """Returns the dtype to compute in and the weights' dtype, from what was asked for.
 
     Args:
         dtype: to compute in; None: the device's default. One of 8 bits is that of the weights.
@@ -62,7 +62,7 @@ def _is(dtype: DTypeLike, names: Collection[str]) -> bool:
 
 
 def find(dtype: DTypeLike, held: bool = False) -> Any:
-    """The dtype of a name or a dtype, always as `jnp.float32` and the like.
+    """Returns the dtype of a name or a dtype, always as `jnp.float32` and the like.
 
     `jnp.dtype("float32")` equals `jnp.float32` and hashes otherwise, so a model that was loaded
     would be traced apart from the same model built by hand.
@@ -72,13 +72,13 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
         held: whether it is one of weights, which may have 8 bits.
 
     Raises:
-        InputError: if it is none to compute in, or to hold weights in.
+        InputError: if the dtype cannot be computed in, or cannot hold weights.
     """
     names = (*NAMES, *eight_bits.FORMATS) if held else NAMES
     if not _is(dtype, names):
         raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(names)}")
     if isinstance(dtype, str) and dtype in eight_bits.FORMATS and dtype not in eight_bits.LARGEST:
-        return dtype  # a format that is no dtype
+        return dtype  # a format that is not a dtype
     if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
         raise InputError(
             f"dtype {dtype!r} is float32 while 64 bits are off; switch them on with "
@@ -88,7 +88,7 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
 
 
 def find_kv(dtype: DTypeLike | None) -> Any:
-    """The dtype that keys and values are kept in; None: that of the activations.
+    """Returns the dtype that keys and values are kept in; None: the activations'.
 
     Raises:
         InputError: if it is neither.

@@ -1,4 +1,6 @@
-"""Shapes of published models, to plan with: what their config.json says, without the weights."""
+"""Shapes of published models, to plan with: what their config.json says, without the
+weights.
+"""
 
 from types import MappingProxyType
 from typing import Any
@@ -87,7 +89,7 @@ SHAPES = MappingProxyType(
                 "original_max_position_embeddings": 4096,
             },
         },
-        # Gemma 4 E2B: 2.3 billion weights beside its per-layer embeddings.
+        # Gemma 4 E2B: 2.3 billion weights alongside its per-layer embeddings.
         "gemma4-e2b": {
             "architectures": ["Gemma4ForCausalLM"],
             "model_type": "gemma4_text",

@@ -24,11 +24,11 @@ PARTS = (
     *(RopeScaling, RopeFactors, LinearScaling, YarnScaling, LongScaling),
     ProportionalScaling,
 )
-"""What configs are made of; no two can have the same fields."""
+"""Records that configs are made of; no two can have the same fields."""
 
 
 def part(value: Any) -> Any:
-    """A field of a config.
+    """Returns a field of a config.
 
     Raises:
         TypeError: if nothing that a config is made of has such fields.

@@ -1,4 +1,4 @@
-"""Linear attention with gates, whose memory is one matrix a head: in a tree, and committed.
+"""Gated linear attention with one matrix per head as its memory, in trees and committed.
 
 With keys k, values v, decays g (logarithms, at most 0) and queries q, a head's state is
 
@@ -35,7 +35,7 @@ CHUNK = 64
 
 
 class Mixer(Protocol):
-    """What a layer has in place of attention: sizes, and the network of them.
+    """A mixer in place of attention: its sizes and its network.
 
     A key head serves H / J value heads, adjacent ones.
     """
@@ -68,22 +68,22 @@ class Mixer(Protocol):
 
 @struct.dataclass
 class RecurrentState:
-    """What a layer knows of the committed tokens; scanned layers stand side by side in a head."""
+    """A layer's state after the committed tokens; scanned layers are adjacent in a head."""
 
     mesh_axes: ClassVar = (ROWS, WEIGHTS)
 
     states: Float32[Array, "B H K D"] | Any
     window: Float[Array, "B J W C"] | Any
-    """What the convolution reads of the last W tokens, C lanes for each key head."""
+    """The convolution's inputs of the last W tokens, C lanes per key head."""
 
     def of_layer(self, layer: Int[Array, ""], count: int) -> "RecurrentState":
-        """One of `count` layers that share the arrays."""
+        """Returns one of `count` layers that share the arrays."""
         return jax.tree.map(lambda x: of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]), self)
 
 
 @struct.dataclass
 class Updates:
-    """What `commit` needs of a tree's nodes.
+    """A tree's node states, for `commit`.
 
     (`Any`: trees have other leaves too.)
     """
@@ -99,12 +99,12 @@ class Updates:
 
 
 def lanes(mixer: Mixer) -> int:
-    """C, what the convolution reads for each key head: query, key, and its value heads."""
+    """Returns C, the convolution's lanes per key head: query, key, and its value heads."""
     return 2 * mixer.key_dim + mixer.num_heads // mixer.num_key_heads * mixer.value_dim
 
 
 def init(batch: int, mixer: Mixer, layers: int, dtype: DTypeLike) -> RecurrentState:
-    """The state before any token, of so many layers."""
+    """Returns the state before any token, of so many layers."""
     heads, key_heads = mixer.num_heads * layers, mixer.num_key_heads * layers
     return RecurrentState(
         jnp.zeros((batch, heads, mixer.key_dim, mixer.value_dim), jnp.float32),
@@ -115,7 +115,9 @@ def init(batch: int, mixer: Mixer, layers: int, dtype: DTypeLike) -> RecurrentSt
 def commit(
     memory: RecurrentState, nodes: Updates, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> RecurrentState:
-    """The state behind the first `counts` nodes of the path; see `jspec.protocols.CausalLM`."""
+    """Returns the state behind the first `counts` nodes of the path; see
+    `jspec.protocols.CausalLM`.
+    """
     states, updates = memory.states, (nodes.keys, nodes.values, nodes.decays, nodes.factors)
     given = states, updates, path, counts
     if native.takes_recurrence(states, *updates):
@@ -138,7 +140,7 @@ def _replayed(
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> Float[Array, "B H K D"]:
-    """The state behind the first `counts` nodes of a path, one after the other."""
+    """Returns the state behind the first `counts` nodes of a path, one after the other."""
     keys, values, _, factors = updates
     return native.replay(states, keys, values, factors, path, counts)
 
@@ -149,7 +151,7 @@ def _summed(
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> Float[Array, "B H K D"]:
-    """The same as one product."""
+    """Returns the same as one product."""
     keys, values, decays, _ = (_along(x, path) for x in updates)
     live = jnp.arange(path.shape[1]) < counts[:, None]
     return summed(states, keys, values, decays[..., 0], live)
@@ -161,7 +163,7 @@ def convolved(
     window: Float[Array, "B J W C"],
     seen: Bool[Array, "B N N"],
 ) -> Float[Array, "B J N C"]:
-    """Each lane's sum over a node and the W tokens before it on its path."""
+    """Returns each lane's sum over a node and the W tokens before it on its path."""
     given = inputs, kernel, window, seen
     if native.takes_recurrence(*given[:3]):
         return native.natively(native.convolve, _convolved, *given)
@@ -197,7 +199,7 @@ def recur(
     seen: Bool[Array, "B N N"],
     inputs: Float[Array, "B J N C"],
 ) -> tuple[Float32[Array, "B H N D"], Updates]:
-    """What the heads read at each node, and the updates that are to be committed.
+    """Returns what the heads read at each node, and the updates that are to be committed.
 
     Args:
         q, k: of the key heads, at the nodes.
@@ -238,12 +240,12 @@ def _by_products(given: Given, factors: Array, states: Array, seen: Array) -> tu
 
 
 def _of_heads(x: Float[Array, "B J N K"], v: Float[Array, "B H N D"]) -> Float[Array, "B H N K"]:
-    """Keys of the value heads, which share those of their key head."""
+    """Returns keys of the value heads, which share their key head's."""
     return jnp.repeat(x, v.shape[1] // x.shape[1], axis=1)
 
 
 def rounded(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """A product, whose rounding a compiler may not leave out before it is added.
+    """Returns a product, whose rounding a compiler may not leave out before it is added.
 
     Of a sum of products it would round some, and others not, as each program pleases. A bound that
     no number reaches keeps it from that.
@@ -254,7 +256,7 @@ def rounded(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
 def by_chunks(
     given: Given, states: Float[Array, "B H K D"], seen: Bool[Array, "B N N"]
 ) -> tuple[Float[Array, "B H N D"], Float[Array, "B H N D"]]:
-    """o and u of each node: of a tree at once, of a text a chunk at a time."""
+    """Computes o and u of each node: of a tree at once, of a text by chunks."""
     count = seen.shape[1]
 
     def text(given, states, seen):
@@ -289,7 +291,7 @@ def by_chunks(
 def at_once(
     given: Given, states: Float[Array, "B H K D"], seen: Bool[Array, "B N N"]
 ) -> tuple[Float[Array, "B H N D"], Float[Array, "B H N D"]]:
-    """o and u of all nodes by products, without their states.
+    """Computes o and u of all nodes by products, without their states.
 
     With D_ij the decay from j to i, unrolling gives o_i = D_i S^T q_i + sum_j D_ij (q_i k_j) u_j
     over a node and its ancestors. By the delta rule u is the solution of (I + A) u = r, in which
@@ -313,15 +315,15 @@ def at_once(
 def _solved(
     system: Float[Array, "B H N N"], right: Float[Array, "B H N D"], order: Int[Array, "B N"]
 ) -> Float[Array, "B H N D"]:
-    """u of (I + A) u = r, where A has entries of earlier nodes in this order alone."""
+    """Solves (I + A) u = r for u, where A has entries of earlier nodes in this order alone."""
     count = right.shape[2]
     if count == 1:
         return right
     ordered = jnp.swapaxes(_picked(jnp.swapaxes(_picked(system, order), 2, 3), order), 2, 3)
     size = 1 << (count - 1).bit_length()
     lower = jnp.pad(ordered, [(0, 0), (0, 0), (0, size - count), (0, size - count)])
-    # The inverse by halves: that of [[a, 0], [l, c]] is [[a', 0], [-c' l a', c']]. It is as stable
-    # as substitution row by row, in as many steps as the size has bits.
+    # The inverse by halves: the inverse of [[a, 0], [l, c]] is [[a', 0], [-c' l a', c']]. It is as
+    # stable as substitution row by row, in as many steps as the size has bits.
     inverse, half = jnp.ones((*right.shape[:2], size, 1, 1)), 1
     while half < size:
         pairs = inverse.reshape(*right.shape[:2], -1, 2, half, half)
@@ -350,7 +352,7 @@ def summed(
     decays: Float[Array, "B H P"],
     live: Bool[Array, "B P"],
 ) -> Float[Array, "B H K D"]:
-    """The state behind the live steps, as one product."""
+    """Returns the state behind the live steps, as one product."""
     live = live[:, None]
     decays = jnp.where(live, decays, 0)
     later = jnp.cumsum(decays[..., ::-1], -1)[..., ::-1]  # from each step on
@@ -361,7 +363,7 @@ def summed(
 
 
 def _is_text(seen: Bool[Array, "B N N"]) -> Bool[Array, ""]:
-    """Whether each token sees all before it."""
+    """Returns whether each token sees all before it."""
     return (seen == jnp.tri(seen.shape[1], dtype=bool)).all()
 
 

@@ -1,4 +1,6 @@
-"""Rotary positions (Su et al. 2021): frequencies, stretched ones, and turns of queries and keys."""
+"""Rotary positions (Su et al. 2021): frequencies, stretched ones, and turns of queries and
+keys.
+"""
 
 from dataclasses import dataclass
 from math import ceil, floor, log, pi
@@ -24,7 +26,7 @@ class RopeScaling:
     attention_factor = 1.0
 
     def divisors(self, base: Base, theta: float, context: int) -> Base:
-        """What each frequency is divided by."""
+        """Returns what each frequency is divided by."""
         # Waves longer than the original context are slowed by `factor`, short ones are kept, and
         # those between are interpolated.
         waves = 2 * np.pi / base
@@ -45,7 +47,7 @@ class RopeFactors:
     attention_factor = 1.0
 
     def divisors(self, base: Base, theta: float, context: int) -> Base:
-        """What each frequency is divided by."""
+        """Returns what each frequency is divided by."""
         return np.array(self.factors)
 
 
@@ -58,7 +60,7 @@ class LinearScaling:
     attention_factor = 1.0
 
     def divisors(self, base: Base, theta: float, context: int) -> Base:
-        """What each frequency is divided by."""
+        """Returns what each frequency is divided by."""
         return np.full_like(base, self.factor)
 
 
@@ -69,7 +71,7 @@ class YarnScaling:
     factor: float
     original_context: int
     attention_factor: float
-    """What queries and keys are multiplied with, each; the paper's sqrt(1/t), equation 22."""
+    """Factor on both queries and keys; the paper's sqrt(1/t), equation 22."""
     beta_fast: float = 32.0
     """Frequencies of at least so many turns in the original context are kept."""
     beta_slow: float = 1.0
@@ -78,11 +80,11 @@ class YarnScaling:
     """True where the ramp begins and ends at a whole frequency."""
 
     def divisors(self, base: Base, theta: float, context: int) -> Base:
-        """What each frequency is divided by."""
+        """Returns what each frequency is divided by."""
         size = 2 * len(base)
 
         def place(turns: float) -> float:
-            """The index of the frequency of so many turns."""
+            """Returns the index of the frequency of so many turns."""
             return size * log(self.original_context / (turns * 2 * pi)) / (2 * log(theta))
 
         low, high = place(self.beta_fast), place(self.beta_slow)
@@ -107,10 +109,10 @@ class LongScaling:
     """R/2 divisors, where it is longer."""
     original_context: int
     attention_factor: float
-    """What queries and keys are multiplied with, each."""
+    """Factor on both queries and keys."""
 
     def divisors(self, base: Base, theta: float, context: int) -> Base:
-        """What each frequency is divided by."""
+        """Returns what each frequency is divided by."""
         return np.array(self.long if context > self.original_context else self.short)
 
 
@@ -121,12 +123,12 @@ class ProportionalScaling:
     part: float
     """Of the frequencies that are kept."""
     factor: float = 1.0
-    """What these are divided by."""
+    """Divisor of these frequencies."""
 
     attention_factor = 1.0
 
     def divisors(self, base: Base, theta: float, context: int) -> Base:
-        """What each frequency is divided by."""
+        """Returns what each frequency is divided by."""
         turned = int(self.part * 2 * len(base) // 2)
         return np.where(np.arange(len(base)) < turned, self.factor, np.inf)
 
@@ -155,7 +157,7 @@ class Rope:
 
 
 def frequencies(rope: Rope, head_dim: int, context: int) -> Float[np.ndarray, " R/2"]:
-    """Rotary angle per position for each pair of lanes.
+    """Returns rotary angle per position for each pair of lanes.
 
     Args:
         rope: base, scaling and the number of lanes.
@@ -174,7 +176,7 @@ def frequencies(rope: Rope, head_dim: int, context: int) -> Float[np.ndarray, " 
 def turns(
     rope: Rope, head_dim: int, context: int, positions: Int[Array, "B N"]
 ) -> tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]]:
-    """Cosine and sine of each position's rotary angles, times the scaling's attention factor."""
+    """Returns cosine and sine of each position's angles, times the scaling's attention factor."""
     angles = positions[..., None, None].astype(jnp.float32) * jnp.expand_dims(
         frequencies(rope, head_dim, context), tuple(range(positions.ndim + 1))
     )
@@ -185,11 +187,11 @@ def turns(
 
 
 def _once(x: Float[Array, "*axes R"]) -> Float[Array, "*axes R"]:
-    """The same numbers, held in memory.
+    """Returns the same numbers, held in memory.
 
     XLA for CPUs computes again what is elementwise in each of its readers: a cosine and a sine for
-    every lane of every head in every layer, 3% of the forward of a small model. What comes of a
-    matrix product is computed once, for all layers.
+    every lane of every head in every layer, 3% of the forward pass of a small model. What comes of
+    a matrix product is computed once, for all layers.
     """
     # A constant and no computation: one that XLA moves out of a loop is there once for each layer.
     return jnp.matmul(x, np.eye(x.shape[-1], dtype=x.dtype), precision="highest")
@@ -204,7 +206,8 @@ def rotate(
     turn: tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]],
     interleaved: bool = False,
 ) -> Float[Array, "B N H D"]:
-    """Rotary embedding in float32; lane i pairs with lane i + R/2 (the Hugging Face layout).
+    """Returns rotary embedding in float32; lane i pairs with lane i + R/2 (the Hugging Face
+    layout).
 
     Args:
         x: queries or keys.

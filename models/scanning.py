@@ -21,7 +21,8 @@ from jspec.types import PyTree
 
 
 def free() -> bool:
-    """Whether scanned layers are as fast as others here: a CPU's kernels copy no layer's weights.
+    """Returns whether scanned layers are as fast as others here: a CPU's kernels copy no layer's
+    weights.
 
     They compile sooner, since XLA sees one of them.
     """
@@ -29,24 +30,25 @@ def free() -> bool:
 
 
 class Ran(NamedTuple):
-    """What the layers made of the states."""
+    """The layers' output states."""
 
     x: Float[Array, "B N E"]
     tentative: PyTree
-    """What the memory may have to keep of the tokens."""
+    """The layers' updates, for the memory to keep."""
     tapped: tuple[Float[Array, "B N E"], ...]
     """The states that entered the layers which were asked for."""
 
 
 class LayeredDecoder(Decoder):
-    """A decoder of equal layers, which may be scanned: one program of a layer, run for all of them.
+    """A decoder of equal layers, which may be scanned: one program of a layer, run for all of
+    them.
 
     With scanned layers a deep model compiles as quickly as a shallow one, and gives the same
     numbers. Their weights have an axis in front, see `jspec.models.stacking`. In the cache, the
-    layers of a scan share one array, in which each head's layers stand side by side. A step of the
+    layers of a scan share one array, in which each head's layers are adjacent. A step of the
     scan reads its layer's slots there, and hands out the keys and values of the new tokens; they
-    are committed behind the forward as always. So the cache is no part of what the scan changes,
-    and is not copied.
+    are committed behind the forward pass as always. So the cache is not part of what the scan
+    changes, and is not copied.
 
     Args:
         config: its shape, a frozen dataclass.
@@ -62,7 +64,7 @@ class LayeredDecoder(Decoder):
 
     @property
     def kinds(self) -> tuple[Hashable, ...]:
-        """What each layer is; layers that are alike are equal."""
+        """The settings of each layer; layers that are alike are equal."""
         return (None,) * self.num_layers
 
     @property
@@ -73,19 +75,21 @@ class LayeredDecoder(Decoder):
         return stacking.apart(self.num_layers)
 
     def keys_of(self, layer: int) -> int | None:
-        """The layer before whose keys and values a layer reads; None: it has its own.
+        """Returns the layer before whose keys and values a layer reads; None: it has its own.
 
-        Those that read others' stand behind all that have their own.
+        Layers that read others' come after all that have their own.
         """
         del layer
         return None
 
     def init_memory(self, batch: int, capacity: int) -> PyTree:
-        """Empty keys and values of `capacity` tokens a row."""
+        """Returns empty keys and values of `capacity` tokens per row."""
         return self.empty_cache(batch, capacity, list(chain.from_iterable(self.groups)))
 
     def empty_cache(self, batch: int, capacity: int, ranges: Sequence[range]) -> KVCache:
-        """Empty keys and values of ranges of layers; those that have their own share an array."""
+        """Returns empty keys and values of ranges of layers; those that have their own share an
+        array.
+        """
         owners = [layers for layers in ranges if self.keys_of(layers.start) is None]
         sizes = [self.kept_sizes(layers.start) for layers in owners]
         parts = [
@@ -108,7 +112,7 @@ class LayeredDecoder(Decoder):
         taps: Sequence[int] = (),
         inputs: Float[Array, "L B N P"] | None = None,
     ) -> Ran:
-        """What the layers make of the states.
+        """Returns what the layers make of the states.
 
         Args:
             blocks: one for each layer, made with `parent=None`; called with the states, the
@@ -143,7 +147,7 @@ class LayeredDecoder(Decoder):
         return Ran(x, tentative, tuple(tapped[tap] for tap in taps))
 
     def past_of(self, memory: PyTree, nodes: TreeKV | None, place: int) -> Any:
-        """What a range of layers, the `place`-th, holds of tokens and nodes before."""
+        """Returns what a range of layers, the `place`-th, holds of tokens and nodes before."""
         return attention.past(memory, nodes, place)
 
     def _past(
@@ -154,7 +158,7 @@ class LayeredDecoder(Decoder):
         place: int,
         kept: Sequence[tuple[Any, ...]],
     ) -> Any:
-        """What a range of layers, the `place`-th, holds; or the layer whose keys they read."""
+        """Returns the `place`-th range of layers, or the layer whose keys they read."""
         source = self.keys_of(layers.start)
         if source is None:
             return self.past_of(memory, nodes, place)
@@ -165,7 +169,7 @@ class LayeredDecoder(Decoder):
         return past if len(of) == 1 else past.of_layer(jnp.int32(of.index(source)), len(of))
 
     def tentative(self, added: Sequence[tuple[Any, ...]], mask: Mask) -> PyTree:
-        """What `commit` gets, from what each range of layers gave."""
+        """Returns what `commit` gets, from what each range of layers gave."""
         pairs = [own for own in added if own]
         kept = TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
         if isinstance(mask, PackedMask):  # a layer gives them as one row of tokens
@@ -182,7 +186,7 @@ class LayeredDecoder(Decoder):
         taps: Sequence[int],
         inputs: Float[Array, "L B N P"] | None,
     ) -> tuple[Array, list[tuple[Any, ...]], dict[int, Array]]:
-        """The states behind a group, what each of its ranges gives, and taps."""
+        """Returns the states behind a group, what each of its ranges gives, and taps."""
         count = len(group[0])
         period = [blocks[layers.start] for layers in group]
 
@@ -217,7 +221,7 @@ class LayeredDecoder(Decoder):
         return x, jax.tree.map(_beside, added), entered
 
     def _taken_whole(self, x: Float[Array, "B N E"], stacks: PyTree) -> tuple[PyTree, PyTree]:
-        """The weights of which the products take one layer themselves, and the other ones.
+        """Returns the weights of which the products take one layer themselves, and the other ones.
 
         XLA for a CPU would copy a layer's weights out of their stack before it multiplies.
         """
@@ -233,7 +237,9 @@ class LayeredDecoder(Decoder):
         return found, {path: stack for path, stack in flat.items() if path not in found}
 
     def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
-        """Whether products by a layer of these are taken by kernels, in the dtype they are in."""
+        """Returns whether products by a layer of these are taken by kernels, in the dtype they are
+        in.
+        """
         if weights.dtype == jnp.uint8:
             rounds = eight_bits.rounds_states(self.param_dtype)
             takes = native.takes_rounded_product if rounds else native.takes_block_product
@@ -242,7 +248,7 @@ class LayeredDecoder(Decoder):
         return exact and native.takes_product(x, weights)
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
-        """The weights of layers that are scanned, made at random where there are none."""
+        """Returns the weights of layers that are scanned, made at random where there are none."""
 
         def make(key: Array) -> PyTree:
             return jax.vmap(lambda own: block.init(own, *arguments)["params"])(
@@ -256,7 +262,7 @@ class LayeredDecoder(Decoder):
 
 
 def _beside(new: Num[Array, "L B H N D"]) -> Num[Array, "B H*L N D"]:
-    """A head's layers side by side, as they stand in the cache.
+    """Returns a head's layers side by side, as in the cache.
 
     Heads come first so that devices which share the heads have all layers of theirs.
     """

@@ -26,7 +26,8 @@ def shapes(
     scan_layers: bool = False,
     kv_dtype: DTypeLike | None = None,
 ) -> Loaded:
-    """What `load` would give, with shapes in the place of weights: to plan before they are there.
+    """Returns what `load` would give, with shapes in the place of weights: to plan before they
+    are there.
 
     Args:
         name: as in `load`, where a folder needs no more than config.json; such a file itself; or
@@ -44,7 +45,7 @@ def shapes(
         The model, and a `jax.ShapeDtypeStruct` for each of its weights. There is no tokenizer.
 
     Raises:
-        InputError: if there is no such model, or it is none that the project implements.
+        InputError: if there is no such model, or the project does not implement it.
 
     Example:
         >>> import jax
@@ -75,7 +76,7 @@ def shapes(
 def _described(
     name: str | Path,
 ) -> tuple[families.Family, Any, tuple[tuple[int, ...], int | None], int | None]:
-    """The family, the config, the end and first tokens, and the mask token of a name."""
+    """Returns the family, the config, the end and first tokens, and the mask token of a name."""
     path = Path(name).expanduser()
     if str(name) in SHAPES and not path.exists():
         fields = config_json.Settings(SHAPES[str(name)], f"the shape {name}")

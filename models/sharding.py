@@ -1,4 +1,5 @@
-"""Shards parameters, caches and batches over a mesh of devices, by two tables, and checks both.
+"""Shards parameters, caches and batches over a mesh of devices, by two tables, and checks
+both.
 
 `TABLES` names the logical axes of each family's parameters. `Rules` say which axis of the mesh each
 logical axis is split over: other ones for a target, a draft model and a head. Nothing else in the
@@ -25,7 +26,8 @@ Axes = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class Rules:
-    """The axis of a mesh that each logical axis is split over; None: it is whole on every device.
+    """The axis of a mesh that each logical axis is split over; None: it is whole on every
+    device.
 
     Example:
         >>> Rules(heads=None, mlp=None).axis("vocabulary")
@@ -39,17 +41,19 @@ class Rules:
     experts: str | None = WEIGHTS
 
     def axis(self, name: str | None) -> str | None:
-        """The mesh axis of a logical one."""
+        """Returns the mesh axis of a logical one."""
         return None if name is None else getattr(self, name)
 
 
 TARGET = Rules()
 """All that is large is split, so that a model fits."""
 DRAFT = Rules(vocabulary=None, heads=None, mlp=None, experts=None)
-"""A small draft model is whole on every device: to exchange its states would take longer than to
-compute them."""
+"""A small draft model is whole on every device: to exchange its states would take longer
+than to compute them."""
 HEAD = Rules(heads=None, mlp=None, experts=None)
-"""A head's layers are whole; what it has for every token is split as the target's vocabulary."""
+"""A head's layers are whole; what it has for every token is split as the target's
+vocabulary.
+"""
 
 _ENDS: dict[str, Axes] = {"embed": ("vocabulary", None), "head": ("vocabulary", None)}
 _PER_LAYER: dict[str, Axes] = {"per_layer_embed": ("vocabulary", None)}
@@ -103,8 +107,9 @@ TABLES: dict[str, dict[str, Axes]] = {
     | _GATED_MLP
     | {"markov_from": ("vocabulary", None), "markov_to": ("vocabulary", None)},
 }
-"""Family to the ends of its parameters' paths, without numbers, to their logical axes. Axes count
-from the last: layers stacked in front stay whole. What is not listed is whole on every device."""
+"""Family to the ends of its parameters' paths, without numbers, to their logical axes. Axes
+count from the last: layers stacked in front stay whole. What is not listed is whole on every
+device."""
 
 _ANY: dict[str, Axes] = {end: axes for table in TABLES.values() for end, axes in table.items()}
 
@@ -112,7 +117,7 @@ _CACHE: Axes = ("rows", "heads")
 
 
 def params(tree: PyTree, mesh: Mesh, rules: Rules = TARGET, model: Any = None) -> PyTree:
-    """The sharding of every parameter of a model or head.
+    """Returns the sharding of every parameter of a model or head.
 
     Args:
         tree: params; arrays, or their shapes.
@@ -145,7 +150,7 @@ def params(tree: PyTree, mesh: Mesh, rules: Rules = TARGET, model: Any = None) -
 def parameter(
     path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = TARGET
 ) -> NamedSharding:
-    """The sharding of one parameter.
+    """Returns the sharding of one parameter.
 
     Args:
         path: its keys in the tree of parameters.
@@ -157,7 +162,8 @@ def parameter(
 
 
 def memory(tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
-    """The sharding of every array of a model's memory: by rows, keys and values by heads too.
+    """Returns the sharding of every array of a model's memory: by rows, keys and values by heads
+    too.
 
     Heads are split only if they divide evenly.
     """
@@ -175,7 +181,8 @@ def memory(tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
 
 
 def laid_out(model: Any, mesh: Mesh | AbstractMesh | None, rules: Rules = TARGET) -> Any:
-    """The network whose weights' columns lie with their heads on a mesh, as `load` makes it.
+    """Returns the network whose weights' columns lie with their heads on a mesh, as `load` makes
+    it.
 
     Args:
         model: a network of the project; any other is given back as it is.
@@ -197,7 +204,8 @@ def laid_out(model: Any, mesh: Mesh | AbstractMesh | None, rules: Rules = TARGET
 
 
 def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple[Any, PyTree]:
-    """A model that is loaded, and its weights, on a mesh as `load` would have read them onto it.
+    """Returns a model that is loaded, and its weights, on a mesh as `load` would have read them
+    onto it.
 
     Args:
         model: its network.
@@ -216,7 +224,7 @@ def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple
 
 
 def batch(arrays: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
-    """Prompts, lengths or other arrays with a row each, put on their devices.
+    """Returns prompts, lengths or other arrays with a row each, put on their devices.
 
     Args:
         arrays: rows first.
@@ -246,7 +254,7 @@ def assemble(
     place: Sharding,
     read: Callable[[tuple[slice, ...]], np.ndarray],
 ) -> jax.Array:
-    """An array on the devices of this process, whose parts are read one after the other.
+    """Returns an array on the devices of this process, whose parts are read one after the other.
 
     Args:
         shape: of the whole.
@@ -310,7 +318,7 @@ def _check(who: str, size: int, what: str, axis: str | None, mesh: Mesh) -> None
 
 
 def unnumbered(name: str) -> str:
-    """A name without the numbers of layers.
+    """Returns a name without the numbers of layers.
 
     Example:
         >>> unnumbered("layers_12/qkv/weight")
@@ -320,7 +328,9 @@ def unnumbered(name: str) -> str:
 
 
 def _axes(path: tuple[str, ...], table: dict[str, Axes]) -> Axes:
-    """The logical axes of a parameter, by the last two keys of its path, or else the last."""
+    """Returns the logical axes of a parameter, by the last two keys of its path, or else the
+    last.
+    """
     *_, above, own = ("", *path)
     name = own.removesuffix(eight_bits.SUFFIX)
     axes = table.get(f"{unnumbered(above)}/{unnumbered(name)}", table.get(unnumbered(name), ()))

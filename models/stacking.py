@@ -2,7 +2,7 @@
 
 A group is what one scan runs over: blocks that repeat, one `range` of layers for each of them.
 Every other layer of Gemma 2 sees a window, so its 26 layers are `(range(0, 26, 2), range(1, 26,
-2))`. The weights of a range stand under a name that says which layers they are, "layers_0:26:2",
+2))`. The weights of a range have a name that says which layers they are, "layers_0:26:2",
 with an axis in front that counts them.
 """
 
@@ -25,12 +25,12 @@ _PREFIX = "layers_"
 
 
 def apart(count: int) -> tuple[Group, ...]:
-    """Each of `count` layers in a group of its own: nothing is stacked."""
+    """Returns each of `count` layers in a group of its own: nothing is stacked."""
     return tuple((range(layer, layer + 1),) for layer in range(count))
 
 
 def alike(kinds: Sequence[Hashable]) -> tuple[Group, ...]:
-    """As few groups as repetitions allow: from the first layer on, always the longest.
+    """Returns as few groups as repetitions allow: from the first layer on, always the longest.
 
     Args:
         kinds: what each layer is; equal ones have weights of the same shapes and the same program.
@@ -53,7 +53,9 @@ def alike(kinds: Sequence[Hashable]) -> tuple[Group, ...]:
 
 
 def _reach(kinds: Sequence[Hashable], period: int) -> int:
-    """How many layers whole periods cover, each like the first; 0 where it does not repeat."""
+    """Returns how many layers whole periods cover, each like the first; 0 where it does not
+    repeat.
+    """
     repeats = 1
     while list(kinds[repeats * period : (repeats + 1) * period]) == list(kinds[:period]):
         repeats += 1
@@ -61,7 +63,7 @@ def _reach(kinds: Sequence[Hashable], period: int) -> int:
 
 
 def name(layers: range) -> str:
-    """The name of the weights of these layers.
+    """Returns the name of the weights of these layers.
 
     Example:
         >>> name(range(3, 4)), name(range(1, 26, 2))
@@ -73,7 +75,7 @@ def name(layers: range) -> str:
 
 
 def layers_of(name: str) -> range | None:
-    """The layers whose stacked weights have this name; None: it is another name.
+    """Returns the layers whose stacked weights have this name; None: it is another name.
 
     Example:
         >>> layers_of("layers_1:26:2"), layers_of("layers_3"), layers_of("embed")
@@ -86,7 +88,7 @@ def layers_of(name: str) -> range | None:
 
 
 def stacked(params: PyTree, groups: Sequence[Group]) -> PyTree:
-    """Weights of single layers as those of groups, stacked one group at a time.
+    """Returns weights of single layers as those of groups, stacked one group at a time.
 
     Args:
         params: {"params": ...} as Flax applies them, with "layers_0", "layers_1" and so on.
@@ -101,7 +103,7 @@ def stacked(params: PyTree, groups: Sequence[Group]) -> PyTree:
 
 
 def unstacked(params: PyTree) -> PyTree:
-    """Weights with each layer's own, however they are stacked.
+    """Returns weights with each layer's own, however they are stacked.
 
     Example:
         >>> import jax.numpy as jnp
@@ -125,7 +127,8 @@ def collected(
     groups: Sequence[Group],
     place: Callable[[Path, tuple[int, ...]], Any],
 ) -> Iterator[tuple[Path, jax.Array]]:
-    """Weights as groups hold them, from those of single layers; each goes into its stack at once.
+    """Yields weights as groups hold them, from single layers'; each goes into its stack at
+    once.
 
     So there is never more than the stacks and the weights that are being read. Stacks of arrays of
     NumPy are put into their place when they are whole, one after the other.

@@ -1,9 +1,10 @@
-"""Layers whose weights stay in the host's memory, and are copied to the device one step ahead.
+"""Layers whose weights stay in the host's memory, and are copied to the device one step
+ahead.
 
-Where the arrays are decides: a forward whose layers' weights are in `pinned_host` memory streams
-them, and gives the numbers of one whose weights are on the device. A round then takes as long as
-the copy of all layers, however many nodes it verifies until computing takes as long: large trees
-pay (DySpec, Xiong et al. 2024, runs 70B with budgets of 768 like this).
+Where the arrays are decides: a forward pass whose layers' weights are in `pinned_host` memory
+streams them, and gives the numbers of one whose weights are on the device. A round then takes as
+long as the copy of all layers, however many nodes it verifies until computing takes as long: large
+trees pay (DySpec, Xiong et al. 2024, runs 70B with budgets of 768 like this).
 """
 
 from collections.abc import Callable
@@ -19,14 +20,14 @@ DEVICE, HOST = "device", "pinned_host"
 
 
 def on_host(weights: PyTree) -> bool:
-    """Whether some of the weights are in the host's memory."""
+    """Returns whether some of the weights are in the host's memory."""
     return any(
         jax.typeof(leaf).memory_space == jax.memory.Space.Host for leaf in jax.tree.leaves(weights)
     )
 
 
 def streamed(stack_shape: tuple[int, ...]) -> bool:
-    """Whether a stack of this shape goes to the host: one of matrices.
+    """Returns whether a stack of this shape goes to the host: one of matrices.
 
     Vectors are small, and XLA for TPU cannot take one of 16 bits out of the host's memory.
     """
@@ -34,7 +35,7 @@ def streamed(stack_shape: tuple[int, ...]) -> bool:
 
 
 def on_device(weights: PyTree) -> PyTree:
-    """The weights on the device; what is there already is not copied."""
+    """Returns the weights on the device; what is there already is not copied."""
 
     def move(leaf: Array) -> Array:
         return jax.device_put(leaf, jax.memory.Space.Device) if on_host(leaf) else leaf
@@ -43,7 +44,7 @@ def on_device(weights: PyTree) -> PyTree:
 
 
 def fetched(stacks: PyTree, layer: Int[Array, ""] | int) -> PyTree:
-    """One layer's weights out of stacks, on the device."""
+    """Returns one layer's weights out of stacks, on the device."""
     one = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, layer, 0, False), stacks)
     return on_device(one)
 
@@ -54,7 +55,7 @@ def over_layers(
     stacks: PyTree,
     count: int,
 ) -> tuple[PyTree, PyTree]:
-    """`jax.lax.scan` of steps that get a layer's number and its weights.
+    """Returns `jax.lax.scan` of steps that get a layer's number and its weights.
 
     Of weights in the host's memory, the next layer's are on their way while a layer computes. The
     last step fetches its own again: a step that fetched nothing would be another program.

@@ -34,7 +34,7 @@ def read(folder: Path) -> Any:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the Rust binding raises bare Exception, and its panics
-            raise InputError(f"{file} is no tokenizer ({error}); download it again") from error
+            raise InputError(f"{file} is not a tokenizer ({error}); download it again") from error
     elif any((folder / name).is_file() for name in SLOW):
         extras.require(f"the tokenizer of {folder}", "transformers", "transformers")
         from transformers import AutoTokenizer
@@ -57,8 +57,8 @@ def read(folder: Path) -> Any:
 
 
 def _check_numbers(described: Any) -> None:
-    """Raises ValueError for a token's number so large that the tables of all up to it have no room,
-    for which `tokenizers` ends the process.
+    """Raises ValueError for a token's number so large that the tables of all up to it have no
+    room, for which `tokenizers` ends the process.
     """
     parts = described if isinstance(described, dict) else {}
     model, added = parts.get("model"), parts.get("added_tokens")

@@ -6,7 +6,7 @@ import tiny
 
 
 def variables(head):
-    """Random weights of a head for `tiny.model`, vectors too, beside what it borrows of that."""
+    """Random weights of a head for `tiny.model`, vectors too, alongside what it borrows of that."""
     target = tiny.params(tiny.model())["params"]
     made = tiny._drawn(head, 0, 12.0, head.features)
     own = jax.tree_util.tree_map_with_path(

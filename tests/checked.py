@@ -16,7 +16,7 @@ from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
 
 _BESIDE = (type(None), bool, int, float)
-"""What may stand beside an array in a union."""
+"""Types that may be joined with an array in a union."""
 _ALONE = r"(?<![\w+*/-])[a-zA-Z]\w*(?![\w+*/-])"
 
 
@@ -55,7 +55,9 @@ def _axes(hints) -> list[str]:
 
 
 def _checkable(hint, names: set[str]):
-    """The hint, or `Any` for what is no array. A sum of axes is known where each is of `names`."""
+    """The hint, or `Any` for what is not an array. A sum of axes is known where each is of
+    `names`.
+    """
     if _is_array(hint):
         axes = [
             "_" if set(re.findall(r"[a-zA-Z]\w*", axis)) - names and not _plain(axis) else axis
@@ -75,5 +77,5 @@ def _checkable(hint, names: set[str]):
 
 
 def _plain(axis: str) -> bool:
-    """Whether an axis is a name, a number or a modifier, and no formula."""
+    """Returns whether an axis is a name, a number or a modifier, and no formula."""
     return re.fullmatch(r"[*#_?]*\w*|\.\.\.", axis) is not None

@@ -1,4 +1,6 @@
-"""How the tests compile: in as little time as XLA offers, since programs run for milliseconds."""
+"""Compiler settings of the tests: the fastest to compile, since programs run for
+milliseconds.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What every test runs on: eight virtual CPU devices, exact float32 products, a compile cache."""
+"""Setup of every test: eight virtual CPU devices, exact float32 products, a compile cache."""
 
 import ctypes
 import gc
@@ -115,7 +115,7 @@ def next_logits(target):
         if (key := tuple(tokens)) not in known:
             padded = np.zeros((1, 64), np.int32)
             padded[0, : len(key)] = key
-            # One forward gives every prefix; later lookups are nearly free.
+            # One forward pass gives every prefix; later lookups are nearly free.
             logits = np.asarray(forward(padded), np.float64)
             for size in range(1, len(key) + 1):
                 known.setdefault(key[:size], logits[size - 1])

@@ -1,6 +1,6 @@
-"""The official JSON-Schema-Test-Suite against grammars: which schemas are made, and what they hold.
+"""The official JSON-Schema-Test-Suite against grammars: schemas supported, and their texts.
 
-PYTHONPATH=.:tests python -m schema_suite        # the table of docs/control.md
+PYTHONPATH=.:tests python -m schema_suite        # the table of docs/api/json_schemas.md
 """
 
 import json
@@ -15,7 +15,7 @@ from jspec._validate.errors import InputError
 from jspec.processors.grammar import Grammar, json_schema
 
 CASES = json.loads((Path(__file__).parent / "json_schema_suite.json").read_text("utf-8"))["cases"]
-PAGE = Path(__file__).parents[1] / "docs/control.md"
+PAGE = Path(__file__).parents[1] / "docs/api/json_schemas.md"
 READ = {"type", "properties", "allOf", "anyOf", "oneOf", "prefixItems", "enum", "const", "$ref"}
 KINDS: dict[str, Any] = {"string": str, "array": list, "object": dict}
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -23,7 +23,7 @@ BYTES = [bytes([byte]) for byte in range(256)]
 
 @dataclass
 class Count:
-    """What became of the schemas of a file of the suite, and of their texts."""
+    """Results for the schemas of a file of the suite, and for their texts."""
 
     held: int = 0
     refused: int = 0
@@ -38,7 +38,7 @@ class Count:
 
 
 def accepts(grammar: Grammar, text: str) -> bool:
-    """Whether a text is one of a grammar over bytes."""
+    """Returns whether a text is one of a grammar over bytes."""
     state, automaton = 0, grammar.automaton
     for byte in text.encode():
         state = automaton.table[state, automaton.classes[byte]]
@@ -57,7 +57,8 @@ def spellings(value: Any) -> Iterator[str]:
 
 
 def count(name: str) -> tuple[Count, list[str]]:
-    """What became of a file's schemas, and what is wrong: texts that are held and may not be.
+    """Returns what became of a file's schemas, and what is wrong: texts that are held and may
+    not be.
 
     Args:
         name: of the file.
@@ -83,9 +84,7 @@ def count(name: str) -> tuple[Count, list[str]]:
 
 
 def typed(schema: Any) -> Iterator[tuple[str | None, Any]]:
-    """A schema as it is, and where it has no type, with each: a grammar asks for one, and the suite
-    mostly has none.
-    """
+    """Yields a schema, with each type in turn if it has none, since grammars need a type."""
     yield None, schema
     if isinstance(schema, dict) and not READ & schema.keys():
         for kind in KINDS:

@@ -1,5 +1,5 @@
-"""Models whose distributions stand in a table, so that the joint distribution of what they emit is
-known exactly.
+"""Models whose distributions are in a table, so that the joint distribution of what they
+emit is known exactly.
 """
 
 import itertools
@@ -23,9 +23,8 @@ class Table:
 
     Weights are [B or 1, V, .., V, L]: a table for each row or one for all, and an axis for each
     token that counts. Earlier tokens are looked up as attention would, through cache, nodes and
-    mask: the key of a token is its position and the value the token, each one wide. So a token
-    that stands in the wrong place, or is seen where it is not an ancestor, changes the
-    distribution.
+    mask: the key of a token is its position and the value the token, each one wide. So a token in
+    the wrong place, or is seen where it is not an ancestor, changes the distribution.
     """
 
     vocab_size: int

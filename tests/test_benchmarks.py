@@ -12,7 +12,7 @@ FOLDER = ROOT / "benchmarks"
 
 
 def command(file: Path) -> str:
-    """What stands behind `python -m`."""
+    """Returns the text after `python -m`."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__main__" else parts)
 

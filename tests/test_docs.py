@@ -1,4 +1,6 @@
-"""The documentation: every public name is in the reference, programs run, links lead to files."""
+"""The documentation: every public name is in the reference, programs run, links lead to
+files.
+"""
 
 import importlib
 import inspect
@@ -26,7 +28,7 @@ QUICK = "exactness.md"
 
 
 def find(name: str):
-    """What a dotted name of the reference stands for."""
+    """Returns what a dotted name of the reference stands for."""
     parts = name.split(".")
     for size in range(len(parts), 0, -1):
         try:
@@ -40,7 +42,7 @@ def find(name: str):
 
 
 def names_of(module) -> list[str]:
-    """What a module lists as public, else what it defines or, being a package, collects."""
+    """Returns what a module lists as public, else what it defines or, being a package, collects."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return list(listed)
@@ -55,7 +57,7 @@ def names_of(module) -> list[str]:
 
 
 def is_shown(name: str, public: str) -> bool:
-    """Whether the reference has a name of a documented module.
+    """Returns whether the reference has a name of a documented module.
 
     A directive for a module shows what `__all__` lists, or else what the module itself defines; no
     submodule, and nothing that a submodule of the same name hides.
@@ -151,7 +153,7 @@ def test_the_site_builds_and_holds_every_public_name(tmp_path):
     def is_there(name: str) -> bool:
         last = name.split(".")[-1]
         # A function behind a module of the same name has the longer anchor, and what `jspec` itself
-        # has may stand there alone.
+        # has may be there alone.
         again = f"jspec.{last}" in anchors and getattr(jspec, last, None) is find(name)
         return name in anchors or f"{name}.{last}" in anchors or again
 

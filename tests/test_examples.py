@@ -77,7 +77,7 @@ def test_the_150_lines_write_the_tokens_of_decode(temperature):
 
 
 def cells(text: str) -> list[tuple[str, str]]:
-    """(kind, source) of each cell of a script with `# %%` lines; the docstring is none."""
+    """(kind, source) of each cell of a script with `# %%` lines; the docstring is not a cell."""
     found = []
     for part in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")
@@ -107,4 +107,4 @@ def test_the_notebook_runs():
     printed = [
         output["text"] for cell in notebook.cells for output in cell.get("outputs", ())
     ]  # an exception would have been raised
-    assert any("tokens per forward" in text for text in printed)
+    assert any("tokens per forward pass" in text for text in printed)

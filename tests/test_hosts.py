@@ -31,7 +31,7 @@ def start(*command, devices):
 
 
 def rows_of(count, devices):
-    """What a run of so many processes prints, by row."""
+    """Returns what a run of so many processes prints, by row."""
     address = f"localhost:{free_port()}"
     runs = [
         start(SCRIPT, "--coordinator", address, f"--processes={count}", f"--process={number}",

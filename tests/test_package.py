@@ -71,7 +71,7 @@ def test_models_are_found_inside_the_package():
 
 
 def test_the_zoo_is_the_checkouts():
-    """What was committed is what was installed, weights included."""
+    """Checks that what was committed is what was installed, weights included."""
 
     def files(folder) -> dict[str, int]:
         found = {}
@@ -99,7 +99,7 @@ def test_a_bundled_model_is_whole(folder):
     assert whole == (folder in jspec.models.bundled())
 
 
-def test_what_is_imported_is_declared():
+def test_imports_are_declared_dependencies():
     """A package that only happens to be installed may be gone tomorrow."""
     declared = {
         requirement.split(">")[0].replace("-", "_").lower()
@@ -136,7 +136,7 @@ def test_the_version_is_that_of_the_project():
     assert jspec.__version__ == PROJECT["version"]
 
 
-def test_what_is_public_is_listed_and_nothing_else():
+def test_public_names_are_listed_and_no_others():
     listed = set(jspec.__all__)
     assert len(listed) == len(jspec.__all__)
     assert dir(jspec) == sorted(listed)

@@ -48,7 +48,7 @@ def test_drafted_tokens_are_those_of_plain_decoding(target, texts):
 
 
 def test_token_recycling_takes_the_published_number_of_rounds(shared, texts):
-    """24-token story prompts, 120 new tokens, cold: about 2.3 tokens per forward or more."""
+    """24-token story prompts, 120 new tokens, cold: about 2.3 tokens per forward pass or more."""
     loaded = models.load(shared / "models" / "stories260k")
     rounds = []
     for prompt in _prompts(loaded, texts, 8):

@@ -1,4 +1,4 @@
-"""What calls give and take compares."""
+"""Arguments and results of calls compare."""
 
 import copy
 import dataclasses

@@ -49,7 +49,9 @@ def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
 
 
 def _drawn(module: nn.Module, seed: int, scale: float, features: int | None):
-    """What `module.init` would give, drawn by NumPy: to compile it takes longer than a test."""
+    """Returns what `module.init` would give, drawn by NumPy: to compile it takes longer than a
+    test.
+    """
 
     def leaf(path, shape):
         name = jax.tree_util.keystr(path)
@@ -96,7 +98,7 @@ def lyanna(**changes) -> LyannaHead:
 
 
 def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
-    """Random weights of a head for `model` of its width, beside what it borrows of that."""
+    """Random weights of a head for `model` of its width, alongside what it borrows of that."""
     target = params(model(hidden_size=head.hidden_size))["params"]
     made = _drawn(head, seed, scale, head.features)
     own = {name: part for name, part in made.items() if name != "target"}
@@ -104,7 +106,7 @@ def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
 
 
 def plain_logits(model: nn.Module, params, tokens) -> np.ndarray:
-    """[N, V] logits of one sequence by one whole forward, without a cache."""
+    """[N, V] logits of one sequence by one whole forward pass, without a cache."""
     size = len(tokens)
     output = _forward(
         model,

@@ -1,4 +1,5 @@
-"""Acceptance by a child's rank, the trees of Sequoia that follow, and the one that pays here.
+"""Acceptance by a child's rank, the trees of Sequoia that follow, and the one that pays
+here.
 
 python -m benchmarks.dyspec.acceptance
 """
@@ -51,9 +52,9 @@ def main(
     costs = {size: cost(found.target, size + 1, repeats) for size in (0, *sizes)}
     drafting = cost(found.draft, 2, repeats)
     console.print(
-        "target forward of N drafted nodes and the root: "
+        "target forward pass over N drafted nodes and the root: "
         + ", ".join(f"{nodes} {1e3 * time:.1f} ms" for nodes, time in costs.items())
-        + f"; draft forward {1e3 * drafting:.1f} ms"
+        + f"; draft forward pass {1e3 * drafting:.1f} ms"
     )
     table = Table("T", "scheme", "P(rank), percent", *(f"N {s}\nE, depth" for s in sizes), "pays")
     for temperature in map(float, temperatures.split(",")):
@@ -93,7 +94,9 @@ def main(
 
 
 def cost(loaded, nodes: int, repeats: int, past: int = 96) -> float:
-    """Seconds of a forward over that many nodes, in a row of 1, behind `past` tokens."""
+    """Returns seconds of a forward pass over that many nodes, in a row of 1, behind `past`
+    tokens.
+    """
     model: CausalLM = loaded.model
     cache = replace(model.init_memory(1, past + nodes), lengths=jnp.array([past]))
     tokens = jnp.asarray(np.random.default_rng(0).integers(1, model.vocab_size, (1, nodes)))

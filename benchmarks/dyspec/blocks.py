@@ -1,4 +1,5 @@
-"""Appendix C of DySpec (Xiong et al. 2024): the blocks of the attention mask that an order leaves.
+"""Appendix C of DySpec (Xiong et al. 2024): the blocks of the attention mask that an order
+leaves.
 
 Tree attention computes blocks of 32 x 32 entries and can skip those without any. The order of the
 nodes decides how many there are (Definition 1). The orders are that in which the tree has grown,
@@ -57,28 +58,28 @@ def main(
 
 
 def recursive(random: np.random.Generator, size: int) -> Parents:
-    """A random tree: every node hangs from any of those before it."""
+    """Returns a random tree: every node hangs from any of those before it."""
     return np.array([-1, *(random.integers(node) for node in range(1, size))])
 
 
 def as_grown(parents: Parents) -> Int[np.ndarray, " N"]:
-    """The order in which the nodes are."""
+    """Returns the order in which the nodes are."""
     return np.arange(len(parents))
 
 
 def breadth_first(parents: Parents) -> Int[np.ndarray, " N"]:
-    """Level by level."""
+    """Orders nodes level by level."""
     order = depth_first(parents)
     return order[np.argsort(depths(parents)[order], kind="stable")]
 
 
 def depth_first(parents: Parents) -> Int[np.ndarray, " N"]:
-    """Depth first, siblings as they are: DySpec's order."""
+    """Orders nodes depth first, siblings as they are: DySpec's order."""
     return _walk(parents, np.zeros(len(parents)))
 
 
 def heavy_paths(parents: Parents) -> Int[np.ndarray, " N"]:
-    """Depth first, the largest subtree first: the paper's near-optimal order (HPD)."""
+    """Orders nodes depth first, the largest subtree first: the paper's near-optimal order (HPD)."""
     sizes = np.ones(len(parents), np.int64)
     for node in range(len(parents) - 1, 0, -1):
         sizes[parents[node]] += sizes[node]
@@ -94,7 +95,7 @@ ORDERS: Mapping[str, Order] = {
 
 
 def blocks(parents: Parents, order: Int[np.ndarray, " N"], prefix: int = 0) -> int:
-    """Blocks of the mask that hold an entry, with so many tokens before the tree.
+    """Returns blocks of the mask that hold an entry, with so many tokens before the tree.
 
     Example:
         >>> blocks(np.arange(-1, 63), np.arange(64))  # a chain: all but the upper right block
@@ -109,7 +110,7 @@ def blocks(parents: Parents, order: Int[np.ndarray, " N"], prefix: int = 0) -> i
 
 
 def mask(parents: Parents) -> Bool[np.ndarray, "N N"]:
-    """True where the second node is the first or above it."""
+    """Returns True where the second node is the first or above it."""
     found = np.eye(len(parents), dtype=bool)
     for node in range(1, len(parents)):
         found[node] |= found[parents[node]]
@@ -117,7 +118,7 @@ def mask(parents: Parents) -> Bool[np.ndarray, "N N"]:
 
 
 def reordered(parents: Parents, order: Order) -> Bool[np.ndarray, "N N"]:
-    """The mask with the nodes in an order."""
+    """Returns the mask with the nodes in an order."""
     places = order(parents)
     return mask(parents)[np.ix_(places, places)]
 
@@ -128,7 +129,7 @@ def table(
     paper: Mapping[int, tuple[float, float]],
     rows: Path | None = None,
 ) -> Table:
-    """Mean blocks by size and order, the paper's counts beside; each a row of a file."""
+    """Returns mean blocks by size and order, the paper's counts alongside; each a row of a file."""
     shown = Table(title, *ORDERS, "the paper", box=box.MARKDOWN)
     ledger = Ledger(rows, dict(bench="dyspec_blocks", trees=title))
     for size, trees in found.items():
@@ -143,7 +144,7 @@ def table(
 
 
 def depths(parents: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-    """Edges from the root to each node; parents stand before children."""
+    """Returns edges from the root to each node; parents come before children."""
     found = np.zeros(len(parents), np.int64)
     for node in range(1, len(parents)):
         found[node] = found[parents[node]] + 1
@@ -151,7 +152,7 @@ def depths(parents: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
 
 
 def _walk(parents: Parents, key: np.ndarray) -> Int[np.ndarray, " N"]:
-    """Depth first from the root, siblings by rising key and then as they are."""
+    """Orders nodes depth first from the root, siblings by rising key and then as they are."""
     children: list[list[int]] = [[] for _ in parents]
     for node in range(1, len(parents)):
         children[parents[node]].append(node)

@@ -1,4 +1,5 @@
-"""Do trees earn their place? Every method with the same number of drafted nodes, by temperature.
+"""Do trees earn their place? Every method with the same number of drafted nodes, by
+temperature.
 
 python -m benchmarks.dyspec.budgets --out budgets.jsonl
 """
@@ -60,16 +61,16 @@ def main(
     for line in words(means, names, sizes, target_temperatures):
         console.print(line, highlight=False)
     console.print(
-        f"Tokens per target forward, bonus included, mean +- deviation of {seeds} seeds. Draft at "
-        f"temperature 0.6, at the target's where that is higher. Chains of {LONGEST} tokens at "
-        "most. Plain names: recursive rejection, as published."
+        f"Tokens per target forward pass, bonus included, mean +- deviation of {seeds} seeds. "
+        f"Draft at temperature 0.6, at the target's where that is higher. Chains of {LONGEST} "
+        "tokens at most. Plain names: recursive rejection, as published."
     )
 
 
 def measure(
     ledger: Ledger, work: Workload, name: str, budget: int, temperature: float
 ) -> list[dict]:
-    """A method's rows for all seeds, from the ledger where it has them."""
+    """Returns a method's rows for all seeds, from the ledger where it has them."""
     draft_temperature = max(temperature, 0.6)
     about: dict[str, Any] = dict(
         bench="budgets", **work.pair.about, method=name, budget=budget, temperature=temperature,
@@ -109,7 +110,9 @@ Means = dict[tuple[str, int, float], np.ndarray]
 def collect(
     ledger: Ledger, work: Workload, names: list[str], sizes: list[int], temperatures: list[float]
 ) -> Means:
-    """Tokens per round of each seed, measured or from the ledger, for all these settings."""
+    """Returns tokens per round of each seed, measured or from the ledger, for all these
+    settings.
+    """
     return {
         (name, size, temperature): np.array(
             [
@@ -124,17 +127,17 @@ def collect(
 
 
 def shown(values: np.ndarray) -> str:
-    """Mean and deviation as text."""
+    """Returns mean and deviation as text."""
     return f"{values.mean():.2f} +- {spread(values):.2f}"
 
 
 def spread(values: np.ndarray) -> float:
-    """Standard deviation of a sample; 0 for one value."""
+    """Returns the standard deviation of a sample; 0 for one value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def verdict(values: np.ndarray, others: np.ndarray) -> str:
-    """The lead of one method over another, from differences taken seed by seed."""
+    """Returns the lead of one method over another, from differences taken seed by seed."""
     gap = values - others
     sure = len(gap) > 1 and abs(gap.mean()) > 2 * spread(gap) / np.sqrt(len(gap))
     word = "leads by" if gap.mean() > 0 else "loses by"
@@ -143,7 +146,7 @@ def verdict(values: np.ndarray, others: np.ndarray) -> str:
 
 
 def words(means: Means, names: list[str], sizes: list[int], temperatures: list[float]) -> list[str]:
-    """Sentences that say what the table shows."""
+    """Returns sentences that say what the table shows."""
     lines = ["Differences are taken seed by seed; level: within two standard errors."]
     for temperature in temperatures:
         for size in sizes:

@@ -68,7 +68,7 @@ def main(
             times = Pieces(work, method, name in LEARNING, temperature).measure(num_rounds)
             ledger.add(**about, method=name, **times)
     rows = {name: ledger.find(**about, method=name)[-1] for name in names}
-    shown = Table("ms a round", *PIECES, "sum", "whole", "construction + verification", "levels")
+    shown = Table("ms per round", *PIECES, "sum", "whole", "construction + verification", "levels")
     for name, row in rows.items():
         total = sum(row[piece] for piece in PIECES)
         own = row["construction"] + row["verification"]
@@ -98,7 +98,7 @@ class Pieces:
         self.forwards = jax.jit(self._forwards)
         self.score = jax.jit(self._score)
         self.verdict = jax.jit(self._verdict)
-        # As in the loop, the caches are written where they stand.
+        # As in the loop, the caches are written in place.
         self.commit = jax.jit(self._commit, donate_argnums=(0, 1))
 
     @property
@@ -110,7 +110,7 @@ class Pieces:
         return self.work.pair.draft.params
 
     def measure(self, num_rounds: int) -> dict[str, float]:
-        """Seconds of each piece and of the whole: medians over rounds, the first left out."""
+        """Returns median seconds of each piece and of the whole, without the first round."""
         prompt = self.work.prompts(-1).take([0])
         learnt = None
         if self.learning:
@@ -137,7 +137,7 @@ class Pieces:
         return {name: float(np.median([times[name] for times in seen[1:]])) for name in seen[0]}
 
     def round(self, state: State, repeats: int = 3) -> dict[str, float]:
-        """The pieces of the round that starts from a state, in turn."""
+        """Returns the pieces of the round that starts from a state, in turn."""
         model, params = self.target
         frame = rounds.frame(state)
         drawn, aux = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
@@ -173,7 +173,7 @@ class Pieces:
         return seconds | {"levels": float(levels)}
 
     def levels(self, kv: TreeKV) -> jax.Array:
-        """Forwards that the draft just took, the root's included: the levels that left keys."""
+        """Counts forward passes of the last draft, the root's included: levels that left keys."""
         below = kv.keys[0][0, :, 2:].any((0, 2)).reshape(self.method.depth - 1, -1)
         return 1 + below.any(-1).sum().astype(jnp.int32)
 
@@ -182,7 +182,7 @@ class Pieces:
         return ModelScorer(self.method.model, params, state.cache, state.previous, frame, size)
 
     def _forwards(self, params: PyTree, state: PyTree, frame: Frame, levels: jax.Array):
-        """The draft's forward passes and its cache's growth; tokens are the last level's
+        """Returns the draft's forward passes and its cache's growth; tokens are the last level's
         likeliest.
         """
         scorer = self._scorer(params, state, frame)
@@ -209,7 +209,7 @@ class Pieces:
         return self.method.verifier.verdict(tree, logits, frame)
 
     def _commit(self, state: State, aux: PyTree, tree: Tree, output, verdict: Verdict):
-        """The state after the round: both caches, and what the method learns."""
+        """Returns the state after the round: both caches, and what the method learns."""
         after, feedback = rounds.commit(state, tree, output, verdict)
         memory = self.target[0].commit(
             state.memory, output.tentative, verdict.path, feedback.counts

@@ -1,4 +1,6 @@
-"""Methods with a draft model at one budget of drafted nodes, and what they have to know first."""
+"""Methods with a draft model at one budget of drafted nodes, and what they have to know
+first.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ from jspec.verify import schemes
 LONGEST = 24
 """Tokens of a chain at most, whatever the budget."""
 BEAMS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128: (8, 16), 768: (24, 32)}
-"""Width and length of RSD-S by budget: near the squares that the paper's larger budgets take."""
+"""Width and length of RSD-S by budget: near the squares that the paper's larger budgets
+take.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +48,7 @@ class Workload:
         }
 
     def prompts(self, seed: int) -> Prompts:
-        """The prompts of a seed, `count` of each class; those of seed -1 are for learning alone."""
+        """Returns the prompts of a seed, `count` of each class; seed -1 is for learning alone."""
         slices = self.seeds + 1
         mine = slice(seed % slices, None, slices)
         return join([rows.take(mine) for rows in self._prompts.values()])
@@ -60,7 +64,7 @@ class Workload:
 
     @lru_cache  # noqa: B019 -- one workload a run
     def text(self, temperature: float) -> Prompts:
-        """The prompts to learn from, with what the target made of them; no text ends early."""
+        """Returns the prompts to learn from with the target's answers; no text ends early."""
         prompts, target = self.prompts(-1), self.pair.target
         made = jspec.decode(
             target.model, target.params, *prompts, max_new_tokens=self.new_tokens,
@@ -72,7 +76,7 @@ class Workload:
     def trials(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int
     ) -> acceptance_vector.Trials:
-        """Trials of drafted children at the tokens of `text` that the target wrote, [M, W].
+        """Returns trials of drafted children at the tokens of `text` that the target wrote, [M, W].
 
         Args:
             temperature: the target's.
@@ -100,7 +104,7 @@ class Workload:
     def vector(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int = 16
     ) -> list[float]:
-        """[W] the acceptance vector over `text`, as in `jspec.acceptance_vector.measure`."""
+        """Returns [W], the vector of `acceptance_vector.measure` over `text`."""
         width = min(width, self.pair.draft.model.vocab_size)
         return np.mean(
             self.trials(temperature, draft_temperature, scheme, width).kept, axis=0
@@ -126,7 +130,9 @@ METHODS = (
     "dyspec coupled",
     "calibrated_dyspec coupled",
 )
-"""Names of the methods. Those not called coupled verify by recursive rejection, as published."""
+"""Names of the methods. Those not called coupled verify by recursive rejection, as
+published.
+"""
 EXTRA = (
     "threshold",
     "specinfer",
@@ -145,7 +151,7 @@ LEARNING = (
 
 
 def narrow(budget: int) -> dict[str, Any]:
-    """The shape of trees that are to be cheap to draft."""
+    """Returns the shape of trees that are to be cheap to draft."""
     beam, depth = (8, 12) if budget <= 128 else (24, 24)
     return dict(num_speculative_tokens=budget, max_depth=depth, beam=min(beam, budget))
 
@@ -153,7 +159,7 @@ def narrow(budget: int) -> dict[str, Any]:
 def drafter(
     name: str, work: Workload, budget: int, temperature: float, draft_temperature: float
 ) -> DraftModel:
-    """A method with `budget` drafted nodes.
+    """Returns a method with `budget` drafted nodes.
 
     Args:
         name: of `METHODS` or `EXTRA`.
@@ -173,7 +179,8 @@ def drafter(
         case "speculative_decoding":
             return jspec.SpeculativeDecoding(model, min(budget, LONGEST), **how)
         case "rsd_s":
-            return jspec.RSDS(model, *BEAMS[budget], **how)
+            beam, depth = BEAMS[budget]
+            return jspec.RSDS(model, beam=beam, max_depth=depth, **how)
         case "specinfer":
             # As many sequences as they are long, as Sequoia's authors compare with it.
             width = next(w for w in range(int(budget**0.5), 0, -1) if budget % w == 0)
@@ -209,5 +216,7 @@ def drafter(
 
 
 def threshold(budget: int) -> float:
-    """The threshold of Algorithm 2: 0.001 for 768 nodes, as in Fig. 5, else 1 / nodes (4.4)."""
+    """Returns the threshold of Algorithm 2: 0.001 for 768 nodes, as in Fig. 5, else 1 / nodes
+    (4.4).
+    """
     return 0.001 if budget == 768 else 1 / budget

@@ -1,4 +1,4 @@
-"""Tables 1 to 4 of DySpec (Xiong et al. 2024) as counts: tokens a round, of many texts.
+"""Tables 1 to 4 of DySpec (Xiong et al. 2024) as counts: tokens per round, of many texts.
 
 python -m benchmarks.dyspec.counts --out counts.jsonl                 # 64 nodes
 python -m benchmarks.dyspec.counts --budget 768 --out counts.jsonl
@@ -53,8 +53,8 @@ def main(
     prompt_tokens: options.PromptTokens = 128,
     new_tokens: options.NewTokens = 128,
 ) -> None:
-    """The texts of a seed are rows of one call, seed by seed: whenever it is stopped, every method
-    has as many texts.
+    """Counts the texts of a seed as rows of one call, seed by seed: whenever it is stopped,
+    every method has as many texts.
     """
     pair = model_pairs.pair(model, draft_model, questions, prompts, classes, scan_layers=True)
     work = Workload(pair, count, seeds, prompt_tokens, new_tokens)

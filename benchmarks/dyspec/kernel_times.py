@@ -1,4 +1,5 @@
-"""Table 5 and Fig. 8 of DySpec (Xiong et al. 2024): the time of tree attention by order of nodes.
+"""Table 5 and Fig. 8 of DySpec (Xiong et al. 2024): the time of tree attention by order of
+nodes.
 
 As in appendix C.1: one row, 64 heads of 128 dimensions, no tokens before the tree. The kernel is
 `jspec.models.block_attention`, "manual" is XLA's attention. Xformers' is not run.
@@ -38,7 +39,7 @@ CHAIN = 8
 """Attentions of a program that is timed, one after another as the layers of a model."""
 REPEATS = 5
 MOST_OFF = 2e-2
-"""How far from XLA's numbers, in bfloat16, a kernel may be."""
+"""Allowed distance of a kernel from XLA's numbers, in bfloat16."""
 
 Masks = Mapping[tuple[int, str], Bool[np.ndarray, "N N"]]
 """Of random trees, by number of nodes and order."""
@@ -75,7 +76,8 @@ def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> None:
 def measure(
     mask: Bool[np.ndarray, "N N"], heads: int, head_dim: int, kernels: Sequence[Implementation]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Times the kernels and XLA's attention in turn: the least seconds of each, or its error.
+    """Times the kernels and XLA's attention in turn: the least seconds of each, or its
+    error.
 
     What gives other numbers than XLA's attention is an error.
     """
@@ -111,7 +113,7 @@ def measure(
 
 
 def _chain(impl: Implementation) -> Callable[..., tuple[Array, Array]]:
-    """A program of `CHAIN` attentions, each of the queries that the one before made."""
+    """Returns a program of `CHAIN` attentions, each of the queries that the one before made."""
 
     @jax.jit
     def run(q: Array, k: Array, v: Array, mask: Array) -> tuple[Array, Array]:

@@ -75,7 +75,9 @@ def main(
 
 
 def counted(seen: Tried) -> dict:
-    """Densities, means by column and correlations of first children; means of later ones."""
+    """Returns densities, means by column and correlations of first children; means of later
+    ones.
+    """
     found: dict = {"places": len(seen.tried), "edges": EDGES.round(4).tolist()}
     first = seen.tried[:, 0] > 0
     x = seen.child_probs[first, 0]
@@ -96,7 +98,7 @@ def counted(seen: Tried) -> dict:
 def means(
     probabilities: np.ndarray, values: np.ndarray, tried: np.ndarray
 ) -> list[list[float | None]]:
-    """Mean value and weight of each column; no mean of fewer than 5 children."""
+    """Returns mean value and weight of each column; no mean of fewer than 5 children."""
     weight, _ = np.histogram(probabilities, EDGES, weights=tried)
     total, _ = np.histogram(probabilities, EDGES, weights=tried * values)
     return [
@@ -106,7 +108,7 @@ def means(
 
 
 def tried(work: Workload, temperature: float) -> Tried:
-    """Children at every token of texts that the target wrote, and how far each is tried."""
+    """Returns children at every token of texts that the target wrote, and how far each is tried."""
     seen = work.trials(temperature, DRAFT_TEMPERATURE, schemes.RECURSIVE, WIDTH)
     left = 1 - (np.cumsum(seen.child_probs, -1) - seen.child_probs)
     refused = np.cumprod(1 - np.asarray(seen.accept), -1)

@@ -1,4 +1,5 @@
-"""Figs. 5 and 9 of DySpec, round by round: the size of each tree, its tokens, and its blocks.
+"""Figs. 5 and 9 of DySpec, round by round: the size of each tree, its tokens, and its
+blocks.
 
 python -m benchmarks.dyspec.rounds --budget 768 --out rounds.jsonl
 """
@@ -60,8 +61,8 @@ def main(
 
 
 def traced(work: Workload, method: Any, temperature: float, prompt: Prompts) -> dict[str, Any]:
-    """Nodes, tokens, levels, most children of a node, and blocks by order, of every round; and the
-    largest of the trees.
+    """Returns nodes, tokens, levels, most children and blocks of every round; and the largest
+    tree.
     """
     target, draft = work.pair.target, work.pair.draft
     trace = jspec.trace(

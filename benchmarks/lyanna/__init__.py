@@ -1,1 +1,1 @@
-"""The experiments of Lyanna (Chen et al. 2026), EAGLE beside it."""
+"""The experiments of Lyanna (Chen et al. 2026), EAGLE alongside it."""

@@ -1,4 +1,5 @@
-"""Table 1 of Lyanna (Chen et al. 2026): is a drafted token accepted, if the one before it was?
+"""Table 1 of Lyanna (Chen et al. 2026): is a drafted token accepted, if the one before it
+was?
 
 python -m benchmarks.lyanna.acceptance RUN... --out acceptance.jsonl
 """
@@ -90,20 +91,21 @@ def histograms(
 
 
 def conditional(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A P-1"]:
-    """Acceptance at each draft step, given that all before were accepted; NaN if none ever were."""
+    """Returns acceptance per draft step given that all before were accepted; NaN if none were."""
     reached = np.cumsum(histogram[..., ::-1], axis=-1)[..., ::-1]
     return reached[..., 1:] / np.where(reached[..., :-1] > 0, reached[..., :-1], np.nan)
 
 
 def tokens_per_round(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A"]:
-    """Mean tokens per round, the bonus token included."""
+    """Returns mean tokens per round, the bonus token included."""
     return (histogram * np.arange(1, histogram.shape[-1] + 1)).sum(-1) / histogram.sum(-1)
 
 
 def lead(
     one: Int[np.ndarray, "B P"], other: Int[np.ndarray, "B P"]
 ) -> tuple[Float[np.ndarray, " P-1"], Float[np.ndarray, " P-1"]]:
-    """The lead of `one` over `other` in acceptance at each draft step, and its standard error.
+    """Returns the lead of `one` over `other` in acceptance at each draft step, and its standard
+    error.
 
     Bootstrapped: prompts are drawn for both at once, since they are the same.
     """
@@ -114,7 +116,7 @@ def lead(
 
 
 def table(seen: dict[Run, np.ndarray]) -> Table:
-    """The layout of Table 1, the paper's figure beside each of ours."""
+    """Returns the layout of Table 1, the paper's figure alongside each of ours."""
     steps = [f"draft step {step + 1}" for step in range(DEPTH)]
     shown = Table(
         "setting", "trained", *steps, "tokens per round", "paper: LLaMA-2-7B", box=box.MARKDOWN
@@ -145,7 +147,7 @@ def by_class(seen: dict[Run, np.ndarray], kinds: Sequence[str], count: int) -> T
 
 
 def words(seen: dict[Run, np.ndarray]) -> list[str]:
-    """The full head against each other that was trained for as many steps."""
+    """Returns the full head against each other that was trained for as many steps."""
     lines = ["Differences by draft step +- standard error over prompts; sure beyond two of them."]
     for group in trained_heads.alike(list(seen)).values():
         full = [run for run in group if run.setting == "Lyanna"]

@@ -1,4 +1,5 @@
-"""Fig. 7 of Lyanna (Chen et al. 2026): how much of a text do its most frequent tokens make up?
+"""Fig. 7 of Lyanna (Chen et al. 2026): how much of a text do its most frequent tokens make
+up?
 
 python -m benchmarks.lyanna.hot_tokens                        # the bundled model, shared texts
 python -m benchmarks.lyanna.hot_tokens --model DIR TEXT...    # files of one's own
@@ -51,7 +52,7 @@ def main(
 
 
 def counts(target: Loaded, texts: Sequence[str]) -> Int[np.ndarray, " V"]:
-    """How often each token of the vocabulary occurs."""
+    """Returns how often each token of the vocabulary occurs."""
     encoded = [target.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     return np.bincount(np.concatenate(encoded), minlength=target.model.vocab_size)
 

@@ -1,4 +1,4 @@
-"""Fig. 13 of Lyanna (Chen et al. 2026): where drafting spends its time, and EAGLE's beside it.
+"""Fig. 13 of Lyanna (Chen et al. 2026): the parts of a draft's time, for Lyanna and EAGLE.
 
 python -m benchmarks.lyanna.latency --out latency.jsonl
 """
@@ -78,7 +78,7 @@ def main(
     console.print(
         "Each piece is a program of its own and pays for its start; the whole draft does so once, "
         "and knows no seams. Update: the pass over the true pairs of a round. The paper's number: "
-        "Lyanna's draft forward, layer and head, takes 0.39 of EAGLE's (LLaMA-2-7B, 32,000 tokens)."
+        "Lyanna's draft pass, layer and head, takes 0.39 of EAGLE's (LLaMA-2-7B, 32,000 tokens)."
     )
     about = dict(
         bench="lyanna_latency",
@@ -95,7 +95,7 @@ def main(
 
 
 def chain_table(times: Mapping[str, float]) -> Table:
-    """Fig. 13 (a)."""
+    """Measures Fig. 13 (a)."""
     shown = Table(
         f"{CHAIN} draft steps, ms", "in turn", "at once", "at once / in turn", box=box.MARKDOWN
     )
@@ -106,7 +106,7 @@ def chain_table(times: Mapping[str, float]) -> Table:
 
 
 def parts_table(times: Mapping[str, float]) -> Table:
-    """Fig. 13 (b)."""
+    """Measures Fig. 13 (b)."""
     names = ("EAGLE", "Lyanna", "Lyanna / EAGLE", "Lyanna fused", "fused / EAGLE")
     shown = Table("a round's drafting, ms", *names, box=box.MARKDOWN)
 
@@ -124,7 +124,7 @@ def parts_table(times: Mapping[str, float]) -> Table:
 
 
 def total(times: Mapping[str, float], name: str, parts: Sequence[str]) -> float | None:
-    """The sum of the parts' seconds; None where one was not timed."""
+    """Returns the sum of the parts' seconds; None where one was not timed."""
     found = [times.get(f"{name}, {part}") for part in parts]
     return None if None in found else sum(filter(None, found))
 

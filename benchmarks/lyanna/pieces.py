@@ -38,7 +38,7 @@ class Given:
         return LevelOutput(self.logits[:, 0, :1], (), ())
 
     def below(self, level, kv_index, tokens, inherited, kv) -> LevelOutput:
-        """The given scores of a level, as `jspec.drafters.growth.scorer.Scorer` has them."""
+        """Returns the given scores of a level; see `jspec.drafters.growth.scorer.Scorer`."""
         del kv_index, tokens, inherited, kv
         return LevelOutput(
             jax.lax.dynamic_index_in_dim(self.logits, level, 1, keepdims=False), (), ()
@@ -78,7 +78,7 @@ class Side:
         )
 
     def pieces(self, state: jspec.State) -> dict[str, Piece]:
-        """The pieces of the round that starts from a state."""
+        """Returns the pieces of the round that starts from a state."""
         frame, mine = rounds.frame(state), state.drafter_state
         tree, aux = self.draft(self.variables, mine, frame)
         feedback = self.verify(state, tree)
@@ -124,16 +124,16 @@ class Side:
         return inherited, kv
 
     def _states(self, params: PyTree, state: HeadState, frame: Frame, tokens: Int[Array, "B W"]):
-        """The states of Lyanna's chain."""
+        """Returns the states of Lyanna's chain."""
         del tokens
         return Lyanna(self.head, self.nodes, DEPTH, WIDTH).chain(params, state, frame)
 
     def _products(self, params: PyTree, states: Sequence[Float[Array, "B N E"]]):
-        """The target's scores of each of several, one after another."""
+        """Returns the target's scores of each of several, one after another."""
         return in_turn(lambda x: self.head.score(params, x))(states)
 
     def _grow(self, params: PyTree, logits: Float[Array, "B L *W V"], frame: Frame) -> Tree:
-        """The tree from scores that are there: of each level's nodes, or of the chain."""
+        """Returns the tree from scores that are there: of each level's nodes, or of the chain."""
         scorer: Scorer
         if isinstance(self.drafter, Lyanna):
             first = jnp.zeros_like(frame.root)
@@ -190,7 +190,7 @@ class Steps:
         self.inform = jax.jit(self._inform)
 
     def pieces(self, hidden: Float[Array, "B E"], root: Int[Array, " B"]) -> dict[str, Piece]:
-        """The pieces of both ways, from a predicted state and the last token."""
+        """Returns the pieces of both ways, from a predicted state and the last token."""
         once = [jnp.repeat(hidden[:, None], self.count, axis=1)]
         turns = [hidden[:, None]] * self.count
         logits = self.product(self.variables, once)
@@ -205,7 +205,7 @@ class Steps:
         }
 
     def _inform(self, params: PyTree, logits: Float[Array, "B N V"], root: Int[Array, " B"]):
-        """Token info token by token: each step's scores wait for the token before."""
+        """Returns token info token by token: each step's scores wait for the token before."""
         token, chosen = root[:, None], []
         for step in range(self.count):
             row = logits[:, step : step + 1]

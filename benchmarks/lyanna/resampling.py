@@ -33,7 +33,7 @@ def main(
     new_tokens: options.NewTokens = 128,
     out: options.Out = None,
 ) -> None:
-    """Decodes greedily. Beside each fused tree stands a fresh one of as many nodes."""
+    """Decodes greedily. Each fused tree is compared with a fresh one of as many nodes."""
     subject = model_pairs.subject(model, questions, prompts, classes)
     module, variables = trained_heads.trained("lyanna", head, subject.target)
     asked = subject.of_all_classes(count, prompt_tokens)
@@ -78,7 +78,7 @@ def main(
 
 
 def left(histogram: np.ndarray) -> float:
-    """Share of rounds that accepted so few that N - a - 1 is above 0."""
+    """Returns share of rounds that accepted so few that N - a - 1 is above 0."""
     return float(histogram[:-2].sum() / histogram.sum())
 
 

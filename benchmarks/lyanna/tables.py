@@ -1,4 +1,5 @@
-"""Token info of Lyanna (Chen et al. 2026, 5.1, 6.1) read from a table, or made of two factors.
+"""Token info of Lyanna (Chen et al. 2026, 5.1, 6.1) read from a table, or made of two
+factors.
 
 python -m benchmarks.lyanna.tables --out tables.jsonl
 """
@@ -35,7 +36,7 @@ def main(
     about = {"bench": "lyanna.tables", "vocab_size": vocab_size, "width": width, "rank": rank}
     ledger = Ledger(out, about | {"repeats": repeats})
     headline(f"Token info of {vocab_size:,} tokens, rank {rank}: {DEPTH} levels of {WIDTH} nodes")
-    shown = Table("hot tokens", "form", "MiB", "ms a round", "over factors", box=box.MARKDOWN)
+    shown = Table("hot tokens", "form", "MiB", "ms per round", "over factors", box=box.MARKDOWN)
     for hot in map(int, hot_tokens.split(",")):
         held, sizes = forms(vocab_size, width, rank, hot)
         seconds = paired(held, repeats)
@@ -49,7 +50,7 @@ def main(
 
 
 def forms(vocab_size: int, width: int, rank: int, hot: int):
-    """A round's additions by each form of the table, and the bytes of each."""
+    """Returns a round's additions by each form of the table, and the bytes of each."""
     shape = dict(
         vocab_size=vocab_size, hidden_size=width, intermediate_size=8, num_layers=1, num_heads=1,
         num_kv_heads=1, head_dim=8, context=64, rank=rank, hot_tokens=hot,

@@ -1,4 +1,5 @@
-"""Figs. 8 to 12 of Lyanna (Chen et al. 2026): throughput by batch, and what re-sampling is worth.
+"""Figs. 8 to 12 of Lyanna (Chen et al. 2026): throughput by batch, and what re-sampling is
+worth.
 
 python -m benchmarks.lyanna.throughput --out throughput.jsonl
 """
@@ -94,7 +95,7 @@ def main(
     )  # fmt: skip
     sizes = [int(size) for size in batches.split(",")]
     if uneven := [size for size in sizes if count % size]:
-        raise typer.BadParameter(f"--count {count} is no multiple of the batch {uneven[0]}")
+        raise typer.BadParameter(f"--count {count} is not a multiple of the batch {uneven[0]}")
     headline(
         f"Throughput: {pair.name}, depth {DEPTH}, width {WIDTH}, {nodes + 1} verified tokens, "
         f"{new_tokens} new ones after {prompt_tokens}, {count} prompts"
@@ -111,12 +112,12 @@ def main(
         console.print(ratios(found, more, nodes))
     console.print(
         "tokens/s: of `decode`, which ends with its slowest row; the paper's are of full batches. "
-        "A round is one forward of the target."
+        "A round is one forward pass of the target."
     )
 
 
 def merged(nodes: int) -> str:
-    """The name of fusion as published: so many nodes on top of the fresh tree's."""
+    """Returns the name of fusion as published: so many nodes on top of the fresh tree's."""
     return f"Lyanna merged +{nodes}"
 
 
@@ -129,14 +130,16 @@ def apart(nodes: int) -> str:
 
 
 def equal(nodes: int, more: int) -> str:
-    """The name of Lyanna without re-sampling, at the total of a fused tree."""
+    """Returns the name of Lyanna without re-sampling, at the total of a fused tree."""
     return f"Lyanna off, {nodes + more} drafted"
 
 
 def methods(
     pair: Pair, lyanna: Head, eagle: Head, nodes: int, resampled: Sequence[int]
 ) -> dict[str, Method]:
-    """Plain decoding, the baselines, and Lyanna with re-sampling off, apart, merged and fused."""
+    """Returns plain decoding, the baselines, and Lyanna with re-sampling off, apart, merged and
+    fused.
+    """
     draft = pair.draft
     (module, variables), (other, weights) = lyanna, eagle
     chain = jspec.SpeculativeDecoding(draft.model, DEPTH)
@@ -192,7 +195,7 @@ class Trial:
         }
 
     def prompts(self, size: int, group: int) -> Prompts:
-        """The prompts of a group."""
+        """Returns the prompts of a group."""
         return self._prompts[0].take(slice(group * size, (group + 1) * size))
 
     def decode(self, name: str, prompts: Prompts, drafter_state: PyTree) -> jspec.Result:
@@ -204,7 +207,7 @@ class Trial:
         )  # fmt: skip
 
     def measure(self, ledger: Ledger, size: int, repeats: int, about: dict[str, Any]) -> list[dict]:
-        """A row for each method and group of prompts, from the ledger where it has them."""
+        """Returns a row for each method and group of prompts, from the ledger where it has them."""
         found = []
         for group in range(self.count // size):
             here = dict(about, batch=size, group=group, repeats=repeats)
@@ -216,7 +219,7 @@ class Trial:
         return found
 
     def compare(self, prompts: Prompts, repeats: int) -> dict[str, dict[str, Any]]:
-        """All methods on the same prompts, in turn."""
+        """Returns all methods on the same prompts, in turn."""
         results: dict[str, jspec.Result] = {}
 
         def run(name: str):
@@ -254,7 +257,7 @@ class Summary:
     milliseconds: float
     """A round, prefill shared out."""
     rate: float
-    """Tokens a second of `decode`."""
+    """Tokens per second of `decode`."""
 
 
 def summary(rows: Sequence[dict], method: str) -> Summary:
@@ -271,12 +274,12 @@ def summary(rows: Sequence[dict], method: str) -> Summary:
 
 
 def mean_tokens(rows: Sequence[dict]) -> float:
-    """Tokens per round, the last ones whole."""
+    """Returns tokens per round, the last ones whole."""
     return sum(sum(row["whole"]) for row in rows) / sum(sum(row["counted"]) for row in rows)
 
 
 def table(found: dict[str, Summary], size: int) -> Table:
-    names = ("tokens per round", "ms a round", "tokens/s", "x plain")
+    names = ("tokens per round", "ms per round", "tokens/s", "x plain")
     shown = Table(f"batch {size}", *names, box=box.MARKDOWN)
     plain = found[PLAIN]
     for name, one in found.items():
@@ -291,7 +294,7 @@ def table(found: dict[str, Summary], size: int) -> Table:
 
 
 def ratios(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
-    """Ratios of throughput beside those of the paper."""
+    """Returns ratios of throughput alongside the paper's."""
     names = dict(
         merged=merged(more),
         fused=fused(more),

@@ -39,7 +39,7 @@ class Run:
     """A folder that `jspec train` wrote or still writes to.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not one.
     """
 
     folder: Path
@@ -74,18 +74,18 @@ class Run:
 
     @cached_property
     def digest(self) -> str:
-        """A text that tells the weights of this run from those of another."""
+        """A text that identifies the weights of this run."""
         record = config_json.read(self.folder / "head" / RECORD)
         return str(record.get("weights"))[:16]
 
     def load(self, target: Loaded) -> Head:
-        """The trained head."""
+        """Returns the trained head."""
         module, params, _ = heads.load(self.folder / "head", target)
         return module, params
 
 
 def setting(trained: Mapping[str, Any]) -> str:
-    """The paper's name of a head with these settings."""
+    """Returns the paper's name of a head with these settings."""
     if trained["kind"] == "eagle":
         return "EAGLE"
     if not trained["rank"]:
@@ -108,7 +108,7 @@ def tree(
     depth: int = DEPTH,
     width: int = WIDTH,
 ) -> EAGLE2 | Lyanna:
-    """The kind's own tree of a depth, a width and a number of drafted nodes.
+    """Returns the kind's own tree of a depth, a width and a number of drafted nodes.
 
     Args:
         head: the module.
@@ -123,7 +123,7 @@ def tree(
 
 
 def trained(kind: str, name: str | None, target: Loaded) -> Head:
-    """A head of a kind for a target.
+    """Returns a head of a kind for a target.
 
     Args:
         kind: "lyanna" or "eagle".
@@ -141,6 +141,6 @@ def trained(kind: str, name: str | None, target: Loaded) -> Head:
 
 
 def digest(variables: PyTree) -> str:
-    """A text that tells a head's weights from those of another."""
+    """Returns a text that identifies a head's weights."""
     leaves = jax.device_get(jax.tree.leaves(variables["params"]))
     return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()[:16]

@@ -1,10 +1,11 @@
-"""Table 1, Fig. 5 and Table 2 of Lyanna (Chen et al. 2026): variants of its head, trained alike.
+"""Table 1, Fig. 5 and Table 2 of Lyanna (Chen et al. 2026): variants of its head, trained
+alike.
 
 python -m benchmarks.lyanna.variants rows.jsonl --work DIR --out variants.jsonl
 
 Each variant is trained from first weights of its own for each seed, on what `jspec train data`
 wrote. The acceptance of its likeliest tokens on held-out text is scored on the way, and at the end
-that of its trees in greedy decoding. A run that was stopped goes on; other seeds may follow.
+its trees' acceptance in greedy decoding. A run that was stopped goes on; other seeds may follow.
 """
 
 from pathlib import Path
@@ -29,9 +30,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "w/o first token": {"first_token": False},
     "sparse": {"hot_tokens": 1024},
 }
-"""What is changed of the whole head; sparse: token info of a quarter of 4,096 tokens."""
+"""Changes to the whole head; sparse: token info of a quarter of 4,096 tokens."""
 NODES = (15, 36)
-"""Drafted nodes of the trees: the paper verifies 16 tokens with the root, and the whole tree."""
+"""Drafted nodes of the trees: the paper verifies 16 tokens with the root, and the whole
+tree.
+"""
 
 
 def main(

@@ -79,7 +79,7 @@ PEERS = {
 
 
 def choose(names: str) -> tuple[str, ...]:
-    """The peers that `--peers` names, separated by commas; "all" are all of them.
+    """Returns the peers that `--peers` names, separated by commas; "all" are all of them.
 
     Raises:
         InputError: if one is unknown.

@@ -28,7 +28,7 @@ def write(model: Any, params: PyTree, path: Path) -> None:
         path: of the file.
 
     Raises:
-        InputError: if it is no such model.
+        InputError: if it is not such a model.
     """
     if not isinstance(model, Llama):
         raise InputError(
@@ -65,7 +65,9 @@ def write(model: Any, params: PyTree, path: Path) -> None:
 
 
 def _array(leaf: PyTree, path: tuple[str, ...]) -> np.ndarray:
-    """The bytes of weights in blocks; others in float32, times their factors if they have some."""
+    """Returns the bytes of weights in blocks; others in float32, times their factors if they
+    have some.
+    """
     *above, name = path
     for key in above:
         leaf = leaf[key]
@@ -77,7 +79,7 @@ def _array(leaf: PyTree, path: tuple[str, ...]) -> np.ndarray:
 
 
 def architecture(config: LlamaConfig) -> gguf.MODEL_ARCH:
-    """The architecture of llama.cpp that has these norms and biases."""
+    """Returns the architecture of llama.cpp that has these norms and biases."""
     if config.qk_norm:
         return gguf.MODEL_ARCH.QWEN3
     if config.qkv_bias and not config.output_bias:
@@ -103,7 +105,9 @@ def _shape(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
 
 
 def _interleaved(name: str, tensor: np.ndarray, config: LlamaConfig) -> np.ndarray:
-    """Queries and keys in llama.cpp's order: lane i pairs with its neighbour, not with i + D/2."""
+    """Returns queries and keys in llama.cpp's order: lane i pairs with its neighbour, not with i
+    + D/2.
+    """
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
     if heads is None:
         return tensor

@@ -98,10 +98,10 @@ class Generate:
         return found
 
     def remember(self, answer: Any) -> None:
-        """It learns nothing."""
+        """Does nothing: it learns nothing."""
 
     def _padded(self, group: Group) -> tuple[Any, Any]:
-        """The prompts and their mask, padded on the left as `generate` wants them."""
+        """Returns the prompts and their mask, padded on the left as `generate` wants them."""
         prompts = prompts_of(group)
         width = max(map(len, prompts))
         tokens = torch.zeros((len(prompts), width), dtype=torch.long)
@@ -123,7 +123,9 @@ def _loaded(setting: PeerRun, path: Path) -> Any:
 
 @cache
 def _load(path: Path, dtype: Any, device: str) -> Any:
-    """The model of a folder or of a GGUF file; the contenders that have the same share it."""
+    """Returns the model of a folder or of a GGUF file; the contenders that have the same share
+    it.
+    """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     place = {} if path.is_dir() else {"gguf_file": path.name}

@@ -103,4 +103,4 @@ class LlamaCpp:
         return [Reply(tokens, ended, forwards)]
 
     def remember(self, answer: Any) -> None:
-        """It learns nothing."""
+        """Does nothing: it learns nothing."""

@@ -8,7 +8,7 @@ from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec._validate.errors import InputError
 from jspec.cli.bench.chat import Bare, Wording
 from jspec.cli.bench.questions import Question
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import Loaded
 from jspec.training.distill import unlooped
 
@@ -46,26 +46,27 @@ class Bench:
         return self.target.eos or None
 
     def plain(self, prompts: Prompts, limits: np.ndarray) -> jspec.Result:
-        """Plain decoding of as many tokens."""
+        """Returns plain decoding of as many tokens."""
         return jspec.decode(
             self.target.model, self.target.params, prompts.tokens, prompts.lengths,
-            max_new_tokens=self.new_tokens + DEEPEST, limits=limits, eos=self.eos,
+            max_new_tokens=self.new_tokens + DEEPEST,
+            stopping=jspec.Stopping(max_tokens=limits, eos=self.eos),
         )  # fmt: skip
 
-    def decoding(self, built: Built) -> Decoding:
+    def decoding(self, built: LLM) -> Decoding:
         return Decoding(
             built.model, self.target.params, built.drafter, built.drafter_params, self.new_tokens
         )
 
     def read(self, question: Question, said: list[str]) -> list[int]:
-        """The prompt of a turn: the beginning of a text, or the conversation so far."""
+        """Returns the prompt of a turn: the beginning of a text, or the conversation so far."""
         ids = self.wording.ids(question.turns[: len(said) + 1], said)
         if isinstance(self.wording, Bare):
             return ids[: self.prompt_tokens]
         return ids[-self.room :]
 
     def limit(self, ids: list[int]) -> int:
-        """Number of tokens that an answer to this prompt has at least."""
+        """Returns number of tokens that an answer to this prompt has at least."""
         if (known := tuple(ids)) not in self._limits:
             plain = self.plain(pad([ids]), np.array([self.new_tokens]))
             text = [*ids, *plain.tokens[0, : int(plain.lengths[0])].tolist()]

@@ -48,21 +48,21 @@ class Method:
 
     row: Row
     replayed: bool = False
-    """True where drafts are made of text and the states along it alone: the answer is known, and no
-    round needs a forward."""
+    """True where drafts are made of text and the states along it alone: the answer is known, and
+    no round needs a forward."""
 
 
 def methods(
     parts: Sequence[str], datastore: Path | None, heads: settings.Rows
 ) -> dict[str, Method]:
-    """The lines of these parts of the paper by label, cheapest first."""
+    """Returns the lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
     found = {label: Method(row) for part in others for label, row in settings.rows(part).items()}
     return found if len(others) == len(parts) else lines(datastore, heads) | found
 
 
 def lines(datastore: Path | None, heads: settings.Rows) -> dict[str, Method]:
-    """The lines of Table 1 by label, cheapest first.
+    """Returns the lines of Table 1 by label, cheapest first.
 
     Args:
         datastore: for REST, if there is one.
@@ -92,7 +92,7 @@ def main(
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
     parts: Annotated[
-        str, typer.Option(help="comma-separated, of table, breadth, depth, update")
+        str, typer.Option(help="comma-separated, of table, breadth, depth, update, pairs")
     ] = "table",
     only: Annotated[str | None, typer.Option(help="labels of lines, separated by ;")] = None,
     order: Annotated[
@@ -145,7 +145,9 @@ def main(
 
 
 def of_tasks(subject: model_pairs.Subject, count: int) -> dict[str, list[Question]]:
-    """The questions of each task, at most `count` of them spread over its classes; 0: all."""
+    """Returns the questions of each task, at most `count` of them spread over its classes; 0:
+    all.
+    """
     tasks: dict[str, list[list[Question]]] = {}
     for kind in subject.classes:
         tasks.setdefault(task(kind), []).append(subject.texts.some(kind, count or 1 << 20))
@@ -155,13 +157,13 @@ def of_tasks(subject: model_pairs.Subject, count: int) -> dict[str, list[Questio
 
 
 def in_turn(lists: dict[Any, list[Question]]) -> Iterator[Question]:
-    """The first of each list, the second of each, and so on."""
+    """Yields the first of each list, the second of each, and so on."""
     for group in zip_longest(*lists.values()):
         yield from (question for question in group if question is not None)
 
 
 def ordered(asked: list[Question], order: str) -> list[Question]:
-    """The questions task by task, or in an order that is drawn once and for all.
+    """Returns the questions task by task, or in an order that is drawn once and for all.
 
     Raises:
         InputError: if there is no such order.
@@ -187,7 +189,7 @@ class Trial:
         self._states: dict[tuple[Any, bytes], Array] = {}
 
     def ask(self, question: Question, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Tokens and rounds of each turn, by each wanted method."""
+        """Yields tokens and rounds of each turn, by each wanted method."""
         conversation = list(self.answered(question)) if wanted else []
         self._states.clear()
         few_programs()
@@ -202,7 +204,7 @@ class Trial:
             yield label, dict(tokens=tokens, rounds=rounds)
 
     def answered(self, question: Question) -> Iterator[tuple[Prompts, int, np.ndarray]]:
-        """Each turn's prompt, the tokens of it that count, and what the target says."""
+        """Yields each turn's prompt, the tokens of it that count, and what the target says."""
         said: list[str] = []
         for _ in question.turns:
             ids = self.bench.read(question, said)
@@ -214,7 +216,7 @@ class Trial:
             said.append(self.bench.target.tokenizer.decode(written[: self.bench.new_tokens]))
 
     def decoding(self, label: str) -> Decoding | None:
-        """The method of a label; None where the target has none."""
+        """Returns the method of a label; None where the target has none."""
         one = self.methods[label]
         if label not in self._built:
             try:
@@ -229,7 +231,7 @@ class Trial:
     def count(
         self, label: str, one: Decoding, prompts: Prompts, limit: int, text: np.ndarray
     ) -> tuple[int, int]:
-        """(tokens, rounds) up to the round that reaches the limit."""
+        """Returns (tokens, rounds) up to the round that reaches the limit."""
         if self.methods[label].replayed:
             whole = np.zeros((1, prompts.tokens.shape[1] + self.bench.new_tokens + DEEPEST), int)
             whole[0, : len(text)] = text
@@ -246,7 +248,9 @@ class Trial:
         return int(histogram @ np.arange(1, DEEPEST + 1)), int(histogram.sum())
 
     def states(self, one: Decoding, tokens: Int[Array, "1 T"]) -> Float[Array, "1 _ F"]:
-        """The target's states along a text, as a method's head reads them; without a head a 0."""
+        """Returns the target's states along a text, as a method's head reads them; without a head a
+        0.
+        """
         if one.drafter_params is None:
             return jnp.zeros((1, 1, 1))
         key = one.model, np.asarray(tokens).tobytes()
@@ -259,7 +263,7 @@ _observed = jax.jit(observe, static_argnums=(0, 3))
 
 
 def padded(ids: list[int]) -> Prompts:
-    """One prompt in an array of a length that others have too."""
+    """Returns one prompt in an array of a length that others have too."""
     most = LENGTHS[-1]
     size = next((size for size in LENGTHS if size >= len(ids)), -(-len(ids) // most) * most)
     prompts = pad([ids])

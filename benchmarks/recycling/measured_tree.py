@@ -1,4 +1,5 @@
-"""The tree of Token Recycling from measured acceptance: by depth and rank, by Sequoia's programme.
+"""The tree of Token Recycling from measured acceptance: by depth and rank, by Sequoia's
+programme.
 
 python -m benchmarks.recycling.measured_tree --out tree.json
 python -m benchmarks.recycling.measured_tree --model jspec-7m --model DIR --nodes 15 --out tree.json
@@ -24,6 +25,7 @@ from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.wordings import wording
 from jspec.cli.bench.questions import Question
 from jspec.drafters.draft_model import sequoia_tree
+from jspec.protocols import Drafter
 from jspec.tree import Template, likeliest
 
 WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
@@ -31,7 +33,7 @@ WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Drafter):
     """Token Recycling that counts, node by node, how often it was accepted."""
 
     inner: jspec.TokenRecycling
@@ -49,7 +51,7 @@ class Counted:
         return self.inner.draft(params, state[0], frame)
 
     def update(self, params, state, aux, feedback):
-        # Not those of a round that was cut short: what its last nodes led to is not known.
+        # A round that was cut short is left out: what its last nodes led to is not known.
         path, counts = feedback.verdict.path, feedback.verdict.counts
         seen = (jnp.arange(path.shape[1]) < counts[:, None]) & ~feedback.done[:, None]
         nodes = jnp.where(seen, path, state[1].shape[0])
@@ -58,13 +60,16 @@ class Counted:
 
 
 def measured(bench: Bench, questions: Sequence[Question], template: Template) -> np.ndarray:
-    """[N] visits of each node of the template; the matrix goes from question to question."""
+    """Returns [N] visits of each node of the template; the matrix goes from question to
+    question.
+    """
     drafter, state = Counted(jspec.TokenRecycling(bench.target.model.vocab_size, template)), None
     for question in questions:
         ids = bench.read(question, [])
         result = jspec.decode(
-            bench.target.model, bench.target.params, [ids], limits=[bench.limit(ids)],
-            drafter=drafter, drafter_state=state, max_new_tokens=bench.new_tokens, eos=bench.eos,
+            bench.target.model, bench.target.params, [ids],
+            stopping=jspec.Stopping(max_tokens=[bench.limit(ids)], eos=bench.eos),
+            drafter=drafter, drafter_state=state, max_new_tokens=bench.new_tokens,
         )  # fmt: skip
         state = result.drafter_state
     assert state is not None, "no questions"
@@ -72,7 +77,7 @@ def measured(bench: Bench, questions: Sequence[Question], template: Template) ->
 
 
 def rates(template: Template, visits: np.ndarray, ranks: int) -> np.ndarray:
-    """[D, K] how often the child of each rank was taken where its parent, at depth d, was."""
+    """Returns [D, K], acceptance of the child of each rank given its parent at depth d."""
     tried, taken = np.zeros((2, template.depth, ranks))
     for path, node in zip(template.paths, range(1, template.num_nodes), strict=True):
         tried[len(path) - 1, path[-1]] += visits[template.parents[node]]

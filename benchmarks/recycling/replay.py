@@ -14,7 +14,7 @@ from jspec.types import Output, PyTree
 class Replay:
     """A target that knows what it wrote: its tokens and states along the text of each row.
 
-    A drafted node behind an accepted path stands at its position and is scored as the text goes on;
+    A drafted node after an accepted path has its position and is scored as the text goes on;
     what other nodes are scored is never read. So rounds are those of decoding, without its cost.
     """
 

@@ -6,27 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recycling.updates import CellsMerge, FirstWins
+from benchmarks.recycling.updates import AcceptedAlone, CellsMerge, FirstWins
 from benchmarks.texts import digest
 from jspec import methods
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head import eagle, medusa
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import Loaded, heads
 from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
 
-PARTS = ("table", "breadth", "depth", "update")
+PARTS = ("table", "breadth", "depth", "update", "pairs")
 
 
 @dataclass(frozen=True)
 class Row:
     """One row of a table: a drafter, and whether each question starts with an empty memory."""
 
-    make: Callable[[Loaded], Built]
+    make: Callable[[Loaded], LLM]
     told: str
-    """What tells these settings from others."""
+    """The settings that identify rows."""
     cold: bool = False
 
 
@@ -34,7 +34,7 @@ Rows = dict[str, Row]
 
 
 def method(name: str, cold: bool = False, **options: Any) -> Row:
-    """A method of the command line, with its options."""
+    """Returns a method of the command line, with its options."""
     known = dict(options)
     if "datastore" in known:
         known["datastore"] = digest(Path(known["datastore"]))
@@ -43,15 +43,16 @@ def method(name: str, cold: bool = False, **options: Any) -> Row:
 
 
 def drafting(kind: Callable[..., Any], **options: Any) -> Row:
-    """A drafter of the benches' own, made of the target's vocabulary."""
+    """Returns a drafter of the benches' own, made of the target's vocabulary."""
     return Row(
-        lambda target: Built(target.model, kind(target.model.vocab_size, **options), None),
+        lambda target: LLM(target, kind(target.model.vocab_size, **options)),
         kind.__name__,
     )
 
 
 def trained(named: str, target: Loaded) -> Rows:
-    """The rows of a trained head by label, each with its published tree; a block head has none.
+    """Returns the rows of a trained head by label, each with its published tree; a block head
+    has none.
 
     Args:
         named: the head: a folder, or a bundled one.
@@ -103,14 +104,17 @@ TREES: dict[str, Callable[[Any], dict[str, tuple[str, dict[str, Any]]]]] = {
 """Method and options of each row that a kind of head has, by label."""
 
 RATES = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
-"""How often the child of each rank is right, from which the trees of Fig. 3 are grown: the paper
-does not print its own. Between what two small models gave, see `token_recycling.fitted`."""
+"""Acceptance by rank, from which the trees of Fig. 3 are grown: the paper does not print its
+own. Between the rates of two small models, see `token_recycling.fitted`.
+"""
 BREADTHS, DEPTHS = (30, 40, 50, 60, 70, 80, 90), (4, 5, 6, 7, 8)
 """Nodes of Fig. 3 (a), all with 6 levels, and levels of Fig. 3 (b), all with 80 nodes."""
 
 
 def grown(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
-    """The likeliest tree of so many drafted nodes in at most so many levels, as paths of ranks."""
+    """Returns the likeliest tree of so many drafted nodes in at most so many levels, as paths of
+    ranks.
+    """
     return tuple(best_paths(lambda level: RATES if level < depth else (), nodes))
 
 
@@ -118,7 +122,7 @@ PUBLISHED_LOOKAHEAD: dict[str, Any] = {"window": 7, "ngram": 5, "guesses": 7}
 
 
 def rows(part: str) -> Rows:
-    """The rows of a part of Fig. 3.
+    """Returns the rows of a part of Fig. 3, or of the paper's title.
 
     Raises:
         InputError: if there is no such part.
@@ -140,5 +144,9 @@ def rows(part: str) -> Rows:
                 "TR, first": drafting(FirstWins),
                 "TR, cell by cell": drafting(CellsMerge),
                 "TR, last": published,
+                "TR, accepted alone": drafting(AcceptedAlone),
             }
+        case "pairs":  # which the paper has not
+            pairs = method("token_recycling", shape="published", pairs=1 << 17)
+            return {"TR, pairs": pairs, "TR, published": published}
     raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")

@@ -56,10 +56,11 @@ def main(
 
 
 def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10) -> dict:
-    """Seconds of each piece of a round, summed over `count` states that a decode passes through.
+    """Returns seconds of each piece of a round, summed over `count` states that a decode passes
+    through.
 
-    Preprocess is the mask, which the forward makes too: its time is taken off the forward's.
-    Update is that of the matrix, of the tokens, and of keys and values.
+    Preprocess is the mask, which the forward pass makes too: its time is taken off the forward
+    pass's. Update is that of the matrix, of the tokens, and of keys and values.
     """
     model, params = bench.target.model, bench.target.params
     drafter = jspec.TokenRecycling(model.vocab_size)
@@ -82,7 +83,7 @@ def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10)
     prepare = jax.jit(trees.ancestors)
     forward = jax.jit(partial(rounds.score, model))
     verify = jax.jit(COUPLED.verifier.verdict)
-    # As in the loop, cache and matrix are written where they stand.
+    # As in the loop, cache and matrix are written in place.
     update = jax.jit(commit, donate_argnums=0)
     total: dict[str, float] = {}
     for _ in range(count):

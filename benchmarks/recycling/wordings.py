@@ -1,4 +1,4 @@
-"""How Token Recycling's questions are put to a model."""
+"""Prompts for Token Recycling's questions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Vicuna:
     name: str = "Vicuna's template"
 
     def ids(self, turns: Sequence[chat.Said], answers: Sequence[str]) -> list[int]:
-        """The prompt of the last turn; the earlier ones have been answered."""
+        """Returns the prompt of the last turn; the earlier ones have been answered."""
         text = SYSTEM
         for turn, answer in zip(turns, [*answers, None], strict=True):
             text += f" USER: {turn} ASSISTANT:" + ("" if answer is None else f" {answer}</s>")
@@ -41,12 +41,14 @@ class Vicuna:
 
 
 def wording(target: Loaded, texts: Texts) -> chat.Wording:
-    """Bare text where texts are continued; else the chat template, Vicuna's if there is none."""
+    """Returns bare text where texts are continued; else the chat template, Vicuna's if there is
+    none.
+    """
     if not isinstance(texts, ChatQuestions):
         return chat.Bare(target.tokenizer)
     return Vicuna(target.tokenizer) if target.chat is None else chat.wording(target)
 
 
 def task(category: str) -> str:
-    """The task that Spec-Bench counts a category to."""
+    """Returns the task that Spec-Bench counts a category to."""
     return "mt_bench" if category in CONVERSATION else category

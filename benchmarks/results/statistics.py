@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtrit
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +38,24 @@ class Estimate:
         return float(np.std(self.influence, ddof=1) / np.sqrt(self.texts))
 
     @property
+    def low(self) -> float:
+        """The lower end of the interval of 95%."""
+        return self.value - critical(self.texts) * self.error
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval of 95%."""
+        return self.value + critical(self.texts) * self.error
+
+    @property
     def ahead(self) -> bool:
-        """Whether it is above `even` by two standard errors."""
-        return self.value - self.even > 2 * self.error
+        """True if the interval is above `even`."""
+        return self.low > self.even
 
     @property
     def behind(self) -> bool:
-        """Whether it is below `even` by two standard errors."""
-        return self.value - self.even < -2 * self.error
+        """True if the interval is below `even`."""
+        return self.high < self.even
 
     def __sub__(self, other: "Estimate | float") -> "Estimate":
         if isinstance(other, Estimate):
@@ -60,7 +71,7 @@ class Estimate:
         return Estimate(self.value / other, self.influence / other)
 
     def __format__(self, spec: str) -> str:
-        """The number with its error; "%" and ".2%": less 1, in percent."""
+        """Formats the number with its error; "%" and ".2%": less 1, in percent."""
         share = spec.endswith("%")
         value, error = (
             (100 * (self.value - 1), 100 * self.error) if share else (self.value, self.error)
@@ -88,6 +99,63 @@ def ratio(tokens: Sequence[float], rounds: Sequence[float]) -> Estimate:
     above, below = np.asarray(tokens, float), np.asarray(rounds, float)
     value = above.sum() / below.sum()
     return Estimate(float(value), (above - value * below) / below.mean())
+
+
+def critical(units: int) -> float:
+    """Returns the standard errors in half an interval of 95%: 2, Student's t of few units.
+
+    Example:
+        >>> round(critical(3), 2), critical(15)
+        (4.3, 2.0)
+    """
+    return 2.0 if units >= 15 else float(stdtrit(max(units - 1, 1), 0.975))
+
+
+def mean(estimates: Sequence[Estimate]) -> Estimate:
+    """Averages estimates of the same texts."""
+    first, *others = estimates
+    if not others:
+        return first
+    for one in others:
+        _check_paired(first, one)
+    influence = np.mean([one.influence for one in estimates], axis=0)
+    value = float(np.mean([one.value for one in estimates]))
+    return Estimate(value, influence, first.even)
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Spearman's correlation: does one number rise with the other?
+
+    Args:
+        value: from -1 to 1.
+        low: lower end of its interval of 95%, by Fisher's transformation.
+        high: upper end.
+        even: where neither rises with the other.
+    """
+
+    value: float
+    low: float
+    high: float
+    even: float = 0.0
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec.rstrip("%") or ".2f")
+
+
+def rank_correlation(ys: Sequence[float]) -> RankCorrelation:
+    """Estimates the rank correlation of numbers with their places.
+
+    Example:
+        >>> format(rank_correlation([1, 2, 3, 5, 4]), "")
+        '0.90'
+    """
+    ranks = np.argsort(np.argsort(ys))
+    value = float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
+    # Fisher's; its variance for ranks by Bonett and Wright 2000.
+    width = 1.96 * np.sqrt((1 + value**2 / 2) / (len(ranks) - 3))
+    middle = np.arctanh(np.clip(value, -1 + 1e-9, 1 - 1e-9))
+    return RankCorrelation(value, float(np.tanh(middle - width)), float(np.tanh(middle + width)))
 
 
 def _check_paired(one: Estimate, other: Estimate) -> None:

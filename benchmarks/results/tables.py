@@ -1,6 +1,5 @@
 """Tables of a page, from its data."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from benchmarks.results.values import TOKENS
 
 
 def tables(paper: dict) -> dict[tuple[str, str], str]:
-    """The text of each region, by page and name: its tables in turn."""
+    """Makes the text of each region, by page and name: its tables in turn."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in paper["tables"]:
         spec = paper.get("kinds", {}).get(one.get("kind"), {}) | one
@@ -23,18 +22,18 @@ def tables(paper: dict) -> dict[tuple[str, str], str]:
 
 
 def _of_each(spec: dict, paper: dict) -> Iterator[str]:
-    """A table; with `per`, one for each group below its heading."""
+    """Yields a table; with `per`, one for each group, with the words `around` it."""
     if "per" not in spec:
-        yield _table(spec, paper, {})
+        yield _table(spec, paper)
         return
     for keys, _ in values.groups(spec, spec["per"]):
         where = spec.get("where", {}) | {key: keys[key] for key in spec["per"]}
-        yield spec["heading"].format(**keys)
-        yield _table(spec | {"where": where}, paper, keys)
+        table_of_group = _table(spec | {"where": where}, paper)
+        yield spec["around"].format(table=table_of_group, **keys).strip()
 
 
-def _table(spec: dict, paper: dict, known: dict) -> str:
-    """A table whose lines are rows, groups, or the methods or trees of each group.
+def _table(spec: dict, paper: dict) -> str:
+    """Makes a table whose lines are rows, groups, or the methods or trees of each group.
 
     A column has a head and a cell, words that name keys of the line or its value `here`.
     """
@@ -45,7 +44,7 @@ def _table(spec: dict, paper: dict, known: dict) -> str:
     for part in spec.get("parts", [{}]):
         whole = {"methods": list(paper["names"])} | spec | part
         names = paper["names"] | (whole["methods"] if isinstance(whole["methods"], dict) else {})
-        columns = list(_columns(whole, names, known))
+        columns = list(_columns(whole, names))
         for keys, found in values.groups(whole, whole.get("each", [])):
             group = _Group(whole, names, paper.get("published", {}), keys, found)
             heads = heads or [group.head(column) for column in columns]
@@ -61,11 +60,9 @@ def _table(spec: dict, paper: dict, known: dict) -> str:
     return f"{told}\n\n{measured(used, '; '.join(words))}"
 
 
-def _columns(spec: dict, names: dict[str, str], known: dict) -> Iterator[dict]:
-    """The columns; one with `each` is there for each of the methods or of some values."""
+def _columns(spec: dict, names: dict[str, str]) -> Iterator[dict]:
+    """Yields the columns; one with `each` is repeated for methods or for values."""
     for number, column in enumerate([*spec["columns"], *spec.get("more", [])]):
-        if any(math.isclose(known["ratio"], r, rel_tol=0.01) for r in column.get("unless", ())):
-            continue
         by_method = column.get("each") == "methods"
         for one in spec["methods"] if by_method else column.get("each", [None]):
             made = {key: _filled(each, str(names.get(one, one))) for key, each in column.items()}
@@ -78,7 +75,7 @@ def _columns(spec: dict, names: dict[str, str], known: dict) -> Iterator[dict]:
 
 
 def _filled(each: Any, name: str) -> Any:
-    """Words in which "{each}" is a name."""
+    """Replaces "{each}" in words by a name."""
     if isinstance(each, list):
         return [_filled(one, name) for one in each]
     return each.replace("{each}", name) if isinstance(each, str) else each
@@ -99,7 +96,7 @@ class _Group:
         self._cells: dict[str, Cells] = {}
 
     def cells(self, column: dict, common: Any = None) -> Cells:
-        """The methods in the part of the group that a column is about."""
+        """Returns the methods in the part of the group that a column is about."""
         where = column.get("where", {})
         if (name := repr((where, common))) not in self._cells:
             spec = self.spec | {"common": common} if common else self.spec
@@ -113,13 +110,13 @@ class _Group:
         return column["head"].format(**self.keys | shown | named)
 
     def listed(self, columns: list[dict]) -> Iterator[list[str | None]]:
-        """A line of each row."""
+        """Yields a line for each row."""
         for row in self.found:
             shown = row | {"name": self.names.get(row.get("method", ""))}
             yield [column["cell"].format(**shown) for column in columns]
 
     def lines(self, columns: list[dict]) -> Iterator[list[str | None]]:
-        """The lines in which something was counted, the best values bold."""
+        """Yields the lines in which something was counted, the best values bold."""
         found = [[self.cell(column, *line) for column in columns] for line in self._lines(columns)]
         found = [line for line in found if any(cell.here is not None for cell in line)]
         if not any(_is_counted(column) for column in columns):
@@ -128,7 +125,7 @@ class _Group:
             yield [_bold(cell, line, found) for cell in line]
 
     def _lines(self, columns: list[dict]) -> Iterator[tuple[Any, str | None]]:
-        """The method and tree of each line; None: it has none."""
+        """Yields the method and tree of each line, or None."""
         kind = self.spec.get("lines")
         named: list[Any] = list(self.spec.get("shown", self.spec["methods"])) if kind else [None]
         for name in named:
@@ -139,9 +136,9 @@ class _Group:
                 yield name, None
 
     def cell(self, column: dict, method: str | None, tree: str | None) -> _Cell:
-        """A cell of a line: its value, None if nothing was counted, and its words."""
+        """Makes a cell of a line: its value, None if nothing was counted, and its words."""
         others = self.spec.get("lines") == "others"
-        cells = self.cells(column, [method, self.spec["beside"]] if others else None)
+        cells = self.cells(column, [method, self.spec["next_to"]] if others else None)
         show, here = self._show(column, method), None
         if _is_counted(column) and show is not None and method not in column.get("but", ()):
             measure = column.get("measure", self.spec.get("measure", TOKENS)).format(**self.keys)
@@ -161,7 +158,7 @@ class _Group:
         return _Cell(column, here, words.format(**shown))
 
     def _show(self, column: dict, method: str | None) -> Any:
-        """A column's value, in which "." is the line's method and "base" what it is a change of."""
+        """Returns a column's value; "." is the line's method, "base" the one it changes."""
         bases = self.spec.get("bases", {})
         known = {".": method, "base": bases.get(method, bases.get(""))}
         show = column.get("show", ".")
@@ -172,7 +169,7 @@ class _Group:
         )
 
     def _of_paper(self, column: dict, keys: dict) -> str:
-        """What the paper has there: found by the keys that `paper` lists."""
+        """Finds the paper's value by the keys that `paper` lists."""
         found: Any = self.published
         for key in column.get("paper", self.spec.get("paper", [])):
             found = found.get(key.format(**keys), {})
@@ -184,17 +181,17 @@ def _is_counted(column: dict) -> bool:
 
 
 def _bold(cell: _Cell, line: list[_Cell], lines: list[list[_Cell]]) -> str | None:
-    """The words of a cell, bold if it is the best of its line's methods or of its column."""
+    """Returns the words of a cell, bold if it is the best of its line or column."""
     if not cell.column.get("bold") or cell.here is None:
         return cell.text
-    beside = line if "each" in cell.column else [one for each in lines for one in each]
-    same = [one.here for one in beside if one.column["number"] == cell.column["number"]]
+    others = line if "each" in cell.column else [one for each in lines for one in each]
+    same = [one.here for one in others if one.column["number"] == cell.column["number"]]
     best = max(one.value for one in same if one is not None)
     return f"**{cell.text}**" if cell.here.value == best else cell.text
 
 
 def _by_kind(cells: Cells, method: str | None) -> str:
-    """Tokens a round by class of text, where there is more than one."""
+    """Tokens per round by class of text, where there is more than one."""
     kinds = dict.fromkeys(one.get("kind") for one in cells.rows)
     if method is None or len(kinds) < 2:
         return ""

@@ -1,4 +1,5 @@
-"""RSD's experiments (Jeon et al. 2024, section 5): trees against draft length and against budget.
+"""RSD's experiments (Jeon et al. 2024, section 5): trees against draft length and against
+budget.
 
 python -m benchmarks.rsd --out rsd.jsonl               # the bundled pair; again, it goes on
 """
@@ -23,7 +24,7 @@ from benchmarks.whole_rounds import Decoding
 
 PLAIN = ("autoregressive", ())
 EVERY = tuple(name for name in METHODS if name != PLAIN[0])
-"""The paper's four methods, and jspec's beside them."""
+"""The paper's four methods, and jspec's alongside them."""
 
 
 class Bench:
@@ -75,7 +76,7 @@ class Bench:
         return Decoding(target.model, target.params, drafter, params, self.tokens)
 
     def describe(self, bench: str, method: str, shape: Shape, sampling: tuple[float, float]):
-        """What a row is of."""
+        """Returns what a row is of."""
         temperature, top_p = sampling
         return dict(
             bench=bench, method=method, shape=list(shape), temperature=temperature, top_p=top_p
@@ -101,7 +102,7 @@ class Bench:
             self.ledger.add(**here)
 
     def scored(self, texts: np.ndarray, seed: int) -> np.ndarray:
-        """[B] the score of each text by its reference; not a number where there is none."""
+        """Returns [B], each text's score against its reference; NaN where there is none."""
         ends, tokenizer = self.pair.target.eos, self.pair.target.tokenizer
         found = []
         for row, reference in zip(texts, self.references[seed], strict=True):
@@ -112,7 +113,7 @@ class Bench:
         return np.array(found)
 
     def rate(self, method: str, shape: Shape, number: int) -> None:
-        """Token rate over plain decoding's, batch 1, prefill included, in turn in one process."""
+        """Measures token rates over plain decoding's, batch 1, prefill included, in one process."""
         kinds = list(self.prompts[0].values())
         in_turn = zip(*(range(part.count) for part in kinds), strict=False)
         prompts = [kinds[kind].take([row]) for rows in in_turn for kind, row in enumerate(rows)]
@@ -170,8 +171,8 @@ def main(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="one seed, one prompt, 32 tokens")] = False,
 ) -> None:
-    """Every tree of appendix C.3 with its published verifier; DySpec, CoupledTree and the chain
-    with as many nodes beside them.
+    """Counts every tree of appendix C.3 with its published verifier, and DySpec, CoupledTree and
+    the chain with as many nodes.
     """
     numbers = {"1": [1], "2": [2], "all": [1, 2]}.get(experiment)
     if numbers is None:

@@ -68,13 +68,13 @@ def main(
         return kept, jnp.where(own, seen.child_probs[..., 0], 0.0).sum() / own.sum()
 
     def sampled(text):
-        """From the prompt's last token on; nothing follows the last sampled one."""
+        """Returns positions from the prompt's last token to the last but one."""
         place = jnp.arange(text.tokens.shape[1])
         return (place >= asked.lengths[:, None] - 1) & (place < text.lengths[:, None] - 1)
 
     @jax.jit
     def best(text, sampling, numbers):
-        """What no rule of K independent children can pass, by K."""
+        """Returns what no rule of K independent children can pass, by K."""
         place, causal = sequence(*text.tokens.shape)
         p, q = (
             samplings.node_probabilities(

@@ -1,4 +1,6 @@
-"""The trees of RSD's two experiments (Jeon et al. 2024, appendix C.3), and others beside them."""
+"""The trees of RSD's two experiments (Jeon et al. 2024, appendix C.3), and others alongside
+them.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,12 +37,12 @@ class Method:
 
 
 def _beams(title: str, build: Callable[[CausalLM, Shape], Drafter]) -> Method:
-    """Shapes K x L."""
+    """Returns shapes K x L."""
     return Method(title, build, lambda s: s[0] * s[1], lambda s: s[1], lambda s: "{}x{}".format(*s))
 
 
 def _budgets(title: str, build: Callable[[CausalLM, Shape], Drafter]) -> Method:
-    """Shapes (nodes, most levels)."""
+    """Returns shapes (nodes, most levels)."""
     text = "{} nodes, depth {}".format
     return Method(title, build, lambda s: s[0], lambda s: min(s), lambda s: text(*s))
 
@@ -57,7 +59,10 @@ METHODS: Mapping[str, Method] = {
         lambda s: s[0],
         lambda s: f"{s[0]}",
     ),
-    "spectr": _beams("SpecTr", lambda model, s: SpecTr(model, *s, scheme=schemes.K_SEQ)),
+    "spectr": _beams(
+        "SpecTr",
+        lambda model, s: SpecTr(model, num_chains=s[0], max_depth=s[1], scheme=schemes.K_SEQ),
+    ),
     "rsd_c": Method(
         "RSD-C",
         lambda model, s: RSDC(model, s, scheme=_RRS),
@@ -65,7 +70,7 @@ METHODS: Mapping[str, Method] = {
         len,
         lambda s: "-".join(map(str, s)),
     ),
-    "rsd_s": _beams("RSD-S", lambda model, s: RSDS(model, *s, scheme=_RRS)),
+    "rsd_s": _beams("RSD-S", lambda model, s: RSDS(model, beam=s[0], max_depth=s[1], scheme=_RRS)),
     # As published: no bound on children, and a draft temperature of 0.6 whatever the target's.
     "dyspec": _budgets(
         "DySpec",
@@ -85,7 +90,7 @@ DEEPEST_TREE = 16
 
 
 def _one(width: int, length: int) -> Shape:
-    """The branching [width, 1, .., 1]."""
+    """Returns the branching [width, 1, .., 1]."""
     return (width, *[1] * (length - 1))
 
 
@@ -93,7 +98,9 @@ Group = Mapping[str, tuple[Shape, ...]]
 
 
 def _length(length: int, beams: tuple[int, int], widths: tuple[int, int]) -> Group:
-    """The trees compared at a draft length; jspec's get as many nodes as the full binary tree."""
+    """Returns the trees compared at a draft length; jspec's get as many nodes as the full binary
+    tree.
+    """
     paths = tuple((beam, length) for beam in beams)
     nodes = 2 ** (length + 1) - 2
     return {
@@ -107,7 +114,7 @@ def _length(length: int, beams: tuple[int, int], widths: tuple[int, int]) -> Gro
 
 
 def _budget(nodes: int, paths: tuple[Shape, Shape], branchings: tuple[Shape, ...]) -> Group:
-    """The trees compared at a budget, and the chain of as many tokens."""
+    """Returns the trees compared at a budget, and the chain of as many tokens."""
     return {
         "speculative_decoding": ((nodes,),),
         "spectr": paths,
@@ -137,7 +144,7 @@ EXPERIMENTS: Mapping[int, Mapping[int, Group]] = {
 
 
 def settings(experiments: list[int], sizes: str | None = None) -> list[tuple[str, Shape]]:
-    """(method, shape) of the experiments, each once, budget by budget; of these sizes alone."""
+    """Returns each (method, shape) of the experiments of these sizes, budget by budget."""
     kept = None if sizes is None else set(map(int, sizes.split(",")))
     groups = (
         group

@@ -1,6 +1,6 @@
 """Trees of as many tokens, each judged by all verifiers that are lossless for its draws.
 
-Beside the paper's rules: traversal verification (Weng et al. 2025), greedy multi-path block
+Alongside the paper's rules: traversal verification (Weng et al. 2025), greedy multi-path block
 verification (GBV; Thomas and Pal 2026, arXiv:2602.16961), and trees whose branching is delayed
 (Thomas et al. 2026, arXiv:2602.16994).
 
@@ -37,16 +37,18 @@ class Tree:
 
 
 def _chains(number: int, length: int) -> Tree:
-    """Independent chains."""
+    """Draws independent chains."""
     best = Scheme(proposals.with_replacement, jspec.MultiPathBlockVerification(number))
     return Tree(
-        lambda model, scheme: jspec.SpecTr(model, number, length, scheme=scheme),
+        lambda model, scheme: jspec.SpecTr(
+            model, num_chains=number, max_depth=length, scheme=scheme
+        ),
         {"multi-round": MULTI_ROUND, "K-SEQ": K_SEQ, "GBV": best},
     )
 
 
 def _branching(*branching: int) -> Tree:
-    """So many children of each node of a level, drawn without replacement or independently."""
+    """Draws children of each node of a level, without replacement or independently."""
     return Tree(
         lambda model, scheme: jspec.RSDC(model, branching, scheme=scheme),
         WITHOUT | {"multi-round": MULTI_ROUND},
@@ -60,7 +62,9 @@ TREES: dict[str, Tree] = {
     "3 branches after 6, 15": _branching(*(1,) * 6, 3, 1, 1),
     "chain of 4": _branching(1, 1, 1, 1),
     "RSD-C 2-2-1": _branching(2, 2, 1),
-    "RSD-S 3x4": Tree(lambda model, scheme: jspec.RSDS(model, 3, 4, scheme=scheme), WITHOUT),
+    "RSD-S 3x4": Tree(
+        lambda model, scheme: jspec.RSDS(model, beam=3, max_depth=4, scheme=scheme), WITHOUT
+    ),
     "DySpec, 14 nodes": Tree(
         lambda model, scheme: jspec.DySpec(
             model, num_speculative_tokens=14, max_depth=8, beam=4, scheme=scheme

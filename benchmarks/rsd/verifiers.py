@@ -1,5 +1,5 @@
-"""The probability that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024), and
-more.
+"""The probability that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024),
+and more.
 
 python -m benchmarks.rsd.verifiers --out rsd_fig1.jsonl
 """
@@ -92,7 +92,7 @@ def keep(ledger: Ledger, kept: dict[str, float], **row) -> None:
 
 
 def verifiers(vocabulary: int, number: int) -> dict[str, Acceptance]:
-    """The five rules of the figure, list sampling with its bound, and jspec's coupling."""
+    """Returns the five rules of the figure, list sampling with its bound, and jspec's coupling."""
     draws = jnp.array(list(itertools.product(range(vocabulary), repeat=number)))
     return {
         "multi-round": partial(summed, rules.multi_round, independent, draws),
@@ -112,7 +112,7 @@ def summed(
     p: Float[Array, " V"],
     q: Float[Array, " V"],
 ) -> Float[Array, ""]:
-    """The probability summed over all draws of the children, each weighed by its own."""
+    """Returns the probability summed over all draws of the children, each weighed by its own."""
     valid, noise = jnp.ones(draws.shape[1], bool), jnp.zeros_like(p)
 
     def refused(children):
@@ -136,7 +136,7 @@ def without_replacement(q: Float[Array, " V"], children: Int[Array, " K"]) -> Fl
 
 
 def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """The best that any rule can do with K independent children: optimal transport.
+    """Returns the best that any rule can do with K independent children: optimal transport.
 
     The least of 1 + p(A) - q(A)^K over all sets A of tokens (OTM; SpecTr, Sun et al. 2023), which
     Global Resolution attains (arXiv:2511.15898). Of two tokens: 1 - max(0, (1 - P)^2 - (1 - Q)) -
@@ -151,7 +151,9 @@ def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
 
 
 def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """The K largest of log q + noise, over draws of the noise that decides the target's token."""
+    """Returns the K largest of log q + noise, over draws of the noise that decides the target's
+    token.
+    """
     noises = jax.random.gumbel(jax.random.key(0), (NOISES, len(p)))
 
     def kept(noise):
@@ -163,7 +165,9 @@ def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
 
 
 def gumbel_list(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """Gumbel-max list sampling (Rowan et al. 2025): K noises, the target's token by the largest."""
+    """Applies Gumbel-max list sampling (Rowan et al. 2025): the target takes the largest of K
+    noises.
+    """
     noises = jax.random.gumbel(jax.random.key(0), (NOISES, number, len(p)))
 
     def kept(noise):
@@ -174,7 +178,7 @@ def gumbel_list(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Fl
 
 
 def list_bound(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """Their list matching lemma: list sampling keeps a child at least so often.
+    """Returns the bound of their list matching lemma: list sampling keeps a child as often.
 
     The probability that the token j is the target's by noise k, and is child k too, is that of one
     exponential variable to be the least of a race; summed over j and k, each counts once.
@@ -184,7 +188,7 @@ def list_bound(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Flo
 
 
 def _over(rule: Acceptance, distributions: np.ndarray) -> np.ndarray:
-    """A verifier on pairs [.., 2, V] of distributions, p first."""
+    """Returns a verifier on pairs [.., 2, V] of distributions, p first."""
     each = jax.jit(lambda distributions: jax.lax.map(lambda pair: rule(*pair), distributions))
     return np.asarray(each(jnp.asarray(distributions, jnp.float32)))
 

@@ -30,7 +30,7 @@ _PATIENCE = 30
 
 @contextmanager
 def serving(model: str) -> Iterator[list[str]]:
-    """The options of a server that is attacked: it has chats, too."""
+    """Yields the options of a server that is attacked: it has chats, too."""
     with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
         template.write(TEMPLATE)
         template.flush()
@@ -40,7 +40,7 @@ def serving(model: str) -> Iterator[list[str]]:
 
 @dataclass
 class Told:
-    """What hostile requests were answered, by kind."""
+    """Answers to hostile requests, by kind."""
 
     statuses: dict[str, list[int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class Attack:
         self.told = Told()
 
     async def run(self, clients: int, seconds: float) -> None:
-        """So many clients at once, for so long."""
+        """Runs so many clients at once, for so long."""
         ends = time.monotonic() + seconds
         await asyncio.gather(*(self._client(number, ends) for number in range(clients)))
 
@@ -208,7 +208,7 @@ class Attack:
             writer.close()
 
     async def _dribble(self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> None:
-        """A byte a second, until the server closes or the patience ends."""
+        """Sends a byte per second, until the server closes or the patience ends."""
         for _ in range(8):
             writer.write(b"a")
             await writer.drain()

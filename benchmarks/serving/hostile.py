@@ -27,7 +27,7 @@ def main(
     seconds: Annotated[int, typer.Option(min=1, help="of the attack")] = 60,
     seed: Annotated[int, typer.Option(help="of what is sent")] = 0,
 ) -> None:
-    """Says what a friend waits alone, beside hostile clients, and afterwards."""
+    """Says what a friend waits alone, alongside hostile clients, and afterwards."""
     headline(f"{model}: {clients} hostile clients, {seconds} s")
     with serving(model) as serve, ServerProcess(serve) as server:
         _waits(server.url, model, 20)  # what is read and made once is
@@ -71,7 +71,7 @@ def main(
 
 
 def _waits(url: str, model: str, count: int) -> list[float | None]:
-    """The seconds of short completions, one after the other; None: it was lost."""
+    """Returns the seconds of short completions, one after the other; None: it was lost."""
     parts, found = urlsplit(url), []
     body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 16})
     for _ in range(count):
@@ -93,7 +93,7 @@ def _waits(url: str, model: str, count: int) -> list[float | None]:
 
 
 def _attack(url: str, model: str, clients: int, seconds: float, seed: int, there: Any) -> None:
-    """The process of the hostile clients."""
+    """Runs the process of the hostile clients."""
     attack = Attack(url, model, seed)
     there.send(None)
     asyncio.run(attack.run(clients, seconds))
@@ -101,7 +101,7 @@ def _attack(url: str, model: str, clients: int, seconds: float, seed: int, there
 
 
 def _largest_form(server: int) -> float:
-    """Megabytes of its own that a process holds which makes a form, with those below it."""
+    """Returns megabytes of its own that a process holds which makes a form, with those below it."""
     parents: dict[int, list[int]] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -23,7 +23,7 @@ class ServerProcess:
 
     Args:
         options: of `jspec serve`.
-        environment: beside this process' own.
+        environment: alongside this process' own.
     """
 
     def __init__(self, options: Sequence[str], environment: Mapping[str, str] | None = None):
@@ -62,7 +62,7 @@ class ServerProcess:
             self.said.extend(self.process.stderr)
 
     def figures(self) -> dict[str, float]:
-        """What /metrics shows, by name; those with labels of their own are left out."""
+        """Returns what /metrics shows, by name; those with labels of their own are left out."""
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
             text = answer.read().decode()
         found = re.findall(r'^([\w:]+)\{model_name="[^"]*"\} (\S+)$', text, re.MULTILINE)
@@ -75,7 +75,7 @@ class ServerProcess:
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
     def lines(self) -> list[dict[str, Any]]:
-        """The lines of its log."""
+        """Returns the lines of its log."""
         self.log.seek(0)
         return [json.loads(line) for line in self.log.read().splitlines()]
 

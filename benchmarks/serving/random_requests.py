@@ -1,4 +1,5 @@
-"""Random requests, most of them wrong: each has an answer of the API, soon, and none is a 500.
+"""Random requests, most of them wrong: each has an answer of the API, soon, and none is a
+500.
 
 python -m benchmarks.serving.random_requests                 # 2,000, 16 at a time
 python -m benchmarks.serving.random_requests --count 100000
@@ -20,7 +21,7 @@ from benchmarks.serving.attacks import serving
 from benchmarks.serving.process import ServerProcess
 
 SECONDS = 10
-"""That an answer may take."""
+"""Most seconds of an answer."""
 PATHS = ("/v1/completions", "/v1/chat/completions")
 TEXTS: tuple[str, ...] = (
     "Once upon a time", "a", "", " ", "\0", "\ud83d\ude00", "\ud800", "\u2028", '"', "\\", "é" * 50,
@@ -66,11 +67,12 @@ class Request:
     path: str
     content: bytes
     leaves: bool
-    """Whether the client goes away when the head of the answer has come."""
+    """True if the client goes away when the head of the answer has come."""
 
 
 def random_request(draw: random.Random, model: str) -> Request:
-    """A request: mostly of a known path, with a few fields that are right, wrong or nonsense.
+    """Returns a request: mostly of a known path, with a few fields that are right, wrong or
+    nonsense.
 
     Args:
         draw: the random numbers.
@@ -99,7 +101,7 @@ def random_request(draw: random.Random, model: str) -> Request:
 
 
 def _value(draw: random.Random, name: str) -> Any:
-    """A value of a field: of its kind more often than not."""
+    """Returns a value of a field: of its kind more often than not."""
     if not draw.randrange(4):
         return _nonsense(draw, 0)
     tool = {"type": "function", "function": {"name": "look", "parameters": draw.choice(SCHEMAS)}}
@@ -145,7 +147,7 @@ def _number(draw: random.Random) -> Any:
 
 
 def _nonsense(draw: random.Random, depth: int) -> Any:
-    """Any JSON value."""
+    """Returns any JSON value."""
     kind = draw.randrange(7 if depth < 4 else 4)
     if kind == 0:
         return draw.choice(TEXTS)
@@ -160,7 +162,7 @@ def _nonsense(draw: random.Random, depth: int) -> Any:
 
 
 def _broken(content: bytes, draw: random.Random) -> bytes:
-    """Bytes of a body that are no longer its own."""
+    """Returns bytes of a body that are no longer its own."""
     made = bytearray(content)
     place = draw.randrange(len(made) + 1)
     kind = draw.randrange(8)
@@ -184,7 +186,9 @@ def _broken(content: bytes, draw: random.Random) -> bytes:
 
 
 def right(status: int, content: bytes) -> bool:
-    """Whether an answer is one of the API: no 500, and with the API's shape if it refuses."""
+    """Returns whether an answer is one of the API: no 500, and with the API's shape if it
+    refuses.
+    """
     if status in (499, 500, 501, 502, 504) or len(content) > 10**6:
         return False
     if status < 400 or not content:

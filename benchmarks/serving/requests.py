@@ -10,11 +10,11 @@ import numpy as np
 import jspec
 from jspec import processors
 from jspec.models import Loaded
+from jspec.models.detokenise import Detokeniser
 from jspec.processors import grammar
 from jspec.serve.jobs import RowSettings
-from jspec.sessions.detokenise import Detokeniser
 
-TEXTS = Path(__file__).resolve().parents[1] / "accelerator" / "texts.txt"
+TEXTS = Path(__file__).resolve().parents[1] / "texts.txt"
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -103,7 +103,7 @@ def _one(rng: np.random.Generator, words: list[str], target: Loaded, name: str, 
 
 
 def answers(target: Loaded, asks: Sequence[Ask], room: int) -> list[str]:
-    """What `jspec.decode` answers, without drafts, some requests at a time.
+    """Returns what `jspec.decode` answers, without drafts, some requests at a time.
 
     All batches are one program: each holds all forms and stop strings, in rows that write nothing.
 
@@ -138,7 +138,7 @@ def _batch(
     target: Loaded,
     asks: Sequence[Ask],
     forms: Sequence[jspec.grammar.Grammar],
-    stops: Sequence[jspec.StopStrings],
+    stops: Sequence[Any],
     room: int,
     seed: int,
 ) -> list[str]:
@@ -162,9 +162,13 @@ def _batch(
         prompt,
         lengths,
         max_new_tokens=64,
-        limits=limits,
+        stopping=jspec.Stopping(
+            max_tokens=limits,
+            min_tokens=each("min_tokens"),
+            eos=target.eos,
+            stop=stopped + [None] * (missing - len(stops)) + [*stops],
+        ),
         sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
-        eos=target.eos,
         key=seed,
         ids=np.zeros(size, np.int32),
         processors=[
@@ -172,9 +176,7 @@ def _batch(
             processors.frequency_penalty(each("frequency_penalty")),
             processors.presence_penalty(each("presence_penalty")),
             processors.logit_bias([row.logit_bias for row in rows]),
-            processors.min_tokens(each("min_tokens")),
             grammars + [None] * (missing - len(forms)) + [*forms],
-            stopped + [None] * (missing - len(stops)) + [*stops],
         ],
     )
     texts, stop_bytes = [], result.stop_bytes

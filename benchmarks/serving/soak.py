@@ -23,7 +23,9 @@ from jspec.models import load
 _PART = 1000
 """Most requests between two looks at the server's memory."""
 _GROWTH = 0.05
-"""By how much of it a server's memory may be larger in the second half: pieces of freed memory."""
+"""By how much of it a server's memory may be larger in the second half: pieces of freed
+memory.
+"""
 
 
 def main(
@@ -66,7 +68,7 @@ def main(
 
 
 def grows(megabytes: Sequence[float]) -> bool:
-    """Whether the memory of a server is larger in the second half of its requests.
+    """Returns whether the memory of a server is larger in the second half of its requests.
 
     What is kept for prompts that begin alike, and what a drafter learns, has been filled by then.
 
@@ -82,7 +84,7 @@ def grows(megabytes: Sequence[float]) -> bool:
 
 
 def shown(total: Counter[str]) -> str:
-    """The counts in words."""
+    """Returns the counts in words."""
     order = ("answered", "left", "lost", "wrong", "valid", "forms")
     return ", ".join(f"{total[name]} {name}" for name in order)
 
@@ -126,7 +128,7 @@ async def _run(url: str, asks: Sequence[Ask], together: int) -> tuple[dict[str, 
 
 
 async def _ask(client: Any, ask: Ask) -> tuple[str, str] | None:
-    """The text of an answer and why it ended; None if the client left."""
+    """Returns the text of an answer and why it ended; None if the client left."""
     if not ask.stream:
         answer = await client.post("/v1/completions", json=ask.body)
         answer.raise_for_status()

@@ -1,4 +1,5 @@
-"""Tokens per second of a server, against a static batch of as many rows; and the host's share.
+"""Tokens per second of a server, against a static batch of as many rows; and the host's
+share.
 
 python -m benchmarks.serving.throughput                    # the bundled jspec-7m
 python -m benchmarks.serving.throughput --model smollm2-135m --method autoregressive
@@ -29,10 +30,10 @@ def main(
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
-    together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 a row")] = 0,
+    together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 per row")] = 0,
     serve: Annotated[str, typer.Option(help="more options of jspec serve")] = "",
 ) -> None:
-    """The server is asked and the static batch run in turn; neither runs beside the other."""
+    """Measures the server and the static batch in turn; neither runs while the other does."""
     headline(f"{model}, {method}: {rows} rows, {requests} requests of {new_tokens} new tokens")
     target = load(model)
     prompts = prompts_of(target, requests, prompt_tokens)
@@ -74,19 +75,19 @@ def main(
 
 
 def room_for(tokens: int) -> int:
-    """Tokens of a row, rounded up: other lengths are mostly the same programs."""
+    """Returns tokens of a row, rounded up: other lengths are mostly the same programs."""
     return -(-tokens // 64) * 64
 
 
 def prompts_of(target: Loaded, count: int, size: int) -> list[list[int]]:
-    """So many prompts of a text, in tokens."""
+    """Returns so many prompts of a text, in tokens."""
     ids = target.tokenizer.encode(TEXTS.read_text("utf-8")).ids
     begins = np.linspace(0, len(ids) - size - 1, count).astype(int)
     return [ids[begin : begin + size] for begin in begins]
 
 
 def _served(url: str, name: str, prompts: Sequence[list[int]], count: int, together: int) -> float:
-    """Tokens per second of free texts."""
+    """Returns tokens per second of free texts."""
     fields = {"temperature": 0, "ignore_eos": True, "max_tokens": count}
     bodies = [{"model": name, "prompt": prompt, **fields} for prompt in prompts]
     seconds, tokens = asyncio.run(asked(url, bodies, together))
@@ -94,7 +95,7 @@ def _served(url: str, name: str, prompts: Sequence[list[int]], count: int, toget
 
 
 def _shaped(url: str, name: str, prompts: Sequence[list[int]], together: int) -> tuple[float, int]:
-    """Tokens per second of answers of a schema, and how long they are."""
+    """Returns tokens per second of answers of a schema, and how long they are."""
     fields = {"structured_outputs": {"json": SCHEMA}, "max_tokens": 64, "temperature": 0}
     bodies = [{"model": name, "prompt": prompt, **fields} for prompt in prompts]
     asyncio.run(asked(url, bodies[:1], 1))  # the grammar is made once
@@ -108,7 +109,7 @@ async def asked(
     together: int,
     none_left: Callable[[], None] = lambda: None,
 ) -> tuple[float, int]:
-    """The seconds of requests, so many at a time, and the tokens of their answers.
+    """Measures the seconds and answered tokens of requests, so many at a time.
 
     Args:
         url: of the server.
@@ -138,18 +139,18 @@ async def asked(
 def _static(
     model: Any, target: Loaded, built: Any, prompts: Sequence[list[int]], rows: int, count: int
 ) -> float:
-    """Tokens per second of full batches, prompts included, with settings by row as a server has
-    them: greedy rows are those of temperature 0.
+    """Returns tokens per second of full batches, prompts included, with settings by row as a
+    server has them: greedy rows are those of temperature 0.
     """
     sampling = jspec.Sampling(np.zeros(rows, np.float32))
-    more = {} if built is None else dict(drafter=built.drafter, drafter_params=built.drafter_params)
-    state, began = None, time.perf_counter()
+    more = {} if built is None else built.drafting
+    known, began = {}, time.perf_counter()
     for begin in range(0, len(prompts), rows):
         result = jspec.decode(
             model, target.params, np.array(prompts[begin : begin + rows]), max_new_tokens=count,
-            drafter_state=state, sampling=sampling, key=0, **more,
+            sampling=sampling, key=0, **more, **known,
         )  # fmt: skip
-        state = result.drafter_state
+        known = dict(drafter_state=result.drafter_state, policy_state=result.policy_state)
     jax.block_until_ready(result.tokens)
     return len(prompts) * count / (time.perf_counter() - began)
 

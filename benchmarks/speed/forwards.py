@@ -1,10 +1,11 @@
-"""Forwards of few tokens, with the kernels of a CPU and without them, in one process and in turn.
+"""Forward passes of few tokens, with the kernels of a CPU and without them, in one process
+and in turn.
 
 python -m benchmarks.speed.forwards --model smollm2-135m
 python -m benchmarks.speed.forwards --dtype bfloat16 --live 2000 --capacity 2304
 python -m benchmarks.speed.forwards --model smollm2-135m --weights q8_0,q8_0a8 --ways kernels
 
-Beside them stands the floor: the time in which the weights are read once.
+The floor is shown too: the time in which the weights are read once.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from jspec import models
 from jspec._xla import native
 
 _TOGETHER = 4
-"""Forwards of a program, one behind the other."""
+"""Forward passes of a program, one behind the other."""
 
 
 def main(
@@ -32,14 +33,16 @@ def main(
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8")] = None,
     weights: Annotated[str, typer.Option(help="their dtypes or formats, comma-separated")] = "",
     ways: Annotated[str, typer.Option(help="kernels, XLA or both")] = "kernels,XLA",
-    tokens: Annotated[str, typer.Option(help="of a forward, comma-separated")] = "1,2,4,8,16,32",
+    tokens: Annotated[str, typer.Option(help="of a pass, comma-separated")] = "1,2,4,8,16,32",
     live: Annotated[int, typer.Option(help="committed tokens")] = 100,
     capacity: Annotated[int, typer.Option(help="of the cache")] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 9,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Measures milliseconds per forward, the least, and the median ratio to one of one token."""
-    headline(f"milliseconds per forward, {model}, {live} of {capacity} slots, {native.described()}")
+    """Measures milliseconds per forward pass: the least, and the median ratio to one token's."""
+    headline(
+        f"milliseconds per forward pass, {model}, {live} of {capacity} slots, {native.described()}"
+    )
     contexts = {"kernels": nullcontext, "XLA": native.disabled}
     counts = [int(count) for count in tokens.split(",")]
     table = Table("weights", "read once", "by", *map(str, counts))
@@ -66,15 +69,15 @@ def main(
 
 
 def _reading(params: dict) -> Callable[[], Array]:
-    """The maximum of each leaf, which takes every byte once."""
+    """Returns the maximum of each leaf, which takes every byte once."""
     leaves = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
     run = jax.jit(lambda leaves: [leaf.max() for leaf in leaves]).lower(leaves).compile()
     return lambda: run(leaves)
 
 
 def _forwards(target: models.Loaded, count: int, live: int, capacity: int) -> Callable[[], Array]:
-    """A compiled program of forward passes over a chain of tokens, each of what the one before
-    wrote.
+    """Returns a compiled program of forward passes over a chain of tokens, each of what the one
+    before wrote.
     """
     model, params = target.model, target.params
     cache = model.init_memory(1, capacity).replace(lengths=jnp.full(1, live, jnp.int32))

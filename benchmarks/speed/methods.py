@@ -84,7 +84,9 @@ def main(
     for name, row in cells.items():
         table.add_row(name, *row, f"{np.mean(lengths[name]):.2f}, {np.mean(gains[name]):.2f}x")
     console.print(table)
-    console.print("MAT: tokens per target forward, bonus included. Tokens equal plain decoding's.")
+    console.print(
+        "MAT: tokens per target forward pass, bonus included. Tokens equal plain decoding's."
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Plain decoding against `transformers.generate` on the same weights, and against the memory.
+"""Plain decoding against `transformers.generate` on the same weights, and against the
+memory.
 
 python -m benchmarks.speed.plain            # needs the parity extra: torch
 """

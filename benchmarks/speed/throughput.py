@@ -1,4 +1,5 @@
-"""Tokens per second of `pmap(decode)`, and of `decode` with a batch on a mesh, over 1 to 8 devices.
+"""Tokens per second of `pmap(decode)`, and of `decode` with a batch on a mesh, over 1 to 8
+devices.
 
 python -m benchmarks.speed.throughput                 # eight virtual devices on a CPU
 """

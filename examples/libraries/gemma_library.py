@@ -1,4 +1,5 @@
-"""A model of Google's gemma library, decoded by trees: a Linen module and its params as they are.
+"""A model of Google's gemma library, decoded by trees: a Linen module and its params as they
+are.
 
 pip install gemma
 """
@@ -22,7 +23,7 @@ GEMMA = gm.nn.Gemma3_270M(config=CONFIG, dtype=jnp.float32)
 
 
 def call(params, tokens, positions, cache, mask):
-    """The library's own call."""
+    """Returns the library's own call."""
     found = GEMMA.apply(
         {"params": params}, tokens, positions=positions, cache=cache, attention_mask=mask
     )
@@ -42,7 +43,7 @@ def main():
 
     @jax.jit
     def next_token(tokens):
-        """By the library alone, over the whole text."""
+        """Runs the library alone, over the whole text."""
         return GEMMA.apply({"params": params}, tokens).logits.argmax(-1)
 
     text = jnp.ones((1, 48), jnp.int32).at[:, :8].set(prompt)

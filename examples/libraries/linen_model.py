@@ -9,7 +9,7 @@ from jspec import models
 
 
 class Decoder(nn.Module):
-    """Layers of attention over what is seen, and the tokens themselves, and of an MLP."""
+    """A model with attention over the context and the new tokens, and an MLP."""
 
     vocab_size: int = 32
     heads: int = 2

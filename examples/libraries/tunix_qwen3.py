@@ -35,7 +35,7 @@ def main():
 
     @jax.jit
     def next_token(tokens):
-        """By tunix alone, over the whole text."""
+        """Runs tunix alone, over the whole text."""
         count = tokens.shape[1]
         causal = jnp.tril(jnp.ones((1, count, count), bool))
         return module(tokens, jnp.arange(count)[None], None, causal)[0].argmax(-1)

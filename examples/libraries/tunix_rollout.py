@@ -23,7 +23,7 @@ from jspec import models
 
 
 def call(module, tokens, positions, cache, mask):
-    """The policy's own call."""
+    """Returns the policy's own call."""
     return module(tokens, positions, cache, mask)
 
 
@@ -71,7 +71,7 @@ class JspecRollout(BaseRollout):
             drafter=self._drafter,
             drafter_params=self._last.get(call, none),
             max_new_tokens=new,
-            eos=asked.eos_tokens or [self.eos_id()],
+            stopping=jspec.Stopping(eos=asked.eos_tokens or [self.eos_id()]),
             # Greedy at 0.
             sampling=jspec.Sampling(
                 asked.temperature, max(asked.top_k or 0, 0), asked.top_p or 1.0
@@ -95,7 +95,7 @@ class JspecRollout(BaseRollout):
         )
 
     def get_per_token_logps(self, prompt_tokens: Any, completion_tokens: Any) -> jax.Array:
-        """The policy's log-probabilities of whole answers."""
+        """Returns the policy's log-probabilities of whole answers."""
         return common.compute_per_token_logps(
             *nnx.split(self._module),
             prompt_tokens=prompt_tokens,
@@ -105,7 +105,7 @@ class JspecRollout(BaseRollout):
         )
 
     def update_params(self, params: Any, filter_types: Any = None) -> None:
-        """New weights, all or some; the next call runs the program that is there."""
+        """Replaces all weights, or some; the next call runs the compiled program."""
         del filter_types
         dtype = jax.tree.leaves(self._params)[0].dtype
         nnx.update(self._module, jax.tree.map(lambda leaf: leaf.astype(dtype), params))

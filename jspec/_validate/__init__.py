@@ -1,1 +1,1 @@
-"""What refuses arguments and files: one sentence with the value, the bound and the fix."""
+"""Checks of arguments and files: one sentence with the value, the bound and the fix."""

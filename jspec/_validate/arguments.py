@@ -1,7 +1,7 @@
 """Checks of single arguments: one number, its bounds, and the sentence if it lies outside.
 
 They take Python's and numpy's numbers, never arrays: what they check is static, and hashed.
-`jspec._validate.kinds` has what is no integer.
+`jspec._validate.kinds` has what is not an integer.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _LONGEST = 80
 
 
 def shown(value: Any) -> str:
-    """The value as Python writes it, cut where it is long."""
+    """Returns the value as Python writes it, cut where it is long."""
     written = repr(value)
     return written if len(written) <= _LONGEST else f"{written[: _LONGEST - 4]} ..."
 
@@ -31,12 +31,12 @@ class Kind(Protocol):
         ...
 
     def read(self, value: Any) -> Any:
-        """The value as the drafter wants it, or None if it is none of this kind."""
+        """Returns the value as the drafter wants it, or None if it is of another kind."""
         ...
 
 
 def read(name: str, value: Any, kind: Kind, why: str = "") -> Any:
-    """The checked value of an option.
+    """Returns the checked value of an option.
 
     Args:
         name: of the option, as the caller wrote it.
@@ -60,7 +60,7 @@ def read(name: str, value: Any, kind: Kind, why: str = "") -> Any:
 
 @dataclass(frozen=True)
 class Integer:
-    """A whole number in low .. high; a bool and a whole float are none."""
+    """A whole number in low .. high; a bool or a whole float is not accepted."""
 
     low: int
     high: int | None = None
@@ -83,7 +83,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None, why: str = 
 
     Args:
         name: of the argument, as the caller wrote it.
-        value: what was given; anything. A bool and a whole float are no integers.
+        value: what was given; anything. A bool and a whole float are not integers.
         low: the least that is taken.
         high: the most that is taken; None: there is no upper bound.
         why: what the bounds are, such as "the vocabulary"; it ends the message.
@@ -98,7 +98,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None, why: str = 
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many arguments; True if it does not say.
+    """Returns whether a function can be called with so many arguments; True if it does not say.
 
     Example:
         >>> takes(lambda p, q: p, 2), takes(lambda p, q: p, 5)

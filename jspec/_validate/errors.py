@@ -29,8 +29,7 @@ class InputError(ValueError):
 
 
 def on_a_screen(text: str) -> str:
-    """A text without its middle, if it is longer than a screen: what is wrong stands at its begin,
-    and the fix at its end.
+    """Shortens a text in its middle, if it is longer than a screen.
 
     Example:
         >>> len(on_a_screen("a" * 10**6)), on_a_screen("short")
@@ -41,7 +40,8 @@ def on_a_screen(text: str) -> str:
 
 @contextmanager
 def unreadable(what: str, fix: str) -> Iterator[None]:
-    """Whatever a library raises that reads damaged files, errors of many kinds, in a sentence.
+    """Yields whatever a library raises that reads damaged files, errors of many kinds, in a
+    sentence.
 
     Args:
         what: cannot be read.
@@ -63,6 +63,12 @@ def unreadable(what: str, fix: str) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{what} cannot be read ({reason:.200}); {fix}") from error
+
+
+class DecodeError(RuntimeError):
+    """Rows of a result ended by a failure: see `jspec.Result.raise_if_failed`."""
+
+    __module__ = "jspec"
 
 
 class RecompileError(RuntimeError):

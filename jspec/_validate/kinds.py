@@ -1,4 +1,4 @@
-"""Kinds of options that are no integers: flags, numbers, words, paths, lists.
+"""Kinds of options that are not integers: flags, numbers, words, paths, lists.
 
 A list and a tuple are the same here, since a value comes from JSON or from Python. What a kind has
 read, it reads again unchanged.
@@ -24,8 +24,8 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number in low .. high, which may be infinite; `above_low`, `below_high` refuse the
-    bounds themselves.
+    """A finite number in low .. high, which may be infinite; `above_low`, `below_high` refuse
+    the bounds themselves.
     """
 
     low: float
@@ -111,7 +111,7 @@ class Paths:
 
 
 COUNT = Integer(1, 4096)
-"""Nodes of a tree, or levels, or children of a node: no tree is larger."""
+"""The most nodes of a tree, levels, or children of a node."""
 TOKEN = Integer(0, 2**31 - 1)
 """A token id."""
 
@@ -130,7 +130,7 @@ def check_number(
 
     Args:
         name: of the argument, as the caller wrote it.
-        value: what was given; anything. A bool is no number.
+        value: what was given; anything. A bool is not a number.
         low: the least that is taken.
         high: the most that is taken; None: any finite number.
         why: what the bounds are, such as "0 is greedy"; it ends the message.
@@ -153,7 +153,7 @@ def check_flag(name: str, value: Any) -> None:
 
     Args:
         name: of the argument, as the caller wrote it.
-        value: what was given; anything. A text is none: "false" would count as true.
+        value: what was given; anything. A text is not accepted: "false" would count as true.
 
     Example:
         >>> check_flag("per_row", False)

@@ -27,7 +27,7 @@ class Option:
         kind: the values it takes.
         help: its meaning, in a few words.
         required: whether the method cannot do without.
-        default: its value if it is not given; of no meaning if it is required.
+        default: its value if it is not given; unused if it is required.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Option:
     default: Any = None
 
     def read(self, value: Any) -> Any:
-        """The checked value.
+        """Returns the checked value.
 
         Raises:
             InputError: if it is of another kind or out of bounds.
@@ -47,7 +47,8 @@ class Option:
 
 @cache
 def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
-    """The arguments of a function or of a dataclass that are annotated with a kind, by name.
+    """Returns the arguments of a function or of a dataclass that are annotated with a kind, by
+    name.
 
     The help is a text in the annotation, or else the first clause about the argument under "Args:"
     in the docstring.
@@ -92,7 +93,7 @@ def check_fields(record: Any) -> None:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
-    """The error about a name that is none of those known, with the nearest of them."""
+    """Returns the error about an unknown name, with the nearest known ones."""
     names: Sequence[str] = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f"did you mean {near[0]}? " if near else ""
@@ -100,7 +101,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def _described(text: str) -> dict[str, str]:
-    """The first clause about each argument of a docstring in Google's style."""
+    """Returns the first clause about each argument of a docstring in Google's style."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", text, re.MULTILINE)
     if section is None:
         return {}

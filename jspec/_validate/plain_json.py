@@ -35,8 +35,8 @@ def parsed(text: str | bytes) -> Any:
         text: or its bytes, in UTF-8.
 
     Raises:
-        json.JSONDecodeError: if it is no JSON, nested too deep to be read, in another encoding, or
-            has an integer of thousands of digits.
+        json.JSONDecodeError: if it is not JSON, nested too deep to be read, in another encoding,
+            or has an integer of thousands of digits.
 
     Example:
         >>> parsed('{"a": 1}')

@@ -1,4 +1,4 @@
-"""Arguments that are arrays, or one value a row: cast, and checked where values are known."""
+"""Arguments that are arrays, or one value per row: cast, and checked where values are known."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from jspec._validate.errors import InputError
 
 
 def library_of(array: Any) -> Any:
-    """Numpy for host values, so that the edge dispatches nothing; jax.numpy keeps a sharding."""
+    """Returns NumPy for host values, which dispatch nothing; jax.numpy keeps a sharding."""
     return jnp if isinstance(array, jax.Array) else np
 
 
 def to_array(value: Any, name: str, fix: str = "") -> Any:
-    """The value as an array of NumPy, or of JAX if it is one; InputError, which ends with the fix,
-    if it is none.
+    """Returns the value as a NumPy array, or as the JAX array that it is, else raises
+    InputError.
     """
     if isinstance(value, jax.Array):
         if not all(isinstance(size, int) for size in value.shape):
@@ -74,7 +74,7 @@ def of_ragged(prompt: Any, lengths: Any) -> tuple[Any, Any]:
 
 
 def known_values(array: Any) -> np.ndarray | None:
-    """The values, or None while they are traced or lie on other hosts."""
+    """Returns the values, or None while they are traced or lie on other hosts."""
     if isinstance(array, Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -105,7 +105,7 @@ def placed(arrays: Any, like: Any) -> Any:
     """Returns arrays of NumPy on the devices of an array of JAX, sent as `transfer_guard` asks.
 
     Args:
-        arrays: a pytree; those of JAX stay where they are.
+        arrays: a pytree; JAX arrays stay where they are.
         like: on these devices; where it may move, these may too. Another one moves nothing.
     """
     if not isinstance(like, jax.Array) or known_values(like) is None:
@@ -121,7 +121,9 @@ def placed(arrays: Any, like: Any) -> Any:
 
 
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
-    """The array [B] of `value`; a number counts for every row. InputError for another shape."""
+    """Returns the array [B] of `value`; a number counts for every row. InputError for another
+    shape.
+    """
     array = on_host(to_array(value, name))
     if array.shape not in ((), (batch,)):
         raise InputError(
@@ -131,10 +133,10 @@ def per_row(value: ArrayLike, batch: int, name: str) -> Any:
 
 
 def integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Any:
-    """The array [B] int32 of `value`, found or made to lie within the bounds.
+    """Returns the array [B] int32 of `value`, found or made to lie within the bounds.
 
     Raises:
-        InputError: if a known value lies outside them, or these are no integers, one or B.
+        InputError: if a known value lies outside them, or these are not integers, one or B.
     """
     array = per_row(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -147,10 +149,10 @@ def integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: 
 
 
 def reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Any:
-    """The array [B] float32 of `value`, found or made to lie within the bounds.
+    """Returns the array [B] float32 of `value`, found or made to lie within the bounds.
 
     Raises:
-        InputError: if a known value lies outside them, or these are no numbers, one or B.
+        InputError: if a known value lies outside them, or these are not numbers, one or B.
     """
     array = per_row(value, batch, name)
     within(name, array, low, high, why)
@@ -169,10 +171,11 @@ def within(name: str, array: Any, low: float, high: float, why: str) -> None:
 
 
 def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
-    """The array [B, X] int32 of tokens that end rows: one, a list for all, or one for each.
+    """Returns the array [B, X] int32 of tokens that end rows: one, a list for all, or one for
+    each.
 
     Raises:
-        InputError: if these are no integers, of another shape, or known to be no tokens.
+        InputError: if these are not integers, of another shape, or known not to be tokens.
     """
     array = on_host(to_array(() if tokens is None else tokens, name))
     if array.size and not jnp.issubdtype(array.dtype, jnp.integer):

@@ -12,12 +12,12 @@ _GENERATOR = "threefry2x32"
 
 
 def to_key(key: jax.Array | int | None) -> jax.Array | None:
-    """A threefry key, whatever was given: other generators do not draw per key under `vmap`, and
-    the tokens of a seed must not depend on JAX's default generator. They do depend on
-    `jax_threefry_partitionable`, which is on unless it was switched off.
+    """Returns a threefry key, whatever was given. Other generators do not draw per key under
+    `vmap`. The tokens of a seed must not depend on JAX's default generator either. They do depend
+    on `jax_threefry_partitionable`, which is on unless it was switched off.
 
     Raises:
-        InputError: if it is no key, and no seed of at most 64 bits.
+        InputError: if it is not a key, and no seed of at most 64 bits.
     """
     if key is None:
         return None
@@ -60,7 +60,7 @@ def any_key() -> jax.Array:
 
 
 def _traced_seed(seed: Int[Array, ""]) -> jax.Array:
-    """The key that `to_key` makes of a seed's value, where that is not known."""
+    """Returns the key that `to_key` makes of a seed's value, where that is not known."""
     low = seed.astype(jnp.uint32)
     if seed.dtype.itemsize == 8:
         high = (seed >> 32).astype(jnp.uint32)

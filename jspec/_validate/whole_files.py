@@ -1,4 +1,6 @@
-"""Files that are there whole or not at all, whoever is interrupted and whoever else writes them."""
+"""Files that are there whole or not at all, whoever is interrupted and whoever else writes
+them.
+"""
 
 import os
 import secrets
@@ -11,10 +13,9 @@ from safetensors import SafetensorError
 
 @contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A place to write to, which becomes the file by one rename when the block ends.
+    """Yields a place to write to, which becomes the file by one rename when the block ends.
 
-    Whoever is ended in between leaves the file as it was, and two who write at once leave that of
-    one of them.
+    A process killed in between leaves the file as it was, and of two that write at once one wins.
 
     Args:
         path: of the file; its folder is made.

@@ -1,1 +1,1 @@
-"""What XLA needs: platforms, meshes, kernels, loops."""
+"""Helpers for XLA: platforms, meshes, kernels, loops."""

@@ -10,7 +10,7 @@ _PLANNED: ContextVar[str | None] = ContextVar("planned", default=None)
 
 
 def platform() -> str:
-    """The name of the platform: "cpu", "gpu" or "tpu".
+    """Returns the name of the platform: "cpu", "gpu" or "tpu".
 
     Sizes that follow from the device follow from this: the trees of methods, the pieces in which a
     prompt is read, the default dtype.
@@ -25,7 +25,7 @@ def platform() -> str:
 
 @contextmanager
 def planned(name: str) -> Iterator[None]:
-    """A context in which sizes are chosen for a platform that need not be here.
+    """Yields a context in which sizes are chosen for a platform that need not be here.
 
     Args:
         name: of the platform.

@@ -1,4 +1,4 @@
-"""What XLA's compiler for CPUs is known to compute wrongly, and the option that avoids it.
+"""Known wrong results of XLA's compiler for CPUs, and the option that avoids them.
 
 Since jaxlib 0.10.2 XLA gives fused reductions to a library, YNNPACK, and with them the product that
 is reduced. Some of these come out wrong, without a word: docs/exactness.md lists them.
@@ -17,12 +17,13 @@ SAFE = f"{OPTION}=-reduce"
 """Everything but reductions: all programs that are known to be wrong are right with it."""
 
 _KNOWN = (0, 10, 2), (0, 12, 0)
-"""The first and the last release of jaxlib with which the option was tried. XLA ends a process over
-an option that it does not know."""
+"""The first and the last release of jaxlib with which the option was tried. XLA ends a
+process over an option that it does not know."""
 
 
 def avoid(environment: MutableMapping[str, str]) -> None:
-    """Adds the option to XLA_FLAGS, if this jaxlib knows it and it is not set; before JAX starts.
+    """Adds the option to XLA_FLAGS, if this jaxlib knows it and it is not set; before JAX
+    starts.
 
     A variable that names a file of options stays as it is.
 
@@ -45,7 +46,8 @@ def avoid(environment: MutableMapping[str, str]) -> None:
 
 @cache
 def wrong() -> str | None:
-    """What XLA computes wrongly in this process, and the cure, in a sentence; None: it is right.
+    """Returns what XLA computes wrongly in this process, and the cure, in a sentence; None: it
+    is right.
 
     Where JAX computes on a CPU two small programs are compiled for it, a third of a second.
 
@@ -68,7 +70,9 @@ def wrong() -> str | None:
 
 
 def _sums_of_squares() -> bool:
-    """Whether the last of 32,769 rows is right, https://github.com/jax-ml/jax/issues/39103."""
+    """Returns whether the last of 32,769 rows is right,
+    https://github.com/jax-ml/jax/issues/39103.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -78,7 +82,9 @@ def _sums_of_squares() -> bool:
 
 
 def _products_with_one_number() -> bool:
-    """Whether several matrices of ones by matrices of one number, times ones, are summed right."""
+    """Returns whether several matrices of ones by matrices of one number, times ones, are summed
+    right.
+    """
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,5 @@
-"""Programs on a mesh of explicit axes: inside, XLA carries the shardings as it does elsewhere.
+"""Programs on a mesh of explicit axes: inside, XLA carries the shardings as it does
+elsewhere.
 
 Explicit axes, the default of `jax.make_mesh`, put shardings into types. Each gather, and each
 product whose result could lie in two ways, then has to say how it lies, the models' own among them.
@@ -21,7 +22,7 @@ Program = TypeVar("Program", bound=Callable[..., Any])
 
 
 def automatic(program: Program) -> Program:
-    """The program, which takes explicit axes of its arguments' mesh for automatic ones.
+    """Returns the program, which takes explicit axes of its arguments' mesh for automatic ones.
 
     Args:
         program: of arrays, and of static arguments, which are left as they are. A state is among
@@ -48,7 +49,7 @@ def automatic(program: Program) -> Program:
 
 
 def _explicit_mesh(arrays: list[jax.Array]) -> AbstractMesh | None:
-    """The mesh of some array, if it has explicit axes."""
+    """Returns the mesh of some array, if it has explicit axes."""
     for array in arrays:
         mesh = jax.typeof(array).sharding.mesh
         if mesh.explicit_axes:
@@ -57,7 +58,7 @@ def _explicit_mesh(arrays: list[jax.Array]) -> AbstractMesh | None:
 
 
 def _typed(result: PyTree, mesh: AbstractMesh) -> PyTree:
-    """The arrays of a result, with their shardings in their types."""
+    """Returns the arrays of a result, with their shardings in their types."""
     parts = jax.tree.leaves(result, is_leaf=lambda part: isinstance(part, State))
     batch = next(len(part.root) for part in parts if isinstance(part, State))
     axes = {name: mesh.shape[name] for name in mesh.explicit_axes}

@@ -1,4 +1,4 @@
-"""What XLA may write in place: a switch whose branches do, and arrays that are nobody else's."""
+"""Writing in place in XLA: a switch whose branches do, and arrays without other owners."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jspec._xla import backend
 from jspec._xla.manual_axes import vary
 from jspec.types import PyTree
 
@@ -20,8 +19,9 @@ def switch(
     branches: Sequence[Callable[[PyTree, PyTree], PyTree]],
     state: PyTree,
     given: PyTree,
+    platform: str,
 ) -> PyTree:
-    """The state after `branches[index](state, given)`, changed in place.
+    """Returns the state after `branches[index](state, given)`, changed in place.
 
     On a CPU or a TPU, what the branches of `lax.switch` change they copy first, here the whole
     cache in every round. The carry of a loop is changed in place, so there every branch is the body
@@ -33,11 +33,12 @@ def switch(
         branches: from (state, given) to a state of the same structure, shapes and dtypes.
         state: what is changed.
         given: what is read alone.
+        platform: that the program is made for.
 
     Example:
         >>> import jax.numpy as jnp
         >>> add, double = lambda x, y: x + y, lambda x, y: 2 * x
-        >>> int(switch(jnp.int32(1), [add, double], jnp.int32(5), jnp.int32(3)))
+        >>> int(switch(jnp.int32(1), [add, double], jnp.int32(5), jnp.int32(3), "cpu"))
         10
     """
     if len(branches) == 1:
@@ -45,7 +46,7 @@ def switch(
     # A round in which no branch ran would be repeated for ever.
     nearest = jnp.clip(index.astype(jnp.int32), 0, len(branches) - 1)
     state, given, left = vary((state, given, nearest), (state, given))
-    if backend.platform() == "gpu":
+    if platform == "gpu":
         alike = [partial(_varying, branch) for branch in branches]
         with jax.named_scope(SWITCH):
             return jax.lax.switch(left, alike, state, given)
@@ -66,12 +67,12 @@ def switch(
 
 
 def _varying(branch: Callable[[PyTree, PyTree], PyTree], state: PyTree, given: PyTree) -> PyTree:
-    """What a branch gives, which varies over devices as that of any other branch."""
+    """Returns what a branch gives, which varies over devices as that of any other branch."""
     return vary(branch(state, given), state, given)
 
 
 def owned(state: PyTree) -> PyTree:
-    """The same with an array of its own for every leaf: none may be donated twice."""
+    """Returns the same with an array of its own for every leaf: none may be donated twice."""
     seen: set[int] = set()
 
     def own(leaf):

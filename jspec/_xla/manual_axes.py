@@ -1,16 +1,20 @@
-"""Loops under `jax.shard_map`: a carry varies over the mesh axes that its loop's data vary over.
+"""Loops under `jax.shard_map`: a carry varies over the mesh axes that its loop's data vary
+over.
 
 `shard_map` checks which values differ between devices (`check_vma`). A loop may not begin with a
 constant, the same on all devices, and go on with data of its own device: such constants are made to
 vary first. Elsewhere nothing happens.
 """
 
+from collections.abc import Callable
+
 import jax
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 
 def vary(carry: PyTree, *like: PyTree) -> PyTree:
-    """The carry, varying over all axes that some leaf of `like` or of itself varies over.
+    """Returns the carry, varying over all axes that some leaf of `like` or of itself varies
+    over.
 
     Args:
         carry: of a loop, before its first step.
@@ -23,6 +27,20 @@ def vary(carry: PyTree, *like: PyTree) -> PyTree:
         return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
 
     return jax.tree.map(cast, carry) if axes else carry
+
+
+def cond(
+    wanted: Array, make: Callable[[], PyTree], other: Callable[[], PyTree], *like: PyTree
+) -> PyTree:
+    """Returns `make()` where it is wanted, else `other()`; both vary as each other and as `like`
+    do.
+    """
+    shapes = jax.eval_shape(make)
+
+    def alike(made: PyTree) -> PyTree:
+        return vary(made, wanted, shapes, *like)
+
+    return jax.lax.cond(wanted, lambda: alike(make()), lambda: alike(other()))
 
 
 def _varies_over(leaf) -> frozenset[str]:

@@ -15,11 +15,12 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import Array, Int, Num, PyTree
 
 ROWS, WEIGHTS = "data", "model"
-"""The axis of a mesh that the rows of a batch are split over, and that of weights."""
+"""The axes of a mesh that rows of a batch and weights are split over."""
 
 
 def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, "*S E"]:
-    """The rows of a table that may be split by tokens: each device gives those that it has.
+    """Returns the rows of a table that may be split by tokens: each device gives those that it
+    has.
 
     The row of one token alone XLA takes for a slice, for which it gathers the whole table.
 
@@ -35,12 +36,16 @@ def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, 
 
 
 def rows_are_split(x: Num[Array, "B *S"]) -> bool:
-    """Whether rows may lie on several devices, so that comparing them would exchange them."""
+    """Returns whether rows may lie on several devices, so that comparing them would exchange
+    them.
+    """
     return divides(jax.typeof(x).sharding.mesh, ROWS, x.shape[0]) is not None
 
 
 def divides(mesh: AbstractMesh, name: str, size: int, at_least: int = 1) -> str | None:
-    """The axis, if XLA is left to split over it and it makes even parts of at least so many."""
+    """Returns the axis, if XLA is left to split over it and it makes even parts of at least so
+    many.
+    """
     if name not in mesh.axis_names:
         return None
     if mesh.axis_types[mesh.axis_names.index(name)] != AxisType.Auto:
@@ -50,7 +55,9 @@ def divides(mesh: AbstractMesh, name: str, size: int, at_least: int = 1) -> str 
 
 
 def mesh_of(arrays: PyTree) -> Mesh | None:
-    """The mesh of several devices that some array lies on; None inside of a caller's program."""
+    """Returns the mesh of several devices that some array lies on; None inside of a caller's
+    program.
+    """
     for leaf in jax.tree.leaves(arrays):
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
             place = leaf.sharding
@@ -60,11 +67,12 @@ def mesh_of(arrays: PyTree) -> Mesh | None:
 
 
 def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionSpec]:
-    """How what a generation keeps is split: rows over `ROWS`, a part with `mesh_axes` by these.
+    """Returns how what a generation keeps is split: rows over `ROWS`, a part with `mesh_axes` by
+    these.
 
     Args:
         state: with rows first; what has no rows is whole on every device.
-        axes: those of a mesh that may be used, with their sizes. What they do not divide is whole.
+        axes: usable axes of a mesh, with their sizes. What they do not divide is whole.
         batch: the number of rows.
 
     Returns:

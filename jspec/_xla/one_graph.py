@@ -1,4 +1,5 @@
-"""Rounds as one CUDA graph: a generation that a GPU's host launches once and does not wait for.
+"""Rounds as one CUDA graph: a generation that a GPU's host launches once and does not wait
+for.
 
 XLA gathers kernels in CUDA graphs, which by default end at conditionals and at loops: in every
 round the host waits for the device to say whether there is another one. With two options of the
@@ -7,7 +8,7 @@ compiler the loop is part of the graph, with everything in it.
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,7 +33,8 @@ OPTIONS = {
 
 
 def asked() -> bool:
-    """Whether rounds are to be one CUDA graph: the switch says so, and the device is NVIDIA's.
+    """Returns whether rounds are to be one CUDA graph: the switch says so, and the device is
+    NVIDIA's.
 
     They are not by default: no GPU has run it here. What it saves is small where a round waits once
     or a few times, and when XLA's own graphs of loops were wrong, they took another branch or ended
@@ -56,29 +58,37 @@ def asked() -> bool:
 
 
 class Jitted:
-    """What `jax.jit` makes of a function, compiled with `OPTIONS` where that is `asked`.
+    """A jitted function, compiled with `OPTIONS` where that is `asked`.
+
+    The platform that it is made for is found here, in Python, before anything is traced: a static
+    argument of the function, so that a program of one platform is never taken for another's.
 
     Args:
-        function: to be compiled.
+        function: to be compiled; its last argument is `platform`.
         options: of `jax.jit`.
 
     Example:
-        >>> double = Jitted(lambda x: 2 * x)
+        >>> double = Jitted(lambda x, platform: 2 * x)
         >>> int(double(4))
         8
     """
 
-    def __init__(self, function: Callable[..., Any], **options: Any):
+    def __init__(
+        self, function: Callable[..., Any], static_argnames: Sequence[str] = (), **options: Any
+    ):
         functools.update_wrapper(self, function)
+        options["static_argnames"] = (*static_argnames, "platform")
         self._as_it_is: Any = jax.jit(function, **options)
         self._in_one_graph: Any = jax.jit(function, compiler_options=OPTIONS, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._chosen((args, kwargs))(*args, **kwargs)
+        given = {"platform": backend.platform()} | kwargs
+        return self._chosen((args, given))(*args, **given)
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Lowers the function for these arguments, or for their shapes."""
-        return self._chosen((args, kwargs)).lower(*args, **kwargs)
+        given = {"platform": backend.platform()} | kwargs
+        return self._chosen((args, given)).lower(*args, **given)
 
     def _cache_size(self) -> int:
         return self._as_it_is._cache_size() + self._in_one_graph._cache_size()

@@ -1,3 +1,3 @@
-"""Operations on arrays that JAX has not, or not as fast: ragged rows, the best of many, the rows
-of a memory.
+"""Operations on arrays that JAX has not, or not as fast: ragged rows, the best of many, the
+rows of a memory.
 """

@@ -1,4 +1,4 @@
-"""The rows of a drafter's memory: which of its leaves belong to a row, and which are shared."""
+"""Rows of a drafter's memory: leaves of a row, and leaves that rows share."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,8 @@ from jspec.types import PyTree
 
 
 def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
-    """The axis of the rows in each leaf of a memory; None for a leaf that all rows share.
+    """Returns the axis of the rows in each leaf of a memory; None for a leaf that all rows
+    share.
 
     Read from the shapes: a leaf that grows with the batch has an entry for each row.
 
@@ -47,7 +48,7 @@ def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
 
 
 def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTree:
-    """The memory with other rows: `rows[i]` is the row that row i was before.
+    """Returns the memory with other rows: `rows[i]` is the row that row i was before.
 
     Args:
         state: a drafter's memory.
@@ -64,7 +65,7 @@ def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTre
 
 
 def put(state: PyTree, axes: list[int | None], row: Int[Array, ""], one: PyTree) -> PyTree:
-    """The memory with that of a single row in the place of a row's; what rows share stays.
+    """Returns the memory with one row replaced by a single row's memory; what rows share stays.
 
     Args:
         state: a drafter's memory.

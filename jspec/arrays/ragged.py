@@ -24,7 +24,7 @@ def append(
 
 
 def sequence(batch: int, count: int) -> tuple[Int[Array, "B T"], Bool[Array, "B T T"]]:
-    """The (positions, mask) of rows of text, in which each token follows all before it."""
+    """Returns the (positions, mask) of rows of text, in which each token follows all before it."""
     positions = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32), (batch, count))
     causal = jnp.tril(jnp.ones((count, count), bool))
     return positions, jnp.broadcast_to(causal, (batch, count, count))

@@ -21,11 +21,13 @@ _PIECE = 1 << 22
 """Entries that a TPU searches at a time; 16 MiB."""
 
 Select = Callable[[Float[Array, "*S V"], int], tuple[Float[Array, "*S k"], Int[Array, "*S k"]]]
-"""The k largest of the last axis, falling, and their places; the first of equals comes first."""
+"""The k largest of the last axis, falling, and their places; the first of equals comes
+first.
+"""
 
 
 def largest(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`jax.lax.top_k` of rows that stay on their devices.
+    """Returns `jax.lax.top_k` of rows that stay on their devices.
 
     Example:
         >>> import jax.numpy as jnp
@@ -39,7 +41,7 @@ def largest(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[
 def of_parts(
     select: Select, x: Float[Array, "*S V"], k: int, split: bool = True
 ) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """The k largest of the last axis: of each part of a vocabulary, and then of those.
+    """Returns the k largest of the last axis: first of each part, then among these.
 
     Args:
         select: does it for an array that is whole.
@@ -48,7 +50,7 @@ def of_parts(
         split: whether the last axis is a vocabulary, which is split as weights are.
 
     Returns:
-        Values and places, to the last tie those of the whole array. No more than k entries of each
+        Values and places, to the last tie as from the whole array. No more than k entries of each
         part have left their device.
     """
     mesh = jax.typeof(x).sharding.mesh
@@ -63,7 +65,7 @@ def of_parts(
         if parts is None:
             return values, places
         places = places + jax.lax.axis_index(parts) * x.shape[-1]
-        # Parts stand in their order, so that the first of equals stays the first.
+        # Parts keep their order, so that the first of equals stays the first.
         values, places = (
             jax.lax.all_gather(each, parts, axis=each.ndim - 1, tiled=True, to="invarying")
             for each in (values, places)
@@ -79,7 +81,8 @@ def of_parts(
 
 
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """The results of `jax.lax.top_k` to the last tie, several times faster on a long last axis.
+    """Returns the results of `jax.lax.top_k` to the last tie, several times faster on a long
+    last axis.
 
     A vocabulary that is split over devices is searched part by part, each where it lies.
 
@@ -92,10 +95,10 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
 
 
 def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`top_k` of an array that is whole, which a TPU searches some nodes at a time.
+    """Returns `top_k` of an array that is whole, which a TPU searches some nodes at a time.
 
     XLA for TPUs copies what it takes groups from, three times with its padding. Of the logits of a
-    wide tree for many rows these copies were the largest arrays beside weights and cache.
+    wide tree for many rows these copies were the largest arrays alongside weights and cache.
     """
     num_nodes = x.shape[-2] if x.ndim > 2 else 1
     size = max(num_nodes * _PIECE // max(x.size, 1), 1)
@@ -131,7 +134,7 @@ def _some_nodes(
 
 
 def _by_groups(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`top_k` of an array that is whole.
+    """Returns `top_k` of an array that is whole.
 
     The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
     >= m. Groups are then taken in their order, so that equal values keep theirs.

@@ -34,14 +34,14 @@ def certify(
         typer.Option(
             metavar="FILE",
             help="Questions in Spec-Bench's schema, of which the first turn is the prompt.",
-            show_default="a few that come along",
+            show_default="a small bundled set",
         ),
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Instead: one prompt a line, text or a JSON list of token ids.",
+            help="Instead of questions: one prompt per line, text or a JSON list of token ids.",
             show_default=False,
         ),
     ] = None,
@@ -57,7 +57,7 @@ def certify(
         typer.Option(
             parser=number,
             metavar="T",
-            help="Of the sampled checks, above 0; greedy decoding is always checked.",
+            help="Temperature of the sampled checks, above 0; greedy decoding is always checked.",
         ),
     ] = 1.0,
     top_k: options.TopK = 0,
@@ -80,12 +80,12 @@ def certify(
         bool,
         typer.Option(
             "--bitwise",
-            help="Instead: compare forward passes of trees with forward passes of one token, bit "
+            help="Compare forward passes of trees with forward passes of one token instead, bit "
             "by bit; no method takes part.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object instead of the report.")
+        bool, typer.Option("--json", help="Print one JSON object instead of the report.")
     ] = False,
 ) -> int:
     """Check that a method changes no token of a model.
@@ -127,7 +127,7 @@ def certify(
 
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype, kv_dtype)
-    target, network = session.target, session.built.model
+    target, network = session.target, session.target.model
     worded = wording(target)
     texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in asked]
     ids = encode(texts, target.tokenizer, network.vocab_size, network.context)
@@ -147,11 +147,11 @@ def _certified(
     """Certifies the session's method: what was found, its lines, and the exit code."""
     from jspec.testing import certify
 
-    target, built, choice = session.target, session.built, session.choice
+    llm, target, choice = session.llm, session.target, session.choice
     sampling = settings.sampling
     assert sampling is not None, "the temperature was found to be above 0"
     found = certify(
-        built.model, target.params, built.drafter, built.drafter_params,
+        llm.model, llm.params, **llm.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
         eos=None if settings.ignore_eos else target.eos,
@@ -170,7 +170,7 @@ def _certified(
 def _compare_bits(
     session: "Session", ids: list[list[int]], settings: RunSettings, draws: int
 ) -> tuple[dict[str, Any], str, int]:
-    """Compares forward passes of trees with those of one token on texts of the model's own."""
+    """Compares forward passes over trees with passes over one token, on the model's own texts."""
     import jax
     import numpy as np
 

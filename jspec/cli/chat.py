@@ -1,4 +1,6 @@
-"""A conversation in the terminal: questions from standard input, answers as they are written."""
+"""A conversation in the terminal: questions from standard input, answers as they are
+written.
+"""
 
 import io
 import sys
@@ -11,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec._validate.errors import InputError
 from jspec.cli.round_programs import RoundPrograms
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions import conversations, terminal
 from jspec.sessions.batches import Group, Runner, groups, interruptible
 from jspec.sessions.conversations import Drop
-from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ROOM = 4096
-"""Slots of a conversation at first, if the context has as many: what is empty costs memory alone,
-and turns that share the slots share their programs."""
+"""Initial slots of a conversation, if the context has as many. Empty slots only cost memory,
+and turns of equal capacity share their programs.
+"""
 
 HELP = """\
 /reset         begin a new conversation
@@ -68,9 +71,9 @@ class Conversation:
         self._programs = RoundPrograms(self._runner)
         self.messages: list[Message] = []
         self._state: State | None = None
-        """Where the last answer ended; None if there is nothing to go on from."""
+        """The end of the last answer; None if there is nothing to continue."""
         self._tokens: list[int] = []
-        """What the state has read and written."""
+        """Tokens that the state has read and written."""
         self._text: str | None = None
         """The same as the template writes it, without an end of turn; None if that is not known."""
         self.reset(system)
@@ -139,7 +142,7 @@ class Conversation:
         return _figures(count, rounds, first - began, time.perf_counter() - first)
 
     def _fitting(self, messages: list["Message"]) -> list["Message"]:
-        """The messages without the turns that are dropped."""
+        """Returns the messages without the turns that are dropped."""
         target = self._session.target
 
         def count(some: Sequence["Message"]) -> int:
@@ -149,7 +152,9 @@ class Conversation:
         return conversations.fitting(messages, count, target.model.context, longest, self._drop)
 
     def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
-        """The conversation as text, the tokens of it that the state knows, and those to read."""
+        """Returns the conversation as text, the tokens of it that the state knows, and those to
+        read.
+        """
         shown = conversations.written(self._session.target, messages)
         known = self._tokens
         new = self._beyond(shown)
@@ -164,10 +169,10 @@ class Conversation:
         return shown, known, new
 
     def _beyond(self, shown: str) -> list[int] | None:
-        """The tokens of a text behind what the state knows; None if it has to be read anew.
+        """Returns the tokens of a text behind what the state knows; None if it has to be read anew.
 
         Not all that was written is tokenised as it was written. So the state's own tokens stay, and
-        what stands behind their text is tokenised alone.
+        the text after them is tokenised alone.
         """
         state, text = self._state, self._text
         if state is None or text is None or not shown.startswith(text):
@@ -204,27 +209,29 @@ class Conversation:
     def _arguments(
         self, known: list[int], new: list[int]
     ) -> tuple[dict[str, Any], Callable[["State"], "State"]]:
-        """The arguments of `jspec.prefill`, behind known tokens for the new ones alone, and what
-        runs a round.
+        """Returns the arguments of `jspec.prefill`, behind known tokens for the new ones alone, and
+        what runs a round.
         """
         group, state = self._group(new), self._state
         if known and state is not None:
             capacity = state.capacity
-            arguments = self._runner.request(group) | {"earlier": state, "drafter_state": None}
+            arguments = self._runner.request(group) | {
+                "earlier": state, "drafter_state": None, "policy_state": None,
+            }  # fmt: skip
         else:
             if state is not None:
-                self._runner.keep(state.drafter_state)
+                self._runner.keep(state)
             capacity = self._room(len(new))
             arguments = self._runner.request(group) | {"capacity": capacity}
         return arguments, self._programs.rounds(group, capacity)
 
     def _group(self, tokens: list[int]) -> Group:
-        """The prompt of one answer."""
+        """Returns the prompt of one answer."""
         (group,) = groups([tokens], self._settings)
         return group
 
     def _room(self, size: int) -> int:
-        """The slots of a conversation that begins with so many tokens."""
+        """Returns the slots of a conversation that begins with so many tokens."""
         from jspec.round.request import bucket
 
         context = self._session.target.model.context
@@ -279,7 +286,7 @@ def _converse(conversation: Conversation, screen: terminal.Screen, drafts: bool)
 
 
 def _questions() -> Iterator[str]:
-    """Lines of standard input; Ctrl-C drops the line that is being written."""
+    """Yields lines of standard input; Ctrl-C drops the line that is being written."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # bytes that are not text
     shown = "> " if sys.stdin.isatty() else ""
@@ -301,8 +308,8 @@ def _questions() -> Iterator[str]:
 
 
 def _finish(work: Callable[[], T]) -> tuple[T, bool]:
-    """What `work` gives, and whether Ctrl-C came meanwhile; a computation that began is awaited,
-    since it has taken the state that it was given.
+    """Returns the result of `work` and whether Ctrl-C came meanwhile. A computation that began
+    is awaited, since it has donated its state.
     """
     held: list[T] = []
     try:
@@ -316,7 +323,9 @@ def _finish(work: Callable[[], T]) -> tuple[T, bool]:
 
 
 def _figures(count: int, rounds: int, waited: float, seconds: float) -> str:
-    """The line under an answer; speed is that after the first round, which reads the prompt."""
+    """Returns the line under an answer; speed is that after the first round, which reads the
+    prompt.
+    """
     if not rounds:
         return "[ended]"
     speed = (
@@ -325,6 +334,6 @@ def _figures(count: int, rounds: int, waited: float, seconds: float) -> str:
         else ""
     )
     return (
-        f"[{count} tokens{speed} · {count / rounds:.2f} tokens per forward, plain decoding has 1 · "
+        f"[{count} tokens{speed} · {count / rounds:.2f} tokens per forward pass (plain: 1) · "
         f"first after {waited:.1f} s]"
     )

@@ -46,7 +46,7 @@ def plot(curve: Sequence[Mapping[str, Any]], path: Path, unit: str) -> None:
 
 
 def smooth(values: np.ndarray) -> np.ndarray:
-    """The mean over the last fiftieth of the run at each step."""
+    """Returns the mean over the last fiftieth of the run at each step."""
     window = max(len(values) // 50, 1) + 1
     sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
     ends = np.arange(1, len(values) + 1)

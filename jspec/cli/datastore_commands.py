@@ -1,16 +1,18 @@
-"""The commands of `jspec datastore`. The work is in `build_datastore`: `--help` needs no JAX."""
+"""The commands of `jspec datastore`. The work is in `build_datastore`: `--help` needs no
+JAX.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-datastore_app = typer.Typer(help="Make what method rest looks drafts up in.", no_args_is_help=True)
+datastore_app = typer.Typer(help="Make a datastore for method rest.", no_args_is_help=True)
 
 
 @datastore_app.callback()
 def group() -> None:
-    """Make what method rest looks drafts up in."""
+    """Make a datastore for method rest."""
 
 
 @datastore_app.command("build")
@@ -18,7 +20,7 @@ def build(
     text: Annotated[
         list[Path], typer.Argument(help="Text or JSON-lines files, or folders of them.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The datastore.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The datastore file to write.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -31,7 +33,7 @@ def build(
         str,
         typer.Option(
             metavar="FORMAT",
-            help="How a JSON row becomes text, such as '{question}\\n{answer}'.",
+            help="Template that turns a JSON row into text, such as '{question}\\n{answer}'.",
             show_default="all its strings",
         ),
     ] = "",

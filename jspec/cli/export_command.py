@@ -44,23 +44,24 @@ def export(
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise InputError(f"--out {out} is there already; name a new folder")
     if not out.absolute().parent.is_dir():
-        raise InputError(f"--out {out} lies in {out.parent}, which is no folder; make it first")
+        raise InputError(f"--out {out} lies in {out.parent}, which is not a folder; make it first")
 
     # From here on JAX is imported.
+    import jspec
     from jspec.decoding import artefact
     from jspec.decoding.artefact.write import PLATFORMS
     from jspec.sessions import session as sessions
 
     # An artefact has no kernels, and without them a CPU copies what it scans.
     session = sessions.start(model, draft, choice, dtype, kv_dtype, scan_layers=False)
-    target, built = session.target, session.built
+    llm = session.llm
     artefact.export(
-        out, built.model, target.params, drafter=built.drafter, drafter_params=built.drafter_params,
+        out, llm.model, llm.params, **llm.drafting,
         prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens, rows=batch_size,
-        eos=None if ignore_eos or not target.eos else target.eos,
+        stopping=jspec.Stopping(eos=() if ignore_eos else llm.target.eos),
         platforms=platform or PLATFORMS,
     )  # fmt: skip
-    if target.tokenizer is not None:
-        target.tokenizer.save(str(out / "tokenizer.json"))
+    if llm.target.tokenizer is not None:
+        llm.target.tokenizer.save(str(out / "tokenizer.json"))
     size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
     print(f'{out}: {size:.1f} MB; python {out / "run.py"} "[[1, 2, 3]]" runs it')

@@ -18,7 +18,7 @@ GONE = {
     "train block": "read a published head by method block, since those trained here did not pay",
     "train candidates": "use --hot-tokens of jspec train head, which drafts as much and is faster",
 }
-"""By the words of the command line: first those of the command, then the options."""
+"""By the words of the command line: first the commands, then the options."""
 
 
 def replacement(arguments: Sequence[str]) -> str | None:

@@ -47,11 +47,15 @@ _SIZES = (
     *("vocab_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "context"),
     *("norm_eps", "rope_theta", "rope_scaling", "tied"),
 )
-"""What a head's layer takes over from a target; biases, windows and the like few families have."""
+"""Fields that a head's layer takes over from its target; few families have biases or
+windows.
+"""
 
 
 def _layer(target: Loaded) -> dict[str, Any]:
-    """The target's own layer, one of it, without biases and norms that few families have."""
+    """Returns the target's own layer, one of it, without biases and norms that few families
+    have.
+    """
     model: Any = target.model
     config = model.config
     shape = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
@@ -65,7 +69,8 @@ def _eagle(target: Loaded, hot_tokens: int | None) -> EAGLEHead:
 
 
 def _hot(target: Loaded, hot_tokens: int | None, default: int) -> int:
-    """How many tokens are hot: by default some of a large vocabulary, and all of a small one (0).
+    """Returns how many tokens are hot: by default some of a large vocabulary, and all of a small
+    one (0).
 
     Raises:
         InputError: if the vocabulary has fewer.
@@ -97,14 +102,16 @@ def _ahead(target: Loaded, head: Any, places: int | None, **loss: Any) -> Object
 
 
 def _places(target: Loaded, places: int | None) -> int:
-    """How many places of a row are scored: by default some of a large vocabulary, else all (0)."""
+    """Returns how many places of a row are scored: by default some of a large vocabulary, else
+    all (0).
+    """
     if places is None:
         return _SCORED if target.model.vocab_size > _LARGE else 0
     return places
 
 
 def _token_info(head: LyannaHead) -> list[str]:
-    """The memory that token info takes at decoding, as a table or as its factors."""
+    """Returns the memory that token info takes at decoding, as a table or as its factors."""
     config, width = head.config, jnp.dtype(head.dtype).itemsize
     if not config.rank:
         return []
@@ -128,9 +135,13 @@ def _unrolled(
 _LARGE, _HOT = 40_000, 32_000
 """Above so many tokens Lyanna's paper gives token info to so many alone (section 6.1)."""
 _SCORED = 32
-"""Above as many, the places of a row at which EAGLE's, Lyanna's and Medusa's heads score tokens."""
+"""Above as many, the places of a row at which EAGLE's, Lyanna's and Medusa's heads score
+tokens.
+"""
 _FEW_HOT = 8192
-"""Above as many, the tokens that all but Lyanna's heads score: products with all would dominate."""
+"""Above as many, the tokens that all but Lyanna's heads score: products with all would
+dominate.
+"""
 
 KINDS: Mapping[str, HeadKind] = {
     "eagle": HeadKind(_eagle, _unrolled),
@@ -140,7 +151,7 @@ KINDS: Mapping[str, HeadKind] = {
 
 
 def default(settings: Iterable[JobOption]) -> TrainingJob:
-    """The job of a kind, where neither recipe nor options say otherwise."""
+    """Returns the job of a kind, where neither recipe nor options say otherwise."""
     parts: dict[str, dict[str, Any]] = {"recipe": {}, "shape": {}, "loss": {}, "job": {}}
     for setting in settings:
         parts[setting.part][setting.name] = setting.default

@@ -1,4 +1,6 @@
-"""The command line. Nothing heavy is imported before a command needs it, so `--help` is quick."""
+"""The command line. Nothing heavy is imported before a command needs it, so `--help` is
+quick.
+"""
 
 import gc
 import os
@@ -31,8 +33,8 @@ from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
 
 _NEW_OBJECTS = 50_000
-"""New objects after which Python looks for cycles. Tracing makes many and leaves few cycles: at
-Python's own 700, a tenth of a start goes into looking for them."""
+"""New objects after which Python looks for cycles. Tracing makes many and leaves few cycles:
+at Python's own 700, a tenth of a start goes into looking for them."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -131,7 +133,7 @@ def generate(
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
     as_chat: Annotated[
-        bool, typer.Option("--chat", help="Ask a chat model, by its own template.")
+        bool, typer.Option("--chat", help="Prompt a chat model with its own template.")
     ] = False,
     system: Annotated[
         str | None,
@@ -146,7 +148,7 @@ def generate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="One prompt a line: text, or JSON: a string, messages, token ids, or an object "
+            help="One prompt per line: text, or JSON: a string, messages, token ids, or an object "
             'with one of them as "prompt" or "messages".',
             show_default=False,
         ),
@@ -169,13 +171,13 @@ def generate(
     kv_dtype: options.KvDtype = None,
     lora: options.Adapter = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line instead of text.")
+        bool, typer.Option("--json", help="Print one JSON object per line instead of text.")
     ] = False,
     alone: Annotated[
-        bool, typer.Option("--no-compare", help="Do not measure plain decoding.")
+        bool, typer.Option("--no-compare", help="Skip the comparison with plain decoding.")
     ] = False,
     mute: Annotated[
-        bool, typer.Option("--no-echo", help="Do not repeat the prompt before its text.")
+        bool, typer.Option("--no-echo", help="Print the continuation without the prompt.")
     ] = False,
 ) -> None:
     """Continue a prompt, and show how much faster drafting made it."""

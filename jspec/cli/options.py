@@ -25,7 +25,7 @@ DraftModel = Annotated[
     str | None,
     typer.Option(
         metavar="DIR|FILE|ID",
-        help="The draft model, where a method needs one: folder, GGUF file, or hub id.",
+        help="Draft model, if the method needs one: folder, GGUF file, or hub id.",
         show_default="bundled, if --model is",
     ),
 ]
@@ -33,7 +33,7 @@ Head = Annotated[
     str | None,
     typer.Option(
         metavar="DIR|NAME",
-        help="Trained head, where a method has one.",
+        help="Trained head, if the method has one.",
         show_default="bundled, if --model is",
     ),
 ]
@@ -42,21 +42,21 @@ Questions = Annotated[
     typer.Option(
         metavar="FILE",
         help="Questions in Spec-Bench's schema: JSON lines with question_id, category, turns.",
-        show_default="a few that come along",
+        show_default="a small bundled set",
     ),
 ]
 Prompts = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Instead: one prompt a line, text or a JSON list of token ids.",
+        help="Instead of questions: one prompt per line, text or a JSON list of token ids.",
         show_default=False,
     ),
 ]
 MethodName = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
+        metavar="NAME", help="Drafting method; `jspec methods` lists them.", show_default=DEFAULT
     ),
 ]
 SpeculativeConfig = Annotated[
@@ -73,26 +73,28 @@ MaxNewTokens = Annotated[
     int, typer.Option(parser=integer, metavar="N", help="Most tokens per prompt.")
 ]
 Temperature = Annotated[float, typer.Option(parser=number, metavar="T", help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")]
-TopP = Annotated[float, typer.Option(parser=number, metavar="P", help="1 switches it off.")]
-MinP = Annotated[float, typer.Option(parser=number, metavar="P", help="0 switches it off.")]
+TopK = Annotated[int, typer.Option(parser=integer, metavar="K", help="0 is off.")]
+TopP = Annotated[float, typer.Option(parser=number, metavar="P", help="1 is off.")]
+MinP = Annotated[float, typer.Option(parser=number, metavar="P", help="0 is off.")]
 Seed = Annotated[
     int,
     typer.Option(
         parser=integer, metavar="S", help="Seed of the sampling; prompt i draws from (seed, i)."
     ),
 ]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Keep generating after the end token.")
+]
 Memory = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keep what the method learns in this file, and begin with it.",
+        help="Load the drafter's memory from this file, and save it there.",
         show_default=False,
     ),
 ]
 BatchSize = Annotated[
-    int, typer.Option(parser=integer, metavar="B", help="Prompts that run together.")
+    int, typer.Option(parser=integer, metavar="B", help="Prompts decoded together.")
 ]
 Dtype = Annotated[
     str | None,
@@ -136,7 +138,7 @@ Logprobs = Annotated[
     typer.Option(
         parser=integer,
         metavar="K",
-        help="With --json, the log-probabilities of tokens and of the K likeliest.",
+        help="With --json: log-probabilities of tokens and of the K likeliest.",
         show_default=False,
     ),
 ]
@@ -145,7 +147,7 @@ Stop = Annotated[
     typer.Option(
         parser=text,
         metavar="TEXT",
-        help="End before this text; may be repeated.",
+        help="Stop string: end before this text; may be repeated.",
         show_default=False,
     ),
 ]
@@ -154,14 +156,17 @@ JSONSchema = Annotated[
     typer.Option(
         "--json-schema",
         metavar="JSON|FILE",
-        help="Answer with JSON of this schema.",
+        help="Constrain the answer to JSON of this schema.",
         show_default=False,
     ),
 ]
 Regex = Annotated[
     str | None,
     typer.Option(
-        parser=text, metavar="PATTERN", help="Answer with what matches.", show_default=False
+        parser=text,
+        metavar="PATTERN",
+        help="Constrain the answer to this regular expression.",
+        show_default=False,
     ),
 ]
 Choice = Annotated[
@@ -169,19 +174,27 @@ Choice = Annotated[
     typer.Option(
         parser=text,
         metavar="TEXT",
-        help="Answer with one of these; to be repeated.",
+        help="Constrain the answer to one of these; may be repeated.",
         show_default=False,
     ),
 ]
 RepetitionPenalty = Annotated[
     float,
-    typer.Option(parser=number, metavar="X", help="Divides logits of known tokens; 1 is off."),
+    typer.Option(
+        parser=number, metavar="X", help="Divide logits of tokens in the text by this; 1 is off."
+    ),
 ]
 FrequencyPenalty = Annotated[
-    float, typer.Option(parser=number, metavar="X", help="Taken for each occurrence; 0 is off.")
+    float,
+    typer.Option(
+        parser=number, metavar="X", help="Subtracted per occurrence in the output; 0 is off."
+    ),
 ]
 PresencePenalty = Annotated[
-    float, typer.Option(parser=number, metavar="X", help="Taken from tokens written; 0 is off.")
+    float,
+    typer.Option(
+        parser=number, metavar="X", help="Subtracted once from tokens in the output; 0 is off."
+    ),
 ]
 LogitBias = Annotated[
     str | None,
@@ -193,15 +206,15 @@ LogitBias = Annotated[
     ),
 ]
 MinTokens = Annotated[
-    int, typer.Option(parser=integer, metavar="N", help="Fewest tokens before the end.")
+    int, typer.Option(parser=integer, metavar="N", help="Minimum number of tokens.")
 ]
 Answers = Annotated[
-    int, typer.Option("-n", parser=integer, metavar="N", help="Answers to each prompt.")
+    int, typer.Option("-n", parser=integer, metavar="N", help="Answers per prompt.")
 ]
 Drop = Annotated[
     conversations.Drop,
     typer.Option(
-        help="Turns that go when a conversation has outgrown the context: none (it is refused), "
+        help="Turns to drop when a conversation has outgrown the context: none (it is refused), "
         "the oldest, or the oldest but for the first."
     ),
 ]

@@ -1,4 +1,4 @@
-"""Parsers of the command line, which refuse what is none of theirs in one sentence."""
+"""Parsers of the command line, which refuse invalid values in one sentence."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no integer") from None
+        raise typer.BadParameter(f"{text!r} is not an integer") from None
 
 
 def number(text: str) -> float:
@@ -20,7 +20,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number") from None
+        raise typer.BadParameter(f"{text!r} is not a number") from None
 
 
 def text(given: str) -> str:
@@ -33,7 +33,7 @@ def text(given: str) -> str:
 
 
 def named_folders(option: str, given: Sequence[str]) -> dict[str, str]:
-    """The folders of options such as `--lora NAME=DIR`, by their names.
+    """Returns the folders of options such as `--lora NAME=DIR`, by their names.
 
     Raises:
         InputError: if one has no name or no folder, or a name is there twice.

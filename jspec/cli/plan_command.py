@@ -35,7 +35,7 @@ def plan(
     method: options.MethodName = None,
     speculative_config: options.SpeculativeConfig = None,
     rows: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Rows that decode together.")
+        int, typer.Option(parser=integer, metavar="B", help="Rows decoded together.")
     ] = 1,
     max_model_len: Annotated[
         int | None,
@@ -51,7 +51,7 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Most tokens of an output, among those of a row.",
+            help="Most tokens of an output, within the tokens of a row.",
             show_default="128, or half of a short row",
         ),
     ] = None,
@@ -61,7 +61,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Chips that need not be here: a slice of TPUs, such as v5e:2x4, or the GPUs of a "
+            help="Absent chips to compile for: a slice of TPUs, such as v5e:2x4, or the GPUs of a "
             "host, such as h100:8.",
             show_default="this machine's",
         ),
@@ -76,15 +76,13 @@ def plan(
     ] = None,
     scan_layers: Annotated[
         bool,
-        typer.Option(
-            "--scan-layers", help="Layers that are alike are scanned, and compile as one."
-        ),
+        typer.Option("--scan-layers", help="Compile equal layers once and scan over them."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object instead of the table.")
+        bool, typer.Option("--json", help="Print one JSON object instead of the table.")
     ] = False,
 ) -> int:
-    """Compile the programs of a model and a method, and say what XLA says of them.
+    """Compile the programs of a model and a method, and report their memory and launches.
 
     Nothing is run, and no weights are read but for a method with a trained head. Exit code 0: the
     programs fit the memory of a device; 3: they do not; 2: bad input.
@@ -129,8 +127,8 @@ def plan(
         read = models.load if picked.needs_training else models.shapes
         target = read(name, dtype, **laid_out)
         drafts = None if draft is None else models.shapes(draft, dtype, kv_dtype=kv_dtype)
-        built = picked.build(target, drafts, **choice.options)
-    context = built.model.context
+        llm = picked.build(target, drafts, **choice.options)
+    context = llm.model.context
     capacity = min(context or 2048, 2048) if max_model_len is None else max_model_len
     check_integer("--rows", rows, 1, None)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
@@ -138,8 +136,9 @@ def plan(
     new = min(128, capacity // 2) if max_new_tokens is None else max_new_tokens
     check_integer("--max-new-tokens", new, 1, capacity - 1, "below --max-model-len")
     programs = Programs(
-        built.model, target.params, built.drafter, built.drafter_params, chips, rows, capacity, new
-    )
+        llm.model, llm.params, llm.drafter, llm.drafter_params, chips, rows, capacity, new,
+        None, llm.policy, llm.policy_params,
+    )  # fmt: skip
     found = [programs.prefill(), programs.rounds()]
     usable = devices.usable(device)
     fits = max(each.held for each in found) <= usable
@@ -212,7 +211,7 @@ def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
 
 
 def _size(count: float) -> str:
-    """Bytes in words, three digits."""
+    """Returns bytes in words, three digits."""
     for unit, amount in (("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
         if count < 999.5 * amount:
             return f"{count / amount:.3g} {unit}"

@@ -23,7 +23,7 @@ EXAMPLE = "Once upon a time"
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt, not empty, and where it stands, for messages."""
+    """One prompt, not empty, with its file and line for messages."""
 
     content: str | tuple[int, ...] | list[Message]
     """Text, token ids, or the messages of a conversation."""
@@ -42,7 +42,8 @@ class Tokenizer(Protocol):
 
 
 def one(argument: str | None) -> list[Prompt]:
-    """The prompt given as an argument; `-` or none stands for piped input, if there is any.
+    """Returns the prompt given as an argument; `-` or none stands for piped input, if there is
+    any.
 
     Raises:
         InputError: if it is empty or not UTF-8.
@@ -60,10 +61,10 @@ def one(argument: str | None) -> list[Prompt]:
 
 
 def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
-    """One prompt a line.
+    """Returns one prompt a line.
 
     A line is text, or JSON: a string, a list of token ids, a list of messages, or an object with
-    one of these under "prompt" or "messages". Nothing that is JSON is continued as it stands.
+    one of these under "prompt" or "messages". Text that is JSON is never continued as plain text.
 
     Raises:
         InputError: if the file cannot be read, or a line is empty or other JSON.
@@ -87,7 +88,8 @@ def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
 
 
 def ask(prompts: Sequence[Prompt], system: str | None = None) -> list[Prompt]:
-    """The prompts as conversations: a text becomes a question, behind `system` if that is given.
+    """Returns the prompts as conversations: a text becomes a question, behind `system` if that
+    is given.
 
     Raises:
         InputError: if one is a list of token ids, or a conversation has a system message already.
@@ -102,13 +104,13 @@ def encode(
     context: int | None,
     render: Callable[[Sequence[Message]], list[int]] | None = None,
 ) -> list[list[int]]:
-    """Token ids of each prompt, with what the tokenizer puts before a text.
+    """Returns token ids of each prompt, with what the tokenizer puts before a text.
 
     Args:
         prompts: texts, ids or conversations.
         tokenizer: of the model.
         vocab_size: its tokens.
-        context: its most positions; None is no bound.
+        context: its most positions; None: unbounded.
         render: makes ids of a conversation; where there is one, it is needed.
 
     Raises:
@@ -154,7 +156,7 @@ def _encode(
 def _ask(prompt: Prompt, system: str | None) -> Prompt:
     content = prompt.content
     if isinstance(content, str):
-        # What `echo` adds is no part of a question.
+        # What `echo` adds is not part of a question.
         question = content.removesuffix("\n").removesuffix("\r")
         return replace(prompt, content=prompted(question, system))
     if isinstance(content, tuple):
@@ -226,7 +228,9 @@ def _decode(content: bytes, source: str) -> str:
 
 
 def _piped() -> bool:
-    """True where standard input is a pipe or a file. A terminal, and /dev/null, hold no prompt."""
+    """Returns True where standard input is a pipe or a file. A terminal, and /dev/null, hold no
+    prompt.
+    """
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, ValueError, io.UnsupportedOperation):  # closed, or a stand-in

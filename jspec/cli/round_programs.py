@@ -1,4 +1,6 @@
-"""The programs of a conversation's rounds: a small one at first, the whole one once it is there."""
+"""The programs of a conversation's rounds: a small one at first, the whole one once it is
+there.
+"""
 
 import os
 import sys
@@ -18,12 +20,12 @@ _TURN = 0.0005
 
 
 class RoundPrograms:
-    """What reads a prompt and runs its rounds, compiled while nobody waits for it.
+    """Programs that read a prompt and run its rounds, compiled in the background.
 
-    The program of a drafter that chooses its widths has a pass of the model for each of them: it
-    takes seconds to read from disk, and half a minute to compile. Tokens are the same at every
-    width. So the first rounds have the narrowest one alone, whose program is there soon, and the
-    others are run by the whole program as soon as that is compiled, from one round to the next.
+    The program of a policy that chooses widths has a pass of the model for each of them: it takes
+    seconds to read from disk, and half a minute to compile. Tokens are the same at every width. So
+    the first rounds are plain decoding, whose program is there soon, and the others are run by the
+    whole program as soon as that is compiled, from one round to the next.
 
     Args:
         runner: of the conversation.
@@ -36,10 +38,10 @@ class RoundPrograms:
         self._first: Future[None] | None = None
         """Of the prompt and the first rounds, until somebody has waited for it."""
         self._whole: Future[PyTree] | None = None
-        """Gives the drafter's params, with what rounds cost."""
+        """Gives the policy's params, with what rounds cost."""
         self._said = False
         self._is_asked = False
-        """Whether somebody waits for the first words."""
+        """True if somebody waits for the first words."""
         self._answered = threading.Event()
         """Set when they are there."""
 
@@ -52,18 +54,18 @@ class RoundPrograms:
         def work() -> None:
             try:
                 asked: dict[str, Any] = self._runner.request(group) | {"capacity": capacity}
-                drafter, small = asked["drafter"], _narrowest(asked["drafter"])
+                small = _first_policy(asked["policy"])
                 shapes = compile_ahead(**asked, first=small)
                 first.set_result(None)
                 if self._is_asked:
                     self._answered.wait()  # tracing would take half of Python from them
-                if small != drafter:
+                if small != asked["policy"]:
                     with _short_turns():
                         compile_rounds(
-                            asked["model"], asked["params"], shapes, drafter,
-                            asked["drafter_params"],
+                            asked["model"], asked["params"], shapes, asked["drafter"],
+                            asked["drafter_params"], asked["policy"], asked["policy_params"],
                         )  # fmt: skip
-                whole.set_result(self._runner.params(group, capacity))
+                whole.set_result(self._runner.costs(group, capacity))
             except Exception as error:  # of an answer
                 for future in (first, whole):
                     if not future.done():
@@ -84,24 +86,25 @@ class RoundPrograms:
         first.result()
 
     def rounds(self, group: "Group", capacity: int) -> Callable[["State"], "State"]:
-        """What gives the state after a round, by the best program that is there.
+        """Returns what gives the state after a round, by the best program that is there.
 
         Where none was prepared for such a cache, the whole one is compiled when it is needed.
         """
         import jspec
 
         asked = self._runner.request(group)
-        step = partial(jspec.step, asked["model"], asked["params"])
-        drafter, whole = asked["drafter"], self._whole
+        drafting = {name: asked[name] for name in ("drafter", "drafter_params")}
+        step = partial(jspec.step, asked["model"], asked["params"], **drafting)
+        policy, whole = asked["policy"], self._whole
         if capacity != self._capacity or whole is None:
-            params = self._runner.params(group, capacity)
-            return partial(step, drafter=drafter, drafter_params=params)
-        small, guessed = _narrowest(drafter), asked["drafter_params"]
+            costs = self._runner.costs(group, capacity)
+            return partial(step, policy=policy, policy_params=costs)
+        small, guessed = _first_policy(policy), asked["policy_params"]
 
         def after(state: "State") -> "State":
             if whole.done() and whole.exception() is None:
-                return step(state, drafter=drafter, drafter_params=whole.result())
-            return step(state, drafter=small, drafter_params=guessed)
+                return step(state, policy=policy, policy_params=whole.result())
+            return step(state, policy=small, policy_params=guessed)
 
         return after
 
@@ -110,7 +113,7 @@ class RoundPrograms:
         self._answered.set()
 
     def complaint(self) -> str | None:
-        """What went wrong with the whole program, said once; None if nothing did."""
+        """Returns what went wrong with the whole program, said once; None if nothing did."""
         whole = self._whole
         if self._said or whole is None or not whole.done() or whole.exception() is None:
             return None
@@ -135,7 +138,7 @@ class RoundPrograms:
 
 @contextmanager
 def _short_turns() -> Iterator[None]:
-    """A context in which threads that run Python take turns often.
+    """Yields a context in which threads that run Python take turns often.
 
     A round asks for Python a dozen times, and waits for each of them as long as a turn of the
     thread takes that traces a program.
@@ -148,6 +151,8 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def _narrowest(drafter: Any) -> Any:
-    """The drafter of first rounds: itself, if it chooses no widths."""
-    return drafter.narrowest() if getattr(drafter, "needs_costs", False) else drafter
+def _first_policy(policy: Any) -> Any:
+    """Returns the policy of first rounds: plain decoding, if that is one of its widths."""
+    from jspec.policies.fixed_width import FixedWidth
+
+    return FixedWidth(0) if 0 in policy.widths else policy

@@ -23,13 +23,14 @@ def serve(
     method: options.MethodName = None,
     speculative_config: options.SpeculativeConfig = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Listen there; 0.0.0.0 is all addresses.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Listen there; 0 takes a free one.")
+        int,
+        typer.Option(parser=integer, metavar="N", help="Port to listen on; 0 takes a free one."),
     ] = 8000,
     rows: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Requests answered together.")
+        int, typer.Option(parser=integer, metavar="B", help="Requests answered together (slots).")
     ] = 8,
     max_model_len: Annotated[
         int | None,
@@ -45,110 +46,138 @@ def serve(
         typer.Option(
             parser=text,
             metavar="KEY",
-            help="Clients have to bring it; or set JSPEC_API_KEY.",
+            help="Key that clients must send; or set JSPEC_API_KEY.",
             show_default=False,
         ),
     ] = None,
     api_keys: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON of several clients, by name.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="JSON file of clients by name, with keys and limits.",
+            show_default=False,
+        ),
     ] = None,
     served_model_name: Annotated[
         str | None,
         typer.Option(
-            parser=text, metavar="NAME", help="As requests write it.", show_default="--model"
+            parser=text, metavar="NAME", help="Model name in requests.", show_default="--model"
         ),
     ] = None,
     chat_template: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Jinja file.", show_default="the model's own"),
+        typer.Option(
+            metavar="FILE", help="Jinja template of conversations.", show_default="the model's own"
+        ),
     ] = None,
     tool_call_parser: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="How the model writes calls: hermes or llama3_json.",
+            help="Format of the model's tool calls: hermes or llama3_json.",
             show_default="as the chat template shows",
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Rounds in a call of the device.")
+        int, typer.Option(parser=integer, metavar="N", help="Rounds per device call.")
     ] = 8,
     max_queue: Annotated[
         int,
-        typer.Option(parser=integer, metavar="N", help="Most requests that wait; then 429."),
+        typer.Option(parser=integer, metavar="N", help="Requests that may wait; then 429."),
     ] = 128,
     prefill_tokens: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="N", help="Prompt tokens read between calls while rows write."
+            parser=integer,
+            metavar="N",
+            help="Prompt tokens read between device calls while other rows generate.",
         ),
     ] = 256,
     prefix_megabytes: Annotated[
         int,
-        typer.Option(
-            parser=integer, metavar="N", help="Memory for texts that prompts begin with; 0: none."
-        ),
+        typer.Option(parser=integer, metavar="N", help="Memory of the prefix cache; 0: no cache."),
     ] = 512,
     max_logprobs: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="K", help="Most likeliest tokens beside each; -1: none at all."
+            parser=integer,
+            metavar="K",
+            help="Most logprobs per token in a request; -1: none.",
         ),
     ] = 20,
     max_grammar_states: Annotated[
         int,
-        typer.Option(parser=integer, metavar="N", help="Room for grammars; 0: there are none."),
+        typer.Option(
+            parser=integer, metavar="N", help="Most automaton states of a grammar; 0: no grammars."
+        ),
     ] = 1024,
     max_grammar_classes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
+        int, typer.Option(parser=integer, metavar="N", help="Most token classes of a grammar.")
     ] = 256,
     max_stop_states: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Room for stop strings.")
+        int,
+        typer.Option(parser=integer, metavar="N", help="Most automaton states of stop strings."),
     ] = 1024,
     max_stop_classes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
+        int, typer.Option(parser=integer, metavar="N", help="Most token classes of stop strings.")
     ] = 512,
     penalties: Annotated[
-        bool, typer.Option(help="Requests may have penalties, biases and min_tokens.")
+        bool, typer.Option(help="Allow penalties, biases and min_tokens in requests.")
     ] = True,
     drain_seconds: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="To end what was begun, on SIGTERM.")
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Seconds to finish running requests after SIGTERM."
+        ),
     ] = 60,
     max_forms: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="N", help="Forms made at a time; of one client half as many."
+            parser=integer,
+            metavar="N",
+            help="Concurrent grammar compilations; half of them per client.",
         ),
     ] = LIMITS.forms,
     form_seconds: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="N", help="To read a request, and again to make its form."
+            parser=integer,
+            metavar="N",
+            help="Seconds for parsing a request, and again for compiling its grammar.",
         ),
     ] = LIMITS.form_seconds,
     form_megabytes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Memory to make a form in.")
+        int, typer.Option(parser=integer, metavar="N", help="Memory for compiling a grammar.")
     ] = LIMITS.form_megabytes,
     form_kilobytes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Longest text of a form.")
+        int,
+        typer.Option(
+            parser=integer,
+            metavar="N",
+            help="Kilobytes of the longest schema, expression, tools or choices.",
+        ),
     ] = LIMITS.form_kilobytes,
     max_form_queue: Annotated[
         int,
-        typer.Option(parser=integer, metavar="N", help="Most forms that wait; then 429."),
+        typer.Option(
+            parser=integer, metavar="N", help="Grammar compilations that may wait; then 429."
+        ),
     ] = LIMITS.form_queue,
     header_seconds: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="For the head of a request to come.")
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Time limit of a request's header, in seconds."
+        ),
     ] = LIMITS.header_seconds,
     max_connections: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Connections of one address.")
+        int, typer.Option(parser=integer, metavar="N", help="Connections per address.")
     ] = LIMITS.connections,
     memory: options.Memory = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
     lora: options.Lora = None,
 ) -> None:
-    """Serve a model over HTTP, in the words of the OpenAI API."""
+    """Serve a model over HTTP with the OpenAI API."""
     extras.require("jspec serve", "serve", *_NEEDED)
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)

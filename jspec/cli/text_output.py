@@ -1,4 +1,6 @@
-"""The output of `jspec generate` for people: text as it comes, then its speed and what it beats."""
+"""The output of `jspec generate` for people: text as it comes, then its speed and what it
+beats.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -8,9 +10,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jspec.methods.builders import COUPLED
+from jspec.models.detokenise import Detokeniser, without_end
 from jspec.sessions import terminal
 from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
-from jspec.sessions.detokenise import Detokeniser, without_end
 from jspec.sessions.json_output import finish_reason, together
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
@@ -24,10 +26,14 @@ _ENOUGH = 1.0
 
 _DRAFTS = 16
 _USELESS = 1.1
-"""A mean acceptance length below it over so many drafts is one to warn of; plain decoding has 1."""
+"""A mean acceptance length below it over so many drafts is one to warn of; plain decoding
+has 1.
+"""
 
 _LOST = 0.97
-"""The share of plain decoding's speed below which a method lost; nearer to 1, it may be noise."""
+"""The share of plain decoding's speed below which a method lost; nearer to 1, it may be
+noise.
+"""
 
 _ENDINGS = {
     "capacity": "[the model's context is full]",
@@ -81,7 +87,7 @@ def show(
     screen = terminal.Screen(sys.stderr)
     plain = None
     if compare and drafts:
-        plain = Runner(session, settings, plain=True, processors=runner.processors)
+        plain = Runner(session, settings, plain=True, control=runner.control)
         if sys.stderr.isatty():
             print("Measuring plain decoding too; --no-compare leaves it out.", file=sys.stderr)
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
@@ -99,7 +105,8 @@ def show(
 
 
 def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[AnswerTiming], int]:
-    """Each runner's best time over all groups from a cold start, and the number of repeats.
+    """Returns each runner's best time over all groups from a cold start, and the number of
+    repeats.
 
     The runners take turns, so that what else the machine does hits them alike.
     """
@@ -120,7 +127,7 @@ def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Ans
 
 
 def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED) -> list[str]:
-    """The figures, and in a second line what was measured.
+    """Returns the figures, and in a second line what was measured.
 
     Args:
         timings: of the run, and of plain decoding if it was measured.
@@ -146,7 +153,8 @@ def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED)
 
 
 def doubt(outcomes: Sequence[Outcome]) -> str | None:
-    """The warning where next to nothing of a trained head's drafts was accepted, else None.
+    """Returns the warning where next to nothing of a trained head's drafts was accepted, else
+    None.
 
     That is how a head of another model shows: nothing fails, and nothing is won.
     """
@@ -161,7 +169,9 @@ def doubt(outcomes: Sequence[Outcome]) -> str | None:
 
 
 def loss(name: str, ours: AnswerTiming, plain: AnswerTiming) -> str | None:
-    """What to say where a method was slower than plain decoding, which ran beside it; else None."""
+    """Returns what to say where a method was slower than plain decoding, which ran alongside it;
+    else None.
+    """
     if ours.tokens_per_second >= _LOST * plain.tokens_per_second:
         return None
     speedup = ours.tokens_per_second / plain.tokens_per_second
@@ -250,12 +260,12 @@ def _pieces(
     for row, sink in zip(rows, sinks, strict=True):
         sink((row.finish(), terminal.OWN))
     assert state is not None, "limits are at least 1, so there was a round"
-    runner.keep(state.drafter_state)
+    runner.keep(state)
     return (finish_reason(int(status)) for status in state.status[: len(rows)])
 
 
 def _stop_bytes(state: "State", count: int) -> list[int]:
-    """The bytes that stop strings have of each row's last token."""
+    """Returns the bytes that stop strings have of each row's last token."""
     from jspec.round.processing import first
 
     stop_bytes = first(state, "stop_bytes")
@@ -263,7 +273,7 @@ def _stop_bytes(state: "State", count: int) -> list[int]:
 
 
 def _without_end(pieces: list[StyledText], num_bytes: int) -> list[StyledText]:
-    """The pieces without the last bytes of their text."""
+    """Returns the pieces without the last bytes of their text."""
     kept = []
     for text, style in reversed(pieces):
         size = len(text.encode())

@@ -20,7 +20,7 @@ _OUT = Path("trace.html")
 def trace(
     prompt: options.Prompt = None,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The page; it needs no other file.")
+        Path, typer.Option(metavar="FILE", help="HTML file to write; it is self-contained.")
     ] = _OUT,
     model: options.Model = None,
     draft_model: options.DraftModel = None,
@@ -61,13 +61,13 @@ def check_out(out: Path) -> None:
     if out.is_dir():
         raise InputError(f"--out {out} is a folder; name a file in it, such as {out / _OUT}")
     if not folder.is_dir():
-        raise InputError(f"--out {out} lies in {folder}, which is no folder; make it first")
+        raise InputError(f"--out {out} lies in {folder}, which is not a folder; make it first")
     if not os.access(out if out.exists() else folder, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file that you may write")
 
 
 def described(model: str | None, choice: Choice, settings: RunSettings) -> dict[str, str]:
-    """The words of the page's head: what ran, and how its tokens were chosen."""
+    """Returns the words of the page's head: what ran, and how its tokens were chosen."""
     options: Sequence[str] = [f"{name} {value}" for name, value in choice.options.items()]
     method = choice.method.name + (f" ({', '.join(options)})" if options else "")
     if settings.temperature == 0:

@@ -1,4 +1,6 @@
-"""The commands of `jspec train`. The work is in files of its own, so that `--help` needs no JAX."""
+"""The commands of `jspec train`. The work is in files of its own, so that `--help` needs no
+JAX.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +32,7 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue the run that --out holds, with its own settings where none is given again.",
+        help="Continue the run in --out with its settings, unless given again.",
     ),
 ]
 _MORE = "A recipe's setting comes before a default, and an option before both."
@@ -51,14 +53,14 @@ def lm(
     target: Annotated[
         str | None,
         typer.Option(
-            help="Make a draft model for this one: learn its distributions of the next token, in "
-            "its tokens.",
+            help="Train a draft model for this target, from its distributions of the next token, "
+            "in its tokens.",
             show_default="learn the text alone",
         ),
     ] = None,
     states: Annotated[
         Path | None,
-        typer.Option(help="With --target: keep its distributions there, for further steps."),
+        typer.Option(help="With --target: store its distributions there, for further steps."),
     ] = None,
     resume: Resume = False,
 ) -> None:
@@ -94,18 +96,18 @@ def head(
     states: Annotated[
         Path | None,
         typer.Option(
-            help="Keep what the target makes of the text there (hidden states, likeliest "
+            help="Store the target's outputs over the text there (hidden states, likeliest "
             "tokens) instead of computing it at each step."
         ),
     ] = None,
     states_dtype: Annotated[
-        str | None, typer.Option(help="The dtype of kept states.", show_default="bfloat16")
+        str | None, typer.Option(help="Dtype of the stored states.", show_default="bfloat16")
     ] = None,
     begin_with: Annotated[
         str | None,
         typer.Option(
-            help="Begin with the weights of a trained head: bundled, or a folder.",
-            show_default="weights drawn anew",
+            help="Start from the weights of a trained head: bundled, or a folder.",
+            show_default="random weights",
         ),
     ] = None,
 ) -> None:
@@ -113,7 +115,7 @@ def head(
 
     eagle: one layer from state and token to the next state. lyanna: a chain of states, and token
     info on the scores. medusa: from one state, the token at each of several places. ngrams: what
-    the model thinks likely after two tokens. Best is text that the model wrote itself.
+    the model expects after two tokens. The model's own text works best.
     """
     from jspec.cli import train_heads, train_ngrams, train_resume
 
@@ -144,16 +146,16 @@ def head(
 
 @train_app.command("data")
 def data(
-    out: Annotated[Path, typer.Option(help="JSON-lines file; rows that it holds are kept.")],
+    out: Annotated[Path, typer.Option(help="JSON-lines file; existing rows are kept.")],
     text: Text = None,
     recipe: Recipe = None,
     folder: DataFolder = None,
     model: Annotated[
         str | None, typer.Option(help="Folder or hub id.", show_default="the bundled model")
     ] = None,
-    count: Annotated[int, typer.Option(help="Rows in all.")] = 1000,
+    count: Annotated[int, typer.Option(help="Total number of rows.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens after a prompt.")] = 192,
-    shortest: Annotated[int, typer.Option(help="Fewest tokens of a prompt.")] = 8,
+    shortest: Annotated[int, typer.Option(help="Minimum number of tokens of a prompt.")] = 8,
     longest: Annotated[
         int | None,
         typer.Option(help="Most tokens of a prompt.", show_default="64, or 256 with --chat"),
@@ -169,10 +171,10 @@ def data(
     temperature: Annotated[
         str, typer.Option(help="Temperatures with their shares of the rows.")
     ] = "0:0.6,0.7:0.2,1:0.2",
-    batch_size: Annotated[int, typer.Option(help="Rows that are decoded together.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Rows decoded together.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and of the sampling.")] = 0,
 ) -> None:
-    """Let a model continue the beginnings of texts, to train its draft heads on what it writes.
+    """Let a model continue texts, to train its draft heads on its own output.
 
     A run that ended early goes on when the same command is given again.
     """

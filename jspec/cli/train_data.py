@@ -23,7 +23,7 @@ from jspec.training import corpus as corpora
 
 @dataclass(frozen=True)
 class Prompts:
-    """How documents become prompts.
+    """The cutting of documents into prompts.
 
     Args:
         row: how a JSON row becomes a document; None: as text.
@@ -83,7 +83,9 @@ def run(
         RunStopped: if the file cannot grow or the target gives no numbers.
     """
     if count < 1 or size < 1:
-        raise InputError(f"count {count} in batches of {size} is no work; use at least 1 of each")
+        raise InputError(
+            f"count {count} in batches of {size} leaves nothing to do; use at least 1 of each"
+        )
     target = models.load(model or BUNDLED)
     context, most = target.model.context, recipe.longest + recipe.max_new_tokens
     if context is not None and most > context:
@@ -135,7 +137,8 @@ def fitting(
     longest: int,
     console: Console,
 ) -> dict[str, list[str]]:
-    """The documents of each class that are no longer than the longest prompt; says how many are.
+    """Returns the documents of each class that are no longer than the longest prompt; says how
+    many are.
 
     Raises:
         InputError: if none of a class is.

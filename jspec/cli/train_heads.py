@@ -43,7 +43,8 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
 
 
 def job(kind: str, recipe: Path | None, changes: Mapping[str, Any]) -> jobs.TrainingJob:
-    """The job of a kind: its defaults, under the recipe's settings, under the given ones.
+    """Returns the job of a kind: its defaults, under the recipe's settings, under the given
+    ones.
 
     Raises:
         InputError: if the recipe or the settings are wrong.
@@ -164,7 +165,8 @@ def prepare(
 
 
 def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
-    """The variables of a trained head, to train it further: its own, and the target's borrowed.
+    """Returns the variables of a trained head, to train it further: its own, and the target's
+    borrowed.
 
     The tokens that it scores stay those that it was trained for, whatever the text is.
 
@@ -183,7 +185,7 @@ def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
 
 
 def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
-    """The variables of a new head: its own at their beginning, the target's borrowed.
+    """Returns the variables of a new head: its own at their beginning, the target's borrowed.
 
     Where it scores or informs only some tokens, they are the text's most frequent ones.
     """
@@ -201,12 +203,12 @@ def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> P
 
 
 def narrow(leaf: Any) -> Any:
-    """Weights in bfloat16, as models are: half the size, and nothing that acceptance would show."""
+    """Casts weights to bfloat16, as models are: half the size, with no loss of acceptance."""
     return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def untrained(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """A sentence where the head is no help yet; "" if it is."""
+    """Returns a warning if the head does not help yet, else ""."""
     first = [(score["acceptance"][0], score["tokens"]) for score in scores.values()]
     share = sum(right * count for right, count in first) / max(sum(n for _, n in first), 1)
     if share >= USEFUL:

@@ -33,8 +33,8 @@ from jspec.training.states import States
 from jspec.types import PyTree
 
 HOT, DRAWN = 8192, 2048
-"""Tokens that count at every step in the softmax of a large vocabulary, the text's most frequent
-ones, and how many of the others are drawn for each."""
+"""Tokens that count at every step in the softmax of a large vocabulary, the text's most
+frequent ones, and how many of the others are drawn for each."""
 
 
 def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
@@ -131,7 +131,7 @@ def _draft(
 ) -> None:
     """Trains a draft model that learns its target's distributions."""
     if asked["tokenizer"] is not None:
-        raise InputError("--tokenizer was given beside --target, whose tokens are learnt; leave it")
+        raise InputError("--tokenizer was given with --target, whose tokens are learnt; leave it")
     target = models.load(asked["target"])
     width = cast(Any, target.model).features
     if job.shape["hidden_size"] > width:
@@ -169,7 +169,7 @@ def _draft(
 def _run(
     job: jobs.TrainingJob, text: TrainingText, whole: Sequences, **settings: str
 ) -> TrainingRun:
-    """A run on one device, without what is trained."""
+    """Returns a run on one device, without what is trained."""
     settings = {**settings, "text": whole.fingerprint}
     described = {**job.settings(), **settings, "weights": text.weights}
     nothing: Any = None
@@ -183,7 +183,7 @@ def _save(model: Llama, params: PyTree, out: Path, words: Tokenizer, end: int | 
 
 
 def chosen(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
-    """The sequences that are read: all, or so many as the job says, of each class by its weight."""
+    """Returns the sequences to read: all, or the job's number, each class by its weight."""
     whole = sequences.join(list(text.train.values()))
     if not job.loss["sequences"]:
         return whole
@@ -193,14 +193,16 @@ def chosen(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
 
 
 def scored(part: Sequences, job: jobs.TrainingJob) -> Sequences:
-    """The held-out sequences of a class that are scored: their share of those that are read."""
+    """Returns the held-out sequences of a class that are scored: their share of those that are
+    read.
+    """
     read = job.loss["sequences"]
     most = math.ceil(read * job.heldout) if read else len(part)
     return Sequences(part.tokens[:most], part.live[:most])
 
 
 def build(job: jobs.TrainingJob, vocab_size: int) -> Llama:
-    """The module of a job's shape."""
+    """Returns the module of a job's shape."""
     return Llama(LlamaConfig(**{**job.shape, "vocab_size": vocab_size}, tied=True))
 
 

@@ -1,4 +1,6 @@
-"""The work of `jspec train head --kind ngrams`: a table of a target's distributions in a text."""
+"""The work of `jspec train head --kind ngrams`: a table of a target's distributions in a
+text.
+"""
 
 import os
 import tempfile
@@ -89,7 +91,7 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
 def score(
     table: ngrams.NGramTable, held: Sequences, likeliest: Int[np.ndarray, "M T"]
 ) -> tuple[float, float, float]:
-    """How often a table's candidates have the token that its target finds likeliest.
+    """Returns how often a table's candidates have the token that its target finds likeliest.
 
     Args:
         table: what is scored.
@@ -111,5 +113,7 @@ def score(
 
 
 def _is_text(text: Sequences) -> Bool[np.ndarray, "M T+1"]:
-    """False behind the last token of a sequence that is to be foretold: there it is filled up."""
+    """Returns False behind the last token of a sequence that is to be foretold: there it is
+    filled up.
+    """
     return np.flip(np.maximum.accumulate(np.flip(text.live, 1), axis=1), 1)

@@ -64,7 +64,7 @@ class Bar:
 
 @contextmanager
 def shown(console: Console, what: str, total: int, done: int = 0) -> Iterator[Bar | ProgressLines]:
-    """A bar where someone can watch it, else lines.
+    """Yields a bar where someone can watch it, else lines.
 
     Args:
         console: where it is shown.

@@ -1,4 +1,4 @@
-"""What a run of `jspec train` was asked for, kept in its folder for `--resume`."""
+"""Settings of a run of `jspec train`, kept in its folder for `--resume`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,8 @@ def asked(
     others: Mapping[str, str | None],
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The arguments of a run: those given, and under `resume` those that it was begun with.
+    """Returns the arguments of a run: those given, and under `resume` those that it was begun
+    with.
 
     They are JSON values that hold in any folder; None is one that was not given.
 
@@ -58,12 +59,12 @@ def remember(out: Path, arguments: Mapping[str, Any]) -> None:
 
 
 def path(arguments: Mapping[str, Any], name: str) -> Path | None:
-    """An argument that is a path."""
+    """Returns an argument that is a path."""
     return None if arguments[name] is None else Path(arguments[name])
 
 
 def absolute(argument: str) -> str:
-    """A path, or CLASS=PATH, that is found from any folder; all else as it is."""
+    """Returns a path, or CLASS=PATH, that is found from any folder; all else as it is."""
     label, equals, path = argument.partition("=")
     if Path(argument).exists():
         return str(Path(argument).resolve())

@@ -1,4 +1,4 @@
-"""What runs of `jspec train lm` and `head` share: batches, the loop, its curve and the scores."""
+"""Shared parts of `jspec train lm` and `head`: batches, the loop, its curve and the scores."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ Scores = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What is trained, on which text and devices, before training.
+    """A training job: model, text and devices.
 
     Args:
         job: its settings.
@@ -63,7 +63,7 @@ class TrainingRun:
     def batch(
         self, text: Sequences, rows: np.ndarray, kept: States | None = None, step: int | None = None
     ) -> Batch:
-        """A batch of some rows on the devices, each row on one of them.
+        """Returns a batch of some rows on the devices, each row on one of them.
 
         Args:
             text: the rows of which.
@@ -79,7 +79,7 @@ class TrainingRun:
         return Batch(*self.devices.share(arrays))
 
     def scores(self, params: PyTree, frozen: PyTree) -> Scores:
-        """Held-out loss and metrics per class; classes with too little held out are left out."""
+        """Returns held-out loss and metrics per class, without classes that hold out too little."""
         objective = self.scored or self.objective
         return {
             label: heldout.metrics(objective, params, frozen, self._batches(part))
@@ -87,7 +87,7 @@ class TrainingRun:
         }
 
     def _batches(self, text: Sequences) -> Iterator[tuple[Batch, int]]:
-        """All of a text; the last batch is filled up with rows that hold none."""
+        """Yields all of a text; the last batch is filled up with rows that hold none."""
         size = self.job.batch_size
         more = ((0, -len(text) % size), (0, 0))
         filled = Sequences(np.pad(text.tokens, more), np.pad(text.live, more))
@@ -175,7 +175,7 @@ def forget_scores(path: Path, done: int) -> None:
 
 
 def keep(states: States, model: Any, params: PyTree, batch_size: int, console: Console) -> States:
-    """What a target makes of a text, from the disk or put there."""
+    """Returns what a target makes of a text, from the disk or put there."""
     total = states.total
     with shown(console, "storing states", total, len(states)) as progress:
         for done in states.fill(model, params, batch_size):
@@ -184,14 +184,14 @@ def keep(states: States, model: Any, params: PyTree, batch_size: int, console: C
 
 
 def told(report: loop.UpdateMetrics) -> str:
-    """Loss, and how good each draft step is."""
+    """Returns loss, and how good each draft step is."""
     return f"loss {report.loss:.3f}" + "".join(
         f", {name} {_shares(report.metrics[name], 2)}" for name in SHOWN if name in report.metrics
     )
 
 
 def table(scores: Scores) -> Table:
-    """Loss and shares by class."""
+    """Returns loss and shares by class."""
     names = [name for name in ("bits_per_byte", *SHOWN) if name in next(iter(scores.values()))]
     grid = Table("class", "loss", *names, "tokens", title="held out")
     for label, score in scores.items():

@@ -1,4 +1,6 @@
-"""The settings of training that `jspec train` takes as options, each declared once, without JAX."""
+"""The settings of training that `jspec train` takes as options, each declared once, without
+JAX.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +41,7 @@ class JobOption:
         return self.shown or str(self.default).lower()
 
     def parameter(self) -> inspect.Parameter:
-        """The option as typer reads it; None if it is not given."""
+        """Returns the option as typer reads it; None if it is not given."""
         kind: Any = int if self.default is None else type(self.default)
         option = typer.Option(help=self.help, show_default=self.told)
         annotation = Annotated[kind | None, option]
@@ -71,7 +73,7 @@ def takes(settings: Iterable[JobOption]) -> Callable[[Callable[..., None]], Call
 
 
 def union(kinds: Mapping[str, Iterable[JobOption]]) -> list[JobOption]:
-    """The options of one command for several kinds; one that few have says which."""
+    """Returns the options of one command for several kinds; one that few have says which."""
     found: dict[str, dict[str, JobOption]] = {}
     for kind, options in kinds.items():
         for option in options:
@@ -81,7 +83,7 @@ def union(kinds: Mapping[str, Iterable[JobOption]]) -> list[JobOption]:
 
 def _joined(by_kind: Mapping[str, JobOption], count: int) -> JobOption:
     first = next(iter(by_kind.values()))
-    of = "" if len(by_kind) >= count - 1 else f"Of {', '.join(by_kind)}: "
+    of = "" if len(by_kind) >= count - 1 else f"{', '.join(by_kind)}: "
     told: dict[str, list[str]] = {}
     for kind, option in by_kind.items():
         told.setdefault(option.told, []).append(kind)
@@ -91,12 +93,12 @@ def _joined(by_kind: Mapping[str, JobOption], count: int) -> JobOption:
 
 def _run(steps: int, sequence: int, rate: float) -> tuple[JobOption, ...]:
     return (
-        JobOption("recipe", "steps", steps, "Updates in all."),
+        JobOption("recipe", "steps", steps, "Total number of updates."),
         JobOption("job", "batch_size", 8, "Sequences per update."),
         JobOption("job", "sequence", sequence, "Tokens per sequence."),
         JobOption("recipe", "learning_rate", rate, "Highest learning rate.", flag="lr"),
         JobOption("recipe", "warmup", 100, "Updates until the learning rate is highest."),
-        JobOption("recipe", "cooldown", 1.0, "Share of the run over which it falls again."),
+        JobOption("recipe", "cooldown", 1.0, "Share of the run with a falling learning rate."),
         JobOption("recipe", "checkpoint_every", 200, "Updates per checkpoint."),
         JobOption("job", "seed", 0, "Seed of the weights and the data order."),
         JobOption("job", "heldout", 0.05, "Share of the text that is only scored."),
@@ -115,11 +117,11 @@ LM = (
     JobOption("shape", "context", 1024, "Most positions the model may see."),
     JobOption(
         "loss", "num_target_tokens", 32,
-        "With --target: tokens of its probabilities that are learnt.",
+        "With --target: tokens kept of each distribution.",
     ),
     JobOption(
         "loss", "sequences", 0,
-        "With --target: most sequences that are read, again and again; 0 is all.",
+        "With --target: most sequences to train on, repeatedly; 0 is all.",
     ),
 )  # fmt: skip
 
@@ -127,11 +129,11 @@ LM = (
 def _head(rate: float = 2e-3) -> tuple[JobOption, ...]:
     return (
         *_run(2000, 256, rate),
-        JobOption("recipe", "schedule", "cosine", "How the rate falls: cosine or linear."),
-        JobOption("recipe", "floor", 0.05, "Where it ends, as a share of the highest."),
-        JobOption("recipe", "weight_decay", 0.1, "As AdamW has it; 0 is Adam."),
+        JobOption("recipe", "schedule", "cosine", "Decay of the learning rate: cosine or linear."),
+        JobOption("recipe", "floor", 0.05, "Final learning rate, as a share of the highest."),
+        JobOption("recipe", "weight_decay", 0.1, "Weight decay of AdamW; 0 is Adam."),
         JobOption("job", "epochs", 0.0, "Passes over the text, instead of --steps."),
-        JobOption("job", "scores", 0, "Times that held-out text is scored on the way."),
+        JobOption("job", "scores", 0, "Number of scorings of held-out text during training."),
         JobOption("loss", "decay", 0.8, "Weight of a draft step relative to the one before."),
         JobOption(
             "loss", "places", None, "Places of a sequence that tokens are scored at; 0 is all.",
@@ -143,7 +145,7 @@ def _head(rate: float = 2e-3) -> tuple[JobOption, ...]:
 def _hot(count: int) -> JobOption:
     return JobOption(
         "shape", "hot_tokens", None,
-        "Most frequent tokens, which alone are drafted (of lyanna: have token info); 0 is all.",
+        "Draft only this many most frequent tokens (lyanna: token info of these); 0 is all.",
         shown=f"{count} of more than 40000, else all",
     )  # fmt: skip
 

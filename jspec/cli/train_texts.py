@@ -30,7 +30,8 @@ def source(argument: str) -> corpus.CorpusSource:
 def named(
     text: Sequence[str], recipe: Path | None, data: Path, replace: bool = False
 ) -> jobs.Texts:
-    """The texts that the options of a command name, with their weights and what is held out.
+    """Returns the texts that the options of a command name, with their weights and what is held
+    out.
 
     Args:
         text: the command's arguments.
@@ -46,12 +47,13 @@ def named(
     if recipe is None:
         raise InputError("no text was given; name files or folders, or a --recipe")
     if text:
-        raise InputError(f"{text[0]} was given beside a recipe, which names its own texts")
+        raise InputError(f"{text[0]} was given with a recipe, which names its own texts")
     return jobs.read_texts(recipe, data)
 
 
 def read(texts: jobs.Texts, target: Loaded, length: int, share: float) -> TrainingText:
-    """Sequences of all texts: files of `jspec train data` as they are, others as plain text.
+    """Returns sequences of all texts: files of `jspec train data` as they are, others as plain
+    text.
 
     Args:
         texts: where they are.
@@ -97,7 +99,9 @@ def _add(parts: dict[str, Sequences], label: str, more: Sequences) -> None:
 
 
 def _encode(target: Loaded, documents: Sequence[str]) -> list[list[int]]:
-    """Token ids, with what begins a text; where a tokenizer adds nothing, the end token does."""
+    """Returns token ids, with what begins a text; where a tokenizer adds nothing, the end token
+    does.
+    """
     begins = list(target.tokenizer.encode("").ids) or list(target.eos[:1])
     return [
         [*begins, *target.tokenizer.encode(document, add_special_tokens=False).ids]

@@ -4,6 +4,6 @@ from jspec.costs import metrics as metrics
 from jspec.costs.measuring import measure
 from jspec.costs.prior import prior
 from jspec.costs.store import CostSetting, load, save, setting
-from jspec.drafters.cost_curve import CostCurve
+from jspec.policies.cost_curve import CostCurve
 
 __all__ = ["CostCurve", "CostSetting", "load", "measure", "prior", "save", "setting"]

@@ -28,9 +28,9 @@ class Device:
     memory: int
     """Bytes that programs may have of its memory."""
     bandwidth: float
-    """Bytes a second of its memory."""
+    """Bytes per second of its memory."""
     flops: float
-    """Dense bfloat16 operations a second; an addition and a multiplication are two."""
+    """Dense bfloat16 operations per second; an addition and a multiplication are two."""
     kind: str = ""
     """Its `device_kind` in JAX."""
     source: str = ""
@@ -83,11 +83,11 @@ GUESSES = {
     "gpu": Device("GPU of unknown figures", "gpu", 0, 1.5e12, 192e12),
     "tpu": Device("TPU of unknown figures", "tpu", 0, 1.5e12, 192e12),
 }
-"""Where no vendor says it, by platform."""
+"""Defaults by platform, where no vendor says it."""
 
 
 def find(name: str) -> Device:
-    """The device of a name, such as "H100", "v5e" or "TPU v5e", in capitals or not.
+    """Returns the device of a name, such as "H100", "v5e" or "TPU v5e", in capitals or not.
 
     Args:
         name: as in the table.
@@ -110,7 +110,7 @@ def find(name: str) -> Device:
 
 
 def here(device: Any = None) -> Device:
-    """The figures of a device at hand, with the memory that it says it has.
+    """Returns the figures of a device at hand, with the memory that it says it has.
 
     Args:
         device: a `jax.Device`; None is the default one.
@@ -133,7 +133,9 @@ def here(device: Any = None) -> Device:
 
 
 def figures(device: Any) -> Device:
-    """The figures of a `jax.Device` by its kind; a guess for its platform if it is not known."""
+    """Returns the figures of a `jax.Device` by its kind; a guess for its platform if it is not
+    known.
+    """
     if isinstance(device, Device):
         return device
     kind = getattr(device, "device_kind", "")
@@ -142,7 +144,7 @@ def figures(device: Any) -> Device:
 
 
 def usable(device: Device) -> int:
-    """The bytes of a device's memory that JAX takes for programs.
+    """Returns the bytes of a device's memory that JAX takes for programs.
 
     JAX takes three quarters of a GPU's memory, or what $XLA_PYTHON_CLIENT_MEM_FRACTION says.
     """

@@ -12,9 +12,10 @@ import numpy as np
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.decoding import decode_rounds, prefill
-from jspec.drafters.adaptive import Adaptive, AdaptiveParams
-from jspec.drafters.cost_curve import CostCurve
-from jspec.protocols import CausalLM
+from jspec.policies.adaptive import Adaptive
+from jspec.policies.cost_curve import CostCurve
+from jspec.protocols import CausalLM, Drafter
+from jspec.round import sizes_of
 from jspec.types import PyTree, State
 
 _ROUNDS = 4
@@ -25,7 +26,7 @@ _ENOUGH = 0.05
 _OUT_OF_REACH = 1e6
 """Seconds of a width that is not to be chosen."""
 _AGAIN = 3
-"""How many times as often as was asked all is timed, at most."""
+"""The most repeats, as a multiple of the number asked for."""
 _OUT_OF_ORDER = 0.05
 """The share by which less may seem to take longer than more before all is timed again."""
 _ENDLESS = 2**30
@@ -35,9 +36,10 @@ _ENDLESS = 2**30
 def measure(
     model: CausalLM,
     params: PyTree,
-    drafter: Adaptive,
+    drafter: Drafter,
     drafter_params: PyTree = None,
     *,
+    policy: Adaptive,
     batch_size: int = 1,
     prompt_length: int = 64,
     max_new_tokens: int = 128,
@@ -45,7 +47,7 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     **request: Any,
 ) -> CostCurve:
-    """Measures the seconds of a round at each width of a drafter: draft, forward, verdict, update.
+    """Measures the seconds of a round at each width of a policy, its parts included.
 
     The program is the one that decodes: a curve in which one width alone is cheap makes every round
     take it, and a drafter that backs off drafts nothing. So nothing is compiled that a call of the
@@ -55,8 +57,9 @@ def measure(
     Args:
         model: the target.
         params: its weights.
-        drafter: of `jspec.adaptive`.
-        drafter_params: those of the drafter inside it; None if it has none.
+        drafter: proposes the trees.
+        drafter_params: its weights, if it has any.
+        policy: chooses the widths.
         batch_size: rows.
         prompt_length: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
             of which a round reads.
@@ -70,26 +73,22 @@ def measure(
         The curve, with a point for each width, and what a round takes that drafts nothing.
 
     Raises:
-        InputError: if the drafter chooses no widths, or an argument is out of range.
+        InputError: if the policy does not go by costs, or an argument is out of range.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> drafter = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=2), widths=(0, 2))
+        >>> lookup = jspec.PromptLookup(num_speculative_tokens=2)
         >>> curve = measure(
-        ...     model, model.init(), drafter, prompt_length=4, max_new_tokens=4, repeats=1
+        ...     model, model.init(), lookup, policy=jspec.Adaptive((0, 2)), prompt_length=4,
+        ...     max_new_tokens=4, repeats=1,
         ... )
         >>> bool((curve.at([1, 3]) > 0).all())  # the seconds of a round of width 0 and 2
         True
     """
-    if not isinstance(drafter, Adaptive):
+    if not isinstance(policy, Adaptive):
         raise InputError(
-            f"drafter is {drafter!r:.80}, which chooses no widths; pass jspec.adaptive(drafter, ..)"
-        )
-    if isinstance(drafter_params, AdaptiveParams):
-        raise InputError(
-            "drafter_params came with costs, which are to be measured; pass those of the drafter "
-            "inside: drafter_params.drafter"
+            f"policy is {policy!r:.80}, which does not go by what rounds cost; pass jspec.Adaptive"
         )
     for name, value in (
         ("batch_size", batch_size),
@@ -102,7 +101,7 @@ def measure(
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, (batch_size, prompt_length))
     started = prefill(
         model, params, tokens.astype(np.int32), drafter=drafter,
-        drafter_params=AdaptiveParams(drafter_params, CostCurve.of({1: 1.0})),
+        drafter_params=drafter_params, policy=policy, policy_params=CostCurve.of({1: 1.0}),
         max_new_tokens=max_new_tokens, **request,
     )  # fmt: skip
 
@@ -111,22 +110,25 @@ def measure(
         state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
         begin = time.perf_counter()
         state = decode_rounds(
-            model, params, state, drafter, AdaptiveParams(drafter_params, curve), rounds
-        )
+            model, params, state, drafter, drafter_params, rounds, policy=policy,
+            policy_params=curve,
+        )  # fmt: skip
         jax.block_until_ready(state.root)
         taken = time.perf_counter() - begin
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
-    sizes = drafter.sizes(started.root)
+    sizes = sizes_of(policy, started.root)
     return in_turn(sizes, batch_size, started.capacity, timed, repeats, progress)
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
-    """A state whose drafter backs off in all rounds that follow, or in none of the next ones."""
-    backoff = state.drafter_state.backoff
+    """Returns a state whose drafter is asked in no round that follows, or in each of the next
+    ones.
+    """
+    backoff = state.policy_state.backoff
     left = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
-    known = replace(state.drafter_state, backoff=replace(backoff, left=jnp.asarray(left)))
-    return replace(state, drafter_state=known)
+    known = replace(state.policy_state, backoff=replace(backoff, left=jnp.asarray(left)))
+    return replace(state, policy_state=known)
 
 
 def in_turn(
@@ -137,7 +139,7 @@ def in_turn(
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> CostCurve:
-    """The curve of rounds that are timed in turn, the least of their times each.
+    """Returns the curve of rounds that are timed in turn, the least of their times each.
 
     Other work on the machine only adds to them. So where less seems to take longer than more, a
     back-off than a draft or a narrow round than a wide one, all are timed again, up to three times
@@ -145,7 +147,7 @@ def in_turn(
     more.
 
     Args:
-        sizes: of `Adaptive.sizes`. Rounds that have no room for all rows are not timed.
+        sizes: of `jspec.round.sizes_of`. Rounds that have no room for all rows are not timed.
         batch_size: rows, all of them running.
         capacity: of a row's cache.
         timed: gives the seconds of a round, of (curve, in_backoff, rounds): with a curve in which

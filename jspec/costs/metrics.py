@@ -55,7 +55,7 @@ class Metrics:
 
     @property
     def num_rounds(self) -> int:
-        """Forwards of the target after the prefill, those without a draft among them."""
+        """Forward passes of the target after the prefill, those without a draft among them."""
         return sum(self.acceptance_histogram)
 
     @property
@@ -99,7 +99,8 @@ class Metrics:
 
     @property
     def tokens_per_round(self) -> float:
-        """Emitted tokens over all rounds: what a forward of the target yields; 0 without a round.
+        """Emitted tokens over all rounds: what a forward pass of the target yields; 0 without a
+        round.
 
         It equals the mean acceptance length where every round drafts, and is less elsewhere.
         """
@@ -119,7 +120,7 @@ class Metrics:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Every figure by its name, as JSON has it.
+        """Returns every figure by its name, as JSON has it.
 
         Returns:
             Numbers, lists of numbers, and `width_histogram` with its widths as strings.
@@ -146,7 +147,7 @@ class Metrics:
         }
 
     def log_line(self, seconds: float | None = None) -> str:
-        """The line that vLLM logs, which scripts that read its logs can read.
+        """Returns the line that vLLM logs, which scripts that read its logs can read.
 
         Two things differ: positions behind the last accepted one are left out, and the histogram of
         widths follows where there was more than one.
@@ -186,7 +187,7 @@ class Metrics:
 
 
 def of(stats: Stats) -> Metrics:
-    """The metrics of a run, all its rows together.
+    """Returns the metrics of a run, all its rows together.
 
     Args:
         stats: `result.stats` of `jspec.decode`, or `state.stats` between two rounds.
@@ -195,7 +196,7 @@ def of(stats: Stats) -> Metrics:
         Their sum over rows; a row that never ran adds nothing.
 
     Raises:
-        InputError: if these are no statistics.
+        InputError: if these are not statistics.
 
     Example:
         >>> import jspec
@@ -211,7 +212,7 @@ def of(stats: Stats) -> Metrics:
 
 
 def by_row(stats: Stats) -> list[Metrics]:
-    """The metrics of each row of a run.
+    """Returns the metrics of each row of a run.
 
     Args:
         stats: `result.stats` of `jspec.decode`, or `state.stats` between two rounds.
@@ -220,12 +221,13 @@ def by_row(stats: Stats) -> list[Metrics]:
         One of each row, all zeros for a row that never ran.
 
     Raises:
-        InputError: if these are no statistics.
+        InputError: if these are not statistics.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> ask = dict(prompt=[[1, 2], [3, 4]], limits=[0, 5], max_new_tokens=8)
+        >>> stopping = jspec.Stopping(max_tokens=[0, 5])
+        >>> ask = dict(prompt=[[1, 2], [3, 4]], stopping=stopping, max_new_tokens=8)
         >>> result = jspec.decode(model, model.init(), **ask)
         >>> [row.num_rounds for row in jspec.metrics.by_row(result.stats)]
         [0, 5]

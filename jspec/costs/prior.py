@@ -1,8 +1,9 @@
-"""Estimates the cost curve from the shapes of the model and the device, without a measurement.
+"""Estimates the cost curve from the shapes of the model and the device, without a
+measurement.
 
 The time of a forward pass is that of the roofline model (Williams et al. 2009); a GPU needs some
-beside it for launches and waits. The figures of a launch are assumed, not measured: an empty kernel
-takes about as long, and XLA's host takes some tens of microseconds to read a condition.
+alongside it for launches and waits. The figures of a launch are assumed, not measured: an empty
+kernel takes about as long, and XLA's host takes some tens of microseconds to read a condition.
 """
 
 from collections import Counter
@@ -14,12 +15,13 @@ import numpy as np
 from jspec._validate.errors import InputError
 from jspec._xla import native
 from jspec.costs.devices import Device, figures
-from jspec.drafters.cost_curve import CostCurve
+from jspec.policies.cost_curve import CostCurve
 from jspec.types import PyTree
 
 _EDGE = 1 / np.log2(1.1)
-"""Where a forward computes as long as it reads, it takes a tenth longer than either: the edge of
-the roof is rounded."""
+"""Rounding of the roofline's edge: where computing and reading take equally long, a forward
+pass takes a tenth longer than either.
+"""
 _CPU_FORMS = {
     "float32": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
     "bfloat16": {1: 1.0, 2: 1.06, 4: 1.17, 8: 1.4, 16: 2.2, 32: 3.7, 64: 7.3, 128: 14.5},
@@ -34,7 +36,9 @@ the weights of several rows before it reads them, which is why the second token 
 Blocks are read in a fraction of float32's time and multiplied in the same, but for rounded
 activations (`python -m benchmarks.speed.forwards`)."""
 _KERNEL = 2e-6
-"""Seconds from the start of a kernel to that of the next, in a graph, of one with little to do."""
+"""Seconds from the start of a kernel to that of the next, in a graph, of one with little to
+do.
+"""
 _LAUNCH = 4e-6
 """Seconds that the host takes for a graph, or for a kernel alone."""
 _WAIT = 20e-6
@@ -45,7 +49,9 @@ _OF_AN_ARRAY = 4
 _PLAIN = 25
 """Kernels of a round of plain decoding outside the layers; besides 2 launches and a wait."""
 BACKOFF = 23 * _KERNEL
-"""Seconds that a round of `auto` which drafts nothing takes beyond plain decoding, for launches."""
+"""Seconds that a round of `auto` which drafts nothing takes beyond plain decoding, for
+launches.
+"""
 DRAFT = 250 * _KERNEL
 """The same for a round of `auto` that drafts."""
 
@@ -65,7 +71,7 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
             are not.
 
     Raises:
-        InputError: if something else than arrays stands among them.
+        InputError: if there is something else than arrays among them.
 
     Example:
         >>> import jax, numpy as np
@@ -105,7 +111,9 @@ def _most(leaves: list[Any], held: Any) -> str:
 
 
 def _roofline(device: Device, tokens: int, size: int) -> float:
-    """The longer of the time of a forward's arithmetic and of its reading, with a rounded edge."""
+    """Returns the longer of the time of a forward pass's arithmetic and of its reading, with a
+    rounded edge.
+    """
     # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
     bounds = np.array([tokens * size / device.flops, size / device.bandwidth])
     longer = bounds.max()

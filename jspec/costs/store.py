@@ -16,19 +16,20 @@ from jspec._validate import plain_json
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
 from jspec._xla import mesh_axes, native
-from jspec.drafters.cost_curve import CostCurve
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.cost_curve import CostCurve
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.types import PyTree
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
 class CostSetting:
-    """What the time of a round depends on, but for the size of the cache, which a curve has.
+    """Everything that the time of a round depends on, except the cache's size.
 
-    What requests may ask for beside (log-probabilities, processors, grammars) is not in it: measure
-    a curve of your own where rounds differ by that.
+    What requests may ask for alongside (log-probabilities, processors, grammars) is not in it:
+    measure a curve of your own where rounds differ by that.
 
     Example:
         >>> import jspec
@@ -43,6 +44,7 @@ class CostSetting:
     params: str
     """Number of weights and their dtypes."""
     drafter: str
+    policy: str
     batch_size: int
     sampled: bool
     platform: str
@@ -64,16 +66,18 @@ def setting(
     model: CausalLM,
     params: PyTree,
     drafter: Drafter,
+    policy: WidthPolicy = FixedWidth(),
     *,
     batch_size: int = 1,
     sampled: bool = False,
 ) -> CostSetting:
-    """The setting of calls on the default device.
+    """Returns the setting of calls on the default device.
 
     Args:
         model: the target.
         params: its weights.
-        drafter: of the calls, its widths included.
+        drafter: of the calls.
+        policy: of the calls.
         batch_size: rows.
         sampled: whether tokens are sampled, which takes a little longer.
 
@@ -96,6 +100,7 @@ def setting(
         model=f"{type(model).__name__} {model!r}",
         params=f"{sum(int(np.prod(leaf.shape)) for leaf in leaves)} of {', '.join(dtypes)}",
         drafter=repr(drafter),
+        policy=repr(policy),
         batch_size=batch_size,
         sampled=sampled,
         platform=device.platform,
@@ -147,7 +152,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
         where: the setting that it is for.
 
     Raises:
-        InputError: if it is no such file, or of another setting: with the first difference.
+        InputError: if it is not a cost file, or of another setting: with the first difference.
         OSError: if it cannot be read.
 
     Example:
@@ -179,7 +184,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} is no cost file of jspec ({error}); {measure}") from error
+        raise InputError(f"{path} is not a cost file of jspec ({error}); {measure}") from error
     for name, wanted in dataclasses.asdict(where).items():
         if (other := getattr(found, name)) != wanted:
             raise InputError(
@@ -207,7 +212,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
 
 
 def _processor() -> str:
-    """The name of the CPU, as far as the system tells it."""
+    """Returns the name of the CPU, as far as the system tells it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

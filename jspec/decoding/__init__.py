@@ -1,6 +1,6 @@
-"""Draft, score, verify, commit: one round, and the loop around it.
+"""Speculative decoding as pure functions: `prefill`, `step` and `decode`, their loop.
 
-`_round` is the whole algorithm; everything else in this file sets it up or loops over it.
+The whole algorithm is one round, in `jspec.decoding.rounds`; this file sets it up.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,18 +25,15 @@ from jspec._xla.in_place import owned
 from jspec._xla.manual_axes import vary
 from jspec._xla.one_graph import Jitted
 from jspec.arrays.between_calls import between_calls
+from jspec.decoding.rounds import one_round, repeated
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start, WidthPolicy
 from jspec.round import (
     check_drafter_shapes,
     chunked_prefill,
-    commit,
-    frame,
     no_rounds,
     processing,
-    sanitize,
-    score,
-    turns,
 )
 from jspec.round.request import (
     Prepared,
@@ -46,13 +43,12 @@ from jspec.round.request import (
     check_drafter,
     check_earlier,
     check_model,
+    check_policy,
     check_weights,
     prepare,
 )
-from jspec.round.same_drafter import check_same_memory, check_same_trees
-from jspec.round.widths import at_chosen_width
-from jspec.types import Limits, PyTree, Result, Sampling, State, Status, Tree
-from jspec.verify.choice import takes_parts, verifier_of
+from jspec.round.same_drafter import check_same_memory
+from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
 
 _ENDLESS = 2**31 - 1
 
@@ -66,9 +62,11 @@ def decode(
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
+    policy_state: PyTree = None,
     max_new_tokens: int = 128,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -89,10 +87,13 @@ def decode(
         drafter: proposes the trees; static. The default drafts nothing.
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
+        policy: says in which rounds the drafter is asked, and how many of its nodes are verified;
+            static. The default verifies all of them, `jspec.Adaptive` as many as pay.
+        policy_params: what the policy knows alongside its state, such as what rounds cost.
+        policy_state: `Result.policy_state` of an earlier call.
         max_new_tokens: size of the output; static.
-        eos: token or tokens that end a row, or [B, X] with -1 filling up.
-        limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens. Or a
-            `jspec.Limits`, which has drafted tokens and stop tokens too.
+        stopping: where rows end: their most and fewest tokens, end tokens, stop tokens, and stop
+            strings. By default after `max_new_tokens` alone.
         sampling: None is greedy.
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
@@ -101,8 +102,8 @@ def decode(
             `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
-            record log-probabilities; a grammar of `jspec.grammar`; `jspec.stop_strings`. A list
-            among them has a grammar, or stop strings, or None for each row.
+            record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
+            or None for each row.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -123,10 +124,13 @@ def decode(
     """
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
-        drafter_state=drafter_state, max_new_tokens=max_new_tokens, eos=eos, limits=limits,
+        drafter_state=drafter_state, policy=policy, policy_params=policy_params,
+        policy_state=policy_state, max_new_tokens=max_new_tokens, stopping=stopping,
         sampling=sampling, key=key, ids=ids, processors=processors,
     )  # fmt: skip
-    return finish(model, params, state, drafter, drafter_params, max_new_tokens)
+    return finish(
+        model, params, state, drafter, drafter_params, max_new_tokens, policy, policy_params
+    )
 
 
 def finish(
@@ -136,8 +140,11 @@ def finish(
     drafter: Drafter,
     drafter_params: PyTree,
     max_new_tokens: int,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
 ) -> Result:
-    """What `decode` returns: the rounds that are left, until every row has ended. Donates `state`.
+    """Returns what `decode` returns: the rounds that are left, until every row has ended.
+    Donates `state`.
 
     Args:
         model: the target; static.
@@ -146,8 +153,13 @@ def finish(
         drafter: the one that the state was made for.
         drafter_params: its weights.
         max_new_tokens: of the call: the width of the result.
+        policy: as in `decode`.
+        policy_params: as in `decode`.
     """
-    state = decode_rounds(model, params, state, drafter, drafter_params, _number(_ENDLESS))
+    state = decode_rounds(
+        model, params, state, drafter, drafter_params, _number(_ENDLESS), policy=policy,
+        policy_params=policy_params,
+    )  # fmt: skip
     outputs = state.out, processing.logprobs(state)
     tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
     known = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
@@ -159,6 +171,7 @@ def finish(
         drafter_state=vary(known, state.lengths),
         logprobs=logprobs,
         stop_bytes=processing.first(state, "stop_bytes"),
+        policy_state=state.policy_state,
     )
 
 
@@ -182,9 +195,11 @@ def prefill(
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
+    policy_state: PyTree = None,
     max_new_tokens: int = 128,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -192,7 +207,8 @@ def prefill(
     capacity: int | None = None,
     earlier: State | None = None,
 ) -> State:
-    """The state before the first round; arguments and errors as in `decode`, but for the last two.
+    """Returns the state before the first round; arguments and errors as in `decode`, but for the
+    last two.
 
     With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
     the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
@@ -225,30 +241,37 @@ def prefill(
         ([5], [4])
     """
     check_drafter(drafter)
+    check_policy(policy, drafter)
     check_model(model, params)
     check_weights("drafter_params", drafter_params)
-    check_earlier(drafter_state)
-    if earlier is not None and drafter_state is not None:
-        raise InputError(
-            "drafter_state came with an earlier state, which holds the drafter's memory; pass one "
-            "of them"
-        )
+    check_weights("policy_params", policy_params)
+    for name, known in (("drafter_state", drafter_state), ("policy_state", policy_state)):
+        check_earlier(name, known)
+        if earlier is not None and known is not None:
+            raise InputError(
+                f"{name} came with an earlier state, which holds that memory; pass one of them"
+            )
     if isinstance(earlier, State):
         from jspec.round.continuation import text_as_returned
 
         earlier = text_as_returned(model, earlier)
     call = prepare(
-        model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
+        model, prompt, lengths, max_new_tokens, stopping=stopping, sampling=sampling, key=key,
         ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
     if sampling is None and key is not None:
         from jspec.round.greedy_keys import without_unread
 
         call = without_unread(call, drafter, drafter_params)
-    asked = processing.several(processors)
-    members = processing.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
+    asked = processing.asked(processors, stopping)
+    members = processing.prepare(
+        asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens, stopping.min_tokens
+    )
     members = placed(members, call.arrays.prompt)
-    return begin(model, params, call, members, drafter, drafter_params, drafter_state, earlier)
+    return begin(
+        model, params, call, members, drafter, drafter_params, drafter_state, earlier, policy,
+        policy_params, policy_state,
+    )  # fmt: skip
 
 
 def begin(
@@ -260,61 +283,74 @@ def begin(
     drafter_params: PyTree,
     drafter_state: PyTree,
     earlier: State | None,
+    policy: WidthPolicy,
+    policy_params: PyTree,
+    policy_state: PyTree,
 ) -> State:
-    """The state before the first round of a call whose arguments are checked; see `prefill`.
+    """Returns the state before the first round of a call whose arguments are checked; see
+    `prefill`.
 
     Raises InputError as that does for what only drafter and state together can tell.
     """
-    check_context(getattr(drafter, "context", None), call, earlier)
-    if call.arrays.request.max_draft_tokens is not None and not takes_parts(drafter):
-        raise InputError(
-            f"draft_tokens came with {type(drafter).__name__}, whose draws have a verifier of "
-            "their own: a part of them would not be lossless; leave it out, or give the drafter "
-            "scheme=jspec.schemes.COUPLED"
-        )
+    check_context(drafter.context, call, earlier)
     text = None
     if earlier is not None:
-        if any(member.reads_text for member in processors):
+        if any(getattr(member, "reads_text", False) for member in processors):
             text = _text_of(earlier)
-        check_same_memory(drafter, earlier)
-        kept = earlier.memory, earlier.positions, earlier.drafter_state
+        check_same_memory(drafter, policy, earlier)
+        kept = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)
     else:
         # Donated, so that memories are held once; the caller's arrays are copied first.
         # Cold or hot, they are arguments: both are one program.
-        batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
-        sizes = model, drafter, batch, call.capacity
+        batch, known = (
+            len(call.arrays.prompt),
+            jax.tree.map(jnp.copy, (drafter_state, policy_state)),
+        )
+        sizes = model, drafter, policy, batch, call.capacity
         mesh = mesh_axes.mesh_of((params, call.arrays))
         kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
-        model, params, call.arrays, *kept[:2], drafter, drafter_params, kept[2], call.size,
-        call.capacity, call.chunk, processors, text,
+        model, params, call.arrays, *kept[:2], drafter, drafter_params, kept[2][0], call.size,
+        call.capacity, call.chunk, processors, text, policy, policy_params, kept[2][1],
     )  # fmt: skip
 
 
 # One program, and not one for each array: a server makes them anew for every prompt.
-@partial(jax.jit, static_argnames=("model", "drafter", "batch", "capacity"))
+@partial(jax.jit, static_argnames=("model", "drafter", "policy", "batch", "capacity"))
 def _empty(
-    model: CausalLM, drafter: Drafter, batch: int, capacity: int, known: PyTree
-) -> tuple[PyTree, Int[Array, " B"], PyTree]:
-    """The target's memory, positions and the drafter's memory before a prompt is read."""
+    model: CausalLM,
+    drafter: Drafter,
+    policy: WidthPolicy,
+    batch: int,
+    capacity: int,
+    known: tuple[PyTree, PyTree],
+) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
+    """Returns the target's memory, positions, and the memories of drafter and policy before a
+    prompt is read.
+    """
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
-    return memory, positions, drafter.init(batch, capacity, known)
+    drafter_state, policy_state = known
+    known = (
+        drafter.init(batch, capacity, drafter_state),
+        policy.init(batch, capacity, policy_state),
+    )
+    return memory, positions, known
 
 
 @lru_cache(maxsize=16)
 def _empty_on(
-    mesh: Mesh, model: CausalLM, drafter: Drafter, batch: int, capacity: int
+    mesh: Mesh, model: CausalLM, drafter: Drafter, policy: WidthPolicy, batch: int, capacity: int
 ) -> Callable[[PyTree], tuple[PyTree, Array, PyTree]]:
-    """`_empty`, made where it will lie: no single device may have room for all of it."""
-    make = partial(_empty, model, drafter, batch, capacity)
-    shapes = jax.eval_shape(make, None)
+    """Returns `_empty`, made where it will lie: no single device may have room for all of it."""
+    make = partial(_empty, model, drafter, policy, batch, capacity)
+    shapes = jax.eval_shape(make, (None, None))
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
     return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
 
 
 def _text_of(earlier: State) -> PyTree:
-    """What processors read of an earlier state's text."""
+    """Returns what processors read of an earlier state's text."""
     text = processing.first(earlier, "text")
     if text is None:
         raise InputError(
@@ -331,6 +367,8 @@ def step(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
 ) -> State:
     """Runs one round, in which every running row emits at least one token. Donates `state`.
 
@@ -338,9 +376,11 @@ def step(
         model: the target; static.
         params: its weights.
         state: of `prefill`, or of the round before.
-        drafter: the one that `prefill` was given, or one that keeps the same memory and whose
-            rounds have some of the same widths, as `Adaptive.narrowest` has.
+        drafter: the one that `prefill` was given.
         drafter_params: its weights.
+        policy: the one that `prefill` was given, or one without a memory whose rounds have some of
+            the same widths, such as `jspec.FixedWidth(0)`.
+        policy_params: its own.
 
     Raises:
         InputError: if the state was made for another drafter, or was donated before.
@@ -358,13 +398,17 @@ def step(
         [4]
     """
     check_alive(state)
-    return decode_rounds(model, params, state, drafter, drafter_params, _number(1))
+    check_policy(policy, drafter)
+    return decode_rounds(
+        model, params, state, drafter, drafter_params, _number(1), policy=policy,
+        policy_params=policy_params,
+    )  # fmt: skip
 
 
 @partial(
     jax.jit,
-    static_argnames=("model", "drafter", "size", "capacity", "chunk"),
-    donate_argnames=("memory", "drafter_state", "text"),
+    static_argnames=("model", "drafter", "size", "capacity", "chunk", "policy"),
+    donate_argnames=("memory", "drafter_state", "text", "policy_state"),
 )
 @automatic
 def _prefill(
@@ -381,6 +425,9 @@ def _prefill(
     chunk: int,
     processors: tuple[LogitsProcessor, ...] = (),
     text: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
+    policy_state: PyTree = (),
 ) -> State:
     batch = len(call.lengths)
     start = Start(call.prompt, call.lengths, positions, text, size, model.vocab_size)
@@ -403,18 +450,20 @@ def _prefill(
         lengths=zeros,
         status=jnp.where(request.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
         drafter_state=started,
-        stats=no_rounds(trees.root_only(root)),
+        stats=no_rounds(FixedWidth(), trees.root_only(root)),
         request=request,
         capacity=capacity,
         processors=tuple(member.begin(start) for member in processors),
+        policy_state=policy_state,
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
-    tree = check_drafter_shapes(drafter, drafter_params, state, output)
-    return replace(state, stats=vary(no_rounds(tree), call))
+    drafting = drafter, drafter_params, policy, policy_params
+    tree = check_drafter_shapes(*drafting, state, output)
+    return replace(state, stats=vary(no_rounds(policy, tree), call))
 
 
-@partial(Jitted, static_argnames=("model", "drafter"), donate_argnames=("state",))
+@partial(Jitted, static_argnames=("model", "drafter", "policy"), donate_argnames=("state",))
 @automatic
 def decode_rounds(
     model: CausalLM,
@@ -424,12 +473,17 @@ def decode_rounds(
     drafter_params: PyTree,
     rounds: Int[Array, ""],
     until_one_ends: Bool[Array, ""] | bool = False,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
+    *,
+    platform: str,
 ) -> State:
-    """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked.
+    """Returns the state after `rounds` rounds, or fewer if every row ends, or one does if that
+    is asked.
 
     Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
     """
-    check_same_memory(drafter, state)
+    check_same_memory(drafter, policy, state)
     had_ended = state.done
 
     def going(carry):
@@ -437,34 +491,13 @@ def decode_rounds(
         one_more = (state.done & ~had_ended).any()
         return (left > 0) & ~state.done.all() & ~(until_one_ends & one_more)
 
-    def round_of(drafter, carry):
+    def should_draft(carry):
+        return policy.should_draft(policy_params, carry[0].policy_state)
+
+    def round_of(asked, carry):
         state, left = carry
-        return _round(model, params, state, drafter, drafter_params), left - 1
+        drafting = drafter, drafter_params, policy, policy_params
+        return one_round(model, params, state, *drafting, asked, platform), left - 1
 
     carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
-    return turns.repeated(going, round_of, carry, drafter)[0]
-
-
-def _round(
-    model: CausalLM, params: PyTree, state: State, drafter: Drafter, drafter_params: PyTree
-) -> State:
-    """Runs one round: draft, score, verify, commit."""
-    tree, aux = drafter.draft(drafter_params, state.drafter_state, frame(state))
-    check_same_trees(tree, state)
-
-    def sanitized(tree: Tree, state: State) -> Tree:
-        now = frame(state)
-        return sanitize(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
-
-    def verify(tree: Tree, state: State, aux: PyTree, tokens: int) -> State:
-        now = frame(state)
-        output = score(model, params, tree, now, state.memory, tokens)
-        processed = processing.processed(state, tree, output.logits)
-        verdict = verifier_of(drafter).verdict(tree, processed, now)
-        # Tokens, lengths and statistics; the model's own commit writes its memory.
-        state, feedback = commit(state, tree, output, verdict, processed)
-        memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
-        learnt = drafter.update(drafter_params, state.drafter_state, aux, feedback)
-        return replace(state, memory=memory, drafter_state=learnt)
-
-    return at_chosen_width(verify, sanitized, tree, state, aux)
+    return repeated(going, round_of, carry, should_draft, platform)[0]

@@ -7,7 +7,7 @@
     free     frees a slot; `jspec.decoding.rows` has what moves them
 
 These are the words of JetStream's engine. A row's tokens are those of `decode` alone: whenever it
-came, wherever it stands, whoever its neighbours are. Which row is data, so one program of each
+came, in whichever slot, whoever its neighbours are. Which row is data, so one program of each
 function serves all rows and all requests.
 """
 
@@ -27,23 +27,31 @@ from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import to_array
+from jspec._validate.row_arguments import on_host, placed, to_array
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.one_graph import Jitted
 from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter, LogitsProcessor
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, LogitsProcessor, WidthPolicy
 from jspec.round import processing
 from jspec.round.continuation import text_as_returned
-from jspec.round.request import Prepared, check_alive, check_drafter, check_model, prepare
-from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
-from jspec.verify.choice import takes_parts
+from jspec.round.request import (
+    Prepared,
+    check_alive,
+    check_drafter,
+    check_model,
+    check_policy,
+    check_stopping,
+    prepare,
+)
+from jspec.types import Logprobs, PyTree, Sampling, State, Stats, Status, Stopping
 
 
 @struct.dataclass
 class StepOutput:
-    """What `Engine.generate` brought: all that a server reads of it.
+    """Tokens and status of `Engine.generate`: all that a server reads.
 
     E: most tokens that a row can have got.
 
@@ -81,20 +89,23 @@ class Engine:
         num_slots: B, the slots of the batch: rows that decode together.
         capacity: most tokens that a row holds, prompt and output.
         drafter: proposes the trees.
-        processors: what a request may ask for beside tokens, one or several: members of
-            `jspec.processors` with neutral values, a `jspec.grammar.Capacity` for a grammar, a
-            `jspec.grammar.StopCapacity` for stop strings, `jspec.processors.logprobs`.
+        processors: what a request may ask for, one or several: members of `jspec.processors` with
+            neutral values, a `jspec.grammar.Capacity` for a grammar, `jspec.processors.logprobs`.
+        stopping: the same of where rows end: `min_tokens=0` if a request may have a minimum, and as
+            `stop` a `jspec.grammar.StopCapacity` if it may have stop strings.
         num_end_tokens: room for the end tokens of a row, and for its stop tokens.
+        policy: says how much is drafted and verified in a round, for all rows together.
 
     Raises:
-        InputError: if a number is out of range, or a processor is none.
+        InputError: if a number is out of range, or a processor is not valid.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> engine, params = jspec.Engine(model, num_slots=2, capacity=16), model.init()
         >>> state = engine.init(params)
-        >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], limits=4))
+        >>> stopping = jspec.Stopping(max_tokens=4)
+        >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], stopping=stopping))
         >>> while not state.done.all():
         ...     state, output = engine.generate(params, state, rounds=2)
         >>> jspec.Status(int(output.status[1])).name, jspec.Status(int(output.status[0])).name
@@ -110,35 +121,47 @@ class Engine:
     capacity: int
     drafter: Drafter = Autoregressive()  # noqa: RUF009 (frozen)
     processors: Any = ()
+    stopping: Stopping = Stopping()  # noqa: RUF009 (frozen)
     num_end_tokens: int = 8
+    policy: WidthPolicy = FixedWidth()  # noqa: RUF009 (frozen)
 
     def __post_init__(self):
         check_model(self.model, ())
         check_drafter(self.drafter)
+        check_policy(self.policy, self.drafter)
         check_integer("num_slots", self.num_slots, 1, None)
         context = self.model.context
         most = 2**31 - 2 if context is None else context
         check_integer("capacity", self.capacity, 2, most, "what the model's context holds")
         check_integer("num_end_tokens", self.num_end_tokens, 1, None)
-        asked = processing.several(self.processors)
-        for one in asked:
+        check_stopping(self.stopping)
+        object.__setattr__(self, "processors", processing.several(self.processors))
+        for one in self.processors:
             if one is None or isinstance(one, list | tuple):
                 raise InputError(
                     f"processors holds {one!r:.60}; give an engine what makes room, and each "
                     "request its own; a list has no place in an engine"
                 )
-            one.row(one)  # refuses what makes no room
-        object.__setattr__(self, "processors", asked)
+        for one in processing.asked(self.processors, self.stopping):
+            if one is not None:
+                one.row(one)  # refuses what makes no room
 
     def init(
-        self, params: PyTree, drafter_params: PyTree = None, drafter_state: PyTree = None
+        self,
+        params: PyTree,
+        drafter_params: PyTree = None,
+        drafter_state: PyTree = None,
+        policy_params: PyTree = None,
+        policy_state: PyTree = None,
     ) -> State:
-        """A state of free rows.
+        """Returns a state of free rows.
 
         Args:
             params: the model's weights.
             drafter_params: the drafter's, if it has any.
             drafter_state: an earlier state's, for a hot start.
+            policy_params: the policy's.
+            policy_state: an earlier state's.
 
         Raises:
             InputError: if the model, the drafter and the rest do not fit together.
@@ -146,26 +169,30 @@ class Engine:
         check_model(self.model, params)
         batch, (call, members) = self.num_slots, self._prepared([0])
         one = jax.eval_shape(
-            lambda params, drafter_params: self.prefill(params, [0], drafter_params=drafter_params),
+            lambda params, drafter_params, policy_params: self.prefill(
+                params, [0], drafter_params=drafter_params, policy_params=policy_params
+            ),
             params,
             drafter_params,
+            policy_params,
         )
 
         def zeros(part: PyTree) -> Any:
             return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
 
-        known = jax.tree.map(jnp.copy, drafter_state)
+        known, policy_known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
         # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
         plain = replace(one, request=replace(one.request, keys=None), processors=())
-        state = zeros(replace(plain, memory=None, drafter_state=None))
+        state = zeros(replace(plain, memory=None, drafter_state=None, policy_state=None))
         return owned(
             replace(
                 state,
                 memory=self.model.init_memory(batch, self.capacity),
                 drafter_state=self.drafter.init(batch, self.capacity, known),
+                policy_state=self.policy.init(batch, self.capacity, policy_known),
                 request=replace(state.request, keys=keys),
                 status=nobody,
                 processors=rows.repeated(
@@ -178,30 +205,30 @@ class Engine:
         self,
         params: PyTree,
         prompt: Sequence[int] | ArrayLike,
-        limits: Limits | int | None = None,
         *,
         drafter_params: PyTree = None,
-        eos: int | Sequence[int] | None = None,
+        policy_params: PyTree = None,
+        stopping: Stopping = Stopping(),
         sampling: Sampling | None = None,
         key: jax.Array | int | None = None,
         id: int = 0,
         processors: Any = None,
         earlier: State | None = None,
     ) -> State:
-        """A request whose prompt is read: a state of one row, for `insert`.
+        """Returns a request whose prompt is read: a state of one row, for `insert`.
 
         Args:
             params: the model's weights.
-            prompt: [T] token ids.
-            limits: most tokens to emit, or a `jspec.Limits` of one row; None: as many as the row
-                holds.
+            prompt: [T] token ids; with those of a device the rest of the request is sent there,
+                as `jax.transfer_guard` asks.
             drafter_params: the drafter's weights, if it has any.
-            eos: as in `decode`.
+            policy_params: the policy's.
+            stopping: where the row ends, as in `decode`; by default where it is full.
             sampling: None is greedy.
             key: a random key or a seed; needed for sampling.
-            id: of the request for its randomness, wherever it will stand.
+            id: of the request for its randomness, whichever slot it gets.
             processors: one for each of the engine's, or None for what is not asked for: of the same
-                function, a grammar, stop strings. None: the engine's own, and nothing for rooms.
+                function, or a grammar. None: the engine's own, and nothing for rooms.
                 Rounds in which nobody reads log-probabilities are shorter, and leave zeros.
             earlier: a state of one row, of `prefill` or `take`; donated. The prompt goes on where
                 its text ends, and may be empty: a long prompt can be read in chunks, a beginning
@@ -211,16 +238,15 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        call, members = self._prepared(
-            prompt, limits, eos, sampling, key, id, self.processors if processors is None
-            else processing.several(processors), earlier,
-        )  # fmt: skip
+        call, members = self._prepared(prompt, stopping, sampling, key, id, processors, earlier)
         return decoding.begin(
-            self.model, params, call, members, self.drafter, drafter_params, None, earlier
-        )
+            self.model, params, call, members, self.drafter, drafter_params, None, earlier,
+            self.policy, policy_params, None,
+        )  # fmt: skip
 
     def insert(self, state: State, slot: int | Int[Array, ""], arrival: State) -> State:
-        """The state with a request in the place of a row, whatever stood there. Donates `state`.
+        """Inserts a prefilled request into a slot, replacing its contents. Donates
+        `state`.
 
         Args:
             state: of `init`, `generate`, `insert` or `free`.
@@ -232,19 +258,21 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         rows.check_arrival(state, arrival)
-        return rows.insert(state, jnp.asarray(slot, jnp.int32), arrival, self.drafter)
+        place = _sent(slot, jnp.int32)
+        return rows.insert(state, place, arrival, self.drafter, self.policy)
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
-        """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
+        """Returns the state with a free row: its request is over, or nobody waits for it. Donates
+        `state`.
 
         Raises:
             InputError: if there is no such row.
         """
         self._check_slot(slot, len(state.root))
-        return rows.free(state, jnp.asarray(slot, jnp.int32), self.model)
+        return rows.free(state, _sent(slot, jnp.int32), self.model)
 
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
-        """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
+        """Returns a copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
 
         The text is as it was returned: nothing is left of a stop string that ended the row. Of a
         row that was freed there is none to go on from.
@@ -255,7 +283,8 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         # The row alone: what became of its neighbours' texts is not asked.
-        taken = rows.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
+        place = _sent(slot, jnp.int32)[None]
+        taken = rows.copies(state, place, None, None, self.drafter, self.policy)
         return processing.with_text(text_as_returned(self.model, taken))
 
     def generate(
@@ -264,6 +293,7 @@ class Engine:
         state: State,
         *,
         drafter_params: PyTree = None,
+        policy_params: PyTree = None,
         rounds: int = 8,
         until_one_ends: bool | Bool[Array, ""] = False,
     ) -> tuple[State, StepOutput]:
@@ -273,26 +303,32 @@ class Engine:
             params: the model's weights.
             state: of `init`, `generate`, `insert` or `free`.
             drafter_params: the drafter's weights, if it has any.
-            rounds: most rounds; static. Fewer are run if all rows have ended.
+            policy_params: the policy's.
+            rounds: most rounds, fewer if all rows have ended. Static: how wide the tokens that come
+                back are follows from it, so every other number is a program of its own, which
+                `jspec.no_recompile` says.
             until_one_ends: whether to come back as soon as a row ends, since someone waits for a
                 place.
 
         Raises:
-            InputError: if `rounds` is no number of rounds, or the state is of another drafter.
+            InputError: if `rounds` is not a number of rounds, or the state is of another drafter.
         """
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
         return _step(
-            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends
-        )
+            self.model, params, state, self.drafter, drafter_params, rounds,
+            _sent(until_one_ends, bool), self.policy, policy_params,
+        )  # fmt: skip
 
-    def memory(self, params: PyTree, drafter_params: PyTree = None) -> dict[str, int]:
-        """The bytes of a state, before it is allocated: memory, drafter's memory, the rest.
+    def memory(
+        self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None
+    ) -> dict[str, int]:
+        """Returns the bytes of a state, before it is allocated: memory, drafter's memory, the rest.
 
         Raises:
             InputError: as `init` does.
         """
-        state = jax.eval_shape(self.init, params, drafter_params)
+        state = jax.eval_shape(self.init, params, drafter_params, None, policy_params)
 
         def size(part: PyTree) -> int:
             return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
@@ -303,16 +339,16 @@ class Engine:
     def _prepared(
         self,
         prompt: Any,
-        limits: Any = None,
-        eos: Any = None,
+        stopping: Stopping = Stopping(),
         sampling: Sampling | None = None,
         key: Any = None,
         id: Any = 0,
-        asked: Sequence[Any] = (),
+        processors: Any = None,
         earlier: State | None = None,
     ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
         """The checked arguments of a request, in the shapes that all requests have."""
-        tokens = np.asarray(to_array(prompt, "prompt"))
+        passed = to_array(prompt, "prompt")
+        tokens = np.asarray(on_host(passed))
         if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
             raise InputError(
                 f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass one row of token "
@@ -331,37 +367,54 @@ class Engine:
                 f"the prompt has {count} tokens and a row holds {self.capacity}; shorten it, or "
                 "make the engine with more capacity"
             )
-        limits = limits if isinstance(limits, Limits) else Limits(limits)
-        new, drafted = limits.new_tokens, limits.draft_tokens
-        if drafted is None and takes_parts(self.drafter):
-            drafted = 2**31 - 1
-        if new is not None:
-            check_integer("limits", new, 0, self.capacity, "what a row holds")
+        check_stopping(stopping)
+        if stopping.max_tokens is not None:
+            check_integer("max_tokens", stopping.max_tokens, 0, self.capacity, "what a row holds")
         call = prepare(
             self.model,
             np.pad(tokens, (0, max(1 - count, 0)))[None],
             np.array([count]),
             self.capacity,
-            eos=self._filled(eos, "eos"),
-            limits=Limits(new, drafted, self._filled(limits.stop_token_ids, "stop_token_ids")),
-            # Rows of all kinds stand side by side: a greedy one has temperature 0.
+            stopping=replace(
+                stopping,
+                eos=self._filled(stopping.eos, "eos"),
+                stop_token_ids=self._filled(stopping.stop_token_ids, "stop_token_ids"),
+            ),
+            # Rows of all kinds share a batch: a greedy one has temperature 0.
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
             key=0 if sampling is None and key is None else key,
             ids=np.array([id]),
             capacity=None if earlier is not None else self.capacity,
             earlier=earlier,
         )
-        if len(asked) not in (0, len(self.processors)) or (asked and not self.processors):
+        given = self.processors if processors is None else processing.several(processors)
+        if len(given) != len(self.processors):
             raise InputError(
-                f"the request has {len(asked)} processors and the engine {len(self.processors)}; "
+                f"the request has {len(given)} processors and the engine {len(self.processors)}; "
                 "pass one for each of the engine's, or None where nothing is asked for"
             )
-        pairs = zip(self.processors, asked or self.processors, strict=True)
-        fitted = [own.row(its) for own, its in pairs]
-        return call, processing.prepare(fitted, 1, self.model.vocab_size, call.end_tokens)
+        fitted = []
+        for own, its in zip(
+            processing.asked(self.processors, self.stopping),
+            processing.asked(given, stopping),
+            strict=True,
+        ):
+            if own is None and its is not None:
+                name, room = ("stop", "StopCapacity(..)") if fitted else ("min_tokens", "0")
+                raise InputError(
+                    f"the request has {name} and the engine no room for it; make the engine with "
+                    f"stopping=jspec.Stopping({name}={room})"
+                )
+            fitted.append(None if own is None else own.row(its))
+        least = stopping.min_tokens
+        if least is None:
+            least = self.stopping.min_tokens
+        vocab_size = self.model.vocab_size
+        members = processing.prepare(fitted, 1, vocab_size, call.end_tokens, least)
+        return call._replace(arrays=placed(call.arrays, passed)), placed(members, passed)
 
-    def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
-        """End tokens, as many for every request."""
+    def _filled(self, tokens: Any, name: str) -> np.ndarray:
+        """Returns end tokens, as many for every request."""
         known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
         if known.size and known.dtype.kind not in "iu":
             raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
@@ -371,7 +424,7 @@ class Engine:
                 f"{name} has {len(known)} tokens and a row has room for {self.num_end_tokens}; "
                 f"make the engine with num_end_tokens={len(known)}"
             )
-        # Of 64 bits, so that what is no token is found to be none.
+        # Of 64 bits, so that what is not a token is found to be none.
         return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)
 
     def _check_slot(self, slot: Any, batch: int) -> None:
@@ -379,7 +432,15 @@ class Engine:
             check_integer("slot", slot, 0, batch - 1, "the slots of the engine")
 
 
-@partial(Jitted, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
+def _sent(value: Any, dtype: Any) -> Array:
+    """Returns data of a program, sent to the device as `transfer_guard` asks."""
+    there = isinstance(value, jax.Array)
+    return jnp.asarray(value if there else jax.device_put(np.asarray(value, dtype)), dtype)
+
+
+@partial(
+    Jitted, static_argnames=("model", "drafter", "rounds", "policy"), donate_argnames=("state",)
+)
 @automatic
 def _step(
     model: CausalLM,
@@ -389,11 +450,16 @@ def _step(
     drafter_params: PyTree,
     rounds: int,
     until_one_ends: Bool[Array, ""],
+    policy: WidthPolicy,
+    policy_params: PyTree,
+    *,
+    platform: str,
 ) -> tuple[State, StepOutput]:
     told = processing.certain(state)
     after = decoding.decode_rounds(
-        model, params, state, drafter, drafter_params, rounds, until_one_ends
-    )
+        model, params, state, drafter, drafter_params, rounds, until_one_ends, policy,
+        policy_params, platform=platform,
+    )  # fmt: skip
     size, stop_bytes = after.out.shape[1], processing.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.
     waited = processing.first(after, "pending") is not None

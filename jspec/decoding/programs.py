@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,20 +22,21 @@ from jspec._validate.errors import InputError, RecompileError
 from jspec.decoding import decode, decode_rounds, prefill
 from jspec.decoding.streaming import stream
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.request import Prepared, bucket
-from jspec.types import PyTree, State
+from jspec.types import PyTree, State, Stopping
 
 _COMPILES = "/jax/core/compile/backend_compile_duration"
 """The event of `jax.monitoring` that begins when a program is not in memory."""
 _LOGGER = "jax._src.interpreters.pxla"
-"""Where JAX logs the types of a program's arguments before it is compiled."""
+"""The logger of JAX that names the types of a program's arguments before compiling it."""
 _SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one call of `decode` runs: the same for all prompts that fit."""
+    """A program of `decode`: the same for all prompts that fit."""
 
     rows: int
     capacity: int
@@ -51,15 +52,17 @@ def warmup(
     rows: int | Sequence[int] = 1,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     **request: Any,
 ) -> tuple[Program, ...]:
     """Compiles every program that `decode` and `stream` can run for prompts up to a length.
 
-    One for each number of rows and capacity bucket (128, 256, 512, ..), by calls whose limits are
-    0. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`, and how
-    many end tokens a row has, is part of a program; their values are not. Outputs are cut to
-    `max_new_tokens` by a small program for each value of it, which `limits` does not have. Prompts
-    are lists, or arrays of NumPy or on the device, of any width.
+    One for each number of rows and capacity bucket (128, 256, 512, ..), by calls that may emit
+    nothing. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`,
+    and how many end tokens per row has, is part of a program; their values are not. Outputs are cut
+    to `max_new_tokens` by a small program for each value of it; `Stopping.max_tokens` needs none.
+    Prompts are lists, or arrays of NumPy or on the device, of any width.
 
     Args:
         model: the target; static.
@@ -69,7 +72,9 @@ def warmup(
         rows: number of rows of a call, or all numbers that occur.
         drafter: as in the calls.
         drafter_params: its weights.
-        request: all else as in the calls of `decode`, but for the prompt, `lengths` and `limits`.
+        policy: as in the calls.
+        policy_params: its own.
+        request: all else as in the calls of `decode`, but for the prompt and `lengths`.
 
     Returns:
         The programs, by rows and capacity.
@@ -85,7 +90,7 @@ def warmup(
         >>> with jspec.no_recompile():
         ...     result = jspec.decode(model, model.init(), [[1, 2, 3]], max_new_tokens=50)
     """
-    for name in ("prompt", "lengths", "limits"):
+    for name in ("prompt", "lengths"):
         if name in request:
             raise InputError(
                 f"{name} came to warmup, which compiles for prompts of every length; leave it out"
@@ -93,12 +98,14 @@ def warmup(
     batches = row_counts(rows)
     check_integer("prompt_tokens", prompt_tokens, 1, model.context)
     check_integer("max_new_tokens", max_new_tokens, 1, model.context)
-    found = []
+    found, stopping = [], request.pop("stopping", Stopping())
     for batch in batches:
+        nothing = replace(stopping, max_tokens=np.zeros(batch, np.int32))
         for capacity, size in buckets(prompt_tokens, max_new_tokens, model.context):
             asked = dict(
-                request, prompt=np.zeros((batch, size), np.int32), limits=np.zeros(batch, np.int32),
+                request, prompt=np.zeros((batch, size), np.int32), stopping=nothing,
                 max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
+                policy=policy, policy_params=policy_params,
             )  # fmt: skip
             jax.block_until_ready(decode(model, params, **asked).lengths)
             list(stream(model, params, **asked))
@@ -112,7 +119,9 @@ def compile_ahead(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
-    first: Drafter | None = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
+    first: WidthPolicy | None = None,
     **request: Any,
 ) -> State:
     """Compiles what `prefill` and `step` run for such a call, both programs at once.
@@ -124,8 +133,10 @@ def compile_ahead(
         params: its weights.
         drafter: as in the call.
         drafter_params: its weights.
-        first: the drafter of the first rounds, such as `Adaptive.narrowest` gives; None: the same.
-        request: all else as in the call of `prefill`, but for `limits`.
+        policy: as in the call.
+        policy_params: its own.
+        first: the policy of the first rounds, such as `jspec.FixedWidth(0)`; None: the same.
+        request: all else as in the call of `prefill`.
 
     Returns:
         The shapes of the state between two rounds, by which `compile_rounds` compiles others.
@@ -144,20 +155,33 @@ def compile_ahead(
         ...     state = jspec.step(model, model.init(), state)
     """
 
-    def begin(params: PyTree, drafter_params: PyTree) -> State:
-        return prefill(model, params, drafter=drafter, drafter_params=drafter_params, **request)
+    def begin(params: PyTree, drafter_params: PyTree, policy_params: PyTree) -> State:
+        return prefill(
+            model, params, drafter=drafter, drafter_params=drafter_params, policy=policy,
+            policy_params=policy_params, **request,
+        )  # fmt: skip
 
-    shapes = jax.eval_shape(begin, params, drafter_params)
-    request["limits"] = np.zeros(len(shapes.root), np.int32)
+    weights = params, drafter_params, policy_params
+    shapes = jax.eval_shape(begin, *weights)
+    nothing = np.zeros(len(shapes.root), np.int32)
+    request["stopping"] = replace(request.get("stopping", Stopping()), max_tokens=nothing)
     with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
-        begun = other.submit(lambda: jax.block_until_ready(begin(params, drafter_params).root))
-        compile_rounds(model, params, shapes, first or drafter, drafter_params)
+        begun = other.submit(lambda: jax.block_until_ready(begin(*weights).root))
+        compile_rounds(
+            model, params, shapes, drafter, drafter_params, first or policy, policy_params
+        )
         begun.result()
     return shapes
 
 
 def compile_rounds(
-    model: CausalLM, params: PyTree, shapes: State, drafter: Drafter, drafter_params: PyTree
+    model: CausalLM,
+    params: PyTree,
+    shapes: State,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    policy: WidthPolicy,
+    policy_params: PyTree,
 ) -> None:
     """Compiles what `step` runs of a state.
 
@@ -167,15 +191,20 @@ def compile_rounds(
         shapes: of the state, as `compile_ahead` gives them, or a state.
         drafter: of the rounds.
         drafter_params: its weights.
+        policy: of the rounds.
+        policy_params: its own.
 
     Raises:
         InputError: as in `step`.
     """
-    decode_rounds.lower(model, params, shapes, drafter, drafter_params, jnp.int32(1)).compile()
+    decode_rounds.lower(
+        model, params, shapes, drafter, drafter_params, jnp.int32(1), policy=policy,
+        policy_params=policy_params,
+    ).compile()  # fmt: skip
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:
-    """The numbers of rows, each once and rising.
+    """Returns the numbers of rows, each once and rising.
 
     Raises:
         InputError: if there is none, or one is below 1.
@@ -189,7 +218,7 @@ def row_counts(rows: int | Sequence[int]) -> list[int]:
 
 
 def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int, int]]:
-    """Each number of slots that such calls have, and the length of a prompt that has it."""
+    """Yields each number of slots that such calls have, and the length of a prompt that has it."""
     size, last = 1, None
     while size <= longest:
         room = bucket(size + more)
@@ -201,7 +230,7 @@ def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int,
 
 @contextmanager
 def no_recompile() -> Iterator[None]:
-    """A context in which a compilation is an error: a slow call that no one asked for.
+    """Yields a context in which a compilation is an error: a slow call that no one asked for.
 
     What was compiled before runs, in this thread; other threads may compile. Small programs count
     too: an operation on an array of a new shape is one. What `jspec.metrics.of` reads of a result
@@ -245,7 +274,7 @@ def no_recompile() -> Iterator[None]:
 
 
 def _call() -> str:
-    """The rows and capacity of the call of jspec that is under way, as they stand in its frames."""
+    """Returns the rows and capacity of the call of jspec that is under way, from its frames."""
     for frame, _ in traceback.walk_stack(None):
         if frame.f_globals.get("__name__") == "jspec.decoding":
             held = frame.f_locals

@@ -1,6 +1,6 @@
-"""Rows of a state are copied, put into another, and freed; which row it is, is data."""
+"""Rows of a state: copied, inserted into another state, and freed. Row numbers are data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,8 @@ from jspec._validate.row_arguments import integers, known_values, to_array
 from jspec._xla.explicit_axes import automatic
 from jspec.arrays import memory_rows as memories
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import Drafter, LogitsProcessor, Start
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import Drafter, LogitsProcessor, Start, WidthPolicy
 from jspec.round.request import PreparedArrays
 from jspec.round.same_drafter import check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
@@ -29,10 +30,11 @@ def fork(
     rows: ArrayLike,
     *,
     drafter: Drafter = Autoregressive(),
+    policy: WidthPolicy = FixedWidth(),
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
 ) -> State:
-    """A state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
+    """Returns a state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
 
     Several answers to one prompt, or a beginning that many prompts share (`prefill` with
     `earlier`). What rows of the drafter's memory share stays shared.
@@ -41,6 +43,7 @@ def fork(
         state: of `prefill` or `step`; not donated.
         rows: [R] which row each new one copies; a row may be copied often, or left out.
         drafter: the one that the state was made with.
+        policy: as `drafter`.
         key: a random key or a seed, needed if the rows are sampled. The tokens are those of a call
             with this key and ids.
         ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
@@ -56,9 +59,9 @@ def fork(
         >>> jspec.fork(state, [1, 1, 0]).root.tolist()
         [6, 6, 3]
     """
-    check_same_memory(drafter, state)
+    check_same_memory(drafter, policy, state)
     asked = _check_fork(rows, ids, key, len(state.root), state.request.sampling)
-    return copies(state, *asked, drafter)
+    return copies(state, *asked, drafter, policy)
 
 
 def _check_fork(
@@ -68,7 +71,7 @@ def _check_fork(
     batch: int,
     sampling: Sampling | None,
 ) -> tuple[Any, Any, jax.Array | None]:
-    """The checked arguments of `fork`: (rows, ids, key).
+    """Returns the checked arguments of `fork`: (rows, ids, key).
 
     Raises:
         InputError: if a row is not there, or copies would draw the same noise.
@@ -91,7 +94,7 @@ def _check_fork(
     return taken, integers(given, count, "ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
 
 
-@partial(jax.jit, static_argnames=("drafter",))
+@partial(jax.jit, static_argnames=("drafter", "policy"))
 @automatic
 def copies(
     state: State,
@@ -99,29 +102,44 @@ def copies(
     ids: Int[Array, " R"] | None,
     key: jax.Array | None,
     drafter: Drafter,
+    policy: WidthPolicy,
 ) -> State:
-    """The state whose row i is a copy of row `rows[i]`; without a key the copies keep theirs."""
-    capacity = state.capacity
-    axes = memories.row_axes(type(drafter).__name__, lambda n: drafter.init(n, capacity, None))
-    known = memories.take(state.drafter_state, axes, rows)
+    """Returns the state whose row i is a copy of row `rows[i]`; without a key the copies keep
+    theirs.
+    """
+    known, policy_known = (
+        memories.take(memory, axes, rows) for memory, axes in _memories(state, drafter, policy)
+    )
     # Copied, or both states would hold one array, which the next step donates.
     shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
     taken = jax.tree.map(lambda leaf: leaf[rows], by_row(state))
     keys = taken.request.keys if key is None or ids is None else samplings.row_keys(key, ids)
-    taken = replace(taken, drafter_state=known, request=replace(taken.request, keys=keys))
-    return _joined(taken, shared)
+    taken = replace(taken, drafter_state=known, policy_state=policy_known)
+    return _joined(replace(taken, request=replace(taken.request, keys=keys)), shared)
+
+
+def _memories(
+    state: State, drafter: Drafter, policy: WidthPolicy
+) -> Iterator[tuple[PyTree, list[int | None]]]:
+    """Yields the memories of drafter and policy, each with the axes of the rows in its leaves."""
+    for part, memory in ((drafter, state.drafter_state), (policy, state.policy_state)):
+
+        def init(batch: int, part: Any = part) -> PyTree:
+            return part.init(batch, state.capacity, None)
+
+        yield memory, memories.row_axes(type(part).__name__, init)
 
 
 def by_row(state: State) -> State:
-    """All of a state that has an entry for each row, on the first axis of every leaf: without what
-    rows share, and without the drafter's memory.
+    """Returns all of a state that has an entry for each row, on the first axis of every leaf:
+    without what rows share, and without the memories of drafter and policy.
     """
     members = tuple(replace(member, shared=None) for member in state.processors)
-    return replace(state, drafter_state=(), processors=members)
+    return replace(state, drafter_state=(), policy_state=(), processors=members)
 
 
 def _joined(rows: State, shared: Sequence[PyTree]) -> State:
-    """A state of its rows and of what they share."""
+    """Returns a state of its rows and of what they share."""
     pairs = zip(rows.processors, shared, strict=True)
     return replace(rows, processors=tuple(replace(one, shared=whole) for one, whole in pairs))
 
@@ -129,7 +147,7 @@ def _joined(rows: State, shared: Sequence[PyTree]) -> State:
 def check_arrival(state: State, arrival: State) -> None:
     """Raises InputError unless a state of one row fits into this one."""
     if not isinstance(arrival, State) or len(arrival.root) != 1:
-        raise InputError("arrival is no state of one row; pass what Engine.prefill returns")
+        raise InputError("arrival is not a state of one row; pass what Engine.prefill returns")
     if arrival.capacity != state.capacity:
         raise InputError(
             f"the arrival's row holds {arrival.capacity} tokens and the engine's hold "
@@ -151,21 +169,27 @@ def check_arrival(state: State, arrival: State) -> None:
             )
 
 
-@partial(jax.jit, static_argnames=("drafter",), donate_argnames=("state",))
+@partial(jax.jit, static_argnames=("drafter", "policy"), donate_argnames=("state",))
 @automatic
-def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) -> State:
-    """The state with a request in the place of a row; see `Engine.insert`."""
-    capacity, name = state.capacity, type(drafter).__name__
-    axes = memories.row_axes(name, lambda batch: drafter.init(batch, capacity, None))
+def insert(
+    state: State, row: Int[Array, ""], arrival: State, drafter: Drafter, policy: WidthPolicy
+) -> State:
+    """Returns the state with a request in the place of a row; see `Engine.insert`."""
 
     def write(leaf: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
 
     after = jax.tree.map(write, by_row(state), by_row(arrival))
-    known = memories.put(state.drafter_state, axes, row, arrival.drafter_state)
-    return _joined(
-        replace(after, drafter_state=known), [member.shared for member in state.processors]
+    known, policy_known = (
+        memories.put(memory, axes, row, its)
+        for (memory, axes), its in zip(
+            _memories(state, drafter, policy),
+            (arrival.drafter_state, arrival.policy_state),
+            strict=True,
+        )
     )
+    after = replace(after, drafter_state=known, policy_state=policy_known)
+    return _joined(after, [member.shared for member in state.processors])
 
 
 @partial(jax.jit, static_argnames=("size", "vocab_size", "batch"))
@@ -176,7 +200,7 @@ def repeated(
     vocab_size: int,
     batch: int,
 ) -> tuple[LogitsProcessor, ...]:
-    """The members of one row for so many rows, before their first round."""
+    """Returns the members of one row for so many rows, before their first round."""
 
     def all_rows(part: PyTree) -> Any:
         return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf), batch, axis=0), part)
@@ -190,7 +214,7 @@ def repeated(
 @partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
 @automatic
 def free(state: State, row: Int[Array, ""], model: Any) -> State:
-    """The state with a free row; see `Engine.free`."""
+    """Returns the state with a free row; see `Engine.free`."""
     # Without a text, nothing of the row is read any more.
     here = jnp.arange(len(state.root)) == row
     kept = jnp.where(here, 0, state.positions)

@@ -13,7 +13,8 @@ from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.processing import certain, logprobs
 from jspec.types import Logprobs, PyTree, State, Status
 
@@ -31,12 +32,15 @@ class Chunk:
         state: The state after the round; asking for the next chunk donates it.
         logprobs: The log-probabilities of these tokens, [B, most tokens of a row]; None if not
             asked for.
+        texts: What these tokens add to each row's text; None but from `jspec.LLM.stream`, since
+            this module knows no tokenizer. The texts of all chunks join to the whole.
     """
 
     tokens: list[list[int]]
     drafted: list[list[bool]]
     state: State
     logprobs: Logprobs | None = None
+    texts: list[str] | None = None
 
 
 def stream(
@@ -47,6 +51,8 @@ def stream(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     **request,
 ) -> Iterator[Chunk]:
     """Decodes round by round, with a `Chunk` after each; together they are decode's tokens.
@@ -60,10 +66,12 @@ def stream(
         lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
+        policy: as in `decode`.
+        policy_params: as in `decode`.
         request: all else as in `decode`.
 
     Returns:
-        An iterator of chunks, one a round, until every row has ended.
+        An iterator of chunks, one per round, until every row has ended.
 
     Raises:
         InputError: as in `decode`, before the first chunk is asked for.
@@ -75,21 +83,22 @@ def stream(
         >>> sum(len(chunk.tokens[0]) for chunk in chunks)
         4
     """
-    state = prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
+    drafting: dict[str, Any] = dict(
+        drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
     )
+    state = prefill(model, params, prompt, lengths, **drafting, **request)
 
     if isinstance(state.root, Tracer):
         raise InputError(
             "stream was called inside a program, and gives tokens to the host; call it outside of "
             "jit, or call jspec.decode"
         )
-    advance = partial(step, model, params, drafter=drafter, drafter_params=drafter_params)
+    advance = partial(step, model, params, **drafting)
     return chunks(state, advance)
 
 
 def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
-    """The tokens of each round, until every row has ended.
+    """Yields the tokens of each round, until every row has ended.
 
     Args:
         state: before the first round; donated, as each chunk's is.
@@ -116,7 +125,9 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
 
 
 def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:
-    """The log-probabilities from place `begins` to place `ends` of each row, on the host."""
+    """Returns the log-probabilities from place `begins` to place `ends` of each row, on the
+    host.
+    """
     lanes = np.arange((ends - begins).max())
 
     def part(values: jax.Array) -> np.ndarray:

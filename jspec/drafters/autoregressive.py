@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from jspec import tree as trees
-from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec.protocols import Drafter
+from jspec.types import Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)
-class Autoregressive:
+class Autoregressive(Drafter):
     """Drafts nothing; each round emits the one token that the target draws after the root.
 
     Example:
@@ -16,18 +17,6 @@ class Autoregressive:
         [[5]]
     """
 
-    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        del batch, capacity, earlier
-        return ()
-
-    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        del params, chunk
-        return state
-
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
-        del params
+        del params, state
         return trees.root_only(frame.root), None
-
-    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
-        del params, aux, feedback
-        return state

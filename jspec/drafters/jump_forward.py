@@ -6,33 +6,38 @@ import jax.numpy as jnp
 
 from jspec import tree as trees
 from jspec._validate.arguments import check_integer
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _PROBABILITY = 0.9
-"""The probability that a forced text is spelled by the longest tokens, as a model mostly does."""
+"""The probability that a forced text is spelled by the longest tokens, as a model mostly
+does.
+"""
 
 
 @dataclass(frozen=True)
-class JumpForward:
-    """Drafts a chain of the tokens that the row's grammar forces; nothing where it leaves a choice.
+class JumpForward(Drafter):
+    """Drafts a chain of the tokens that the row's grammar forces; nothing where it leaves a
+    choice.
 
     SGLang's jump-forward decoding (Zheng et al. 2024, section 4) writes such text without asking
     the model. Here it is drafted and verified as any other, since the same text can be spelled by
-    other tokens: the output stays that of plain decoding. It goes well in a merge with a drafter
+    other tokens: the output stays plain decoding's. It goes well in a merge with a drafter
     for the parts that are free. Without a grammar it drafts nothing.
 
     Args:
         num_speculative_tokens: most drafted tokens.
 
     Raises:
-        InputError: if the number is no integer of at least 1.
+        InputError: if the number is not an integer of at least 1.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> letters = [bytes([97 + token]) for token in range(22)] + [None]
         >>> result = jspec.decode(
-        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=8, eos=22,
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=8,
+        ...     stopping=jspec.Stopping(eos=22),
         ...     processors=[jspec.grammar.choices(["abcde", "bcd"], letters)],
         ...     drafter=jspec.JumpForward(),
         ... )
@@ -49,7 +54,7 @@ class JumpForward:
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        """Nothing: the grammar's state comes with every round."""
+        """Returns nothing: the grammar's state comes with every round."""
         del batch, capacity, earlier
         return ()
 

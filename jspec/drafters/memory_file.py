@@ -30,7 +30,8 @@ _FORMAT = "jspec memory 2"
 
 
 def empty(drafter: Drafter, rows: int = 1) -> PyTree:
-    """Returns the memory of a drafter that has learnt nothing: the first `drafter_state` of a loop.
+    """Returns the memory of a drafter that has learnt nothing: the first `drafter_state` of a
+    loop.
 
     It has the shapes of every `Result.drafter_state` of as many rows, whatever the prompts and
     `max_new_tokens` are, so that `jax.lax.scan` carries it and a step compiled ahead takes it.
@@ -54,12 +55,13 @@ def empty(drafter: Drafter, rows: int = 1) -> PyTree:
 
 
 def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: str = "") -> None:
-    """Writes what the rows of a memory share; a file that is there is replaced at once, or stays.
+    """Writes what the rows of a memory share; a file that is there is replaced at once, or
+    stays.
 
     Args:
         path: a file in safetensors' format; its folder is made.
         drafter: whose memory it is.
-        state: `Result.drafter_state`, or that of a `State`.
+        state: `Result.drafter_state`, or a `State`'s.
         about: a text that `load` compares, such as the model's name.
 
     Raises:
@@ -81,7 +83,7 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
     leaves, structure = jax.tree.flatten(state)
     kind = type(drafter).__name__
     if structure != jax.tree.structure(own_shapes):
-        raise InputError(f"the memory is no {kind}'s; pass the drafter that it is of")
+        raise InputError(f"the memory is not a {kind}'s; pass the drafter that it is of")
     held = {name: np.asarray(leaves[place]) for name, place in places.items()}
     own = {name: jax.tree.leaves(own_shapes)[place] for name, place in places.items()}
     for name, array in held.items():
@@ -98,7 +100,7 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
 
 
 def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyTree:
-    """The memory that `save` wrote, as a `drafter_state` for `decode` or `Engine.init`.
+    """Returns the memory that `save` wrote, as a `drafter_state` for `decode` or `Engine.init`.
 
     Args:
         path: the file.
@@ -106,7 +108,7 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
         about: as it was saved.
 
     Raises:
-        InputError: if it is no such file, or of another drafter, size or `about`.
+        InputError: if it is not such a file, or of another drafter, size or `about`.
     """
     try:
         held, said = load_file(path), _metadata(path)
@@ -114,11 +116,11 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
         raise InputError(f"{path} cannot be read as a drafter's memory: {error}") from error
     if said.get("format") == "jspec memory 1":
         raise InputError(
-            f"{path} is a drafter's memory that jspec 0.1 wrote, and this version reads those of "
-            "0.2 and later; remove it, and it is learnt anew"
+            f"{path} is a drafter's memory that jspec 0.1 wrote, and this version "
+            "reads files of 0.2 and later; remove it, and it is learnt anew"
         )
     if said.get("format") != _FORMAT:
-        raise InputError(f"{path} is no drafter's memory; pass a file of jspec.memory_file.save")
+        raise InputError(f"{path} is not a drafter's memory; pass a file of jspec.memory_file.save")
     if (found := said.get("about", "")) != about:
         raise InputError(
             f"{path} is a memory of {found or 'no named model'} and this is "
@@ -145,7 +147,8 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
 
 
 def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
-    """One memory of those that replicas kept apart, as a `drafter_state` for each of them.
+    """Returns one memory of those that replicas kept apart, as a `drafter_state` for each of
+    them.
 
     Under `pmap` and `shard_map` each device has a memory of its own, which learns from its own rows
     alone. A merge changes no token, only how many are accepted.
@@ -162,12 +165,14 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
     Example:
         >>> import jspec, jax.numpy as jnp
         >>> drafter = jspec.TokenRecycling(3, jspec.tree.branching([1]), k=1)
-        >>> replicas = [jnp.array([[[2], [0], [0]]]), jnp.array([[[0], [1], [0]]])]
-        >>> merge(drafter, replicas).tolist()
+        >>> replicas = [
+        ...     empty(drafter).replace(lines=jnp.array(lines))
+        ...     for lines in ([[[2], [0], [0]]], [[[0], [1], [0]]])
+        ... ]
+        >>> merge(drafter, replicas).lines.tolist()
         [[[2], [1], [0]]]
     """
-    merged = getattr(drafter, "merged", None)
-    if merged is None:
+    if drafter.merged is None:
         raise InputError(
             f"drafter is {type(drafter).__name__}, whose memories cannot be merged; go on with one "
             "of them, or take jspec.TokenRecycling or jspec.Suffix"
@@ -175,7 +180,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
     own = jax.tree.structure(empty(drafter))
     if not states or any(jax.tree.structure(state) != own for state in states):
         raise InputError(
-            f"states are no memories of {type(drafter).__name__}; pass a list with the "
+            f"states are not memories of {type(drafter).__name__}; pass a list with the "
             "drafter_state of each replica"
         )
     first, *others = ([leaf.shape for leaf in jax.tree.leaves(state)] for state in states)
@@ -185,7 +190,7 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
                 f"states[{place}] has arrays of shapes {shapes} and states[0] of {first}; pass "
                 "memories of drafters of the same sizes, and as many rows"
             )
-    return merged(states)
+    return drafter.merged(states)
 
 
 def check_outlives(drafter: Drafter) -> None:
@@ -194,7 +199,7 @@ def check_outlives(drafter: Drafter) -> None:
 
 
 def _shared(drafter: Drafter) -> dict[str, int]:
-    """The places of the leaves that all rows share, by their paths."""
+    """Returns the places of the leaves that all rows share, by their paths."""
     name = type(drafter).__name__
     axes = row_axes(name, lambda batch: drafter.init(batch, SLOTS, None))
     paths = [path for path, _ in jax.tree.leaves_with_path(jax.eval_shape(lambda: empty(drafter)))]
@@ -206,7 +211,7 @@ def _shared(drafter: Drafter) -> dict[str, int]:
     if not shared:
         raise InputError(
             f"{name} keeps nothing that outlives a call; take a drafter that learns, such as "
-            "jspec.TokenRecycling, jspec.Suffix or a method with chosen widths"
+            "jspec.TokenRecycling or jspec.Suffix"
         )
     return shared
 

@@ -4,46 +4,22 @@ from dataclasses import dataclass
 
 from jspec._validate.arguments import takes
 from jspec._validate.errors import InputError
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import Drafter, NodeRule, Verifier
-from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
 from jspec.verify.tree_verifier import TreeVerifier
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verified(DrafterWrapper):
     """Drafts the trees of its drafter, for another verifier. Make it with `with_verifier`."""
 
     drafter: Drafter
     verifier: Verifier
 
-    @property
-    def context(self) -> int | None:
-        """The longest row that the drafter can read, in tokens; None if there is no bound."""
-        return getattr(self.drafter, "context", None)
-
-    @property
-    def follows_text(self) -> bool:
-        """Whether back-offs leave no gap in the drafter's memory."""
-        return getattr(self.drafter, "follows_text", False)
-
-    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        return self.drafter.init(batch, capacity, earlier)
-
-    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        return self.drafter.prefill(params, state, chunk)
-
-    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
-        return self.drafter.draft(params, state, frame)
-
-    def update(
-        self, params: PyTree, state: PyTree, aux: PyTree | None, feedback: Feedback
-    ) -> PyTree:
-        return self.drafter.update(params, state, aux, feedback)
-
 
 def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
-    """The drafter, with another rule to decide about its draws.
+    """Returns the drafter, with another rule to decide about its draws.
 
     The coupled rule is lossless for every drafter. Another one is lossless only for draws that were
     made for it: a drafter that draws by a scheme of its own has the verifier of that scheme, and
@@ -54,7 +30,7 @@ def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
         rule: a node rule such as `jspec.rules.deterministic_proposal`, or a verifier.
 
     Raises:
-        InputError: if it is no rule, or the drafter's draws were made for another one.
+        InputError: if it is not a rule, or the drafter's draws were made for another one.
 
     Example:
         >>> import jspec
@@ -77,7 +53,7 @@ def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
             "jspec.NodeRule"
         )
     verifier = rule if isinstance(rule, Verifier) else TreeVerifier(rule)
-    own = getattr(drafter, "verifier", None)
+    own = drafter.verifier
     if own is not None and verifier not in (own, COUPLED.verifier):
         raise InputError(
             f"rule is {verifier} and the drafter's draws are lossless under {own} alone, or under "

@@ -1,29 +1,29 @@
 """Every drafting method by its name, with defaults that fit the device.
 
-A program gets with `build` what the command line gets with `--method`. `jspec methods` prints what
-stands here. JAX is imported when a drafter's options are asked for or it is built, not before.
+A program gets with `build` what the command line gets with `--method`. `jspec methods` prints this.
+JAX is imported when a drafter's options are asked for or it is built, not before.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.options import Option, unknown
-from jspec.methods.method import BUNDLED, BUNDLED_DRAFT, Built, Method
+from jspec.methods.llm import LLM, Completions
+from jspec.methods.method import BUNDLED, BUNDLED_DRAFT, Method
 from jspec.methods.registry import DEFAULT, METHODS
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
-    from jspec.protocols import CausalLM
-    from jspec.types import PyTree
 
 __all__ = [
     "BUNDLED",
     "BUNDLED_DRAFT",
     "DEFAULT",
+    "LLM",
     "METHODS",
-    "Built",
+    "Completions",
     "Method",
     "Option",
-    "auto",
     "build",
     "describe",
     "names",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def names() -> tuple[str, ...]:
-    """The names of all methods.
+    """Returns the names of all methods.
 
     Returns:
         The names that `build` and `--method` take, in the order of `jspec methods`.
@@ -45,7 +45,7 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> Method:
-    """The entry of one method: what it drafts, what it needs, and its options.
+    """Returns the entry of one method: what it drafts, what it needs, and its options.
 
     Args:
         name: one of `names()`.
@@ -68,21 +68,30 @@ def describe(name: str) -> Method:
     return METHODS[name]
 
 
-def build(name: str, target: "Loaded", *, draft: "Loaded | None" = None, **options: Any) -> Built:
-    """Builds the drafter of a method for a target, ready for `jspec.decode`.
+def build(
+    name: str,
+    target: "Loaded | str | Path",
+    *,
+    draft: "Loaded | str | Path | None" = None,
+    **options: Any,
+) -> LLM:
+    """Builds the drafter of a method for a target, and gives both as one object that decodes.
 
     Options that are not given have the defaults of the command line: trees that the default device
-    scores cheaply, and for a bundled target the bundled head or draft model.
+    scores cheaply, and for a bundled target the bundled head or draft model. The costs of rounds
+    are a guess; `jspec.costs.measure` knows them.
 
     Args:
-        name: one of `names()`.
-        target: the model that is to be decoded from, as `jspec.models.load` gives it.
-        draft: the draft model of a method that needs one. If it is not given, the bundled draft
-            model serves every target that has its vocabulary.
-        options: those of `describe(name).options`. They are checked as `--speculative-config` is.
+        name: one of `names()`. "auto" is what is recommended.
+        target: the model that is to be decoded from: what `jspec.models.load` takes or gives, or
+            for a model of your own `jspec.models.Loaded(model, params)`.
+        draft: the draft model of a method that needs one, likewise. If it is not given, the bundled
+            draft model serves every target that has its vocabulary.
+        options: the fields of `describe(name).options`. They are checked as `--speculative-config`
+            is.
 
     Returns:
-        The model to decode with, the drafter and its weights.
+        The target with its drafter, the policy and what it knows.
 
     Raises:
         InputError: if the method or an option is unknown, a value is of the wrong kind or out of
@@ -90,51 +99,13 @@ def build(name: str, target: "Loaded", *, draft: "Loaded | None" = None, **optio
 
     Example:
         >>> import jspec
-        >>> target = jspec.models.load("jspec-800k")
-        >>> built = jspec.methods.build("prompt_lookup", target, num_speculative_tokens=4)
-        >>> built.drafter.num_speculative_tokens
+        >>> llm = jspec.methods.build("prompt_lookup", "jspec-800k", num_speculative_tokens=4)
+        >>> llm.drafter.num_speculative_tokens
         4
-        >>> result = jspec.decode(
-        ...     built.model,
-        ...     target.params,
-        ...     [[1, 2, 3]],
-        ...     drafter=built.drafter,
-        ...     drafter_params=built.drafter_params,
-        ...     max_new_tokens=8,
-        ...     eos=target.eos,
-        ... )  # doctest: +SKIP
+        >>> answers = llm.decode(["Once upon a time", "The"], max_new_tokens=8)  # doctest: +SKIP
+        >>> model = jspec.testing.PrefixLM()  # a model that jspec has not loaded
+        >>> llm = jspec.methods.build("auto", jspec.models.Loaded(model, model.init()))
+        >>> llm.decode([[1, 2, 1, 2, 1]], max_new_tokens=8).result.tokens.shape  # doctest: +SKIP
+        (1, 8)
     """
     return describe(name).build(target, draft, **options)
-
-
-def auto(model: "CausalLM", params: "PyTree", **options: Any) -> Built:
-    """The recommended drafter for a model of any kind: `build("auto", ..)` without a checkpoint.
-
-    Its costs are a guess; `jspec.costs.measure` knows them.
-
-    Args:
-        model: the target.
-        params: its weights.
-        options: those of `describe("auto").options`.
-
-    Raises:
-        InputError: as `build`.
-
-    Example:
-        >>> import jspec
-        >>> model = jspec.testing.PrefixLM()
-        >>> built = jspec.auto(model, model.init(), widths=(0, 3))
-        >>> result = jspec.decode(
-        ...     model,
-        ...     model.init(),
-        ...     [[1, 2, 1, 2, 1]],
-        ...     drafter=built.drafter,
-        ...     drafter_params=built.drafter_params,
-        ...     max_new_tokens=8,
-        ... )  # doctest: +SKIP
-        >>> built.drafter.widths
-        (0, 3)
-    """
-    from jspec.models import Loaded
-
-    return build("auto", Loaded(model, params, tokenizer=None, eos=(), bos=None), **options)

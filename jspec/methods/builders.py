@@ -18,7 +18,8 @@ from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, TOKEN, Integer, Number, Paths, Place, Several, Word
 from jspec._validate.options import Option, options_of
 from jspec.methods import device_defaults
-from jspec.methods.method import Built, Maker, Models
+from jspec.methods.llm import LLM
+from jspec.methods.method import Maker, Models
 
 COUPLED = "coupled"
 """The scheme whose tokens are those of plain decoding; the only one without a draft model."""
@@ -33,14 +34,14 @@ _HEAD = Place("a folder, or a bundled head's name")
 
 
 def as_given(models: Models, **options: Any) -> Fields:
-    """The fit of a drafter whose fields are its options alone."""
+    """Returns the fit of a drafter whose fields are its options alone."""
     return options
 
 
 def options(
     drafter: str, fit: Fit, schemes: tuple[str, ...], heads: tuple[str, ...]
 ) -> Mapping[str, Option]:
-    """The options of a method, by name; for the arguments see `build`.
+    """Returns the options of a method, by name; for the arguments see `build`.
 
     Args:
         schemes: lower-case names in `jspec.schemes` of those that serve, but for the coupled one.
@@ -70,13 +71,13 @@ def build(
     scheme: str = COUPLED,
     draft_temperature: float | None = None,
     **options: Any,
-) -> Built:
+) -> LLM:
     """Builds a method's drafter from checked options.
 
     Args:
         drafter: the public name of its class in `jspec`.
         fit: see `Fit`.
-        heads: the kinds of heads that it takes, that of the bundled one first.
+        heads: the kinds of heads that it takes, the bundled one's first.
         models: which it is made of.
         head: the name of a head; None: the target's own, or the bundled one.
         scheme: by which drafted tokens are verified.
@@ -87,16 +88,16 @@ def build(
 
     kind = getattr(jspec, drafter)
     of = next(iter(inspect.signature(kind).parameters), None)
-    model, params = models.target.model, None
+    target, params = models.target, None
     made_of: tuple[Any, ...] = ()
     if of == "vocab_size":
-        made_of = (model.vocab_size,)
+        made_of = (target.model.vocab_size,)
     elif of == "model":
         assert models.draft is not None, "`Method.build` has found one or refused"
         made_of, params = (models.draft.model,), models.draft.params
     elif of == "head":
         loaded = _head(models, head, heads)
-        model, made_of, params = loaded.target.model, (loaded.head,), loaded.params
+        target, made_of, params = loaded.target, (loaded.head,), loaded.params
         models = replace(models, head=loaded.head)
     fields = fit(models, **options)
     params = fields.pop("params", params)
@@ -104,7 +105,7 @@ def build(
         fields["scheme"] = getattr(jspec.schemes, scheme.upper())
     if draft_temperature is not None:
         fields["sampling"] = jspec.Sampling(draft_temperature)
-    return Built(model, kind(*made_of, **fields), params)
+    return LLM(target, kind(*made_of, **fields), params)
 
 
 def _head(models: Models, name: str | None, kinds: tuple[str, ...]) -> Any:
@@ -127,7 +128,9 @@ def _check_alone(tree: str, **others: Any) -> None:
 
 
 def _tree(template: Any, grow: Callable[..., Any], **others: Any) -> Fields:
-    """The field of the tree: what was given node by node, or what the other options make."""
+    """Returns the field of the tree: what was given node by node, or what the other options
+    make.
+    """
     from jspec.tree import Template
 
     if template is None:
@@ -161,7 +164,7 @@ def token_recycling(
 
 
 def _few_candidates(models: Models) -> dict[str, int]:
-    """The candidates of a matrix row where there are fewer tokens than it usually holds."""
+    """Returns the candidates of a matrix row where there are fewer tokens than it usually holds."""
     from jspec.drafters.retrieval.token_recycling import TokenRecycling
 
     size = models.target.model.vocab_size
@@ -205,7 +208,7 @@ def rest(
 
 
 def most_of_rest(nodes: int = 64, **options: Any) -> int:
-    """The published number of nodes, or all that REST reads with these options if fewer."""
+    """Returns the published number of nodes, or all that REST reads with these options if fewer."""
     from jspec.drafters.retrieval.rest import REST
 
     read = prod(options.get(name, getattr(REST, name)) for name in ("num_matches", "max_depth"))
@@ -316,7 +319,7 @@ def lyanna(
 
 
 def most_of_lyanna(**options: Any) -> int:
-    """The number of nodes of the chain's whole tree."""
+    """Returns the number of nodes of the chain's whole tree."""
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
     return device_defaults.whole_chain(**shape)
 
@@ -338,7 +341,7 @@ def widened(
         "tokens that a round verifies, as a fraction of all rows at its width; the likeliest first",
     ] = None,
     **options: Any,
-) -> Built:
+) -> LLM:
     """Builds the drafter of a method whose rounds are as wide as pays, if widths are given."""
     if widths is None:
         if token_budget is not None:
@@ -348,13 +351,14 @@ def widened(
             )
         return make(models, **options)
     from jspec.costs.prior import prior
-    from jspec.drafters.adaptive import AdaptiveParams, adaptive
+    from jspec.policies.adaptive import Adaptive
+    from jspec.round.request import check_policy
 
-    built = make(models, **options)
+    llm = make(models, **options)
     held = getattr(models.target.model, "param_dtype", None)
-    params = AdaptiveParams(built.drafter_params, prior(models.target.params, held=held))
-    drafter = adaptive(built.drafter, widths, 1.0 if token_budget is None else token_budget)
-    return Built(built.model, drafter, params)
+    policy = Adaptive(widths, 1.0 if token_budget is None else token_budget)
+    check_policy(policy, llm.drafter)
+    return replace(llm, policy=policy, policy_params=prior(models.target.params, held=held))
 
 
 def recommended(
@@ -362,12 +366,12 @@ def recommended(
     models: Models,
     widths: tuple[int, ...] | None = None,
     num_speculative_tokens: int | None = None,
-    head: Annotated[str | None, _HEAD, "drafts beside the others"] = None,
+    head: Annotated[str | None, _HEAD, "drafts along with the others"] = None,
     ngrams: str | None = None,
     **options: Any,
-) -> Built:
-    """Builds `auto`: widths that fit the device, as many nodes as the largest, and the bundled
-    table of these weights and the head that comes with them, if none is named.
+) -> LLM:
+    """Builds `auto` with widths that fit the device, the bundled n-gram table and the head in
+    the weights.
     """
     from jspec.methods import ngram_tables
     from jspec.models import heads

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from jspec.tree import Template
 
 _CPU_NODES = 7
-"""The number of drafted nodes on a CPU, with the root 8 tokens a forward: of 4, 6, 8, 12, 16 and
-24, the best or next to it with the bundled model. A larger model would gain from more, as its
-forward passes cost less beside one."""
+"""The number of drafted nodes on a CPU, with the root 8 tokens a forward pass: of 4, 6, 8,
+12, 16 and 24, the best or next to it with the bundled model. A larger model would gain from more,
+as its forward passes cost less alongside one."""
 
 _ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
 """The acceptance by rank of the bundled models at temperature 1 in the coupled scheme, as
@@ -24,17 +24,20 @@ _NARROW = 32
 _DEPTH = 8
 """The most levels of Sequoia's default tree, as DySpec's; the best for that vector has 5."""
 SHARPNESS = 3.0
-"""The sharpness of heads' trees. With the bundled heads, greedy and sampled, 2 to 4 take more
-tokens a step than the published 1, by up to a tenth where the tree is small for its depth."""
+"""The sharpness of heads' trees. With the bundled heads, greedy and sampled, 2 to 4 take
+more tokens per step than the published 1, by up to a tenth where a tree is small for its depth."""
 
 
 def budget(published: int = 80) -> int:
-    """The drafted nodes that this device scores cheaply; as many as published on an accelerator."""
+    """Returns the drafted nodes that this device scores cheaply; as many as published on an
+    accelerator.
+    """
     return _CPU_NODES if _on_cpu() else published
 
 
 def widths(most: int | None = None) -> tuple[int, ...]:
-    """The widths that a round may have: a few, far apart, since each is a program of its own.
+    """Returns the widths that a round may have: a few, far apart, since each is a program of its
+    own.
 
     Args:
         most: the largest; None: as large as this device scores cheaply where drafts are good.
@@ -50,7 +53,7 @@ def _on_cpu() -> bool:
 
 
 def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template":
-    """The best tree of Token Recycling for this device.
+    """Returns the best tree of Token Recycling for this device.
 
     Args:
         nodes: drafted ones; None: what the default device scores cheaply.
@@ -79,7 +82,7 @@ def lookahead(nodes: int | None = None) -> dict[str, int]:
 
 
 def eagle(nodes: int | None = None) -> "Template":
-    """EAGLE-1's published tree, or the best of so many nodes; a CPU's default is what is cheap."""
+    """Returns EAGLE-1's published tree, or the best tree of a size; smaller on a CPU."""
     from jspec.drafters.draft_head.eagle import PUBLISHED
 
     if nodes is None and not _on_cpu():
@@ -88,7 +91,8 @@ def eagle(nodes: int | None = None) -> "Template":
 
 
 def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
-    """The (nodes, levels, beam) of EAGLE-2's tree: as published, or what a CPU scores cheaply.
+    """Returns the (nodes, levels, beam) of EAGLE-2's tree: as published, or what a CPU scores
+    cheaply.
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
     """
@@ -103,7 +107,8 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
 
 
 def dynamic_token_recycling(nodes: int) -> dict[str, int]:
-    """The options of a tree of few nodes, whose time to draft counts; else the drafter's own.
+    """Returns the options of a tree of few nodes, whose time to draft counts; else the drafter's
+    own.
 
     A beam of 8 and 8 levels take as many tokens of 32 nodes as a beam of 16 and 12 levels do.
     """
@@ -111,7 +116,8 @@ def dynamic_token_recycling(nodes: int) -> dict[str, int]:
 
 
 def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32) -> tuple[int, int]:
-    """The (nodes, beam) of a block drafter's tree: what a CPU scores cheaply, or 63 nodes.
+    """Returns the (nodes, beam) of a block drafter's tree: what a CPU scores cheaply, or 63
+    nodes.
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
 
@@ -122,7 +128,7 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
         candidates: tokens of a level among which children are chosen.
     """
     if beam is None:
-        # A beam of 8 takes 5 to 7% more tokens a round of 63 nodes than one of 4.
+        # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
         few = _on_cpu() and (nodes or 0) <= _NARROW
         beam = min(4 if few else 8, candidates)
         while nodes and 0 < beam + (depth - 1) * beam**2 < nodes and beam < candidates:
@@ -131,12 +137,13 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
 
 
 def whole_chain(max_depth: int = 3, beam: int = 4) -> int:
-    """The number of nodes of Lyanna's whole tree, k + (N - 1) k^2."""
+    """Returns the number of nodes of Lyanna's whole tree, k + (N - 1) k^2."""
     return beam + (max_depth - 1) * beam**2
 
 
 def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
-    """The sizes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer.
+    """Returns the sizes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a
+    CPU fewer.
 
     Args:
         nodes: of the fresh one, if given.
@@ -148,11 +155,11 @@ def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, in
 
 
 def medusa(nodes: int | None, heads: int) -> "Template":
-    """The part of Medusa's published tree that suits this device.
+    """Returns the part of Medusa's published tree that suits this device.
 
     Args:
         nodes: drafted ones; None: all, or on a CPU what it scores cheaply.
-        heads: how many there are; the tree is no deeper.
+        heads: how many there are; the tree is not a deeper.
 
     Raises:
         InputError: if there are not so many nodes.
@@ -173,8 +180,8 @@ def sequoia(
 
     Args:
         nodes: drafted ones; None is 15.
-        acceptance: probability that the child of each rank is the one that is kept; None: those of
-            the bundled models.
+        acceptance: probability that the child of each rank is the one that is kept; None: the
+            bundled models'.
         depth: most levels below the root; None is 8.
 
     Raises:

@@ -1,8 +1,7 @@
-"""Any drafter beside the one that drafts what a grammar forces."""
+"""Any drafter alongside the one that drafts what a grammar forces."""
 
 from dataclasses import replace
 
-from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
 from jspec.drafters.ensemble.merge import merge
@@ -13,8 +12,10 @@ from jspec.verify.choice import verifier_of
 from jspec.verify.schemes import COUPLED
 
 
-def with_jump_forward(drafter: Drafter, params: PyTree) -> tuple[Drafter, PyTree]:
-    """The drafter and its params, in a merge with `jspec.JumpForward` of as many nodes.
+def with_jump_forward(
+    drafter: Drafter, params: PyTree, widths: tuple[int, ...] = ()
+) -> tuple[Drafter, PyTree]:
+    """Returns the drafter and its params, in a merge with `jspec.JumpForward` of as many nodes.
 
     One that draws by a rule of its own cannot be merged and stays as it is, and so does plain
     decoding.
@@ -22,12 +23,12 @@ def with_jump_forward(drafter: Drafter, params: PyTree) -> tuple[Drafter, PyTree
     Args:
         drafter: for the parts of a text that its grammar leaves free.
         params: its own.
+        widths: of the policy. Of a tree that is cut to them, as many nodes as the largest are left.
     """
     if isinstance(drafter, Autoregressive) or verifier_of(drafter) != COUPLED.verifier:
         return drafter, params
-    if isinstance(drafter, Adaptive):
-        inner, weights = _merged(drafter.drafter, params.drafter, drafter.widths[-1])
-        return replace(drafter, drafter=inner), AdaptiveParams(weights, params.costs)
+    if widths:
+        return _merged(drafter, params, widths[-1])
     return merge(drafter, JumpForward()), (params, None)
 
 

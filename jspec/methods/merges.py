@@ -1,4 +1,5 @@
-"""Methods that are merges of others: drafters propose side by side, and one tree is verified.
+"""Methods that are merges of others: drafters propose side by side, and one tree is
+verified.
 
 An option of a merge goes to all members that know it. `num_speculative_tokens` bounds the tree.
 """
@@ -7,19 +8,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from jspec.methods import device_defaults
-from jspec.methods.method import Built, Maker, Method, Models
+from jspec.methods.llm import LLM
+from jspec.methods.method import Maker, Method, Models
 
 MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
 _NARROW, _PER_NODE = 4, 4
-"""Of so few nodes, a round is short, and the time of a draft counts, which grows with what is
-offered: then members of `joined_by` offer four for each."""
+"""Nodes up to which a round is short and drafting time counts: there members of `joined_by`
+offer four nodes for each.
+"""
 
 
 def united(*members: Method) -> Maker:
-    """The builder of a tree of all nodes that the members offer; a budget is not needed."""
+    """Returns the builder of a tree of all nodes that the members offer; a budget is not needed."""
 
-    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> Built:
+    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         built = [member.make(models, **_known(member, options)) for member in members]
         return _merged(models, built, num_speculative_tokens)
 
@@ -27,12 +30,12 @@ def united(*members: Method) -> Maker:
 
 
 def competing(*members: Method) -> Maker:
-    """The builder of a tree of the likeliest nodes of all that the members offer.
+    """Returns the builder of a tree of the likeliest nodes of all that the members offer.
 
     Each member offers as many nodes as the budget by itself, and at least enough to choose from.
     """
 
-    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> Built:
+    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         nodes = num_speculative_tokens or device_defaults.budget()
         return _merged(models, [_member(one, models, nodes, options) for one in members], nodes)
 
@@ -40,7 +43,8 @@ def competing(*members: Method) -> Maker:
 
 
 def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
-    """The builder of `competing(*members)` with a draft model and a head, where they are given.
+    """Returns the builder of `competing(*members)` with a draft model and a head, where they are
+    given.
 
     Args:
         members: that always propose, and that the options are for.
@@ -50,7 +54,7 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
 
     def make(
         models: Models, num_speculative_tokens: int, head: str | None = None, **options: Any
-    ) -> Built:
+    ) -> LLM:
         nodes = num_speculative_tokens
         if nodes > _NARROW:
             built = [_member(one, models, nodes, options) for one in members]
@@ -70,8 +74,8 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
     return make
 
 
-def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> Built:
-    """A member with those of the options that it knows, which offers the budget or more."""
+def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> LLM:
+    """Returns a member with the options that it knows, which offers the budget or more."""
     own = _known(method, options)
     nodes = max(nodes, MEMBER_TOKENS) if method.most is None else method.most(**own)
     return method.make(models, num_speculative_tokens=nodes, **own)
@@ -82,13 +86,13 @@ def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in known}
 
 
-def _merged(models: Models, built: list[Built], num_speculative_tokens: int | None) -> Built:
+def _merged(models: Models, built: list[LLM], num_speculative_tokens: int | None) -> LLM:
     from jspec.drafters.ensemble.merge import merge
 
     drafters = [one.drafter for one in built]
     params = tuple(one.drafter_params for one in built)
     made = merge(*drafters, num_speculative_tokens=num_speculative_tokens)
     # A head may read more of the target than the last state; at most one of the members has one.
-    plain = models.target.model
-    model = next((one.model for one in built if one.model != plain), plain)
-    return Built(model, made, None if all(one is None for one in params) else params)
+    plain = models.target
+    target = next((one.target for one in built if one.model != plain.model), plain)
+    return LLM(target, made, None if all(one is None for one in params) else params)

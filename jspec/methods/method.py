@@ -2,38 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
 from jspec._validate.options import Option, unknown
+from jspec.methods.llm import LLM
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
-    from jspec.protocols import CausalLM, Drafter
-    from jspec.types import PyTree
 
 BUNDLED = "jspec-7m"
 """The bundled target."""
 BUNDLED_DRAFT = "jspec-800k"
 """The bundled draft model, which has the vocabulary of the bundled target."""
-
-
-class Built(NamedTuple):
-    """A drafter that is ready for `jspec.decode`, and the model to decode with.
-
-    Example:
-        >>> import jspec
-        >>> target = jspec.models.load("jspec-800k")
-        >>> model, drafter, params = jspec.methods.build("suffix", target)
-        >>> model is target.model
-        True
-    """
-
-    model: "CausalLM"
-    """The target's model; for an EAGLE-3 head it also hands out the states that the head reads."""
-    drafter: "Drafter"
-    drafter_params: "PyTree"
-    """The weights of the draft model or the head, or the datastore; None if there is nothing."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +29,7 @@ class Models:
     """The trained head, found if the method needs one."""
 
 
-Maker = Callable[..., Built]
+Maker = Callable[..., LLM]
 """The function `make(models, **options)` that builds a drafter from checked options."""
 
 
@@ -93,7 +75,7 @@ class Method:
         return any(option.required for option in self.options)
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as the drafter wants them; nothing is compiled for that.
+        """Returns the options as the drafter wants them; nothing is compiled for that.
 
         Args:
             options: values by name, lists for tuples as JSON has them.
@@ -116,22 +98,20 @@ class Method:
                 )
         return {name: known[name].read(value) for name, value in options.items()}
 
-    def build(self, target: "Loaded", draft: "Loaded | None" = None, **options: Any) -> Built:
-        """Builds the drafter of this method, as `jspec.methods.build` does."""
+    def build(
+        self,
+        target: "Loaded | str | Path",
+        draft: "Loaded | str | Path | None" = None,
+        **options: Any,
+    ) -> LLM:
+        """Builds the model and drafter of this method, as `jspec.methods.build` does."""
         checked = self.check(options)
-        from jspec.models import Loaded
-
-        for role, given in (("target", target), ("draft", target if draft is None else draft)):
-            if not isinstance(given, Loaded):
-                kind = type(given).__name__
-                raise InputError(
-                    f"{role} is of type {kind}; pass what jspec.models.load gives, or for a model "
-                    "of your own take jspec.auto(model, params) or a drafter's class"
-                )
-        return self.make(Models(target, self._draft(target, draft)), **checked)
+        model = _loaded("target", target)
+        second = None if draft is None else _loaded("draft", draft)
+        return self.make(Models(model, self._draft(model, second)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":
-        """The draft model that serves, or None for a method without one."""
+        """Returns the draft model that serves, or None for a method without one."""
         if draft is None and not self.needs_draft_model:
             return None
         if not (self.needs_draft_model or self.takes_draft_model):
@@ -154,8 +134,22 @@ class Method:
         return bundled
 
 
+def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
+    """Returns the model, read if it was named. Raises InputError if it is neither."""
+    from jspec.models import Loaded, load
+
+    if isinstance(model, str | Path):
+        return load(model)
+    if not isinstance(model, Loaded):
+        raise InputError(
+            f"{role} is of type {type(model).__name__}; pass a name or what jspec.models.load "
+            "gives, or jspec.models.Loaded(model, params) of a model of your own"
+        )
+    return model
+
+
 def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
-    """The draft model with the target's number of scores."""
+    """Returns the draft model with the target's number of scores."""
     from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
 
     size = target.model.vocab_size
@@ -165,7 +159,8 @@ def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
 
 
 def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
-    """The difference of the two vocabularies, in words; empty if a token means the same to both.
+    """Returns the difference of the two vocabularies, in words; empty if a token means the same
+    to both.
 
     What one of them alone has is padding to the other, and added tokens may differ: whatever a
     draft proposes, the target's own choice is emitted.

@@ -18,12 +18,14 @@ FILE = "ngrams.safetensors"
 
 
 def bundled() -> Mapping[str, Path]:
-    """The files that came with this installation, by the names of their models."""
+    """Returns the files that came with this installation, by the names of their models."""
     return {file.parent.name: file for file in sorted(hub.ZOO.glob(f"*/{FILE}"))}
 
 
 def find(target: Loaded) -> str | None:
-    """The bundled table of these weights; None if there is none, or no weights but their shapes."""
+    """Returns the bundled table of these weights; None if there is none, or no weights but their
+    shapes.
+    """
     leaves = jax.tree.leaves(target.params)
     if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
         return None
@@ -38,10 +40,10 @@ def find(target: Loaded) -> str | None:
 
 
 def load(name: str | os.PathLike[str], target: Loaded) -> NGramTable:
-    """The table of a file, or of a bundled model's name.
+    """Returns the table of a file, or of a bundled model's name.
 
     Raises:
-        InputError: if it is no table, or one of other weights.
+        InputError: if it is not a table, or one of other weights.
     """
     path = bundled().get(str(name)) if not Path(name).exists() else None
     ours = fingerprint(target.params, target.model)

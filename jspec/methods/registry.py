@@ -14,8 +14,9 @@ from jspec._validate.kinds import COUNT
 from jspec._validate.options import Option, options_of
 from jspec.methods import builders
 from jspec.methods.builders import Fit
+from jspec.methods.llm import LLM
 from jspec.methods.merges import competing, joined_by, united
-from jspec.methods.method import Built, Method
+from jspec.methods.method import Method
 
 DEFAULT = "auto"
 """The method of the command line if none is named."""
@@ -33,7 +34,7 @@ def _method(
     heads: tuple[str, ...] = (),
     **facts: Any,
 ) -> Method:
-    """The method of one drafter; see `builders.build`, and `Method` for the `facts`."""
+    """Returns the method of one drafter; see `builders.build`, and `Method` for the `facts`."""
     make = partial(builders.build, drafter, fit, heads)
     read_options = partial(builders.options, drafter, fit, schemes, heads)
     return Method(name, summary, make, read_options, needs_training=bool(heads), **facts)
@@ -43,7 +44,7 @@ _drafting = partial(_method, needs_draft_model=True)
 
 
 def _together(*members: Method, help: str = "drafted nodes") -> Callable[[], Mapping[str, Option]]:
-    """The options of all members, each name once, and one budget."""
+    """Returns the options of all members, each name once, and one budget."""
 
     def read() -> Mapping[str, Option]:
         found: dict[str, Option] = {}
@@ -55,7 +56,7 @@ def _together(*members: Method, help: str = "drafted nodes") -> Callable[[], Map
 
 
 def _merge(name: str, *members: Method) -> Method:
-    """The method in which the members' likeliest nodes make one tree."""
+    """Returns the method in which the members' likeliest nodes make one tree."""
     which = "both" if len(members) == 2 else "all"
     return Method(
         name,
@@ -66,8 +67,8 @@ def _merge(name: str, *members: Method) -> Method:
     )
 
 
-def _widened(method: Method, build: Callable[..., Built] = builders.widened) -> Method:
-    """The method, with the option to choose the width of every round."""
+def _widened(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
+    """Returns the method, with the option to choose the width of every round."""
     own = {**options_of(builders.widened), **options_of(build)}
     return replace(
         method,
@@ -93,7 +94,7 @@ _DYNAMIC = _method(
 _PROMPT_LOOKUP = _method(
     "prompt_lookup",
     "PromptLookup",
-    "what followed the last tokens when they stood in the text before",
+    "what followed the last tokens when they occurred before",
 )
 _SUFFIX = _method(
     "suffix",
@@ -159,7 +160,7 @@ _FIXED = (
     _method(
         "lookahead",
         "Lookahead",
-        "n-grams that the model wrote beside the text, in a window of guesses",
+        "n-grams from a window of guesses next to the text",
         builders.lookahead,
     ),
     _SUFFIX,
@@ -184,7 +185,7 @@ _FIXED = (
     _drafting(
         "pard",
         "PARD",
-        "a chain or tree from one forward of a draft model with mask tokens",
+        "a chain or tree from one forward pass of a draft model with mask tokens",
         builders.pard,
         _DRAWN,
     ),

@@ -15,7 +15,7 @@ from jspec.costs import devices
 
 @dataclass(frozen=True)
 class Chip:
-    """What XLA asks of a chip besides what its data sheet says."""
+    """Properties of a chip that XLA needs and no data sheet gives."""
 
     capability: tuple[int, int]
     cores: int
@@ -40,12 +40,12 @@ CHIPS = {
 
 
 def chips(name: str, count: int, hosts: int = 1) -> list[Any]:
-    """So many chips, as devices that programs can be compiled for.
+    """Returns `count` chips as devices that programs can be compiled for.
 
     Args:
         name: of `CHIPS`.
         count: how many of a host.
-        hosts: those of a host stand side by side.
+        hosts: a host's are adjacent.
 
     Raises:
         InputError: if JAX's plugin for CUDA is not installed.
@@ -64,7 +64,7 @@ def chips(name: str, count: int, hosts: int = 1) -> list[Any]:
 
 
 def description(name: str) -> str:
-    """A chip as the text of XLA's `GpuTargetConfigProto`."""
+    """Returns a chip as the text of XLA's `GpuTargetConfigProto`."""
     chip, sheet = CHIPS[name], devices.find(name)
     major, minor = chip.capability
     # Instructions of this very architecture, such as Hopper's matrix products: "sm_90a".

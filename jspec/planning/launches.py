@@ -1,4 +1,4 @@
-"""What a GPU is asked to launch in a round, read from what XLA writes of a compiled program.
+"""Kernel launches of a round on a GPU, read from XLA's dump of a compiled program.
 
 A round of a large model takes as long as its weights are read, if nothing else takes longer: a
 kernel that the host launches by itself costs microseconds, and a wait of the host for the device
@@ -12,10 +12,10 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
 from jspec._xla import in_place
-from jspec.round import turns
+from jspec.decoding import rounds
 
 OPTIONS = {"xla_dump_hlo_as_text": True}
-"""Options of the compiler beside `xla_dump_to`, for what `of_rounds` reads."""
+"""Options of the compiler alongside `xla_dump_to`, for what `of_rounds` reads."""
 _GRAPH, _LOOP, _BRANCHES = "kCommandBuffer", "kWhile", "kConditional"
 _COPIES = ("kCopy", "kDynamicSliceFusion")
 _BESIDE, _ENDED = "kAsyncStart", "kAsyncDone"
@@ -27,7 +27,7 @@ _EXCHANGES = (
 
 @dataclass(frozen=True)
 class Launches:
-    """What a GPU is asked to launch for a round of each width, as if a round ran them all.
+    """Launches of a round at each width on a GPU, as if a round ran all of them.
 
     A loop of known length counts as often as it runs, any other once; of the branches of a
     conditional the one that has most counts.
@@ -36,13 +36,13 @@ class Launches:
     kernels: int = 0
     """Kernels and copies that the device runs."""
     alone: int = 0
-    """Those that the host launches one by one."""
+    """Kernels that the host launches one by one."""
     graphs: int = 0
     """CUDA graphs that the host launches."""
     waits: int = 0
     """Times that the host waits for a condition."""
     exchanges: int = 0
-    """Those of the kernels in which devices exchange something: sums, parts of arrays."""
+    """Kernels in which devices exchange something: sums, parts of arrays."""
     exchanged: int = 0
     """Bytes of the results of exchanges."""
     largest_exchange: int = 0
@@ -52,7 +52,7 @@ class Launches:
 
     @property
     def launched(self) -> int:
-        """What the host launches."""
+        """Launches by the host."""
         return self.alone + self.graphs
 
     def __add__(self, other: "Launches") -> "Launches":
@@ -64,7 +64,7 @@ class Launches:
         )
 
     def times(self, count: int) -> "Launches":
-        """Of so many passes."""
+        """Returns the launches of `count` passes."""
         counts = zip(_NAMES, astuple(self), strict=True)
         return Launches(*(a if name in _LARGEST else count * a for name, a in counts))
 
@@ -81,7 +81,7 @@ class _Thunk:
     kind: str
     indent: int
     inside: str = ""
-    """What the steps that are read next belong to."""
+    """The program part that the next steps belong to."""
     parts: dict[str, list["_Thunk"]] = field(default_factory=dict)
 
 
@@ -111,7 +111,7 @@ def of_rounds(folder: Path) -> Launches:
     }
     lengths = _matched(loops, r'known_trip_count":\{"n":"(\d+)"')
     switches = frozenset(line[1] for line in re.finditer(switch, hlo))
-    kinds = _matched(loops, rf'op_name="[^"]*/{turns.TURN}(\d+)/while"')
+    kinds = _matched(loops, rf'op_name="[^"]*/{rounds.TURN}(\d+)/while"')
     inside = [step for part in loop.parts.values() for step in _all(part)]
     numbered = {kinds[step.name]: step for step in inside if step.name in kinds}
     own = [numbered[number] for number in sorted(numbered)] or [loop]
@@ -120,7 +120,7 @@ def of_rounds(folder: Path) -> Launches:
 
 
 def _all(steps: list[_Thunk]) -> Iterator[_Thunk]:
-    """The steps, and all that are inside of them."""
+    """Yields the steps, and all that are inside of them."""
     for step in steps:
         yield step
         for part in step.parts.values():
@@ -128,14 +128,14 @@ def _all(steps: list[_Thunk]) -> Iterator[_Thunk]:
 
 
 def _matched(loops: dict[str, str], pattern: str) -> dict[str, int]:
-    """The number that the line of each loop says, of those that say one."""
+    """Returns the number that the line of each loop says, of those that say one."""
     found = {name: re.search(pattern, line) for name, line in loops.items()}
     return {name: int(number[1]) for name, number in found.items() if number}
 
 
 @dataclass(frozen=True)
 class _Count:
-    """What is known of a program's steps, and which of its alternatives are taken."""
+    """Facts about a program's steps, and the branches that are taken."""
 
     sizes: dict[str, int]
     """Bytes by name."""
@@ -150,7 +150,7 @@ class _Count:
         return self.of(parts, in_graph) + Launches(waits=not in_graph)
 
     def of(self, steps: list[_Thunk], in_graph: bool) -> Launches:
-        """The launches of steps, which may be part of a graph."""
+        """Returns the launches of steps, which may be part of a graph."""
         found = Launches()
         for step in steps:
             within = in_graph or step.kind == _GRAPH
@@ -184,7 +184,7 @@ class _Count:
 
 
 def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | None, bool]:
-    """The outermost loop, and whether it is part of a graph."""
+    """Returns the outermost loop, and whether it is part of a graph."""
     for step in steps:
         if step.kind == _LOOP:
             return step, in_graph
@@ -196,7 +196,7 @@ def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | N
 
 
 def _parsed(text: str, names: dict[int, str]) -> list[_Thunk]:
-    """The outermost steps of a program."""
+    """Returns the outermost steps of a program."""
     root = _Thunk("", "", -4)
     open_steps, last = [root], root
     for line in text.splitlines():
@@ -209,7 +209,7 @@ def _parsed(text: str, names: dict[int, str]) -> list[_Thunk]:
             above.parts.setdefault(above.inside, []).append(last)
             open_steps.append(last)
             continue
-        # "condition:" stands at the margin behind its loop, the others two places in from theirs;
+        # "condition:" is at the margin after its loop, the others two places in from theirs;
         # one behind another if a part is empty.
         for space, part in re.findall(r"( *)\b(condition|body|\w*branch\w*(?: \d+)?):", line):
             owners = [step for step in open_steps if step.indent == len(space) - 2]
@@ -225,7 +225,7 @@ def _text(folder: Path, pattern: str) -> str:
 
 
 def _bytes(shape: str) -> int:
-    """The bytes of a shape as XLA writes it, such as "bf16[1,8]{1,0}", or of several."""
+    """Returns the bytes of a shape as XLA writes it, such as "bf16[1,8]{1,0}", or of several."""
     total = 0
     for kind, sizes in re.findall(r"(pred|[a-z]+\d+\w*)\[([\d,]*)\]", shape):
         size = 1 if kind == "pred" else max(int(re.findall(r"\d+", kind)[0]) // 8, 1)

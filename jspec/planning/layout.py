@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jspec.arrays import memory_rows as memories
 from jspec.models import sharding
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.types import PyTree, State
 
 AXES = ("data", "model")
@@ -19,7 +19,9 @@ _BORROWED = "target"
 
 
 def spread(tree: PyTree, mesh: Any) -> PyTree:
-    """The shapes of params, with the shardings by which `jspec.models.load` spreads them."""
+    """Returns the shapes of params, with the shardings by which `jspec.models.load` spreads
+    them.
+    """
 
     def place(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         return with_sharding(leaf, sharding.parameter(_keys(path), leaf.shape, mesh))
@@ -28,9 +30,7 @@ def spread(tree: PyTree, mesh: Any) -> PyTree:
 
 
 def spread_drafter(tree: PyTree, mesh: Any) -> PyTree:
-    """The shapes of a drafter's params: a draft model's whole, of a head what it has for every
-    token, and what either borrows of the target as the target's.
-    """
+    """Returns the shapes of a drafter's params, borrowed parts as the target's."""
     places = [_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     borrowing = {keys[: keys.index(_BORROWED)] for keys in places if _BORROWED in keys}
     models = {keys[:-2] for keys in places if keys[-2:] == ("params", "embed")} - borrowing
@@ -46,24 +46,26 @@ def spread_drafter(tree: PyTree, mesh: Any) -> PyTree:
 
 
 def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
-    # Beside weights a drafter's params hold records, such as what rounds cost.
+    # Alongside weights a drafter's params hold records.
     return tuple(str(getattr(key, "key", getattr(key, "idx", ""))) for key in path)
 
 
 def whole(tree: PyTree, mesh: Any) -> PyTree:
-    """The shapes, whole on every device."""
+    """Returns the shapes, whole on every device."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(lambda leaf: with_sharding(leaf, everywhere), tree)
 
 
 def model_memory(model: CausalLM, rows: int, capacity: int, mesh: Any) -> PyTree:
-    """The shapes of a model's memory, with their shardings."""
+    """Returns the shapes of a model's memory, with their shardings."""
     shapes = jax.eval_shape(partial(model.init_memory, rows, capacity))
     return jax.tree.map(with_sharding, shapes, sharding.memory(shapes, mesh))
 
 
-def memory_of(drafter: Drafter, rows: int, capacity: int, mesh: Any) -> PyTree:
-    """The shapes of a drafter's memory: what has an entry for each row goes where the row goes."""
+def memory_of(drafter: Drafter | WidthPolicy, rows: int, capacity: int, mesh: Any) -> PyTree:
+    """Returns the shapes of the memory of a drafter or a policy: what has an entry for each row
+    goes where the row goes.
+    """
 
     def init(batch: int) -> PyTree:
         return drafter.init(batch, capacity, None)
@@ -77,24 +79,24 @@ def memory_of(drafter: Drafter, rows: int, capacity: int, mesh: Any) -> PyTree:
     return structure.unflatten(placed)
 
 
-def state_of(state: State, held: PyTree, memory: PyTree, mesh: Any) -> State:
-    """The shapes of a generation's state, with the shardings of memories and rows."""
+def state_of(state: State, held: PyTree, memory: PyTree, policy_memory: PyTree, mesh: Any) -> State:
+    """Returns the shapes of a generation's state, with the shardings of memories and rows."""
     place = partial(by_row, rows=state.root.shape[0], mesh=mesh)
-    plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None))
+    plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None, policy_state=None))
     # A memory may have grown a part since `init`, in shapes that `init` tells nothing of.
     known = jax.tree.structure(memory) == jax.tree.structure(state.drafter_state)
     kept = memory if known else jax.tree.map(place, state.drafter_state)
-    return replace(plain, memory=held, drafter_state=kept)
+    return replace(plain, memory=held, drafter_state=kept, policy_state=policy_memory)
 
 
 def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:
-    """The shape of an array whose first axis is that of the rows, if it is as long."""
+    """Returns the shape of an array whose first axis counts rows, if it is as long."""
     axis = 0 if leaf.shape and leaf.shape[0] == rows else None
     return with_sharding(leaf, _by_row(leaf.shape, axis, mesh))
 
 
 def with_sharding(leaf: Any, split: NamedSharding) -> jax.ShapeDtypeStruct:
-    """The shape of an array with another sharding."""
+    """Returns the shape of an array with another sharding."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=split)
 
 

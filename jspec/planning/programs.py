@@ -20,15 +20,16 @@ from jspec.decoding import engine
 from jspec.models import sharding
 from jspec.planning import launches, layout
 from jspec.planning.launches import Launches
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round.request import Prepared, chunk_of, prepare
 from jspec.sampling import Sampling
-from jspec.types import PyTree, State
+from jspec.types import PyTree, State, Stopping
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What XLA says of a program, in bytes and operations of one device."""
+    """XLA's analysis of a program, in bytes and operations of one device."""
 
     function: str
     arguments: int
@@ -36,8 +37,9 @@ class Compiled:
     temporaries: int
     """Bytes that it holds besides its arguments, at most; on a TPU vector memory is included."""
     flops: float
-    """Of a chunk of the prompt, or of one round at each width: a loop counts once. Without our
-    kernels of a CPU; 0 for a GPU, where XLA counts none."""
+    """Operations of a prompt chunk, or of one round at each width; a loop counts once. jspec's
+    CPU kernels are left out; 0 for a GPU, where XLA counts none.
+    """
     accessed: float
     """Bytes that its operations read and write, counted as `flops`."""
     code: int
@@ -45,7 +47,7 @@ class Compiled:
     seconds: float
     """Of compiling."""
     launches: Launches | None = None
-    """What a round of each width launches on a GPU; None for other programs and devices."""
+    """Launches of a round at each width on a GPU; None for other programs and devices."""
 
     @property
     def held(self) -> int:
@@ -53,7 +55,7 @@ class Compiled:
         return self.arguments + self.temporaries
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures by name, as `jspec plan --json` writes them."""
+        """Returns all figures by name, as `jspec plan --json` writes them."""
         return asdict(self) | {"held": self.held}
 
 
@@ -72,6 +74,8 @@ class Programs:
         capacity: most tokens of a row, prompt and output.
         max_new_tokens: of these, the most of the output.
         sampling: as in `jspec.decode`; None: greedy decoding.
+        policy: as in `jspec.decode`.
+        policy_params: its own, or their shapes.
 
     Raises:
         InputError: if a number is out of range, or the rows do not divide over the mesh.
@@ -97,6 +101,8 @@ class Programs:
     capacity: int = 2048
     max_new_tokens: int = 128
     sampling: Sampling | None = None
+    policy: WidthPolicy = FixedWidth()  # noqa: RUF009 (frozen)
+    policy_params: PyTree = None
 
     def __post_init__(self):
         context, data = self.model.context, self.mesh.shape["data"]
@@ -115,6 +121,7 @@ class Programs:
         object.__setattr__(self, "params", layout.spread(self.params, self.mesh))
         placed = layout.spread_drafter(self.drafter_params, self.mesh)
         object.__setattr__(self, "drafter_params", placed)
+        object.__setattr__(self, "policy_params", layout.whole(self.policy_params, self.mesh))
 
     def prefill(self) -> Compiled:
         """Compiles the program that reads prompts.
@@ -123,7 +130,8 @@ class Programs:
             InputError: if the compiler refuses it, such as for lack of memory.
         """
         with backend.planned(self._platform):
-            lowered = decoding._prefill.lower(self.model, self.params, *self._prefill_arguments)
+            arrays, static = self._prefill_arguments
+            lowered = decoding._prefill.lower(self.model, self.params, **arrays, **static)
             return self._compile("prefill", lowered)
 
     def rounds(self) -> Compiled:
@@ -135,8 +143,9 @@ class Programs:
         with backend.planned(self._platform):
             count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), self.mesh)
             lowered = decoding.decode_rounds.lower(
-                self.model, self.params, self.state, self.drafter, self.drafter_params, count
-            )
+                self.model, self.params, self.state, self.drafter, self.drafter_params, count,
+                policy=self.policy, policy_params=self.policy_params,
+            )  # fmt: skip
             return self._compile("rounds", lowered)
 
     def step(self) -> Compiled:
@@ -149,7 +158,7 @@ class Programs:
             until_one_ends = layout.whole(jax.ShapeDtypeStruct((), jnp.bool_), self.mesh)
             lowered = engine._step.lower(
                 self.model, self.params, self.state, self.drafter, self.drafter_params, 1,
-                until_one_ends,
+                until_one_ends, self.policy, self.policy_params,
             )  # fmt: skip
             return self._compile("step", lowered)
 
@@ -157,28 +166,34 @@ class Programs:
     def state(self) -> State:
         """The shapes of the state before the first round, with their shardings."""
         with backend.planned(self._platform):
-            arrays, cache, lengths, drafter, drafter_params, memory, *sizes = (
-                self._prefill_arguments
-            )
+            arrays, static = self._prefill_arguments
             state = jax.eval_shape(
-                lambda given, drafter_params, memory: decoding._prefill(
-                    self.model, *given, drafter, drafter_params, memory, *sizes
-                ),
-                (self.params, arrays, cache, lengths), drafter_params, memory,
-            )  # fmt: skip
-        return layout.state_of(state, cache, memory, self.mesh)
+                lambda params, arrays: decoding._prefill(self.model, params, **arrays, **static),
+                self.params,
+                arrays,
+            )
+        memory, *known = (arrays[name] for name in ("memory", "drafter_state", "policy_state"))
+        return layout.state_of(state, memory, known[0], known[1], self.mesh)
 
     @cached_property
-    def _prefill_arguments(self) -> tuple[Any, ...]:
-        """Arguments of `decoding._prefill` behind model and params: shapes, on their devices."""
-        call, mesh = self._call, self.mesh
-        arrays = jax.tree.map(lambda leaf: layout.by_row(leaf, self.rows, mesh), call.arrays)
-        cache = layout.model_memory(self.model, self.rows, self.capacity, mesh)
-        memory = layout.memory_of(self.drafter, self.rows, self.capacity, mesh)
-        return (
-            arrays, cache, arrays.lengths, self.drafter, self.drafter_params, memory, call.size,
-            call.capacity, call.chunk,
+    def _prefill_arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arguments of `decoding._prefill` after model and params: shapes, and what is static."""
+        call, mesh, sizes = self._call, self.mesh, (self.rows, self.capacity, self.mesh)
+        given = jax.tree.map(lambda leaf: layout.by_row(leaf, self.rows, mesh), call.arrays)
+        arrays = dict(
+            call=given,
+            memory=layout.model_memory(self.model, *sizes),
+            positions=given.lengths,
+            drafter_params=self.drafter_params,
+            drafter_state=layout.memory_of(self.drafter, *sizes),
+            policy_params=self.policy_params,
+            policy_state=layout.memory_of(self.policy, *sizes),
+        )
+        static = dict(
+            drafter=self.drafter, policy=self.policy, size=call.size, capacity=call.capacity,
+            chunk=call.chunk,
         )  # fmt: skip
+        return arrays, static
 
     @cached_property
     def _call(self) -> Prepared:
@@ -186,7 +201,8 @@ class Programs:
         # Of one row, so that many need no memory for their prompts.
         tokens = np.zeros((1, self.capacity - self.max_new_tokens), np.int32)
         one = prepare(
-            self.model, tokens, None, self.max_new_tokens, eos=0, sampling=self.sampling,
+            self.model, tokens, None, self.max_new_tokens,
+            stopping=Stopping(eos=0), sampling=self.sampling,
             key=None if self.sampling is None else jax.random.key(0), capacity=self.capacity,
         )  # fmt: skip
 

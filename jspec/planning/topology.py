@@ -1,4 +1,6 @@
-"""Topologies that programs are compiled for ahead of time, on machines that have none of them."""
+"""Topologies that programs are compiled for ahead of time, on machines that have none of
+them.
+"""
 
 import os
 import re
@@ -36,7 +38,7 @@ class Topology(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> "Topology":
-        """The topology of a name such as "v5e:2x4", "v5p:2x2x2" or "h100:8".
+        """Returns the topology of a name such as "v5e:2x4", "v5p:2x2x2" or "h100:8".
 
         Raises:
             InputError: if Cloud TPU has no such slice, or no host so many GPUs.
@@ -52,7 +54,7 @@ class Topology(NamedTuple):
         kinds = {"v5e": _FLAT, "v6e": _FLAT, "v5p": None}
         if generation not in kinds:
             raise InputError(
-                f"--topology is {name!r}, of no generation that jspec knows; give v5e, v6e or v5p "
+                f"--topology is {name!r}, an unknown generation; give v5e, v6e or v5p "
                 f"and a slice, such as v5e:2x4, or {', '.join(gpu_chips.CHIPS)} and a number, such "
                 "as h100:8"
             )
@@ -113,7 +115,7 @@ def prepare_environment() -> None:
 
 
 def mesh_here(data: int = 1, model: int = 1) -> Mesh:
-    """The devices of this machine as a mesh.
+    """Returns the devices of this machine as a mesh.
 
     Args:
         data: devices over which rows are split.

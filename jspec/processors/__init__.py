@@ -1,4 +1,4 @@
-"""Logits processors and log-probabilities; grammars and stop strings lie beside them."""
+"""Logits processors and log-probabilities; grammars and stop strings lie alongside them."""
 
 from jspec.processors import grammar
 from jspec.processors.log_probabilities import logprobs
@@ -9,7 +9,6 @@ from jspec.processors.logits import (
     banned_tokens,
     frequency_penalty,
     logit_bias,
-    min_tokens,
     own,
     presence_penalty,
     repetition_penalty,
@@ -24,7 +23,6 @@ __all__ = [
     "grammar",
     "logit_bias",
     "logprobs",
-    "min_tokens",
     "own",
     "presence_penalty",
     "repetition_penalty",

@@ -12,7 +12,7 @@ from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.processors import history as histories
 from jspec.processors.history import History, Text
-from jspec.protocols import LogitsProcessor, Nodes, Round, Start
+from jspec.protocols import LogitsProcessor, Nodes, Round, RowControl, Start
 from jspec.types import PyTree
 
 Logits = Float[Array, "B N V"]
@@ -25,20 +25,18 @@ class Function:
     function: Callable[[Logits, History, PyTree], Logits]
     is_on: Callable[[PyTree], Bool[Array, " B"]] | None
     """The rows in which the values change anything; None: all."""
-    min_tokens: Callable[[PyTree], Int[Array, " B"]] | None = None
-    """Of the values, `LogitsProcessor.min_tokens`; None: they say nothing of it."""
 
 
 @struct.dataclass
 class TextRows:
-    """What functions of the text need of rows."""
+    """Per-row data of functions of the text."""
 
     values: tuple[PyTree, ...]
     text: Text | None
 
 
 @struct.dataclass
-class Functions(LogitsProcessor):
+class Functions(RowControl):
     """Functions one behind the other, with the text that all of them read."""
 
     rows: TextRows
@@ -52,20 +50,15 @@ class Functions(LogitsProcessor):
     def text(self) -> Text | None:
         return self.rows.text
 
-    @property
-    def min_tokens(self) -> Int[Array, " B"] | None:
-        known = zip(self.functions, self.rows.values, strict=True)
-        return next((one.min_tokens(own) for one, own in known if one.min_tokens), None)
-
     def joined(self, later: LogitsProcessor) -> "Functions | None":
-        """One text is enough for all."""
+        """Returns one text is enough for all."""
         if not isinstance(later, Functions):
             return None
         rows = replace(self.rows, values=self.rows.values + later.rows.values)
         return replace(self, rows=rows, functions=self.functions + later.functions)
 
     def begin(self, start: Start) -> Self:
-        """With the text of the prompt, and of what stood before it."""
+        """Adds the text of the prompt, and of earlier text."""
         if start.text is None:
             text = histories.begin(start.prompt, start.lengths, start.size, start.vocab_size)
         else:
@@ -73,7 +66,7 @@ class Functions(LogitsProcessor):
         return self._with(text)
 
     def on(self) -> Bool[Array, " B"] | None:
-        """The rows in which some function changes anything."""
+        """Returns the rows in which some function changes anything."""
         found = []
         for one, values in zip(self.functions, self.rows.values, strict=True):
             if one.is_on is None:
@@ -82,14 +75,14 @@ class Functions(LogitsProcessor):
         return functools.reduce(jnp.logical_or, found)
 
     def process(self, logits: Logits, nodes: Nodes) -> Logits:
-        """The functions, from left to right."""
+        """Returns the functions, from left to right."""
         history = histories.of_nodes(self._text, nodes.lengths, nodes.end_tokens, nodes.tree)
         for one, values in zip(self.functions, self.rows.values, strict=True):
             logits = _checked(one, logits, one.function(logits, history, values))
         return logits
 
     def advance(self, round: Round) -> Self:
-        """With the round's tokens in the text."""
+        """Adds the round's tokens to the text."""
         return self._with(histories.extend(self._text, round.lengths, round.tokens, round.counts))
 
     def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
@@ -105,7 +98,7 @@ class Functions(LogitsProcessor):
 
 
 def _checked(one: Function, before: Array, after: Any) -> Array:
-    """What a function returned, if it is logits."""
+    """Returns what a function returned, if it is logits."""
     if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
         name = getattr(one.function, "__name__", "a processor")
         raise InputError(

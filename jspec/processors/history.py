@@ -1,4 +1,4 @@
-"""What stands before the nodes of a tree: a row's text, and the drafted tokens on each path."""
+"""The text before the nodes of a tree: a row's text, and the drafted tokens on each path."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,8 @@ from jspec.types import Tree
 
 @struct.dataclass
 class Text:
-    """The text of each row, kept from round to round, with the number of times it has each token.
+    """The text of each row, kept from round to round, with the number of times it has each
+    token.
 
     Two tables of [B, V], however many nodes a tree has: what a node's own path adds is a few
     tokens, and is counted when it is needed.
@@ -25,9 +26,9 @@ class Text:
     """Prompt and output; entries at or beyond the length are never read."""
     prompt_lengths: Int[Array, " B"]
     in_prompt: Int[Array, "B V"]
-    """How often each token stands in the prompt."""
+    """Counts of each token in the prompt."""
     in_output: Int[Array, "B V"]
-    """How often it was emitted."""
+    """Counts of each emitted token."""
 
 
 @struct.dataclass
@@ -41,8 +42,8 @@ class History:
     lengths: Int[Array, " B"]
     """The number of tokens of `text`, the root the last of them."""
     drafted: Int[Array, "B N D"]
-    """The drafted tokens on the path to each node, its own first and then upwards; -1 where there
-    is none."""
+    """The drafted tokens on the path to each node, its own first and then upwards; -1 where
+    there is none."""
     end_tokens: Int[Array, "B X"]
     """The tokens that end a row; -1 fills up."""
 
@@ -53,7 +54,9 @@ class History:
         return (self.lengths - self.text.prompt_lengths)[:, None] + drafted
 
     def last(self, count: int) -> Int[Array, "B N count"]:
-        """The last tokens before each node's logits, in their order; -1 before the text begins."""
+        """Returns the last tokens before each node's logits, in their order; -1 before the text
+        begins.
+        """
         depth = self.drafted.shape[-1]
         behind = jnp.arange(count, dtype=jnp.int32)[None, None]  # 0: the last token, the node's own
         own = (self.drafted >= 0).sum(-1, dtype=jnp.int32)[..., None]
@@ -65,8 +68,8 @@ class History:
         return jnp.where(behind < own, near, before)[..., ::-1]
 
     def counts(self, vocab_size: int) -> Int[Array, "B N V"]:
-        """How often each token stands before each node's logits. As large as the logits: where a
-        change depends on a token's own counts alone, `by_counts` needs less.
+        """Returns the count of each token before each node's logits. As large as the logits:
+        where a change depends on a token's own counts alone, `by_counts` needs less.
         """
         whole = (self.text.in_prompt + self.text.in_output)[:, None]
         own = self.drafted[..., None] == jnp.arange(vocab_size)
@@ -77,7 +80,7 @@ class History:
         logits: Float[Array, "B N V"],
         change: Callable[[Array, Array, Array], Array],
     ) -> Float[Array, "B N V"]:
-        """Changes each token's logit by how often the token stands before it.
+        """Changes each token's logit by the token's count before it.
 
         Args:
             logits: of the nodes.
@@ -101,7 +104,7 @@ class History:
             pick(output, safe) + own,
         )
 
-        # A token that stands twice on a path is written twice, with the same value.
+        # A token that occurs twice on a path is written twice, with the same value.
         def write(node, tokens, values):
             return node.at[tokens].set(values, mode="drop")
 
@@ -109,7 +112,7 @@ class History:
 
 
 def begin(prompt: Int[Array, "B T"], lengths: Int[Array, " B"], size: int, vocab_size: int) -> Text:
-    """The text before the first round.
+    """Returns the text before the first round.
 
     Args:
         prompt: padded on the right.
@@ -133,9 +136,9 @@ def go_on(
     prompt: Int[Array, "B T"],
     counts: Int[Array, " B"],
 ) -> Text:
-    """The text before the first round of a call that goes on where another ended.
+    """Returns the text before the first round of a call that goes on where another ended.
 
-    All that stood there is prompt now.
+    All earlier text is prompt now.
 
     Args:
         text: of the call before.
@@ -160,7 +163,7 @@ def extend(
     emitted: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> Text:
-    """The text with a round's tokens behind the first `lengths`."""
+    """Returns the text with a round's tokens behind the first `lengths`."""
     there = jnp.arange(emitted.shape[1])[None] < counts[:, None]
     return replace(
         text,
@@ -170,7 +173,9 @@ def extend(
 
 
 def cut(text: Text, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Text:
-    """The text with no more than the first `lengths` tokens, behind which so many were emitted."""
+    """Returns the text with no more than the first `lengths` tokens, behind which so many were
+    emitted.
+    """
     place = jnp.arange(text.tokens.shape[1], dtype=jnp.int32)
     gone = (place >= lengths[:, None]) & (place < (lengths + dropped)[:, None])
     return replace(text, in_output=_counted(text.in_output, text.tokens, -gone.astype(jnp.int32)))
@@ -179,7 +184,7 @@ def cut(text: Text, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Tex
 def of_nodes(
     text: Text, lengths: Int[Array, " B"], end_tokens: Int[Array, "B X"], tree: Tree
 ) -> History:
-    """What stands before the nodes of a tree.
+    """Returns the text before the nodes of a tree.
 
     Args:
         text: of the rows.
@@ -206,7 +211,7 @@ def of_nodes(
 def _counted(
     table: Int[Array, "B V"], tokens: Int[Array, "B P"], there: Array
 ) -> Int[Array, "B V"]:
-    """The table with the tokens that are there counted in; -1 counts one out.
+    """Returns the table with the tokens that are there counted in; -1 counts one out.
 
     Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     """

@@ -15,7 +15,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
 from jspec.arrays.top_k import top_k
-from jspec.protocols import LogitsProcessor, Round, Start
+from jspec.protocols import Round, RowControl, Start
 from jspec.types import Logprobs, Sampling
 
 RAW = "raw_logprobs"
@@ -27,22 +27,22 @@ filters. In greedy rows temperature and filters are left out, as they leave one 
 
 @dataclass(frozen=True)
 class LogprobsSpec:
-    """Which log-probabilities are recorded; see `logprobs`."""
+    """The kind of log-probabilities to record; see `logprobs`."""
 
     num_top: int
     mode: str
     read: bool | None = None
-    """Whether someone reads them, in an engine of which rows differ in that."""
+    """True if someone reads them, in an engine of which rows differ in that."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "RecordedLogprobs":
-        """Of B rows. Raises InputError if the vocabulary has fewer tokens."""
+        """Starts the records of B rows. Raises InputError if the vocabulary has fewer tokens."""
         del end_tokens
         check_integer("logprobs", self.num_top, 0, vocab_size, "the vocabulary")
         read: Any = None if self.read is None else np.full(batch, self.read)
         return RecordedLogprobs(RecordedRows(None, read), num_top=int(self.num_top), mode=self.mode)
 
     def row(self, given: Any) -> "LogprobsSpec":
-        """Of one row: they are kept of all rows, and are 0 where nobody reads them."""
+        """Starts the record of one row: all rows keep one, 0 where nobody reads it."""
         if given is not None and (
             not isinstance(given, LogprobsSpec)
             or (given.num_top, given.mode) != (self.num_top, self.mode)
@@ -55,8 +55,8 @@ class LogprobsSpec:
 
 
 def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:
-    """Records the log-probability of each emitted token, and the likeliest tokens at its place, in
-    `Result.logprobs`. Changes nothing.
+    """Records the log-probability of each emitted token, and the likeliest tokens at its place,
+    in `Result.logprobs`. Changes nothing.
 
     Args:
         num_top: so many likeliest tokens.
@@ -86,7 +86,7 @@ def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:
 
 @struct.dataclass
 class RecordedRows:
-    """What is recorded of rows."""
+    """Log-probabilities recorded per row."""
 
     logprobs: Logprobs | None
     read: Bool[Array, " B"] | None
@@ -94,7 +94,7 @@ class RecordedRows:
 
 
 @struct.dataclass
-class RecordedLogprobs(LogitsProcessor):
+class RecordedLogprobs(RowControl):
     """The log-probabilities of the output."""
 
     rows: RecordedRows
@@ -107,11 +107,11 @@ class RecordedLogprobs(LogitsProcessor):
         return self.rows.logprobs
 
     def begin(self, start: Start) -> Self:
-        """With room for the whole output."""
+        """Allocates room for the whole output."""
         return self._with(_empty(self.num_top, len(start.lengths), start.size))
 
     def advance(self, round: Round) -> Self:
-        """With those of the round's tokens."""
+        """Adds the log-probabilities of the round's tokens."""
         raw, read = self.mode == RAW, self.rows.read
 
         def of_this() -> Logprobs:
@@ -146,7 +146,7 @@ class RecordedLogprobs(LogitsProcessor):
 
 
 def _empty(num_top: int, batch: int, size: int) -> Logprobs:
-    """Room for the log-probabilities of `size` tokens a row."""
+    """Allocates the log-probabilities of `size` tokens per row."""
     top = (batch, size, num_top)
     return Logprobs(
         emitted=jnp.zeros(top[:2], jnp.float32),
@@ -156,7 +156,7 @@ def _empty(num_top: int, batch: int, size: int) -> Logprobs:
 
 
 def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B P"]) -> Logprobs:
-    """Those of a round's tokens.
+    """Returns the log-probabilities of a round's tokens.
 
     Args:
         num_top: the number of likeliest tokens at each place.
@@ -171,7 +171,9 @@ def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "
 
 
 def _scores(logits: Float[Array, "B P V"], sampling: Sampling | None) -> Float[Array, "B P V"]:
-    """The log-probabilities that logits stand for; those drawn from, if `sampling` is given."""
+    """Returns the log-probabilities that logits stand for; those drawn from, if `sampling` is
+    given.
+    """
     plain = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if sampling is None:
         return plain

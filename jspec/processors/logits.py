@@ -1,4 +1,4 @@
-"""Processors: functions that change the logits of a node, by what stands before it.
+"""Processors: functions that change the logits of a node, by the text before it.
 
 Every node of a tree has its own past: the prompt, the output, and the drafted tokens on its own
 path. A processor sees exactly that, so drafting changes nothing: the tokens are those of plain
@@ -35,14 +35,15 @@ __all__ = [
     "banned_tokens",
     "frequency_penalty",
     "logit_bias",
-    "min_tokens",
     "own",
     "presence_penalty",
     "repetition_penalty",
 ]
 
 _STEP = 4
-"""Lists are filled up to multiples of it: lists of other lengths are then mostly one program."""
+"""Lists are filled up to multiples of it: lists of other lengths are then mostly one
+program.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,27 +53,25 @@ class Processor:
     The functions of this module make them; `own` makes one of a function of yours.
 
     Args:
-        function: from logits [B, N, V], what stands before the nodes, and the values, to logits.
+        function: from logits [B, N, V], the text before the nodes, and the values, to logits.
         values: as they were given.
         prepare: from (values, B, V) to checked arrays, with a row for each prompt.
         is_on: of these arrays, the rows in which they change anything: while there are none, rounds
             leave the processor out. None: all rows.
-        min_tokens: of these arrays, the tokens [B] before which no stop string ends a row.
     """
 
     function: Callable[[Logits, History, PyTree], Logits]
     values: Any
     prepare: Callable[[Any, int, int], PyTree]
     is_on: Callable[[PyTree], Bool[Array, " B"]] | None = None
-    min_tokens: Callable[[PyTree], Int[Array, " B"]] | None = None
 
     @property
     def name(self) -> str:
-        """That of its function."""
+        """The name of its function."""
         return getattr(self.function, "__name__", repr(self.function)).lstrip("_")
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> Functions:
-        """The processor for B rows and V tokens.
+        """Returns the processor for B rows and V tokens.
 
         Raises:
             InputError: if a value is out of range, or not one for each row.
@@ -82,7 +81,7 @@ class Processor:
         return Functions(TextRows((values,), None), functions=(self._function,))
 
     def row(self, given: Any) -> "_OfARow":
-        """A row's values of the same function; None: the engine's own, which are neutral."""
+        """Returns a row's values of the same function; None: the engine's neutral ones."""
         its = self if given is None else given
         if not isinstance(its, Processor) or its.function is not self.function:
             raise InputError(
@@ -93,7 +92,7 @@ class Processor:
 
     @property
     def _function(self) -> Function:
-        return Function(self.function, self.is_on, self.min_tokens)
+        return Function(self.function, self.is_on)
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class _OfARow:
 
 
 def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = ()) -> Processor:
-    """A processor of your own.
+    """Returns a processor of your own.
 
     Args:
         function: from (logits [B, N, V], history, values) to logits [B, N, V]: pure, and the same
@@ -126,7 +125,7 @@ def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = 
         values: a pytree of numbers, or of arrays with a row for each prompt.
 
     Raises:
-        InputError: if it is no function.
+        InputError: if it is not a function.
 
     Example:
         >>> import jspec
@@ -150,8 +149,8 @@ def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = 
 
 
 def repetition_penalty(penalty: ArrayLike) -> Processor:
-    """Divides the positive logits of all tokens that the text has by the penalty, and multiplies
-    the negative ones with it (CTRL, Keskar et al. 2019, section 4.1, as in `transformers`).
+    """Divides positive logits of tokens in the text by the penalty; multiplies negative ones.
+    From CTRL (Keskar et al. 2019, section 4.1), as in `transformers`.
 
     Args:
         penalty: above 0, a number or [B]; 1 switches it off.
@@ -213,13 +212,13 @@ def logit_bias(
 
 
 def min_tokens(count: ArrayLike) -> Processor:
-    """Forbids the end tokens, `eos` and `stop_token_ids`, while the output is shorter. Stop strings
-    that are complete by then do not end it either, as in vLLM.
+    """Bans the end tokens, `eos` and `stop_token_ids`, while the output is shorter. Stop strings
+    wait too. `Stopping.min_tokens` makes it.
 
     Args:
         count: so many tokens come before the end token, a number or [B]; 0 switches it off.
     """
-    return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero, _itself)
+    return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero)
 
 
 def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int = 0) -> Processor:
@@ -230,7 +229,7 @@ def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int
         capacity: places to fill up to: requests of one `jspec.Engine` have as many.
 
     Raises:
-        InputError: if these are no lists; at the call, if these are no tokens of the model.
+        InputError: if these are not lists; at the call, if these are not tokens of the model.
     """
     check_integer("capacity", capacity, 0, None)
     # Now: what can be gone through once is empty at the next call.
@@ -246,7 +245,7 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
         sequences: lists of token ids, for all rows. Of one token: it is forbidden everywhere.
 
     Raises:
-        InputError: if these are no lists; at the call, if one is empty, or these are no tokens of
+        InputError: if these are not lists; at the call, if one is empty, or these are not tokens of
             the model.
     """
     sequences = [
@@ -338,10 +337,6 @@ def _bias(logits: Logits, history: History, values: PyTree) -> Logits:
     )
 
 
-def _itself(count: Int[Array, " B"]) -> Int[Array, " B"]:
-    return count
-
-
 def _min_tokens(logits: Logits, history: History, count: Int[Array, " B"]) -> Logits:
     early = history.num_output_tokens < count[:, None]
     ends = history.end_tokens
@@ -377,7 +372,7 @@ def _adds(values: PyTree) -> Bool[Array, " B"]:
 
 
 def forbidden(logits: Logits, tokens: Int[Array, "B X"]) -> Logits:
-    """The logits with -inf for these tokens, in all nodes of a row; -1 and V fill up."""
+    """Returns the logits with -inf for these tokens, in all nodes of a row; -1 and V fill up."""
     tokens = jnp.where(tokens < 0, logits.shape[-1], tokens)
     return jax.vmap(lambda row, token: row.at[:, token].set(-jnp.inf, mode="drop"))(logits, tokens)
 
@@ -406,7 +401,7 @@ def _any_per_row(values: PyTree, batch: int, vocab_size: int) -> PyTree:
 
 
 def _listed(name: str, value: Any, what: str) -> list[Any]:
-    """The entries of a list, or of an array."""
+    """Returns the entries of a list, or of an array."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InputError(f"{name} is {value!r:.80}; pass {what}")
@@ -414,7 +409,7 @@ def _listed(name: str, value: Any, what: str) -> list[Any]:
 
 
 def _rows_of(name: str, value: Any, batch: int, is_one: bool, what: str) -> list[Any]:
-    """One entry for each row, of one for all or of a list of them."""
+    """Returns one entry for each row, of one for all or of a list of them."""
     rows = [value] * batch if is_one else list(value)
     if len(rows) != batch:
         raise InputError(

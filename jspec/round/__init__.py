@@ -1,8 +1,9 @@
-"""The parts of a round: frame, sanitize, score, commit. `jspec.decoding` runs them in a loop.
+"""The parts of a round: frame, sanitize, score, commit. `jspec.decoding` runs them in a
+loop.
 
 frame    what a drafter may know
 sanitize marks malformed nodes of the drafter's tree as absent
-score    one forward of the target over the tree
+score    one forward pass of the target over the tree
 verify   in `jspec.verify`: the drafter's verifier picks the path
 commit   appends the accepted tokens and updates statistics; the model's `commit` writes its memory
 """
@@ -20,15 +21,16 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.round import processing
 from jspec.round.packed import packed
-from jspec.round.widths import cut, sizes_of, widths_of
+from jspec.round.widths import check_rest, chosen, cut, sizes_of, widths_of
 from jspec.tree.sanitize import check_state, check_tree, sanitize
 from jspec.types import (
     Feedback,
     Frame,
     Output,
+    PolicyFeedback,
     PyTree,
     State,
     Stats,
@@ -39,11 +41,20 @@ from jspec.types import (
 from jspec.verify.choice import tokens as tokens_of
 from jspec.verify.choice import verifier_of
 
-__all__ = ["check_drafter_shapes", "commit", "frame", "no_rounds", "sanitize", "score"]
+__all__ = [
+    "check_drafter_shapes",
+    "commit",
+    "frame",
+    "no_rounds",
+    "sanitize",
+    "score",
+    "sizes_of",
+]
 
 
 def frame(state: State) -> Frame:
-    """The inputs of a draft: everything that a drafter may know of the round when it drafts.
+    """Returns the inputs of a draft: everything that a drafter may know of the round when it
+    drafts.
 
     Example:
         >>> import jspec
@@ -58,7 +69,6 @@ def frame(state: State) -> Frame:
         keys=state.request.keys,
         sampling=state.request.sampling,
         done=state.done,
-        max_draft_tokens=state.request.max_draft_tokens,
         grammar=processing.grammar(state),
     )
 
@@ -71,7 +81,7 @@ def score(
     memory: PyTree,
     tokens: int | None = None,
 ) -> Output:
-    """The target's forward over all nodes of a tree, each under its own ancestors.
+    """Returns the target's forward pass over all nodes of a tree, each under its own ancestors.
 
     Args:
         model: the target.
@@ -113,9 +123,9 @@ def commit(
         state: before the round. What model and drafter remember is passed on as it is: the first
             `Feedback.counts` nodes of the path are for the model's `commit`.
         tree: what was verified.
-        output: the target's forward over it.
+        output: the target's forward pass over it.
         verdict: what was accepted.
-        processed: the logits that decided; None: those of the output.
+        processed: the logits that decided; None: the output's.
 
     Returns:
         The state after the round but for the memories, and what the drafter's `update` gets.
@@ -159,20 +169,34 @@ def commit(
     return after, feedback
 
 
-def check_drafter_shapes(drafter: Drafter, params: PyTree, state: State, output: Output) -> Tree:
-    """Traces the drafter's part of a round, without the target, and returns its tree's shapes.
+def check_drafter_shapes(
+    drafter: Drafter,
+    params: PyTree,
+    policy: WidthPolicy,
+    policy_params: PyTree,
+    state: State,
+    output: Output,
+) -> Tree:
+    """Traces what drafter and policy do in a round, without the target, and returns the tree's
+    shapes.
 
     Args:
         drafter: of the call.
         params: its weights.
+        policy: of the call.
+        policy_params: its own.
         state: before the first round.
         output: of the prefill: a round's has the same shapes, but for the number of tokens.
 
     Raises:
-        InputError: if the drafter returns what no round can go on with, or its draws cannot be
-            verified as it says.
+        InputError: if the drafter or the policy returns what no round can go on with, or its draws
+            cannot be verified as it says.
     """
-    name, now = type(drafter).__name__, frame(state)
+    name, now, policy_name = type(drafter).__name__, frame(state), type(policy).__name__
+    asked = policy.should_draft(policy_params, state.policy_state)
+    check_rest(policy, asked)
+    if asked is False:
+        return trees.root_only(state.root)
     drafted = jax.eval_shape(drafter.draft, params, state.drafter_state, now)
     if not isinstance(drafted, tuple) or len(drafted) != 2:
         raise InputError(
@@ -180,8 +204,9 @@ def check_drafter_shapes(drafter: Drafter, params: PyTree, state: State, output:
         )
     tree, aux = drafted
     check_tree(name, tree, len(state.root))
-
-    widest, tokens = sizes_of(tree)[-1]
+    widest, tokens = widths_of(policy, tree)[-1], tree.tokens.size
+    if policy.widths:
+        widest, tokens = sizes_of(policy, state.root)[-1]
 
     def of_the_tree(leaf: Any, axis: int) -> Any:
         shape = (*leaf.shape[:axis], widest + 1, *leaf.shape[axis + 1 :])
@@ -190,24 +215,31 @@ def check_drafter_shapes(drafter: Drafter, params: PyTree, state: State, output:
     scored = jax.tree.map(
         partial(of_the_tree, axis=1), Output(logits=output.logits, hidden=output.hidden)
     )
-    fresh = replace(state, stats=no_rounds(tree))
+    fresh = replace(state, stats=no_rounds(policy, tree))
 
-    def taught(tree: Tree, aux: PyTree, scored: Output) -> PyTree:
+    def taught(tree: Tree, aux: PyTree, scored: Output) -> tuple[PyTree, PyTree]:
         tree, aux, scored = vary((tree, aux, scored), state)
-        tree = cut(sanitize(tree, state.root, scored.logits.shape[-1]), widest, tokens, state.done)
-        processed = processing.processed(state, tree, scored.logits)
-        verdict = verifier_of(drafter).verdict(tree, processed, now)
-        _, feedback = commit(fresh, tree, scored, verdict, processed)
-        return drafter.update(params, state.drafter_state, aux, feedback)
+        tree = sanitize(tree, state.root, scored.logits.shape[-1], now.grammar)
+        tree, choice = chosen(policy, policy_params, state.policy_state, tree, now)
+        part = cut(tree, widest, tokens, state.done)
+        processed = processing.processed(state, part, scored.logits)
+        verdict = verifier_of(drafter).verdict(part, processed, now)
+        _, feedback = commit(fresh, part, scored, verdict, processed)
+        told = PolicyFeedback(tree, choice, feedback.emitted, feedback.counts)
+        return (
+            drafter.update(params, state.drafter_state, aux, feedback),
+            policy.update(policy_params, state.policy_state, told),
+        )
 
-    after = jax.eval_shape(taught, tree, aux, scored)
+    after, policy_after = jax.eval_shape(taught, tree, aux, scored)
     check_state(name, "update", after, "prefill", state.drafter_state)
+    check_state(policy_name, "update", policy_after, "init", state.policy_state)
     return tree
 
 
-def no_rounds(tree: Tree) -> Stats:
-    """The statistics before the first round of such trees."""
-    batch, widths = len(tree.tokens), widths_of(tree)
+def no_rounds(policy: WidthPolicy, tree: Tree) -> Stats:
+    """Returns the statistics before the first round of such trees."""
+    batch, widths = len(tree.tokens), widths_of(policy, tree)
     return Stats(
         histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
         num_draft_tokens=jnp.zeros(batch, jnp.int32),
@@ -222,7 +254,7 @@ def _truncate(
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
     """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status).
 
-    Done once, before anything is stored: an end token may stand inside of an accepted path.
+    Done once, before anything is stored: an end token may be inside an accepted path.
     """
     request, lanes = state.request, jnp.arange(verdict.path.shape[1])[None]
     tokens = tokens_of(tree, verdict)
@@ -269,7 +301,7 @@ def _truncate(
 def _target_is_finite(
     state: State, logits: Float[Array, "B N V"], verdict: Verdict
 ) -> Bool[Array, " B"]:
-    """True where the target itself gave a distribution at the end of the path."""
+    """Returns True where the target itself gave a distribution at the end of the path."""
     if not state.processors:  # nothing else can have failed
         return jnp.zeros_like(state.done)
     last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)

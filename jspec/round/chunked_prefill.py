@@ -63,7 +63,7 @@ def read(
     def one_more(carry):
         number, memory, before, drafter_state = carry
         first = jnp.minimum(number * size, last)
-        # Behind a row's last token stand copies of it.
+        # Copies of a row's last token follow it.
         places = jnp.minimum(first + jnp.arange(size + 1, dtype=jnp.int32)[None], last)
         tokens = jnp.take_along_axis(text, places, axis=1)
         positions = before[:, None] + places[:, :-1] - first

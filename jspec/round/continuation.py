@@ -1,4 +1,6 @@
-"""A call that goes on from an earlier state: what it has to be, and its text as it was returned."""
+"""A call that goes on from an earlier state: what it has to be, and its text as it was
+returned.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -9,16 +11,16 @@ from jaxtyping import Array, Int
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import known_values
 from jspec._xla.explicit_axes import automatic
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, RowControl
 from jspec.round import processing
 from jspec.round.request import check_alive
 from jspec.types import State
 
 
 def text_as_returned(model: CausalLM, state: State) -> State:
-    """The state with rows that end where their output does: what a stop string cut off is gone from
-    the model's memory, too, and from what processors read. The drafter's memory follows when it
-    next reads.
+    """Returns the state with rows that end where their output does: what a stop string cut off
+    is gone from the model's memory, too, and from what processors read. The drafter's memory
+    follows when it next reads.
 
     Raises:
         InputError: if something was cut off, and the model's memory cannot be cut back.
@@ -44,10 +46,11 @@ def text_as_returned(model: CausalLM, state: State) -> State:
 
 
 def _ends(state: State) -> tuple[State, Int[Array, " B"]]:
-    """The state with the roots of texts as they were returned and the processors that keep them,
-    and the committed tokens before the roots.
+    """Returns the state with the roots of texts as they were returned and the processors that
+    keep them, and the committed tokens before the roots.
     """
-    (member,) = (one for one in state.processors if one.dropped is not None)
+    controls = [one for one in state.processors if isinstance(one, RowControl)]
+    (member,) = (one for one in controls if one.dropped is not None)
     root = member.root_as_returned(state.out, state.lengths, state.root)
     committed = state.positions - member.dropped
     kept = processing.with_text(state).processors
@@ -97,7 +100,7 @@ def check_capacity(earlier: State, counts: Any, context: int | None) -> None:
     if total[row] <= capacity:
         return
     of, fix = (
-        f"the state holds {capacity} tokens a row",
+        f"the state holds {capacity} tokens per row",
         f"start with capacity={total[row]} or more",
     )
     if capacity == context:

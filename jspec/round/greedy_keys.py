@@ -1,4 +1,4 @@
-"""Whether a greedy call needs its random key: a key that nothing reads is no other program."""
+"""Greedy calls and their random keys: an unread key compiles nothing new."""
 
 from functools import lru_cache
 from typing import Any

@@ -1,4 +1,5 @@
-"""Trees of a batch packed: their scored nodes one behind the other, as a single row of tokens.
+"""Trees of a batch packed: their scored nodes one behind the other, as a single row of
+tokens.
 
 What the products with the weights cost, and with them nearly all of a round, goes by the number of
 tokens. So where the rows of a batch have trees of different sizes, the model gets what is there of
@@ -28,20 +29,20 @@ class PackedMask:
     seen: Bool[Array, "B N N"]
     """Node i of a tree sees node j; each sees itself."""
     nodes: Int[Array, " T"]
-    """Which node each token is: b * N + n, rising."""
+    """The node of each token: b * N + n, rising."""
     places: Int[Array, "B N"]
-    """Which token each node is; T where it is not scored."""
+    """The token of each node; T where it is not scored."""
 
     def pack(self, x: Num[Array, "B N *S"]) -> Num[Array, "1 T *S"]:
-        """The scored nodes of all trees, as one row."""
+        """Returns the scored nodes of all trees, as one row."""
         return x.reshape(-1, *x.shape[2:])[self.nodes][None]
 
     def unpack(self, x: Num[Array, "1 T *S"]) -> Num[Array, "B N *S"]:
-        """Each node in its tree; 0 where it was not scored."""
+        """Returns each node in its tree; 0 where it was not scored."""
         return x[0].at[self.places].get(mode="fill", fill_value=0)
 
     def unpacked(self, output: Output) -> Output:
-        """What a model gave for one row, tree by tree, as it gave what is tentative."""
+        """Returns what a model gave for one row, tree by tree, as it gave what is tentative."""
         return replace(
             output,
             logits=self.unpack(output.logits),
@@ -50,11 +51,11 @@ class PackedMask:
 
 
 Mask = Bool[Array, "B N M+N"] | PackedMask
-"""What a model that `takes_packed` gets."""
+"""The mask for a model that `takes_packed`."""
 
 
 def packed(seen: Bool[Array, "B N N"], scored: Bool[Array, "B N"], tokens: int) -> PackedMask:
-    """The mask of the nodes that are scored, of which there are at most so many.
+    """Returns the mask of the nodes that are scored, of which there are at most so many.
 
     Args:
         seen: the mask of tree attention.
@@ -75,7 +76,7 @@ def packed(seen: Bool[Array, "B N N"], scored: Bool[Array, "B N"], tokens: int) 
 def largest_together(
     values: Float[Array, "B N"], there: Bool[Array, "B N"], count: Int[Array, ""]
 ) -> Bool[Array, "B N"]:
-    """Which are the largest values of all rows together, of those that are there.
+    """Returns which are the largest values of all rows together, of those that are there.
 
     A tie goes to the earlier row, and in it to the earlier place.
 

@@ -1,26 +1,29 @@
-"""The processors of a call: what it asks for beside tokens, prepared, applied, and advanced.
+"""The processors of a call: what it asks for alongside tokens, prepared, applied, and
+advanced.
 
-Penalties, grammars, stop strings and log-probabilities are members of one protocol,
-`jspec.protocols.LogitsProcessor`. None of them is known here: a state carries a tuple of members,
-and what a call does not ask for is not in the program.
+A member is a `jspec.protocols.LogitsProcessor`, which changes logits. Penalties, grammars, stop
+strings and log-probabilities are `RowControl`s, which say more. None of them is known here: a state
+carries a tuple of members, and what a call does not ask for is not in the program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import integers
 from jspec._xla.manual_axes import vary
-from jspec.protocols import LogitsProcessor, Nodes, Round
-from jspec.types import Logprobs, PyTree, State, Tree
+from jspec.protocols import LogitsProcessor, Nodes, Round, RowControl
+from jspec.types import Logprobs, PyTree, State, Stopping, Tree
 
 
 def several(given: Any) -> tuple[Any, ...]:
-    """The entries of `processors=`: one, or a list of them.
+    """Returns the entries of `processors=`, which is one or a list of them.
 
     Raises:
         InputError: if one is something else.
@@ -30,22 +33,54 @@ def several(given: Any) -> tuple[Any, ...]:
         rows = one if isinstance(one, list | tuple) else [one]
         if not all(row is None or (hasattr(row, "init") and hasattr(row, "row")) for row in rows):
             raise InputError(
-                f"processors is {given!r:.80}; pass what jspec.processors, jspec.grammar and "
-                "jspec.stop_strings make, or a list of these"
+                f"processors is {given!r:.80}; pass what jspec.processors and jspec.grammar make, "
+                "or a list of these"
             )
     return tuple(listed)
 
 
-def prepare(
-    asked: Sequence[Any], batch: int, vocab_size: int, end_tokens: Int[Array, "B X"]
-) -> tuple[LogitsProcessor, ...]:
-    """The members of a call, from left to right.
+def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
+    """Returns the processors of a call between its stopping's: first the fewest tokens, last
+    stop strings, or None.
 
     Args:
-        asked: of `several`. A list among them has one or None for each row, all of a kind.
+        processors: of the call, one or a list.
+        stopping: its fewest tokens, and its stop strings.
+
+    Raises:
+        InputError: if a processor is not valid, or stop strings are texts that nobody has read.
+    """
+    first = None
+    if stopping.min_tokens is not None:
+        # On first use: decoding needs nothing of it.
+        from jspec.processors.logits import min_tokens
+
+        first = min_tokens(stopping.min_tokens)
+    rows = stopping.stop if isinstance(stopping.stop, list | tuple) else [stopping.stop]
+    if any(isinstance(row, str) for row in rows):
+        raise InputError(
+            f"stop is {stopping.stop!r:.80}; pass jspec.stop_strings(texts, tokenizer), since this "
+            "call knows no tokenizer"
+        )
+    return (first, *several(processors), *several((stopping.stop,)))
+
+
+def prepare(
+    asked: Sequence[Any],
+    batch: int,
+    vocab_size: int,
+    end_tokens: Int[Array, "B X"],
+    min_tokens: ArrayLike | None = None,
+) -> tuple[LogitsProcessor, ...]:
+    """Returns the members of a call, from left to right.
+
+    Args:
+        asked: those that are asked for, or None. A list among them has one or None for each row,
+            all of a kind.
         batch: B.
         vocab_size: V.
         end_tokens: of the rows, of all kinds.
+        min_tokens: `Stopping.min_tokens`, which those wait for that end rows.
 
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
@@ -58,21 +93,25 @@ def prepare(
             continue
         member = one.init(batch, vocab_size, end_tokens)
         before = members[-1] if members else None
-        if before is not None and (both := before.joined(member)) is not None:
+        both = before.joined(member) if isinstance(before, RowControl) else None
+        if both is not None:
             members[-1] = both
             continue
-        if not member.several and any(type(other) is type(member) for other in members):
+        several = not isinstance(member, RowControl) or member.several
+        if not several and any(type(other) is type(member) for other in members):
             raise InputError(
                 f"processors has two entries like {one!r:.60}; pass one, such as one grammar or "
                 "all stop strings together"
             )
         members.append(member)
-    least = next((one.min_tokens for one in members if one.min_tokens is not None), None)
-    return tuple(members if least is None else (one.waiting(least) for one in members))
+    if min_tokens is None:
+        return tuple(members)
+    least = integers(min_tokens, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
+    return tuple(one.waiting(least) if isinstance(one, RowControl) else one for one in members)
 
 
 def _by_row(rows: Sequence[Any]) -> Any:
-    """What rows ask for of which each has its own, or None."""
+    """Returns what rows ask for of which each has its own, or None."""
     kinds = {type(row) for row in rows if row is not None}
     if not kinds:
         return None
@@ -86,8 +125,8 @@ def _by_row(rows: Sequence[Any]) -> Any:
 
 
 def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
-    """The logits that decide, each node's under its own ancestors; the same ones if nothing was
-    asked for.
+    """Returns the logits that decide, each node's under its own ancestors; the same ones if
+    nothing was asked for.
 
     Args:
         state: before the round.
@@ -111,7 +150,8 @@ def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[
     wide = logits.astype(jnp.float32)
     changed = jnp.zeros_like(state.done)
     for member in members:
-        if (on := member.on()) is None:
+        on = member.on() if isinstance(member, RowControl) else None
+        if on is None:
             return after(wide)
         changed |= on
     # Passes over all logits of all nodes, so they wait until some row asks for one.
@@ -125,24 +165,24 @@ def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[
 
 
 def first(state: State, name: str) -> Any:
-    """What the members of a state say under a name: that of the first that says something."""
-    said = (getattr(one, name) for one in state.processors)
+    """Returns what the members of a state say under a name: the first one's that says something."""
+    said = (getattr(one, name, None) for one in state.processors)
     return next((value for value in said if value is not None), None)
 
 
 def grammar(state: State) -> PyTree:
-    """`Frame.grammar`; None if every token is allowed."""
+    """Returns `Frame.grammar`; None if every token is allowed."""
     found = first(state, "grammar")
     return None if found is None else found(state.request.end_tokens)
 
 
 def logprobs(state: State) -> Logprobs | None:
-    """The log-probabilities of the output buffer; None if nobody asked for them."""
+    """Returns the log-probabilities of the output buffer; None if nobody asked for them."""
     return first(state, "logprobs")
 
 
 def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], Bool[Array, "B P"]]:
-    """Which of a round's tokens are end tokens, and which end a row otherwise.
+    """Returns which of a round's tokens are end tokens, and which end a row otherwise.
 
     Args:
         state: before the round.
@@ -155,7 +195,7 @@ def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], B
     stopped = jnp.zeros(tokens.shape, bool)
     if (stop_tokens := state.request.stop_tokens) is not None:
         stopped |= are(stop_tokens)
-    for member in state.processors:
+    for member in _controls(state.processors):
         if member.ends is not None:
             stopped |= member.ends(tokens)
     return are(state.request.eos), stopped
@@ -170,7 +210,7 @@ def advance(
     emitted: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> State:
-    """The state after a round with its members, and without tokens that were taken back.
+    """Returns the state after a round with its members, and without tokens that were taken back.
 
     Args:
         before: the state before the round.
@@ -190,25 +230,31 @@ def advance(
         out=after.out, ends=after.lengths, done=after.done,
     )  # fmt: skip
     members = tuple(member.advance(round) for member in before.processors)
-    for old, new in zip(before.processors, members, strict=True):
+    for old, new in zip(_controls(before.processors), _controls(members), strict=True):
         if new.dropped is None:
             continue
         # A row drops tokens once, when it ends.
         lengths = after.lengths - (new.dropped - old.dropped)
         there = jnp.arange(after.out.shape[1])[None] < lengths[:, None]
         after = replace(after, out=jnp.where(there, after.out, 0), lengths=lengths)
-        members = tuple(member.cut(there) for member in members)
+        members = tuple(
+            member.cut(there) if isinstance(member, RowControl) else member for member in members
+        )
     return replace(after, processors=members)
 
 
+def _controls(members: Iterable[LogitsProcessor]) -> tuple[RowControl, ...]:
+    return tuple(one for one in members if isinstance(one, RowControl))
+
+
 def certain(state: State) -> Int[Array, " B"]:
-    """The tokens of each row's output that nothing can take back any more."""
+    """Returns the tokens of each row's output that nothing can take back any more."""
     pending = first(state, "pending")
     # A row that was freed waits for nothing.
     return state.lengths if pending is None else jnp.maximum(state.lengths - pending, 0)
 
 
 def with_text(state: State) -> State:
-    """The state with no members but those that keep the text for a later call."""
-    kept = tuple(one for one in state.processors if one.text is not None)
+    """Returns the state with no members but those that keep the text for a later call."""
+    kept = tuple(one for one in _controls(state.processors) if one.text is not None)
     return replace(state, processors=kept)

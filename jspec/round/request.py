@@ -29,8 +29,9 @@ from jspec._validate.row_arguments import (
     to_array,
 )
 from jspec._xla import backend
-from jspec.protocols import CausalLM, Drafter
-from jspec.types import Limits, PyTree, Request, Sampling, State
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.types import PyTree, Request, Sampling, State, Stopping
+from jspec.verify.choice import takes_parts
 
 
 class PreparedArrays(NamedTuple):
@@ -97,17 +98,42 @@ _FUNCTIONS = {
 
 def check_drafter(drafter: Drafter) -> None:
     """Raises InputError unless this is a drafter."""
-    functions = {name: getattr(drafter, name, None) for name in _FUNCTIONS}
-    if isinstance(drafter, type) or not any(map(callable, functions.values())):
-        raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
-    for name, function in functions.items():
-        arguments = _FUNCTIONS[name]
-        listed = f"({', '.join(arguments)}); see jspec.Drafter"
-        if not callable(function):
-            raise InputError(f"drafter is {drafter!r:.80}, which has no {name}{listed}")
-        if not takes(function, len(arguments)):
-            raise InputError(f"drafter is {drafter!r:.80}, whose {name} does not take {listed}")
+    if not isinstance(drafter, Drafter):
+        raise InputError(
+            f"drafter is {drafter!r:.80}; pass an instance such as jspec.PromptLookup(), or derive "
+            "yours from jspec.Drafter"
+        )
+    for name, arguments in _FUNCTIONS.items():
+        if not takes(getattr(drafter, name), len(arguments)):
+            raise InputError(
+                f"drafter is {drafter!r:.80}, whose {name} does not take "
+                f"({', '.join(arguments)}); see jspec.Drafter"
+            )
     _check_static("drafter", drafter)
+
+
+def check_policy(policy: WidthPolicy, drafter: Drafter) -> None:
+    """Raises InputError unless this is a policy that the drafter's trees may be verified by."""
+    if not isinstance(policy, WidthPolicy):
+        raise InputError(
+            f"policy is {policy!r:.80}; pass an instance such as jspec.FixedWidth() or "
+            "jspec.Adaptive((0, 3, 7)), or derive yours from jspec.WidthPolicy"
+        )
+    _check_static("policy", policy)
+    name, widths = type(policy).__name__, policy.widths
+    for width in widths:
+        check_integer(f"a width of {name}", width, 0, None)
+    if not isinstance(widths, tuple) or tuple(sorted(set(widths))) != widths:
+        raise InputError(
+            f"{name} has widths {widths!r:.80}; give a tuple of rising numbers of drafted nodes, "
+            "such as (0, 3, 7)"
+        )
+    if any(widths) and not takes_parts(drafter):
+        raise InputError(
+            f"{name} verifies parts of trees and {type(drafter).__name__}'s draws have a verifier "
+            "of their own: a part of them would not be lossless; pass policy=jspec.FixedWidth(), "
+            "or give the drafter scheme=jspec.schemes.COUPLED"
+        )
 
 
 def check_weights(name: str, weights: PyTree) -> None:
@@ -148,13 +174,21 @@ def _check_static(name: str, value: Any) -> None:
         )
 
 
-def check_earlier(drafter_state: PyTree) -> None:
+def check_stopping(stopping: Stopping) -> None:
+    """Raises InputError unless this says where rows end."""
+    if not isinstance(stopping, Stopping):
+        raise InputError(
+            f"stopping is {stopping!r:.80}; pass jspec.Stopping(max_tokens=.., eos=.., stop=..)"
+        )
+
+
+def check_earlier(name: str, state: PyTree) -> None:
     """Raises InputError unless this is a pytree of arrays, as `Result.drafter_state` is."""
-    for leaf in jax.tree.leaves(drafter_state):
+    for leaf in jax.tree.leaves(state):
         if not hasattr(leaf, "shape") and not isinstance(leaf, bool | int | float):
             raise InputError(
-                f"drafter_state holds {leaf!r:.40}, a {type(leaf).__name__}; pass the "
-                "drafter_state of an earlier call's result, or None"
+                f"{name} holds {leaf!r:.40}, a {type(leaf).__name__}; pass the {name} of an "
+                "earlier call's result, or None"
             )
 
 
@@ -164,8 +198,7 @@ def prepare(
     lengths: ArrayLike | None,
     max_new_tokens: int,
     *,
-    eos: int | Sequence[int] | ArrayLike | None = None,
-    limits: Limits | ArrayLike | None = None,
+    stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
@@ -179,7 +212,7 @@ def prepare(
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
     """
-    limits = limits if isinstance(limits, Limits) else Limits(limits)
+    check_stopping(stopping)
     prompt, lengths = of_ragged(prompt, lengths)
     tokens = to_array(prompt, "prompt", ": a list of token ids for each row")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
@@ -206,9 +239,9 @@ def prepare(
     every = padded if lengths is None else lengths
     counts = integers(every, batch, "lengths", least, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
-    why = "max_new_tokens; raise it or lower the limits"
-    most_new = max_new_tokens if limits.new_tokens is None else limits.new_tokens
-    allowed = integers(most_new, batch, "limits", 0, max_new_tokens, why)
+    why = "max_new_tokens; raise it or lower max_tokens"
+    most_new = max_new_tokens if stopping.max_tokens is None else stopping.max_tokens
+    allowed = integers(most_new, batch, "max_tokens", 0, max_new_tokens, why)
     sampling = samplings.by_row(sampling, batch)
     key = samplings.key_of(sampling, key)
 
@@ -253,17 +286,12 @@ def prepare(
         ),
         request=Request(
             limits=allowed,
-            eos=end_tokens(eos, batch, model.vocab_size, "eos"),
+            eos=end_tokens(stopping.eos, batch, model.vocab_size, "eos"),
             stop_tokens=None
-            if limits.stop_token_ids is None
-            else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
+            if stopping.stop_token_ids is None
+            else end_tokens(stopping.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
             sampling=sampling,
             keys=None,
-            max_draft_tokens=None
-            if limits.draft_tokens is None
-            else integers(
-                limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
-            ),
         ),
     )
     if moved:
@@ -294,12 +322,12 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
 
 
 def bucket(size: int) -> int:
-    """The smallest of the sizes 128, 256, 512, .. that holds `size`."""
+    """Returns the smallest of the sizes 128, 256, 512, .. that holds `size`."""
     return max(128, 1 << (size - 1).bit_length())
 
 
 def chunk_of(batch: int, capacity: int) -> int:
-    """The number of tokens of each of so many rows that the target reads at once.
+    """Returns the number of tokens of each of so many rows that the target reads at once.
 
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
     padded to as many.
@@ -314,14 +342,16 @@ def chunk_of(batch: int, capacity: int) -> int:
 
 
 def bucket_below(size: int) -> int:
-    """The largest power of two that is at most `size`, and 1 for nothing."""
+    """Returns the largest power of two that is at most `size`, and 1 for nothing."""
     return 1 << max(size.bit_length() - 1, 0)
 
 
 def _capacity(
     capacity: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
-    """The capacity of a new memory: what was asked for, or a bucket for all that may come."""
+    """Returns the capacity of a new memory: what was asked for, or a bucket for all that may
+    come.
+    """
     known = known_values(counts)
     longest = tokens.shape[1] if known is None else int(known.max())
     most = 2**31 - 2 if context is None else context
@@ -335,7 +365,7 @@ def _capacity(
 
 
 def _size(value: int, most: int) -> int:
-    """The value of `max_new_tokens` as an int."""
+    """Returns the value of `max_new_tokens` as an int."""
     try:
         size = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

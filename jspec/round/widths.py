@@ -1,37 +1,57 @@
-"""The width of a round: how many nodes of the drafter's tree are verified.
+"""The width of a round: the number of the drafter's nodes that are verified.
 
 Shapes are static, so a round has one program for each width that it may have, and runs one of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Num
 
 from jspec import tree as trees
-from jspec._xla import in_place
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
+from jspec.protocols import WidthPolicy
 from jspec.round.packed import largest_together
-from jspec.types import PyTree, State, Tree
+from jspec.types import Frame, PyTree, Tree, WidthChoice
 
 
-def widths_of(tree: Tree) -> tuple[int, ...]:
-    """The widths that a round with such a tree may have: all of its nodes, if none is chosen."""
-    if tree.choice is None:
-        return (tree.tokens.shape[1] - 1,)
-    return tuple(sorted(set(tree.choice.widths)))
+def widths_of(policy: WidthPolicy, tree: Tree) -> tuple[int, ...]:
+    """Returns the widths that a round with such a tree may have: all of its nodes, if none is
+    chosen.
+    """
+    return policy.widths or (tree.tokens.shape[1] - 1,)
 
 
-def sizes_of(tree: Tree) -> tuple[tuple[int, int], ...]:
-    """The (width, tokens) of each round that there may be, the latter of all rows together."""
-    widths = widths_of(tree) if tree.choice is None else tree.choice.widths
-    tokens = None if tree.choice is None else tree.choice.tokens
-    tokens = tokens or tuple(len(tree.tokens) * (1 + width) for width in widths)
-    return tuple(zip(widths, tokens, strict=True))
+def sizes_of(policy: WidthPolicy, root: Num[Array, " B"]) -> tuple[tuple[int, int], ...]:
+    """Returns the (width, tokens) of each round that there may be, the latter of all rows
+    together.
+
+    Args:
+        policy: with widths.
+        root: the last tokens of the rows, of which only the number is read, and whether they lie on
+            several devices: there each row has its own width, as if `token_budget` was 1.
+
+    Example:
+        >>> import jspec
+        >>> policy = jspec.Adaptive((0, 3, 7), token_budget=0.25)
+        >>> sizes_of(policy, jnp.zeros(1)), sizes_of(policy, jnp.zeros(8))
+        (((0, 1), (3, 4), (7, 8)), ((0, 2), (0, 8), (3, 8), (7, 16)))
+    """
+    batch = len(root)
+    # 0.07 of 100 rows are 7, and 7.000000000000001 in floats.
+    part = max(ceil(round(policy.token_budget * batch, 6)), 1)
+    rows = batch if mesh_axes.rows_are_split(root) else part
+    narrowest = policy.widths[0]
+    # Whatever is drafted, there is a round in which all rows have room.
+    sizes = {(narrowest, batch * (1 + narrowest))}
+    return tuple(sorted(sizes | {(width, rows * (1 + width)) for width in policy.widths}))
 
 
 def cut(tree: Tree, width: int, tokens: int, done: Bool[Array, " B"]) -> Tree:
-    """The tree of the nodes of largest value, as it is verified.
+    """Returns the tree of the nodes of largest value, as it is verified.
 
     Args:
         tree: as it was drafted.
@@ -39,9 +59,8 @@ def cut(tree: Tree, width: int, tokens: int, done: Bool[Array, " B"]) -> Tree:
         tokens: most nodes of all running rows together, the roots among them.
         done: rows that have ended.
     """
-    batch, whole = len(tree.tokens), replace(tree, choice=None)
-    part = whole if width >= tree.tokens.shape[1] - 1 else trees.best(whole, width)
-    if tokens >= batch * (1 + width):
+    part = tree if width >= tree.tokens.shape[1] - 1 else trees.best(tree, width)
+    if tokens >= len(tree.tokens) * (1 + width):
         return part
     assert part.value is not None, "a tree is cut by value"
     drafted = part.valid & ~jnp.isnan(part.value) & ~done[:, None]
@@ -51,7 +70,7 @@ def cut(tree: Tree, width: int, tokens: int, done: Bool[Array, " B"]) -> Tree:
 
 
 def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
-    """The ids of the nodes that `cut` keeps, rising."""
+    """Returns the ids of the nodes that `cut` keeps, rising."""
     batch, size = tree.tokens.shape
     if not width:
         return jnp.zeros((batch, 1), jnp.int32)
@@ -60,45 +79,73 @@ def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
     return trees.best_nodes(tree, width)
 
 
-def at_chosen_width(
-    verify: Callable[[Tree, State, PyTree, int], State],
-    sanitized: Callable[[Tree, State], Tree],
-    tree: Tree,
-    state: State,
-    aux: PyTree,
-) -> State:
-    """The state after `verify` with the tree cut to the width of its choice.
+def chosen(
+    policy: WidthPolicy, params: PyTree, state: PyTree, tree: Tree, frame: Frame
+) -> tuple[Tree, WidthChoice | None]:
+    """Returns the tree with the values of the policy's choice, and the choice; None: all of the
+    tree.
 
     Args:
-        verify: the rest of the round, of (cut, state, aux, tokens): the last are the most nodes
-            that the trees of all rows have together.
-        sanitized: marks malformed nodes as absent. In plain decoding there is nothing to ask.
-        tree: as drafted.
-        state: before the round.
-        aux: what `draft` gave beside the tree.
+        policy: chooses.
+        params: its own.
+        state: its own.
+        tree: what was drafted, without malformed nodes.
+        frame: of the round.
+
+    Raises:
+        InputError: if there can be no such round, or the choice is malformed.
     """
-    if tree.choice is None:
-        return verify(sanitized(tree, state), state, aux, tree.tokens.size)
-
-    def sized(width: int, tokens: int) -> Callable[[State, PyTree], State]:
-        def branch(state, given):
-            tree, aux = given
-            part = trees.root_only(state.root)
-            if width:
-                part = cut(sanitized(tree, state), width, tokens, state.done)
-            return verify(part, state, aux, tokens)
-
-        return branch
-
-    sizes = sizes_of(tree)
-    index = _with_room(tree.choice.index, [tokens for _, tokens in sizes], state.done)
-    return in_place.switch(index, [sized(*size) for size in sizes], state, (tree, aux))
+    if not policy.widths:
+        return tree, None
+    name, (batch, size) = type(policy).__name__, tree.tokens.shape
+    if policy.widths[-1] >= size:
+        raise InputError(
+            f"{name} has widths {policy.widths} and the drafter drafts {size - 1} nodes; give "
+            f"widths of at most {size - 1}"
+        )
+    choice = policy.choose(params, state, tree, frame)
+    _check_choice(name, choice, (batch, size), len(sizes_of(policy, frame.root)))
+    choice = replace(choice, index=jnp.asarray(choice.index, jnp.int32))
+    return replace(tree, value=choice.values), choice
 
 
-def _with_room(
+def _check_choice(name: str, choice: WidthChoice, nodes: tuple[int, int], rounds: int) -> None:
+    """Raises InputError unless this is one of so many rounds, with a value for each node."""
+    if not isinstance(choice, WidthChoice):
+        raise InputError(
+            f"{name}.choose returned a {type(choice).__name__}; it must return a jspec.WidthChoice"
+        )
+    index, values = choice.index, choice.values
+    if isinstance(index, int) and not 0 <= index < rounds:
+        raise InputError(
+            f"{name}.choose returned index {index} and there are {rounds} rounds to choose from; "
+            f"give 0 .. {rounds - 1}"
+        )
+    for field, value, shape, kind in (
+        ("index", index, (), jnp.integer),
+        ("values", values, nodes, jnp.floating),
+    ):
+        if jnp.shape(value) != shape or not jnp.issubdtype(jnp.result_type(value), kind):
+            raise InputError(
+                f"{name}.choose returned {field} of shape {jnp.shape(value)} and dtype "
+                f"{jnp.result_type(value)}; it must be of shape {shape} and {kind.__name__}"
+            )
+
+
+def check_rest(policy: WidthPolicy, asked: bool | Bool[Array, ""]) -> None:
+    """Raises InputError if the drafter is not asked in rounds that have no width for that."""
+    if asked is not True and 0 not in policy.widths:
+        raise InputError(
+            f"{type(policy).__name__}.should_draft is not always True and its widths "
+            f"{policy.widths} have no 0, which rounds without a draft are; put 0 first, or return "
+            "True"
+        )
+
+
+def with_room(
     index: Int[Array, ""], tokens: Sequence[int], done: Bool[Array, " B"]
 ) -> Int[Array, ""]:
-    """The chosen round, or the first that has room for the roots of all running rows."""
+    """Returns the chosen round, or the first that has room for the roots of all running rows."""
     if min(tokens) >= len(done):
         return index
     fits = jnp.array(tokens) >= jnp.sum(~done, dtype=jnp.int32)

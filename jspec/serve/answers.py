@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
+from jspec.models.detokenise import Detokeniser
 from jspec.serve.jobs import Delta, TokenLogprobs
-from jspec.sessions.detokenise import Detokeniser
 from jspec.types import Status
 
 _LEAST = -9999.0
-"""What the OpenAI API writes where a probability is 0: JSON has no minus infinity."""
+"""Log-probability that the OpenAI API writes for probability 0: JSON has no infinity."""
 
 FINISHED = {
     Status.EOS: "stop",
@@ -18,7 +18,7 @@ FINISHED = {
     Status.LIMIT: "length",
     Status.CAPACITY: "length",
 }
-"""The API's word for each way to end that is no failure."""
+"""The API's word for each way to end that is not a failure."""
 
 _FAILED = {
     Status.NAN: "the model's output is not a number; nothing was drawn from it",
@@ -43,7 +43,7 @@ class Answer:
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.refused = False
-        """Whether the error is one of the request."""
+        """True if the error is one of the request."""
         self.rounds = Metrics()
         self._text = Detokeniser(tokenizer, prompt)
         self._unread: list[int] = []
@@ -83,7 +83,7 @@ class Answer:
 
 
 class Spelling:
-    """Tokens as the API shows them beside log-probabilities.
+    """Tokens as the API shows them alongside log-probabilities.
 
     Args:
         spelled: the bytes of each token, None for special ones.
@@ -95,18 +95,18 @@ class Spelling:
         self._tokenizer = tokenizer
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of a token, or of its name if it has no text."""
+        """Returns the bytes of a token, or of its name if it has no text."""
         found = self._spelled[token] if token < len(self._spelled) else None
         if found is None:
             found = (self._tokenizer.id_to_token(token) or "").encode()
         return found
 
     def text_of(self, token: int) -> str:
-        """The same as text; of a part of a character, U+FFFD."""
+        """Returns the same as text; of a part of a character, U+FFFD."""
         return self.bytes_of(token).decode("utf-8", errors="replace")
 
     def chat(self, tokens: Sequence[int], known: TokenLogprobs, num_top: int) -> dict[str, Any]:
-        """The `logprobs` of a chat's choice."""
+        """Returns the `logprobs` of a chat's choice."""
         content = []
         for place, (token, logprob) in enumerate(zip(tokens, known.emitted.tolist(), strict=True)):
             beside = [self._entry(*pair) for pair in _likeliest(known, place, num_top)]
@@ -123,17 +123,17 @@ class Spelling:
     def completion(
         self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int
     ) -> dict[str, Any]:
-        """The `logprobs` of a completion's choice, whose first token stands at `offset`."""
+        """Returns the `logprobs` of a completion's choice, whose first token begins at `offset`."""
         offsets, decoder = [], codecs.getincrementaldecoder("utf-8")(errors="replace")
         for token in tokens:
             offsets.append(offset)
-            # Tokens that are parts of one letter stand where it stands.
+            # Tokens that are parts of one letter have its offset.
             offset += len(decoder.decode(self.bytes_of(token)))
         beside: list[dict[str, float]] = []
         for place in range(len(tokens)):
             beside.append({})
             for token, logprob in _likeliest(known, place, num_top):
-                # Tokens of the same text are one entry: that of the likeliest.
+                # Tokens of the same text are one entry: of the likeliest.
                 beside[-1].setdefault(self.text_of(token), max(logprob, _LEAST))
         return {
             "tokens": [self.text_of(token) for token in tokens],
@@ -144,7 +144,7 @@ class Spelling:
 
 
 def _likeliest(known: TokenLogprobs, place: int, num_top: int) -> list[tuple[int, float]]:
-    """The likeliest tokens at a place, and their log-probabilities."""
+    """Returns the likeliest tokens at a place, and their log-probabilities."""
     if not num_top:
         return []
     tokens = known.top_tokens[place, :num_top].tolist()

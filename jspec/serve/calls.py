@@ -1,4 +1,5 @@
-"""Calls of functions: how models write them, what a grammar makes of them, how they are read.
+"""Calls of functions: how models write them, what a grammar makes of them, how they are
+read.
 
 Two ways are common, and have vLLM's names here. Which of them a model was trained for, its chat
 template shows:
@@ -19,7 +20,8 @@ PARSERS = (HERMES, LLAMA)
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _PYTHON = "<|python_tag|>"
 _OTHER = ("<function=", "<arg_key>")
-"""What templates show that have other calls between the same tags: Qwen3-Coder's, and GLM-4.5's."""
+"""Marks of templates with other calls between the same tags: Qwen3-Coder's and GLM-4.5's.
+"""
 _ARGUMENTS = ("arguments", "parameters")
 
 
@@ -40,20 +42,21 @@ class Reader(Protocol):
     """Reads the calls out of one answer as it comes."""
 
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
-        """What is certain after more text.
+        """Returns what is certain after more text.
 
         Args:
             text: that follows; "" if there is none.
             is_last: whether it is the end of the answer.
 
         Returns:
-            The text that is of no call, and the calls, each once it is whole.
+            The text outside calls, and the calls, each once it is whole.
         """
         ...
 
 
 def parser_of(template: str) -> str | None:
-    """The name of the way in which a chat template writes calls; None if it is not known.
+    """Returns the name of the way in which a chat template writes calls; None if it is not
+    known.
 
     Example:
         >>> parser_of("{{ '<tool_call>' ~ call ~ '</tool_call>' }}")
@@ -67,7 +70,7 @@ def parser_of(template: str) -> str | None:
 
 
 def reader_of(parser: str, names: Collection[str]) -> Callable[[], Reader]:
-    """What makes a reader for each answer.
+    """Returns what makes a reader for each answer.
 
     Args:
         parser: one of `PARSERS`.
@@ -93,7 +96,7 @@ class TaggedCalls:
         self._held = ""
         self._called = False
         self._said = False
-        """Whether there was text since the last call."""
+        """True if there was text since the last call."""
 
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
         """As `Reader` has it."""
@@ -131,7 +134,7 @@ class TaggedCalls:
         return said, calls
 
     def _certain(self, is_last: bool) -> int:
-        """The length of what is held and is of no call: space before one is not shown."""
+        """Returns the length of the held text outside calls: space before one is not shown."""
         held = self._held
         if is_last:
             return len(held) if held.strip() or self._said or not self._called else 0
@@ -175,7 +178,7 @@ class BareCalls:
         return said, []
 
     def _calls(self, rest: str) -> list[Call]:
-        """All calls; none if anything else stands between them."""
+        """Returns all calls; an empty list if there is other text between them."""
         found = []
         while rest:
             value, rest = _object(rest)
@@ -188,12 +191,12 @@ class BareCalls:
 
 
 def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """The JSON schema of a call of one of several functions.
+    """Returns the JSON schema of a call of one of several functions.
 
     Args:
         tools: name and schema of the arguments of each.
     """
-    # Each schema refers to its own parts, which stand elsewhere here.
+    # Each schema refers to its own parts, which are elsewhere here.
     parts = {str(n): _moved(schema, f"#/$defs/{n}") for n, (_, schema) in enumerate(tools)}
     calls = [
         {
@@ -210,7 +213,7 @@ def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """A schema whose references are right if it stands in such a place."""
+    """Returns a schema with its references moved to such a place."""
     if isinstance(schema, list):
         return [_moved(part, place) for part in schema]
     if not isinstance(schema, dict):
@@ -222,7 +225,9 @@ def _moved(schema: Any, place: str) -> Any:
 
 
 def _object(text: str) -> tuple[Any, str]:
-    """The JSON value at the begin of a text, and what follows; (None, text) if it is not whole."""
+    """Returns the JSON value at the begin of a text, and what follows; (None, text) if it is not
+    whole.
+    """
     begin = len(text) - len(text.lstrip())
     try:
         value, end = json.JSONDecoder(parse_constant=_refuse).raw_decode(text, begin)
@@ -232,11 +237,11 @@ def _object(text: str) -> tuple[Any, str]:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _call(value: Any, names: Collection[str]) -> Call | None:
-    """The call that a JSON value is; None if it is none of these functions."""
+    """Returns the call that a JSON value is; None if it names no known function."""
     if not isinstance(value, dict) or value.get("name") not in names:
         return None
     given = next((value[key] for key in _ARGUMENTS if key in value), {})
@@ -247,6 +252,6 @@ def _call(value: Any, names: Collection[str]) -> Call | None:
     text = json.dumps(given, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates, which is no letter
+    except UnicodeEncodeError:  # half of a pair of surrogates, which is not a letter
         text = json.dumps(given)
     return Call(value["name"], text)

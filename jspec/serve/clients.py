@@ -1,4 +1,4 @@
-"""Who may ask: clients by their keys, each with a rate and room of its own."""
+"""Clients by their keys, each with its own rate and queue limit."""
 
 import hmac
 import json
@@ -20,7 +20,7 @@ class Client:
     """One who may ask.
 
     Args:
-        name: stands in the log; "" for the only one.
+        name: shown in the log; "" for the only one.
         key: that it has to bring.
         requests_per_minute: most, as many of them at once; None: any number.
         answers: most that are written or wait at a time; None: any number.
@@ -34,14 +34,14 @@ class Client:
 
 _MOST = 10**9
 NOBODY = Client()
-"""Who asks a server without keys."""
+"""The client of a server without keys."""
 
 
 def read(file: Path) -> tuple[Client, ...]:
-    """The clients of a file: a JSON object of their names, with the fields of each.
+    """Returns the clients of a file: a JSON object of their names, with the fields of each.
 
     Raises:
-        InputError: if it is none, or two of them have one key.
+        InputError: if it is not valid, or two clients have one key.
     """
     found = []
     listed = config_json.read(file)
@@ -87,7 +87,7 @@ def _twice(file: Path) -> str | None:
 
 
 class Clients:
-    """What clients have left of their rate and their room. Only the event loop's thread calls it.
+    """Remaining rate and queue room of each client. Only the event loop's thread calls it.
 
     Args:
         clients: all; none: anybody may ask.
@@ -102,7 +102,7 @@ class Clients:
         self._answers: Counter[str] = Counter()
 
     def of(self, key: str) -> Client | None:
-        """The client of a key; None if there is none. All take the same time."""
+        """Returns the client of a key; None if there is none. All take the same time."""
         if not self._clients:
             return NOBODY
         found = None
@@ -150,5 +150,5 @@ class Clients:
         self._answers[client.name] += count
 
     def give_back(self, client: Client, count: int) -> None:
-        """These answers are over."""
+        """Marks these answers as finished."""
         self._answers -= Counter({client.name: count})

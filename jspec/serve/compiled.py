@@ -22,5 +22,5 @@ class CompileCounter:
             self.count += 1
 
     def since(self, before: int) -> Callable[[], int]:
-        """What gives the programs since there were `before`."""
+        """Returns what gives the programs since there were `before`."""
         return lambda: self.count - before

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,23 +10,23 @@ from jspec import processors
 from jspec.costs import metrics
 from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
-from jspec.drafters.adaptive import Adaptive
-from jspec.drafters.cost_curve import CostCurve
 from jspec.models.lora import LoRAModel
-from jspec.processors.grammar import Capacity, StopCapacity
+from jspec.policies.cost_curve import CostCurve
+from jspec.processors.grammar import Capacity
+from jspec.round import sizes_of
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
-from jspec.types import Limits, PyTree, Sampling, Stats
+from jspec.types import PyTree, Sampling, Stats, Stopping
 
 NUM_BIASES = 300
-"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them, so that
-all are one program."""
+"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them,
+so that all are one program."""
 NUM_STOP_TOKENS = 8
 """Most `stop_token_ids` of a request."""
 
 
 _REPEATS = 12
-"""Times that each width is timed: a server goes by what it finds for long, and what else runs on
-the machine makes single rounds of several milliseconds twice as long."""
+"""Times that each width is timed: a server goes by what it finds for long, and what else
+runs on the machine makes single rounds of several milliseconds twice as long."""
 
 
 class EngineDevice:
@@ -40,6 +39,7 @@ class EngineDevice:
         eos: the model's end tokens.
         rounds: rounds in one call of the device.
         known: the drafter's memory to begin with; None: it knows nothing.
+        policy_params: the policy's; costs among them are a guess.
     """
 
     def __init__(
@@ -50,10 +50,12 @@ class EngineDevice:
         eos: Sequence[int],
         rounds: int = 8,
         known: PyTree = None,
+        policy_params: PyTree = None,
     ):
         self.engine = engine
         self._params = params
         self._drafter_params = drafter_params
+        self._policy_params = policy_params
         self._eos = list(eos)
         self._rounds = rounds
         self._known = known
@@ -61,15 +63,15 @@ class EngineDevice:
         self.reset()
 
     def memory(self) -> dict[str, int]:
-        """The bytes that the rows take."""
-        return self.engine.memory(self._params, self._drafter_params)
+        """Returns the bytes that the rows take."""
+        return self.engine.memory(self._params, self._drafter_params, self._policy_params)
 
     @property
     def num_slots(self) -> int:
         return self.engine.num_slots
 
     def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
-        """The state of one row behind more tokens of its prompt."""
+        """Returns the state of one row behind more tokens of its prompt."""
         model, params = self.engine.model, self._params
         if isinstance(model, LoRAModel):
             params = model.choose(params, [settings.adapter])
@@ -77,6 +79,7 @@ class EngineDevice:
             params,
             tokens,
             drafter_params=self._drafter_params,
+            policy_params=self._policy_params,
             earlier=earlier,
             **self._arguments(settings),
         )
@@ -86,30 +89,31 @@ class EngineDevice:
         self._state = self.engine.insert(self._state, row, arrival)
 
     def free(self, row: int) -> None:
-        """Lets a row go."""
+        """Releases a row."""
         self._state = self.engine.free(self._state, row)
 
     def take(self, row: int) -> Any:
-        """A copy of a row as a state of one row."""
+        """Returns a copy of a row as a state of one row."""
         return self.engine.take(self._state, row)
 
     def copy(self, arrival: Any) -> Any:
-        """A copy of a state of one row."""
+        """Returns a copy of a state of one row."""
         return self.engine.take(arrival, 0)
 
     def step(self, waiting: bool) -> Any:
-        """Some rounds of all rows, and their output on the host."""
+        """Returns some rounds of all rows, and their output on the host."""
         self._state, output = self.engine.generate(
             self._params,
             self._state,
             drafter_params=self._drafter_params,
+            policy_params=self._policy_params,
             rounds=self._rounds,
             until_one_ends=waiting,
         )
         return jax.device_get(output)
 
     def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:
-        """What these rows have written."""
+        """Returns what these rows have written."""
         counts, status, tokens = output.counts.tolist(), output.status.tolist(), output.tokens
         found = []
         for row in rows:
@@ -127,9 +131,11 @@ class EngineDevice:
         return found
 
     def reset(self) -> None:
-        """All rows are free."""
+        """Frees all rows."""
         self._state = None  # before the next one is made: there is room for one
-        self._state = self.engine.init(self._params, self._drafter_params, self._known)
+        self._state = self.engine.init(
+            self._params, self._drafter_params, self._known, self._policy_params
+        )
 
     @property
     def learnt(self) -> PyTree:
@@ -137,18 +143,17 @@ class EngineDevice:
         return self._state.drafter_state
 
     def costs(self, text: Sequence[int]) -> CostCurve:
-        """Measures what a round of all rows costs at each width of a drafter that chooses them.
+        """Measures what a round of all rows costs at each width of a policy that chooses them.
 
         With the programs that answer, which have room for all that requests may ask for, and with
         greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
-        would look cheaper beside narrow ones than they are without it. All rows are free
+        would look cheaper alongside narrow ones than they are without it. All rows are free
         afterwards.
 
         Args:
-            text: token ids that stand in every row; half a row, say.
+            text: token ids that every row holds; half a row, say.
         """
-        drafter, capacity = self.engine.drafter, self.engine.capacity
-        assert isinstance(drafter, Adaptive), "others have no widths"
+        capacity = self.engine.capacity
         settings = RowSettings(capacity - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
@@ -156,37 +161,49 @@ class EngineDevice:
             del rounds  # as many as in every call
             for row in range(self.num_slots):
                 self.insert(row, arrival)
-            known = replace(self._drafter_params, costs=curve)
             state = jax.block_until_ready(set_backoff(self._state, in_backoff))
             began = time.perf_counter()
             self._state, output = self.engine.generate(
-                self._params, state, drafter_params=known, rounds=self._rounds
-            )
+                self._params, state, drafter_params=self._drafter_params, policy_params=curve,
+                rounds=self._rounds,
+            )  # fmt: skip
             jax.block_until_ready(output.tokens)
             return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
 
-        sizes = drafter.sizes(self._state.root)
+        sizes = sizes_of(self.engine.policy, self._state.root)
         curve = in_turn(sizes, self.num_slots, capacity, timed, repeats=_REPEATS)
         self.reset()
         return curve
 
+    @property
+    def has_costs(self) -> bool:
+        """True if the policy uses the costs of rounds."""
+        return isinstance(self._policy_params, CostCurve)
+
     def goes_by(self, curve: CostCurve) -> None:
-        """The drafter chooses the widths of rounds by this curve from now on."""
-        self._drafter_params = replace(self._drafter_params, costs=curve)
+        """Sets the cost curve by which the policy chooses widths from now on."""
+        self._policy_params = curve
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:
         return dict(
-            limits=Limits(asked.limit, None, list(asked.stop_token_ids)),
+            stopping=Stopping(
+                max_tokens=asked.limit,
+                min_tokens=asked.min_tokens or None,
+                eos=() if asked.ignore_eos else self._eos,
+                stop_token_ids=list(asked.stop_token_ids),
+                stop=asked.stop,
+            ),
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
             id=asked.row,
-            eos=None if asked.ignore_eos else self._eos,
             processors=given(self.engine.processors, asked),
         )
 
 
 def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
-    """What a row asks for in each of the places of an engine's processors; None: nothing."""
+    """Returns what a row asks for in each of the places of an engine's processors; None:
+    nothing.
+    """
     own = iter(processors_of(asked))
 
     def at(place: Any) -> Any:
@@ -194,26 +211,23 @@ def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
             return next(own)
         if isinstance(place, Capacity):
             return asked.grammar
-        if isinstance(place, StopCapacity):
-            return asked.stop
         return place if asked.logprobs else None
 
     return [at(place) for place in places]
 
 
 def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
-    """The processors of a row: the same functions for all of them."""
+    """Returns the processors of a row: the same functions for all of them."""
     return (
         processors.repetition_penalty(asked.repetition_penalty),
         processors.frequency_penalty(asked.frequency_penalty),
         processors.presence_penalty(asked.presence_penalty),
         processors.logit_bias(asked.logit_bias, capacity=NUM_BIASES),
-        processors.min_tokens(asked.min_tokens),
     )
 
 
 def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
-    """Those of the tokens that a row has got in a step, of the output of all rows."""
+    """Returns a row's tokens of one step, from the output of all rows."""
     if known is None:
         return None
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.

@@ -21,7 +21,7 @@ _LONGEST = 100
 
 
 class APIError(Exception):
-    """What a client is told instead of an answer. It fits a screen, whatever was asked.
+    """An error as the client reads it. It fits a screen, whatever was asked.
 
     Args:
         status: of HTTP.

@@ -15,24 +15,24 @@ JSON = dict[str, Any]
 
 
 class Format(Protocol):
-    """How the answers to one request are written."""
+    """The format of the answers to one request."""
 
     id: str
 
     def first(self, answer: Answer) -> JSON | None:
-        """The choice that opens a streamed answer; None if there is none."""
+        """Returns the choice that opens a streamed answer; None if there is none."""
         ...
 
     def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
-        """The choice of a delta of a streamed answer; with the last one, why it ended."""
+        """Returns the choice of a delta of a streamed answer; with the last one, why it ended."""
         ...
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
-        """What is streamed around choices."""
+        """Returns what is streamed around choices."""
         ...
 
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
-        """All answers at once."""
+        """Returns all answers at once."""
         ...
 
 
@@ -41,8 +41,8 @@ class CompletionFormat:
 
     Args:
         model: the name that is served.
-        spelling: of tokens beside log-probabilities.
-        num_top: likeliest tokens beside each; None: no log-probabilities.
+        spelling: of tokens alongside log-probabilities.
+        num_top: likeliest tokens alongside each; None: no log-probabilities.
     """
 
     def __init__(self, model: str, spelling: Spelling, num_top: int | None):
@@ -58,12 +58,12 @@ class CompletionFormat:
         self._offsets: dict[int, int] = {}
 
     def first(self, answer: Answer) -> JSON | None:
-        """None: a completion begins with its text."""
+        """Returns None: a completion begins with its text."""
         del answer
         return None
 
     def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
-        """The choice of a delta."""
+        """Returns the choice of a delta."""
         return {
             "index": answer.index,
             "text": text,
@@ -72,11 +72,11 @@ class CompletionFormat:
         }
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
-        """A delta has the head of the whole."""
+        """Returns a delta has the head of the whole."""
         return {**self._head, "choices": choices, "usage": usage}
 
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
-        """All answers at once."""
+        """Returns all answers at once."""
         choices = [self.delta(one, one.text, one.tokens, _joined(one)) for one in answers]
         return self.chunk(choices, usage)
 
@@ -94,8 +94,8 @@ class ChatFormat:
 
     Args:
         model: the name that is served.
-        spelling: of tokens beside log-probabilities.
-        num_top: likeliest tokens beside each; None: no log-probabilities.
+        spelling: of tokens alongside log-probabilities.
+        num_top: likeliest tokens alongside each; None: no log-probabilities.
         function: the function whose arguments the answer consists of; None: it is text.
         reader: makes what reads calls out of an answer; None: there are none.
     """
@@ -126,7 +126,7 @@ class ChatFormat:
         return _choice(answer.index, "delta", delta, None, None)
 
     def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
-        """The choice of a delta."""
+        """Returns the choice of a delta."""
         delta: JSON = {}
         if self._function is None:
             before = self._num_calls.get(answer.index, 0)
@@ -142,7 +142,7 @@ class ChatFormat:
         return _choice(answer.index, "delta", delta, logprobs, self._reason(answer))
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
-        """A delta says that it is one."""
+        """Returns a delta says that it is one."""
         return {
             **self._head,
             "object": "chat.completion.chunk",
@@ -151,7 +151,7 @@ class ChatFormat:
         }
 
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
-        """All answers at once."""
+        """Returns all answers at once."""
         choices = []
         for one in answers:
             if self._function is not None:
@@ -166,7 +166,7 @@ class ChatFormat:
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage}
 
     def _read(self, answer: Answer, text: str, is_last: bool) -> tuple[str, list[Call]]:
-        """The text and the calls that are certain after more text of an answer."""
+        """Returns the text and the calls that are certain after more text of an answer."""
         if self._reader is None:
             return text, []
         if answer.index not in self._readers:
@@ -186,7 +186,7 @@ class ChatFormat:
 
 
 def usage(prompt: int, written: int, reused: int) -> JSON:
-    """The tokens of a request.
+    """Returns the tokens of a request.
 
     Args:
         prompt: of its prompts.
@@ -202,7 +202,7 @@ def usage(prompt: int, written: int, reused: int) -> JSON:
 
 
 def _shown(call: Call) -> JSON:
-    """A call as the API has it."""
+    """Returns a call as the API has it."""
     function = {"name": call.name, "arguments": call.arguments}
     # Nine letters or digits: Mistral's templates take no other id back.
     return {"id": uuid.uuid4().hex[:9], "type": "function", "function": function}
@@ -213,7 +213,7 @@ def _choice(index: int, key: str, value: JSON, logprobs: Any, reason: str | None
 
 
 def _joined(answer: Answer) -> TokenLogprobs | None:
-    """The log-probabilities of all deltas."""
+    """Returns the log-probabilities of all deltas."""
     if not answer.logprobs:
         return None
     parts = [(one.emitted, one.top_tokens, one.top) for one in answer.logprobs]

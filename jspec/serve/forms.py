@@ -1,4 +1,4 @@
-"""The forms that answers are to have, and the texts that end them, as automata."""
+"""Grammars and stop strings of requests, compiled to automata."""
 
 import json
 import threading
@@ -42,11 +42,12 @@ _OBJECT = _any_object()
 
 @dataclass(frozen=True)
 class RequestBounds:
-    """What a row has room for.
+    """The room of a row for automata.
 
     Args:
         max_model_len: most tokens of a row, prompt and answer.
-        max_logprobs: most likeliest tokens that are kept beside each; None: no log-probabilities.
+        max_logprobs: most likeliest tokens that are kept alongside each; None: no
+            log-probabilities.
         grammar_states: most states of a grammar; 0: there are no grammars.
         grammar_classes: most classes of tokens of one.
         stop_states: most states of stop strings.
@@ -103,7 +104,7 @@ class Forms:
         self._stops: OrderedDict[Any, StopStrings] = OrderedDict()
 
     def wanted(self, stops: Sequence[str], form: Any) -> Wanted:
-        """What a request asks for, by its size.
+        """Returns what a request asks for, by its size.
 
         Args:
             stops: the texts that end an answer.
@@ -129,7 +130,7 @@ class Forms:
         return Wanted(tuple(stops), kind, text, param)
 
     def known(self, wanted: Wanted) -> Automata | None:
-        """The automata, if none has to be made."""
+        """Returns the automata, if none has to be made."""
         found = stop = None
         with self._lock:
             if wanted.kind is not None:
@@ -140,7 +141,7 @@ class Forms:
         return None if missing else (found, stop)
 
     def made(self, wanted: Wanted, patience: Patience) -> Automata:
-        """The automata.
+        """Returns the automata.
 
         Raises:
             APIError: 400, if there is no room for one, or none can be made.
@@ -169,7 +170,7 @@ class Forms:
         param: str,
         patience: Patience,
     ) -> Any:
-        """One automaton, of those that are kept or a new one."""
+        """Returns one automaton, of those that are kept or a new one."""
         with self._lock:
             if (known := _looked_up(kept, key)) is not None:
                 return known
@@ -198,7 +199,9 @@ def _looked_up(kept: "OrderedDict[Any, Any]", key: Any) -> Any:
 
 
 def _form(form: Any) -> tuple[str, str | None, Any]:
-    """The field that asks for a form, the maker of `jspec.grammar`, and what it is given."""
+    """Returns the field that asks for a form, the maker of `jspec.grammar`, and what it is
+    given.
+    """
     if form is None:
         return "", None, None
     if isinstance(form, str):

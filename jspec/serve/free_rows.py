@@ -1,4 +1,4 @@
-"""Rows that nobody uses, and the texts that stand in them."""
+"""Rows that nobody uses, and the texts that they hold."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -9,14 +9,14 @@ from jspec.serve.jobs import Executor
 from jspec.serve.prefixes import Prefixes, begins
 
 _NONE: tuple[Hashable, Sequence[int]] = ("", ())
-"""The text of a row in which none stands."""
+"""The text of an empty row."""
 
 
 class FreeRows:
-    """Rows that nobody uses, the longest free first, with the text that stands in each.
+    """Rows that nobody uses, the longest free first, with the text of each.
 
     While no row writes a text stays where it is, for a next turn to go on from: one who chats alone
-    copies nothing. Before others write beside it, it is kept among the prefixes.
+    copies nothing. Before others write alongside it, it is kept among the prefixes.
 
     Args:
         device: has the rows.
@@ -30,19 +30,19 @@ class FreeRows:
         self._call = call
         self._texts: OrderedDict[int, tuple[Hashable, Sequence[int]]] = OrderedDict()
         self._full: set[int] = set()
-        """Those in which something stands, to be used or not."""
+        """Rows that hold a text, in use or free."""
         self.reset()
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def reset(self) -> None:
-        """All rows are free, and nothing stands in them."""
+        """Frees and empties all rows."""
         self._texts = OrderedDict((row, _NONE) for row in range(self._device.num_slots))
         self._full.clear()
 
     def give(self, row: int, text: Sequence[int] = (), salt: Hashable = "") -> None:
-        """A row is free now.
+        """Frees a row.
 
         Args:
             row: which one.
@@ -53,7 +53,7 @@ class FreeRows:
         self._full.add(row)
 
     def take(self) -> int:
-        """A row for somebody, without a text to go on from if there is one."""
+        """Returns a row for somebody, without a text to go on from if there is one."""
         empty = (row for row, (_, text) in self._texts.items() if not text)
         row = next(empty, next(iter(self._texts)))
         self._keep(row)
@@ -62,7 +62,7 @@ class FreeRows:
         return row
 
     def clear(self) -> None:
-        """Empties the rows: rounds of others would read what stands there, too."""
+        """Empties the rows: rounds of others would read its contents, too."""
         for row in list(self._full):
             self._keep(row)
             self._call(self._device.free, row)
@@ -70,8 +70,8 @@ class FreeRows:
         self._full.clear()
 
     def find(self, prompt: Sequence[int], salt: Hashable = "") -> tuple[int, Any]:
-        """The longest known beginning of a prompt: (length, a state of one row); (0, None) if there
-        is none. The state is the caller's own.
+        """Returns the longest known beginning of a prompt: (length, a state of one row); (0, None)
+        if there is none. The state is the caller's own.
         """
         size, state = self._prefixes.find(prompt, salt)
         longest, best = size, None
@@ -89,7 +89,7 @@ class FreeRows:
             self._prefixes.keep(text, taken, salt)
 
     def _taken(self, row: int) -> Any:
-        """A copy of a row; None if its text cannot go on, which is then not kept."""
+        """Returns a copy of a row; None if its text cannot go on, which is then not kept."""
         try:
             return self._call(self._device.take, row)
         except InputError:

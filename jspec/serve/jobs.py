@@ -1,4 +1,4 @@
-"""What stands between a request and the device: one row's work, and the deltas of its answer."""
+"""Jobs: the work of one row between request and device, and the deltas of its answer."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSettings:
-    """What is asked of one row, in plain numbers; a value that is not given asks for nothing.
+    """One row's request in plain numbers; a value that is not given asks for nothing.
 
     Args:
         limit: most tokens of the answer.
@@ -58,7 +58,7 @@ class RowSettings:
 
     @property
     def of_prompt(self) -> "RowSettings":
-        """What a part of the prompt is read with: it writes nothing."""
+        """The limits of reading a part of the prompt, which writes nothing."""
         return RowSettings(adapter=self.adapter)
 
 
@@ -76,7 +76,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Delta:
-    """What a row has written since the delta before."""
+    """A row's output since the previous delta."""
 
     tokens: list[int]
     status: int = Status.RUNNING
@@ -90,7 +90,7 @@ class Delta:
     error: str | None = None
     """Why there will be no more; None if all went well."""
     refused: bool = False
-    """Whether the error is one of the request."""
+    """True if the error is one of the request."""
 
     @property
     def is_last(self) -> bool:
@@ -105,7 +105,7 @@ class Job:
         prompt: token ids, at least one.
         settings: what is asked for.
         deliver: is called with each delta, in the thread that `Scheduler` was told to deliver in.
-        shared: so many tokens at the begin of the prompt are known to stand in other prompts too.
+        shared: leading tokens of the prompt that other prompts are known to share.
         goes_on: whether a next turn is likely to begin with this prompt and its answer.
         salt: what was read is shared with jobs of the same salt alone.
     """
@@ -132,13 +132,14 @@ class Job:
 
 
 class Executor(Protocol):
-    """What the scheduler asks of the device. States of one row are opaque to it."""
+    """The device as the scheduler sees it. States of one row are opaque to it."""
 
     @property
     def num_slots(self) -> int: ...
 
     def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
-        """The state of one row behind more tokens of its prompt; `earlier` is gone afterwards.
+        """Returns the state of one row behind more tokens of its prompt; `earlier` is gone
+        afterwards.
 
         Where the prompt goes on, the settings are `RowSettings.of_prompt`.
         """
@@ -149,27 +150,27 @@ class Executor(Protocol):
         ...
 
     def free(self, row: int) -> None:
-        """Lets a row go that still runs."""
+        """Releases a row that still runs."""
         ...
 
     def take(self, row: int) -> Any:
-        """A copy of a row as a state of one row."""
+        """Returns a copy of a row as a state of one row."""
         ...
 
     def copy(self, arrival: Any) -> Any:
-        """A copy of a state of one row."""
+        """Returns a copy of a state of one row."""
         ...
 
     def step(self, waiting: bool) -> Any:
-        """Some rounds of all rows, and their output on the host; fewer rounds if a row that
+        """Returns some rounds of all rows, and their output on the host; fewer rounds if a row that
         others wait for has ended.
         """
         ...
 
     def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:
-        """What these rows have written, out of the output."""
+        """Returns what these rows have written, out of the output."""
         ...
 
     def reset(self) -> None:
-        """All rows are free, after a failure that cost the device its state."""
+        """Frees all rows, after a failure that cost the device its state."""
         ...

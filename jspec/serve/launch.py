@@ -32,13 +32,13 @@ _FEW_ROWS = 4
 _NARROW = (0, 3)
 """Drafted nodes that a round of each row may verify where there are more rows."""
 _IDLE_SECONDS = 75
-"""After which a connection without a request is closed: later than clients close it themselves
-(those of `openai` after 5), since a request that crosses the closing is lost."""
+"""After which a connection without a request is closed: later than clients close it
+themselves (the client `openai` after 5), since a request that crosses the closing is lost."""
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """The settings of a server, beside its models.
+    """The settings of a server, alongside its models.
 
     Args:
         name: of the model, as requests write it.
@@ -53,7 +53,7 @@ class ServeSettings:
         max_queue: most requests that wait for a row.
         prefill_tokens: most tokens of prompts that are read between two calls, while rows write.
         prefix_megabytes: memory for texts that were read, for prompts that begin alike.
-        max_logprobs: most likeliest tokens beside each; -1: no log-probabilities.
+        max_logprobs: most likeliest tokens alongside each; -1: no log-probabilities.
         grammar_states: most states of a grammar; 0: no grammars.
         grammar_classes: most classes of tokens of one.
         stop_states: most states of a request's stop strings.
@@ -137,10 +137,10 @@ class ServeSettings:
             )
 
     def clients(self) -> tuple["Client", ...]:
-        """Who may ask; none: anybody.
+        """Returns who may ask; none: anybody.
 
         Raises:
-            InputError: if the file holds no clients, or a key is none.
+            InputError: if the file holds no clients, or a key is not valid.
         """
         from jspec.serve import clients
 
@@ -199,8 +199,8 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
 
 
 def service_of(session: "Session", settings: ServeSettings) -> "Service":
-    """The server without HTTP: what it needs is compiled, and its `application` is for any ASGI
-    server.
+    """Returns the server without HTTP: what it needs is compiled, and its `application` is for
+    any ASGI server.
 
     Args:
         session: model and drafter.
@@ -215,13 +215,14 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     from jspec.serve.scheduler import Scheduler
     from jspec.serve.service import Served, Service
     from jspec.serve.warming import choose_widths, warm_up
+    from jspec.sessions.session import with_target
 
     compiled = CompileCounter()
     target = chatting(session.target, settings.chat_template)
-    device, memory = device_of(replace(session, target=target), settings)
+    device, memory = device_of(with_target(session, target), settings)
     say("compiling; a first start takes minutes, and later ones find its programs on disk")
     row_bytes = warm_up(device)
-    choose_widths(device, replace(session, target=target))
+    choose_widths(device, with_target(session, target))
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
     bounds = RequestBounds(
@@ -252,7 +253,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
 
 
 def say(message: str) -> None:
-    """A line for whoever started the server."""
+    """Prints a line for whoever started the server."""
     print(f"jspec: {message}", file=sys.stderr, flush=True)
 
 
@@ -265,7 +266,9 @@ def keep(memory: "MemoryFile", device: "EngineDevice") -> None:
 
 
 def chatting(target: "Loaded", template: Path | None) -> "Loaded":
-    """The model with its end tokens for conversations, and a template of the user's if given."""
+    """Returns the model with its end tokens for conversations, and a template of the user's if
+    given.
+    """
     from jspec.models.chat_template import ChatTemplate
     from jspec.sessions import conversations
 
@@ -289,7 +292,7 @@ def _call_parser(target: "Loaded", settings: ServeSettings) -> str | None:
 
 
 def narrowed(choice: "Choice", rows: int) -> "Choice":
-    """The method with rounds that so many rows can use, unless its widths were given.
+    """Returns the method with rounds that so many rows can use, unless its widths were given.
 
     Each width is a part of the program that takes long to compile with all that requests may ask
     for. On a CPU a round of 8 rows and 15 nodes never pays.
@@ -307,7 +310,7 @@ def narrowed(choice: "Choice", rows: int) -> "Choice":
 def device_of(
     session: "Session", settings: ServeSettings
 ) -> tuple["EngineDevice", "MemoryFile | None"]:
-    """The rows of a server, and the file that keeps what its drafter learns.
+    """Returns the rows of a server, and the file that keeps what its drafter learns.
 
     Raises:
         InputError: if a setting does not fit the model.
@@ -321,11 +324,10 @@ def device_of(
     from jspec.serve.jobs import RowSettings
     from jspec.sessions.memory_file import MemoryFile
 
-    target, built = session.target, session.built
-    context = built.model.context
+    llm, target = session.llm, session.target
+    drafter, weights, context = llm.drafter, llm.drafter_params, target.model.context
     capacity = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
-    drafter, weights = built.drafter, built.drafter_params
     processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
     if settings.grammar_states:
         processors.append(
@@ -333,22 +335,26 @@ def device_of(
         )
         # Where every round has one width, nodes for forced tokens would be verified in all of them,
         # whether or not a row has a grammar.
-        if getattr(drafter, "needs_costs", False):
-            drafter, weights = with_jump_forward(drafter, weights)
-    processors.append(StopCapacity(states=settings.stop_states, classes=settings.stop_classes))
+        if llm.policy.widths:
+            drafter, weights = with_jump_forward(drafter, weights, llm.policy.widths)
+    stops = StopCapacity(states=settings.stop_states, classes=settings.stop_classes)
     if settings.max_logprobs >= 0:
         processors.append(logprobs(settings.max_logprobs))
     engine = jspec.Engine(
-        built.model,
+        target.model,
         settings.rows,
         capacity,
         drafter=drafter,
         processors=processors,
+        stopping=jspec.Stopping(min_tokens=0 if settings.penalties else None, stop=stops),
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
+        policy=llm.policy,
     )
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
     known = None if memory is None else memory.read()
-    device = EngineDevice(engine, target.params, weights, target.eos, settings.rounds, known)
+    device = EngineDevice(
+        engine, target.params, weights, target.eos, settings.rounds, known, llm.policy_params
+    )
     return device, memory
 
 

@@ -1,4 +1,4 @@
-"""What a request may cost before it has a row, and a connection before it has a request."""
+"""Limits on a request before it has a row, and on a connection before its request."""
 
 from dataclasses import dataclass
 

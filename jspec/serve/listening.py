@@ -1,4 +1,6 @@
-"""The socket of a server, taken before a model is loaded: what is wrong with it is said at once."""
+"""The socket of a server, taken before a model is loaded: what is wrong with it is said at
+once.
+"""
 
 import errno
 import socket
@@ -7,7 +9,7 @@ from jspec._validate.errors import InputError
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address, and does not listen yet.
+    """Returns a socket that is bound to an address, and does not listen yet.
 
     Raises:
         InputError: if that is not possible.
@@ -15,7 +17,7 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise InputError(f"--host {host!r:.80} is no address ({error.strerror})") from None
+        raise InputError(f"--host {host!r:.80} is not an address ({error.strerror})") from None
     family, kind, protocol, _, address = found[0]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

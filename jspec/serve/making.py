@@ -25,11 +25,11 @@ from jspec.processors.grammar.stops import StopStrings, stop_strings
 from jspec.serve.workers import Patience, out_of_time
 
 _LOOK_SECONDS = 0.05
-"""Whether anybody still waits is looked up so often."""
+"""Seconds between two looks at whether anybody still waits."""
 _MEGABYTE = 2**20
 
 Asked = tuple[str, Any, int]
-"""What `jspec.grammar` calls it, or "stops"; of what; and its most states."""
+"""The kind as `jspec.grammar` names it, or "stops"; its text; and its most states."""
 Product = grammar.Grammar | StopStrings
 
 
@@ -60,7 +60,7 @@ class Making:
         self.made([], Patience(60))
 
     def made(self, asked: Sequence[Asked], patience: Patience) -> list[Product]:
-        """The automata.
+        """Returns the automata.
 
         Raises:
             InputError: if one cannot be made, or takes too much.
@@ -124,7 +124,7 @@ def _work(
     megabytes: int,
     seconds: float,
 ) -> None:
-    """The process."""
+    """Returns the process."""
     with suppress(AttributeError, ImportError, OSError):  # not every system has them
         os.setsid()
         os.nice(5)  # rows that write come first
@@ -142,7 +142,7 @@ def _work(
 
 
 def _bound(seconds: float) -> None:
-    """Of processor time, for processes below too."""
+    """Returns the processor time used, child processes included."""
     import resource
 
     # If the server is gone, nobody else ends this.

@@ -1,4 +1,4 @@
-"""What /metrics shows, by the names that vLLM gave these figures."""
+"""The figures of /metrics, under the names that vLLM gave them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -109,7 +109,7 @@ class ServerMetrics:
         )
 
     def shown(self) -> bytes:
-        """All figures, in Prometheus' format."""
+        """Returns all figures, in Prometheus' format."""
         return generate_latest(self._registry)
 
     def refused(self, error: APIError) -> None:
@@ -158,7 +158,7 @@ class ServerMetrics:
     def _make(
         self, kind: Any, name: str, text: str, labels: tuple[str, ...] = (), buckets: Any = None
     ) -> Any:
-        """A figure with the model's name as its label."""
+        """Returns a figure with the model's name as its label."""
         more = {} if buckets is None else {"buckets": buckets}
         made = kind(name, text, ("model_name", *labels), registry=self._registry, **more)
         return made if labels else made.labels(self._model)

@@ -1,4 +1,4 @@
-"""What was read and is kept: beginnings that several prompts share, and conversations."""
+"""Prefix cache: beginnings that several prompts share, and conversations."""
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
@@ -30,7 +30,8 @@ class Prefixes:
         return len(self._states)
 
     def find(self, prompt: Sequence[int], salt: Hashable = "") -> tuple[int, Any]:
-        """The longest known beginning of a prompt that leaves a token to read: (length, state).
+        """Returns the longest known beginning of a prompt that leaves a token to read: (length,
+        state).
 
         The state is kept, so whoever donates it copies it first. (0, None) if there is none.
         """
@@ -53,12 +54,13 @@ class Prefixes:
             self._states.popitem(last=False)
 
     def wants(self, text: Sequence[int], salt: Hashable = "") -> bool:
-        """Whether a state behind this text is worth keeping."""
+        """Returns whether a state behind this text is worth keeping."""
         known = (salt, tuple(text)) in self._states
         return self.capacity > 0 and len(text) >= WORTH and not known
 
     def boundary(self, prompt: list[int], known: int, shared: int, salt: Hashable = "") -> int:
-        """Where to stop reading and keep the state, because other prompts begin alike; 0: nowhere.
+        """Returns where to stop reading and keep the state, because other prompts begin alike; 0:
+        nowhere.
 
         What two prompts of late have in common, a third is likely to have too.
 
@@ -82,13 +84,13 @@ class Prefixes:
 
 
 def begins(prompt: Sequence[int], text: Sequence[int]) -> bool:
-    """Whether a prompt begins with a text and goes on behind it."""
+    """Returns whether a prompt begins with a text and goes on behind it."""
     size = len(text)
     return size < len(prompt) and prompt[size - 1] == text[-1] and list(prompt[:size]) == list(text)
 
 
 def common_length(one: np.ndarray, two: np.ndarray) -> int:
-    """The number of tokens that two texts have in common at their begin.
+    """Returns the number of tokens that two texts have in common at their begin.
 
     Example:
         >>> common_length(np.array([1, 2, 3, 4]), np.array([1, 2, 5]))

@@ -1,4 +1,6 @@
-"""HTTP as uvicorn reads it, within bounds; what is none is answered in the API's shape too."""
+"""HTTP as uvicorn reads it, within bounds; what is not HTTP is answered in the API's shape
+too.
+"""
 
 import asyncio
 import json
@@ -36,15 +38,15 @@ class Connections:
         return next(iter(self._waiting[address]), connection)
 
     def waits(self, address: str, connection: Any) -> None:
-        """A connection has no whole head of a request."""
+        """Registers a connection that has no whole request head."""
         self._waiting[address].setdefault(connection)
 
     def is_asked(self, address: str, connection: Any) -> None:
-        """A request has begun."""
+        """Counts a request that has begun."""
         self._waiting[address].pop(connection, None)
 
     def lose(self, address: str, connection: Any) -> None:
-        """A connection has ended."""
+        """Forgets a connection that has ended."""
         for known in (self._all, self._waiting):
             known[address].pop(connection, None)
             if not known[address]:
@@ -52,7 +54,7 @@ class Connections:
 
 
 def protocol(limits: ServerLimits) -> Any:
-    """The protocol of a server's connections.
+    """Returns the protocol of a server's connections.
 
     uvicorn chooses its own by what is installed; each of them has these methods.
     """
@@ -92,7 +94,7 @@ def protocol(limits: ServerLimits) -> Any:
 
         def send_400_response(self, msg: str) -> None:
             del msg  # uvicorn's words
-            self.refuse(400, "this is no request of HTTP/1.1; is the address one of http:// ?")
+            self.refuse(400, "this is not a request of HTTP/1.1; is the address one of http:// ?")
 
         def refuse(self, status: int, said: str) -> None:
             """Says why the connection ends, and ends it."""
@@ -106,7 +108,7 @@ def protocol(limits: ServerLimits) -> Any:
             self.transport.close()
 
         def _wait(self) -> None:
-            """The head of a request has its time from here, unless it has begun."""
+            """Starts the time limit of a request's head, unless it has begun."""
             connections.waits(self._address, self)
             if self._ends is None:
                 self._ends = self.loop.call_later(limits.header_seconds, self._too_late)

@@ -1,4 +1,6 @@
-"""Requests become jobs: prompts in tokens, settings in numbers, grammars and stop strings made."""
+"""Requests become jobs: prompts in tokens, settings in numbers, grammars and stop strings
+made.
+"""
 
 import json
 import os
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 _COMPLETION = 16
 """Tokens of a completion that names no bound, as in the OpenAI API."""
 _OWN = {"messages", "tools", "add_generation_prompt", "watch", "self", "target"}
-"""What a template is given by the server itself, and words that none can have."""
+"""Names that the server itself gives a template, and reserved words."""
 _PENALTIES = (
     "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "min_tokens",
 )  # fmt: skip
@@ -44,7 +46,7 @@ class ParsedRequest:
         wanted: the automata.
         has_seed: whether the client named the seed, from which each prompt's answers then draw.
         num_answers: answers to each prompt.
-        num_top: likeliest tokens that are reported beside each; None: no log-probabilities are.
+        num_top: likeliest tokens that are reported alongside each; None: no log-probabilities are.
         goes_on: whether a next turn is likely to begin with prompt and answer.
         function: the function that the answer calls: it consists of the arguments.
         reader: makes what reads calls out of an answer; None: it has none.
@@ -63,7 +65,7 @@ class ParsedRequest:
     salt: Hashable = ""
 
     def formed(self, made: Automata) -> "ParsedRequest":
-        """The order with its automata."""
+        """Returns the order with its automata."""
         return replace(self, settings=replace(self.settings, grammar=made[0], stop=made[1]))
 
 
@@ -101,7 +103,7 @@ class RequestParser:
         """Of a text: more have no room in a row whatever its tokens are."""
 
     def completion(self, asked: CompletionRequest, patience: Patience) -> ParsedRequest:
-        """The order of a completion.
+        """Returns the order of a completion.
 
         Raises:
             APIError: 400, if it cannot be fulfilled.
@@ -131,7 +133,7 @@ class RequestParser:
         )  # fmt: skip
 
     def chat(self, asked: ChatRequest, patience: Patience) -> ParsedRequest:
-        """The order of a chat's next turn.
+        """Returns the order of a chat's next turn.
 
         Raises:
             APIError: 400, if it cannot be fulfilled.
@@ -174,7 +176,7 @@ class RequestParser:
         )  # fmt: skip
 
     def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:
-        """The tokens of a conversation, by the model's template."""
+        """Returns the tokens of a conversation, by the model's template."""
 
         def watch(size: int) -> None:
             patience.check("messages")
@@ -207,8 +209,8 @@ class RequestParser:
     def _called(
         self, asked: ChatRequest
     ) -> tuple[str | None, str | None, Callable[[], calls.Reader] | None]:
-        """The function that is called, the schema of the answer, and what reads calls out of it;
-        None for none of each.
+        """Returns the function that is called, the schema of the answer, and what reads calls out
+        of it; None for none of each.
         """
         choice, parser = asked.tool_choice, self._call_parser
         # Without parameters the only arguments are {}.
@@ -280,7 +282,7 @@ class RequestParser:
         default: int | None,
         named: str,
     ) -> int:
-        """Most tokens of an answer."""
+        """Returns most tokens of an answer."""
         longest, room = max(map(len, prompts)), self.bounds.max_model_len
         self._check_tokens(param, longest)
         if asked is not None and longest + asked > room:
@@ -322,7 +324,7 @@ class RequestParser:
             plain = name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name
             if not plain or int(name) >= vocab_size:
                 raise APIError(
-                    400, f"logit_bias has {name!r:.40}, which is no token of the vocabulary of "
+                    400, f"logit_bias has {name!r:.40}, which is not a token of the vocabulary of "
                     f"{vocab_size}", "logit_bias",
                 )  # fmt: skip
             bias[int(name)] = value
@@ -360,12 +362,12 @@ def _named(choice: str | NamedTool) -> str:
 
 
 def numbered(settings: RowSettings, row: int) -> RowSettings:
-    """The settings of one of several answers to a prompt."""
+    """Returns the settings of one of several answers to a prompt."""
     return replace(settings, row=row)
 
 
 def _for_template(number: int, message: Message) -> dict[str, Any]:
-    """A message as templates read it."""
+    """Returns a message as templates read it."""
     # Models know the newer name for what instructs them by the older.
     role = "system" if message.role == "developer" else message.role
     shown: dict[str, Any] = {"role": role, "content": message.text}

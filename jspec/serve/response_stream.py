@@ -86,13 +86,13 @@ class ResponseStream:
             raise APIError(429, str(busy), code="server_busy", headers=headers) from None
 
     def cancel(self) -> None:
-        """Nobody waits any longer: rows that still write are free."""
+        """Frees the rows that still write, since nobody waits any longer."""
         for job, answer in zip(self.jobs, self.answers, strict=True):
             if not answer.is_done:
                 self._scheduler.cancel(job)
 
     async def whole(self, receive: Receive) -> dict[str, Any]:
-        """All answers at once.
+        """Returns all answers at once.
 
         Raises:
             Gone: if the client went away.
@@ -147,7 +147,7 @@ class ResponseStream:
     async def _arriving(
         self, receive: Receive, show: bool
     ) -> AsyncIterator[tuple[Answer, str, Delta]]:
-        """Pieces as they come, with the answer that they belong to and their text."""
+        """Yields pieces as they come, with the answer that they belong to and their text."""
         watch = asyncio.ensure_future(departure(receive))
         watch.add_done_callback(lambda _: self._deltas.put_nowait(None))
         try:
@@ -182,7 +182,7 @@ class ResponseStream:
         return formats.usage(sum(map(len, self._prompts)), written, reused)
 
     def record(self) -> dict[str, Any]:
-        """What the log says of it."""
+        """Returns what the log says of it."""
         jobs = self.jobs
         began = min(job.submitted_at for job in jobs)
         started = [job.started_at for job in jobs if job.started_at is not None]
@@ -202,14 +202,12 @@ class ResponseStream:
 
 
 def _put(deltas: asyncio.Queue[tuple[int, Delta] | None], index: int, delta: Delta) -> None:
-    """Of the queue alone: a job that had its exchange would be a cycle, and wait for a collection
-    with all that it holds.
-    """
+    """Holds the queue alone: a job with its exchange would be a reference cycle."""
     deltas.put_nowait((index, delta))
 
 
 def _error(answer: Answer) -> APIError:
-    """Why an answer failed: 400 where the request is at fault."""
+    """Returns why an answer failed: 400 where the request is at fault."""
     return APIError(400 if answer.refused else 500, answer.error or "")
 
 

@@ -1,4 +1,4 @@
-"""Bodies that come, and responses that go: whole, delta by delta, and refused."""
+"""Request bodies and responses: whole, streamed and refused."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ MOST_BYTES = 4 * 2**20
 BODY_SECONDS = 30.0
 """A body that takes longer is given up."""
 CLOSED = 499
-"""What logs write of a client that went away before its answer was whole; nginx' number."""
+"""The status in logs when a client left before its answer was whole; nginx's number."""
 
 
 class StreamedAnswer:
@@ -56,7 +56,7 @@ class Finished:
 
 
 async def body_of(request: Request) -> bytes:
-    """The body of a request.
+    """Returns the body of a request.
 
     Raises:
         APIError: if it is too long, or takes too long.
@@ -90,12 +90,12 @@ async def dropped(request: Request) -> None:
 
 
 def error_of(error: APIError) -> JSONResponse:
-    """The answer that tells a client of an error."""
+    """Returns the answer that tells a client of an error."""
     return JSONResponse(error.body, error.status, error.headers)
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """The answer to a path or a method that is not there."""
+    """Returns the answer to a path or a method that is not there."""
     assert isinstance(error, HTTPException)
     said = {404: "there is no such path", 405: "the path has no such method"}
     what = said.get(error.status_code, str(error.detail))

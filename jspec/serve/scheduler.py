@@ -1,4 +1,4 @@
-"""The scheduler: which row does what next. Plain Python over a `Device`, which does the work.
+"""The scheduler decides each row's next work. Plain Python over a `Device`.
 
 One thread runs it and owns the device. In each turn it lets rows go whose clients went away, reads
 prompts into free rows, and lets all rows together write some rounds. A long prompt is read in
@@ -39,7 +39,7 @@ class Busy(Exception):
 
 @dataclass
 class Figures:
-    """What the scheduler has done so far; read from other threads."""
+    """Counters of the scheduler; read from other threads."""
 
     steps: int = 0
     step_seconds: float = 0.0
@@ -51,7 +51,7 @@ class Figures:
     prompt_tokens: int = 0
     """Tokens of all prompts that were begun."""
     reused_tokens: int = 0
-    """Those of them that need not be read."""
+    """Prompt tokens that need not be read."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class _Reading:
     arrival: Any = None
     """The state behind them."""
     boundary: int = 0
-    """Where the state is kept as well; 0: nowhere."""
+    """The prefix length at which the state is kept as well; 0: nowhere."""
 
 
 class Scheduler:
@@ -129,7 +129,7 @@ class Scheduler:
 
     @property
     def has_room(self) -> bool:
-        """Whether a job would be taken."""
+        """Returns True if a job would be taken."""
         return not self._stopped and self._outstanding < self.most_jobs
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -150,7 +150,7 @@ class Scheduler:
         self._wake.set()
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for a job any longer: it gives no more deltas, and its row is free."""
+        """Cancels a job: it gives no more deltas, and its row is free."""
         job.cancelled = True
         self._wake.set()
 
@@ -177,7 +177,7 @@ class Scheduler:
         self._wake.set()
 
     def turn(self) -> bool:
-        """One turn. Returns whether there was anything to do."""
+        """Returns one turn. Returns whether there was anything to do."""
         began, before = time.perf_counter(), self._device_seconds
         self._drop_cancelled()
         self._admit()
@@ -226,7 +226,7 @@ class Scheduler:
                 self._end(at.job, _failed(error))
 
     def _next(self) -> _Reading | None:
-        """The prompt at hand, or the next one in the queue."""
+        """Returns the prompt at hand, or the next one in the queue."""
         if self._reading is None and self._waiting:
             job = self._waiting.popleft()
             job.started_at = self._clock()
@@ -270,7 +270,7 @@ class Scheduler:
         return len(tokens)
 
     def _write(self) -> None:
-        """Some rounds of all rows."""
+        """Runs some rounds of all rows."""
         try:
             self._free.clear()
         except Exception as error:
@@ -289,7 +289,7 @@ class Scheduler:
         running = list(self._running.items())
         deltas = self._device.deltas(output, list(self._running))
         for (row, job), delta in zip(running, deltas, strict=True):
-            if not job.settings.logprobs:  # the engine keeps those of all rows
+            if not job.settings.logprobs:  # the engine keeps the settings of all rows
                 delta = replace(delta, logprobs=None)
             job.written += delta.tokens
             if job.first_at is None and delta.tokens:
@@ -302,7 +302,7 @@ class Scheduler:
                 self._deltas.append((job, delta))
 
     def _start_over(self, error: Exception) -> None:
-        """All that ran has failed, since the device has lost its state; others are not hurt."""
+        """Fails all running jobs, since the device has lost its state; others are not hurt."""
         log.exception("the device failed")
         for job in self._running.values():
             self._end(job, _failed(error))
@@ -336,13 +336,15 @@ class Scheduler:
 
 
 def _goes_on_from(job: Job, delta: Delta) -> Sequence[int]:
-    """The text that a row holds for a next turn; () if that is not likely, or the text was cut."""
+    """Returns the text that a row holds for a next turn; () if that is not likely, or the text
+    was cut.
+    """
     whole = delta.error is None and delta.status in (Status.EOS, Status.LIMIT)
     return (*job.prompt, *job.written) if job.goes_on and whole else ()
 
 
 def _failed(error: Exception) -> Delta:
-    """What the client is told of an error: what was wrong with its input, and no more."""
+    """Returns what the client is told of an error: what was wrong with its input, and no more."""
     if isinstance(error, InputError):
         return Delta([], error=str(error), refused=True)
     log.error("a request failed", exc_info=error)

@@ -1,7 +1,7 @@
-"""What a request may hold. Everything else is refused by name: nothing is ever ignored.
+"""Fields of requests. Everything else is refused by name: nothing is ever ignored.
 
-Fields and bounds are those of the OpenAI API, and vLLM's beside them. A field that is null is one
-that was not given, and so is one that asks for what is done anyway.
+Fields and bounds are those of the OpenAI API, and vLLM's alongside them. A field that is null is
+one that was not given, and so is one that asks for what is done anyway.
 """
 
 import json
@@ -73,12 +73,12 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def _list(least: int, most: int | None = None) -> Any:
-    """The bounds of a list, of whose entries the first that is wrong is enough."""
+    """Returns the bounds of a list, of whose entries the first that is wrong is enough."""
     return Field(min_length=least, max_length=most, fail_fast=True)
 
 
 class Body(BaseModel):
-    """Strict: text is no number, and an unknown field is an error."""
+    """Strict: text is not a number, and an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -139,7 +139,7 @@ class StructuredOutputs(Body):
 
 
 class SamplingParams(Body):
-    """What both kinds of requests have."""
+    """Fields that both kinds of requests have."""
 
     model: str
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1
@@ -224,7 +224,7 @@ class Message(Body):
     """Of an answer, which clients send as it is; no template reads it."""
     name: str | None = None
     reasoning_content: str | None = None
-    """What the model thought: for the template, which may show it."""
+    """The model's reasoning, for the template, which may show it."""
     tool_calls: Annotated[list[ToolCall], _list(0)] | None = None
     tool_call_id: str | None = None
 
@@ -267,17 +267,17 @@ class ChatRequest(SamplingParams):
     tools: Annotated[list[Tool], _list(1, 128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
-    """Whether an answer may have several calls. Where one is asked for it has one in any case."""
+    """True if an answer may have several calls. Where one is asked for it has one in any case."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
-    """The request that a body holds.
+    """Returns the request that a body holds.
 
     Args:
         kind: of the path.
         body: of the request.
-        most_messages: of a chat, since each has a token at least; as many parts of them.
+        most_messages: per chat, since each has a token at least; as many parts.
 
     Raises:
         APIError: 400, with the first field that is wrong.
@@ -296,7 +296,7 @@ def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
         raise APIError(400, "the body is nested too deep; make it flatter") from None
     if wrong[0]["type"] == "json_invalid":
         reason = wrong[0].get("ctx", {}).get("error")
-        raise APIError(400, f"the body is no JSON: {reason}", code="invalid_json")
+        raise APIError(400, f"the body is not JSON: {reason}", code="invalid_json")
     given = json.loads(body)
     # Of several forms that a field may have, that one counts which fits furthest.
     field = wrong[0]["loc"][:1]
@@ -306,7 +306,7 @@ def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
         known = NEUTRAL.get(str(first["loc"][-1]), ())
         but = "".join(f" but for {json.dumps(value)}" for value in known[:1])
         raise APIError(
-            400, f"{param} is no field of this path{but}; leave it out", param,
+            400, f"{param} is not a field of this path{but}; leave it out", param,
             "unsupported_parameter",
         )  # fmt: skip
     if first["type"] == "missing":
@@ -327,7 +327,7 @@ def _check_messages(body: bytes, most: int) -> None:
     try:
         given = _ANY.validate_json(body)
     except ValueError:
-        return  # it is no JSON, as its reader will say
+        return  # it is not JSON, as its reader will say
     messages = given.get("messages") if isinstance(given, dict) else None
     if not isinstance(messages, list):
         return
@@ -346,7 +346,7 @@ def _check_messages(body: bytes, most: int) -> None:
 
 
 def _param(body: Any, error: Any) -> str:
-    """The name of a place in a body, such as messages[0].content.
+    """Returns the name of a place in a body, such as messages[0].content.
 
     Between the names pydantic writes which of several alternatives it tried: these are not there.
     """

@@ -43,9 +43,11 @@ _READERS = 8
 """Requests that are read at a time: others are not to wait for a long prompt."""
 _LONG_BYTES = 2**16
 _LONG_READERS = 2
-"""Those of longer bodies, each of which takes Python's lock for longer than a round takes."""
+"""Parsers of longer bodies, each of which takes Python's lock for longer than a round."""
 _STEP_SECONDS = 10.0
-"""In which a call of the device has ended. Without the state that it holds there is no memory."""
+"""In which a call of the device has ended. Without the state that it holds there is no
+memory.
+"""
 
 _AT_ONCE_SECONDS = 0.05
 _WRONG_KEY = 401
@@ -57,7 +59,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Served:
-    """What a server is.
+    """A server's parts.
 
     Args:
         name: of the model, as requests write it.
@@ -73,7 +75,7 @@ class Served:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What requests may write as their model; the place of an adapter is its number."""
+        """Model names that requests may give; the index of an adapter is its number."""
         return self.name, *self.adapters
 
 
@@ -119,7 +121,7 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="jspec-device", daemon=True)
 
     def application(self) -> Starlette:
-        """The application, for an ASGI server."""
+        """Returns the application, for an ASGI server."""
         return Starlette(
             routes=[
                 Route("/health", self._health),
@@ -154,7 +156,7 @@ class Service:
 
     @property
     def is_working(self) -> bool:
-        """Whether some thread is at work, on a request that nobody waits for any longer."""
+        """True while a thread works on a request that nobody waits for any longer."""
         return self._thread.is_alive() or any(some.num_busy for some in self._workers.values())
 
     def _run(self) -> None:
@@ -165,7 +167,7 @@ class Service:
             raise
 
     def _deliver(self, deltas: list[tuple[Job, Delta]]) -> None:
-        """From the scheduler's thread to the one of HTTP, once a turn."""
+        """Passes deltas from the scheduler's thread to HTTP's, once per turn."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(_give, deltas)
@@ -218,7 +220,7 @@ class Service:
         kind: type[schemas.Asked],
         make: Callable[[schemas.Asked, Patience], ParsedRequest],
     ) -> tuple[schemas.Asked, ParsedRequest]:
-        """The checked request, and what is made of it."""
+        """Returns the checked request, and what is made of it."""
         own = self._check_key(request)
         body = await body_of(request)
         self._clients.asks(own)
@@ -243,7 +245,7 @@ class Service:
         order = order.formed(made)
         if self._served.adapters and isinstance(asked, schemas.SamplingParams):
             number = self._served.names.index(asked.model)
-            # What an adapter has read is of no use to others.
+            # Text that an adapter has read is useless to others.
             salt = number, *salt
             order = replace(order, settings=replace(order.settings, adapter=number))
         return asked, replace(order, salt=salt)
@@ -278,7 +280,9 @@ class Service:
         return JSONResponse(await exchange.whole(request.receive))
 
     def _logged(self, endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[..., Any]:
-        """An endpoint that answers errors in the API's shape, and writes a line per request."""
+        """Returns an endpoint that answers errors in the API's shape, and writes a line per
+        request.
+        """
 
         async def run(request: Request) -> Any:
             began = time.monotonic()
@@ -320,7 +324,7 @@ class Service:
         self._write(json.dumps(line))
 
     def _check_key(self, request: Request) -> Client:
-        """Who asks."""
+        """Returns who asks."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
         if (client := self._clients.of(given)) is None:
@@ -342,7 +346,7 @@ class Service:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """What some work comes to; it is given up where the client goes away.
+    """Returns what some work comes to; it is given up where the client goes away.
 
     Raises:
         Gone: if it does.

@@ -1,4 +1,4 @@
-"""What a server does before its first request: it compiles, and measures its rounds."""
+"""Warm-up before the first request: compiling, and measuring rounds."""
 
 from typing import TYPE_CHECKING
 
@@ -35,12 +35,12 @@ def warm_up(device: EngineDevice) -> int:
 
 
 def choose_widths(device: EngineDevice, session: "Session") -> None:
-    """Tells the drafter what rounds cost here, if it wants to know: measured once, kept on disk."""
+    """Tells the policy what rounds cost here, if it goes by that: measured once, kept on disk."""
     engine = device.engine
-    if not getattr(engine.drafter, "needs_costs", False):
+    if not device.has_costs:
         return
     where = costs.setting(
-        engine.model, session.target.params, engine.drafter,
+        engine.model, session.target.params, engine.drafter, engine.policy,
         batch_size=engine.num_slots, sampled=True,
     )  # fmt: skip
     # What requests may ask for has its place in every round.

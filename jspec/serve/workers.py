@@ -1,4 +1,4 @@
-"""Work beside the event loop: so much at a time, so much of each client, and with an end."""
+"""Bounded work on threads next to the event loop, limited per client."""
 
 import asyncio
 import queue
@@ -19,7 +19,7 @@ class GivenUp(Exception):
 
 
 class Patience:
-    """How long something is worked on; the work looks at it from time to time.
+    """A deadline that the work checks from time to time.
 
     Args:
         seconds: from now on.
@@ -57,7 +57,7 @@ class Patience:
 
 
 def out_of_time(what: str, seconds: float) -> str:
-    """The sentence for work that was ended."""
+    """Returns the sentence for work that was ended."""
     return (
         f"{what} took more than {seconds:g} s; make it smaller, or start the server with more "
         "--form-seconds"
@@ -71,7 +71,7 @@ class Workers:
     take. Only the event loop's thread calls this.
 
     Args:
-        most: at a time. Of one client half as many, so that others are served beside it.
+        most: at a time. Of one client half as many, so that others are served alongside it.
         most_waiting: that wait for others to be done; of one client half as many.
         seconds: each has.
     """
@@ -93,7 +93,7 @@ class Workers:
 
     @property
     def has_room(self) -> bool:
-        """Whether another client would be let in."""
+        """True if another client would be admitted."""
         return len(self._waiting) < self._most_waiting
 
     async def run(self, client: str, work: Callable[[Patience], Made]) -> Made:
@@ -157,7 +157,7 @@ class Workers:
             self._tasks.put(None)
 
     def _work(self) -> None:
-        """A thread, which is kept: to start one takes longer than most of the work."""
+        """Starts a thread, which is kept: starting one takes longer than most work."""
         while (task := self._tasks.get()) is not None:
             task()
             del task  # which holds what it was given

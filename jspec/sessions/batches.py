@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -16,8 +16,7 @@ from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
 if TYPE_CHECKING:
-    from jspec.protocols import Drafter
-    from jspec.types import Logprobs, PyTree, Result
+    from jspec.types import Logprobs, PyTree, Result, State, Stopping
 
 T = TypeVar("T")
 
@@ -48,7 +47,7 @@ class Outcome:
     seconds: float
     """The seconds that its group took."""
     first_token_seconds: float
-    """Those of them before all rows of its group had a token."""
+    """Seconds until all rows of its group had a token."""
     stop_bytes: int = 0
     """The bytes at the end of its text that are of a stop string."""
     logprobs: "Logprobs | None" = None
@@ -63,37 +62,39 @@ class Runner:
         session: Session,
         settings: RunSettings,
         plain: bool = False,
-        processors: list[Any] | None = None,
+        control: "tuple[list[Any], Stopping] | None" = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """A runner; `plain` leaves the session's drafter out, for a comparison.
+        """Returns a runner; `plain` leaves the session's drafter out, for a comparison.
 
-        `processors` are those of another runner: to make a grammar again takes its time. `alone` is
-        a context in which nothing else runs, while rounds are timed.
+        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
+        context in which nothing else runs, while rounds are timed.
         """
         from jspec.drafters.autoregressive import Autoregressive
+        from jspec.methods import LLM
         from jspec.methods.grammars import with_jump_forward
 
         self._session = session
         self._settings = settings
-        self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
-        self._params: PyTree = None if plain else session.built.drafter_params
-        own = settings.control.processors
-        self.processors = own(session.target) if processors is None else processors
-        """The processors of `settings.control`."""
+        llm, own = session.llm, settings.control
+        self._llm = LLM(llm.target, Autoregressive()) if plain else llm
+        self.control = control or (own.processors(llm.target), own.stopping(llm.target))
+        """The processors and the stopping of `settings.control`."""
         if not plain and settings.control.has_grammar:
-            self._drafter, self._params = with_jump_forward(self._drafter, self._params)
+            drafter, params = with_jump_forward(llm.drafter, llm.drafter_params, llm.policy.widths)
+            self._llm = replace(llm, drafter=drafter, drafter_params=params)
         self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
         if settings.memory is not None and not plain:
-            self._file = MemoryFile(settings.memory, session.target, self._drafter)
-        self._first = None if self._file is None else self._file.read()
-        self._state: PyTree = self._first
+            self._file = MemoryFile(settings.memory, session.target, self._llm.drafter)
+        first = None if self._file is None else self._file.read()
+        self._first: dict[str, PyTree] = {"drafter_state": first, "policy_state": None}
+        self._known = self._first
         self._compiled: set[Any] = set()
 
     def forget(self) -> None:
-        """Back to the start, cold or with what `--memory` held; what was compiled stays."""
-        self._state = self._first
+        """Resets to the start, cold or with the memory of `--memory`; compiled programs stay."""
+        self._known = self._first
 
     def run(self, group: Group) -> list[Outcome]:
         """Decodes a group. Its seconds are those of compiled code, from prompt to last token."""
@@ -108,11 +109,11 @@ class Runner:
         arguments = self.arguments(group)
         if (key := program_of(group, self._settings)) not in self._compiled:
             # With limits of 0 the same program is compiled and emits nothing.
-            idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
+            idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
             done(lambda: jspec.decode(**idle))
             self._compiled.add(key)
         model, params, most = (arguments[name] for name in ("model", "params", "max_new_tokens"))
-        drafting = {name: arguments[name] for name in ("drafter", "drafter_params")}
+        drafting = {name: arguments[name] for name in self._llm.drafting}
         begin = time.perf_counter()
         # The programs of `jspec.decode`; the first round alone shows when the first token is there.
         state = done(lambda: jspec.prefill(**arguments))
@@ -120,58 +121,59 @@ class Runner:
         first = time.perf_counter() - begin
         result = done(lambda: finish(model, params, state, **drafting, max_new_tokens=most))
         seconds = time.perf_counter() - begin
-        self._state = result.drafter_state
+        self.keep(result)
         return outcomes(group, jax.device_get(result), seconds, first)
 
     def arguments(self, group: Group) -> dict[str, Any]:
-        """The arguments of `jspec.decode` and `jspec.stream`."""
-        return self.request(group) | {"drafter_params": self.params(group)}
+        """Returns the arguments of `jspec.decode` and `jspec.stream`."""
+        return self.request(group) | {"policy_params": self.costs(group)}
 
-    def params(self, group: Group, capacity: int | None = None) -> "PyTree":
-        """The drafter's params, with what rounds cost here; measured if that is not known yet.
+    def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
+        """Returns the policy's params, with what rounds cost here; measured if that is not known
+        yet.
 
         Args:
             group: what is to be decoded.
-            capacity: those of the cache, where it has others than `jspec.decode` gives it.
+            capacity: the cache's, where it has others than `jspec.decode` gives it.
         """
-        return self._costs.known(self._drafter, self._params, group, capacity)
+        return self._costs.known(self._llm.drafting, group, capacity)
 
     def request(self, group: Group) -> dict[str, Any]:
-        """The same as `arguments`, with a guess at what rounds cost."""
+        """Returns the same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
-        model = self._session.built.model
+        model = target.model
         # More than the context is room that is never filled, and the output is made in advance.
         context = model.context
         most = settings.max_new_tokens if context is None else context
-        limits = np.minimum(group.limits, most)
+        limits, (processors, stopping) = np.minimum(group.limits, most), self.control
         call: dict[str, Any] = dict(
             model=model,
             params=target.params,
             prompt=group.prompt,
             lengths=group.lengths,
-            drafter=self._drafter,
-            drafter_params=self._params,
+            **self._llm.drafting,
             max_new_tokens=min(settings.max_new_tokens, most),
-            limits=limits,
+            stopping=replace(
+                stopping, max_tokens=limits, eos=() if settings.ignore_eos else target.eos
+            ),
             sampling=settings.sampling,
-            eos=None if settings.ignore_eos else target.eos,
             key=settings.seed,
             ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
-        return call | {"processors": self.processors, "drafter_state": self._state}
+        return call | {"processors": processors} | self._known
 
-    def keep(self, state: "PyTree") -> None:
-        """Takes over the drafter's memory of a run that was streamed."""
-        self._state = state
+    def keep(self, after: "State | Result") -> None:
+        """Takes over what drafter and policy remember of a run."""
+        self._known = {name: getattr(after, name) for name in self._known}
 
     def write(self, state: "PyTree" = None) -> None:
         """Writes the drafter's memory, or the one that is given, to the file of `--memory`."""
         if self._file is not None:
-            self._file.write(self._state if state is None else state)
+            self._file.write(self._known["drafter_state"] if state is None else state)
 
 
 def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Group]:
-    """The prompts in their order, `batch_size` at a time."""
+    """Yields the prompts in their order, `batch_size` at a time."""
     size = min(settings.batch_size, len(prompts))
     for start in range(0, len(prompts), size):
         members = list(range(start, min(start + size, len(prompts))))
@@ -189,7 +191,7 @@ def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Grou
 def outcomes(
     group: Group, result: "Result", seconds: float, first_token_seconds: float
 ) -> list[Outcome]:
-    """One per row of the group that is not filling; the result is on the host."""
+    """Returns one per row of the group that is not filling; the result is on the host."""
     import jax
 
     rows = by_row(result.stats)
@@ -221,7 +223,7 @@ _WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")
 
 
 def program_of(group: Group, settings: RunSettings) -> tuple[int, int]:
-    """The (rows, capacity) of a group, on which its programs depend."""
+    """Returns the (rows, capacity) of a group, on which its programs depend."""
     from jspec.round.request import bucket
 
     return len(group.lengths), bucket(int(group.lengths.max()) + settings.max_new_tokens)

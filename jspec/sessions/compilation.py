@@ -23,8 +23,8 @@ def keep_on_disk() -> None:
 
 
 def folder(environment: Mapping[str, str], part: str) -> Path | None:
-    """A folder in $JSPEC_CACHE, else in jspec in the user's cache folder; None if it cannot be
-    written to.
+    """Returns a folder in $JSPEC_CACHE, else in jspec in the user's cache folder; None if it
+    cannot be written to.
     """
     try:
         chosen = environment.get("JSPEC_CACHE")

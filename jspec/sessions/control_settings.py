@@ -14,11 +14,12 @@ from jspec._validate.kinds import check_number
 
 if TYPE_CHECKING:
     from jspec.models.load import Loaded
+    from jspec.types import Stopping
 
 
 @dataclass(frozen=True)
 class ControlSettings:
-    """What a run asks for beside tokens; nothing by default.
+    """Requests of a run besides tokens; nothing by default.
 
     Args:
         stop: texts that end an answer.
@@ -75,7 +76,7 @@ class ControlSettings:
         return self.json_schema is not None or self.regex is not None or bool(self.choices)
 
     def processors(self, target: "Loaded") -> list[Any]:
-        """The `processors` of `jspec.decode`, without those that change nothing.
+        """Returns the `processors` of `jspec.decode`, without those that change nothing.
 
         Args:
             target: the model, for its tokenizer.
@@ -85,7 +86,6 @@ class ControlSettings:
         """
         from jspec import processors
         from jspec.processors import grammar
-        from jspec.processors.grammar.stops import stop_strings
 
         made: list[Any] = []
         if self.repetition_penalty != 1:
@@ -96,19 +96,30 @@ class ControlSettings:
             made.append(processors.presence_penalty(self.presence_penalty))
         if bias := self._bias():
             made.append(processors.logit_bias(bias))
-        if self.min_tokens:
-            made.append(processors.min_tokens(self.min_tokens))
         if self.json_schema is not None:
             made.append(grammar.json_schema(self._schema(), target.tokenizer))
         if self.regex is not None:
             made.append(grammar.regex(self.regex, target.tokenizer))
         if self.choices:
             made.append(grammar.choices(list(self.choices), target.tokenizer))
-        if self.stop:
-            made.append(stop_strings(list(self.stop), target.tokenizer))
         if self.logprobs is not None:
             made.append(processors.logprobs(self.logprobs))
         return made
+
+    def stopping(self, target: "Loaded") -> "Stopping":
+        """Returns where answers end, but for end tokens and the most tokens.
+
+        Args:
+            target: the model, for its tokenizer.
+
+        Raises:
+            InputError: if the stop strings cannot be made.
+        """
+        from jspec.processors.grammar.stops import stop_strings
+        from jspec.types import Stopping
+
+        stop = stop_strings(list(self.stop), target.tokenizer) if self.stop else None
+        return Stopping(min_tokens=self.min_tokens or None, stop=stop)
 
     def _bias(self) -> dict[int, float]:
         if self.logit_bias is None:
@@ -126,7 +137,7 @@ class ControlSettings:
             ) from None
 
     def _schema(self) -> str:
-        """The text of the schema, read if a file was named."""
+        """Returns the text of the schema, read if a file was named."""
         text = self.json_schema or "{}"
         if not text.lstrip().startswith("{"):
             try:
@@ -136,6 +147,6 @@ class ControlSettings:
         try:
             known = plain_json.parsed(text)
         except ValueError as error:
-            raise InputError(f"--json-schema is no JSON: {error}") from None
-        # Halves of UTF-16 pairs are no letters, in its names neither.
+            raise InputError(f"--json-schema is not JSON: {error}") from None
+        # Halves of UTF-16 pairs are not letters, in its names neither.
         return text if json.loads(text) == known else json.dumps(known)

@@ -1,4 +1,4 @@
-"""Conversations as prompts: what is rendered, where an answer ends, and which turns are dropped."""
+"""Conversations as prompts: rendering, ends of answers, and dropped turns."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
+from jspec.sessions.session import with_target
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
@@ -18,7 +19,7 @@ Message = Mapping[str, Any]
 
 
 def render(target: "Loaded", messages: Sequence[Message]) -> list[int]:
-    """Token ids of a conversation, up to where the model is to write its turn.
+    """Returns token ids of a conversation, up to where the model is to write its turn.
 
     Args:
         target: a model with a chat template.
@@ -37,14 +38,16 @@ def written(
     watch: Callable[[int], None] | None = None,
     **variables: Any,
 ) -> str:
-    """The same as text; arguments and errors as in `render`. Variables are the template's own, and
-    `watch` may end it as it may `ChatTemplate.render`.
+    """Returns the same as text; arguments and errors as in `render`. Variables are the
+    template's own, and `watch` may end it as it may `ChatTemplate.render`.
     """
     return _template(target).render(messages, watch=watch, **variables)
 
 
 def encode(target: "Loaded", text: str) -> list[int]:
-    """Token ids of a conversation's text, or of a part of it: the template wrote every token."""
+    """Returns token ids of a conversation's text, or of a part of it: the template wrote every
+    token.
+    """
     return _template(target).tokenizer.encode(text, add_special_tokens=False).ids
 
 
@@ -58,26 +61,28 @@ def _template(target: "Loaded") -> "ChatTemplate":
 
 
 def eos(target: "Loaded") -> tuple[int, ...]:
-    """The tokens that end an answer: the model's end tokens, and the template's end of a turn."""
+    """Returns the tokens that end an answer: the model's end tokens, and the template's end of a
+    turn.
+    """
     ends = () if target.chat is None else target.chat.end_of_turn
     known = (end for end in (*target.eos, *ends) if end < target.model.vocab_size)
     return tuple(dict.fromkeys(known))
 
 
 def prompted(text: str, system: str | None = None) -> list[Message]:
-    """A conversation of one question, behind a system message if there is one."""
+    """Returns a conversation of one question, behind a system message if there is one."""
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": text}]
 
 
 def answering(session: "Session") -> "Session":
-    """The session with a target that stops at the end of its turn."""
+    """Returns the session with a target that stops at the end of its turn."""
     target = session.target
-    return replace(session, target=replace(target, eos=eos(target)))
+    return with_target(session, replace(target, eos=eos(target)))
 
 
 def note_unused(target: "Loaded") -> None:
-    """Says on standard error that a chat model is used as if it were none."""
+    """Says on standard error that a chat model is used as a plain one."""
     if target.chat is not None:
         print(
             "jspec: the model has a chat template, and the prompt is continued without it; "
@@ -103,7 +108,8 @@ def fitting(
     max_new_tokens: int,
     drop: Drop,
 ) -> list[Message]:
-    """A conversation without its oldest turns, if there is no room for an answer to all of it.
+    """Returns a conversation without its oldest turns, if there is no room for an answer to all
+    of it.
 
     System messages and the last question stay. So many turns are dropped that half of the context
     is free: a conversation is then read anew once in a while, and not at every turn.
@@ -141,7 +147,7 @@ def fitting(
 def render_kept(
     target: "Loaded", messages: Sequence[Message], max_new_tokens: int, drop: Drop
 ) -> list[int]:
-    """`render` of the messages that stay; says on standard error how many do not."""
+    """Renders the messages that stay; says on standard error how many do not."""
     kept = fitting(
         messages,
         lambda some: len(render(target, some)),

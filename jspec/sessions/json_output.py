@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
+from jspec.models.detokenise import Detokeniser, Tokenizer
 from jspec.sessions.batches import Outcome, Runner, groups
-from jspec.sessions.detokenise import Detokeniser, Tokenizer
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
@@ -32,7 +32,7 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
 
 
 def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a line says of one prompt."""
+    """Returns what a line says of one prompt."""
     row = Detokeniser(tokenizer, outcome.prompt)
     return {
         "prompt_ids": outcome.prompt,
@@ -46,7 +46,7 @@ def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:
-    """One object a token; JSON has no -inf, so what cannot be drawn is left out."""
+    """Returns one object per token; JSON has no -inf, so what cannot be drawn is left out."""
     known, found = outcome.logprobs, []
     assert known is not None
     emitted = known.emitted[0].tolist()
@@ -61,12 +61,12 @@ def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def together(outcomes: Sequence[Outcome]) -> Metrics:
-    """The metrics of all outcomes as one run."""
+    """Returns the metrics of all outcomes as one run."""
     return sum((outcome.metrics for outcome in outcomes), Metrics())
 
 
 def finish_reason(status: int) -> str:
-    """The word for why a row ended."""
+    """Returns the word for why a row ended."""
     from jspec.types import Status
 
     return {

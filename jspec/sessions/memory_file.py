@@ -40,7 +40,7 @@ class MemoryFile:
         self._path, self._drafter = path, drafter
 
     def read(self) -> "PyTree":
-        """The memory that the file holds; None if there is no file yet.
+        """Returns the memory that the file holds; None if there is no file yet.
 
         Raises:
             InputError: if it is of another model or method.

@@ -26,7 +26,7 @@ class Choice:
 
 
 def choose(method: str | None, config: str | None) -> Choice:
-    """The choice that the command line describes.
+    """Returns the choice that the command line describes.
 
     Args:
         method: `--method`, if given.
@@ -50,7 +50,7 @@ def choose(method: str | None, config: str | None) -> Choice:
 
 
 def draft_model(choice: Choice, model: str | None, named: str | None) -> str | None:
-    """The draft model to load, if the method needs one.
+    """Returns the draft model to load, if the method needs one.
 
     Args:
         choice: the method.
@@ -89,7 +89,7 @@ def _parse(config: str) -> dict[str, Any]:
         parsed = plain_json.parsed(config)
     except ValueError as error:
         raise InputError(
-            f"--speculative-config is {shown(config)}, which is no JSON ({error}); "
+            f"--speculative-config is {shown(config)}, which is not JSON ({error}); "
             f"pass an object such as {example}"
         ) from error
     if not isinstance(parsed, dict):

@@ -1,10 +1,9 @@
-"""What rounds cost on this machine: measured at the first run of a kind, then read from disk."""
+"""Costs of rounds on this machine: measured at the first run of a kind, then read from disk."""
 
 import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from jspec.sessions.session import Session
 
 if TYPE_CHECKING:
     from jspec.costs import CostCurve, CostSetting
-    from jspec.protocols import Drafter
     from jspec.sessions.batches import Group
     from jspec.types import PyTree
 
 
 class RoundCosts:
-    """The cost curves of a session's runs, for drafters that choose the width of a round."""
+    """The cost curves of a session's runs, for policies that go by what rounds cost."""
 
     def __init__(
         self,
@@ -31,47 +29,51 @@ class RoundCosts:
         settings: RunSettings,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """The curves; `alone` is a context in which nothing else runs, to measure them in."""
+        """Returns the curves, measured within `alone`, a context in which nothing else runs."""
         self._session = session
         self._settings = settings
         self._alone = alone
         self._curves: dict[Any, CostCurve] = {}
 
     def known(
-        self, drafter: "Drafter", params: "PyTree", group: "Group", capacity: int | None = None
+        self, drafting: dict[str, Any], group: "Group", capacity: int | None = None
     ) -> "PyTree":
-        """The params, with the curve of such a group; as they are if the drafter needs none.
+        """Returns the policy's params: the curve of such a group, or as they are if they are not
+        costs.
 
         Args:
-            drafter: of the run.
-            params: its own.
+            drafting: drafter and policy of the run, with a guess at what rounds cost.
             group: what is to be decoded.
             capacity: of the cache; None: a bucket for the prompts and the limit.
         """
+        from jspec.costs import CostCurve
         from jspec.round.request import bucket
 
-        if not getattr(drafter, "needs_costs", False):
-            return params
+        if not isinstance(drafting["policy_params"], CostCurve):
+            return drafting["policy_params"]
         batch = len(group.lengths)
         # Once for each doubling of the cache.
         capacity = capacity or bucket(group.prompt.shape[1] + self._settings.max_new_tokens)
         if (batch, capacity) not in self._curves:
-            self._curves[batch, capacity] = self._find(drafter, params, group, capacity)
-        return replace(params, costs=self._curves[batch, capacity])
+            self._curves[batch, capacity] = self._find(drafting, group, capacity)
+        return self._curves[batch, capacity]
 
-    def _find(self, drafter: Any, params: "PyTree", group: "Group", capacity: int) -> "CostCurve":
+    def _find(self, drafting: dict[str, Any], group: "Group", capacity: int) -> "CostCurve":
         from jspec import costs
 
         settings, target = self._settings, self._session.target
-        model, batch = self._session.built.model, len(group.lengths)
+        model, batch = target.model, len(group.lengths)
         sampled = settings.sampling is not None
-        where = costs.setting(model, target.params, drafter, batch_size=batch, sampled=sampled)
+        drafter, policy = drafting["drafter"], drafting["policy"]
+        where = costs.setting(
+            model, target.params, drafter, policy, batch_size=batch, sampled=sampled
+        )
 
         def measured() -> "CostCurve":
             ends = () if settings.ignore_eos else target.eos
             most = settings.max_new_tokens if model.context is None else model.context
             return costs.measure(
-                model, target.params, drafter, params.drafter,
+                model, target.params, drafter, drafting["drafter_params"], policy=policy,
                 batch_size=batch, prompt_length=group.prompt.shape[1],
                 max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
                 eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
@@ -88,11 +90,11 @@ def kept(
     measured: Callable[[], "CostCurve"],
     alone: AbstractContextManager[Any] = nullcontext(),
 ) -> "CostCurve":
-    """A curve from disk, or as it is measured now, and kept then.
+    """Returns a curve from disk, or measures and keeps it.
 
     Args:
         where: the setting.
-        name: of the curve among those of the setting.
+        name: the curve's name within the setting.
         measured: measures it.
         alone: a context in which nothing else runs, to measure in.
     """

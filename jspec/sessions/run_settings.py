@@ -1,4 +1,6 @@
-"""The settings of `jspec generate` besides models and method, checked before anything is loaded."""
+"""The settings of `jspec generate` besides models and method, checked before anything is
+loaded.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path

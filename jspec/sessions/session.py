@@ -9,7 +9,7 @@ from jspec.sessions.method_choice import Choice
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jspec.methods import Built
+    from jspec.methods import LLM
     from jspec.models import Loaded
 
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 class Session:
     """All that a run needs besides prompts and settings."""
 
-    target: "Loaded"
+    llm: "LLM"
     choice: Choice
-    built: "Built"
-    """The model to decode with, the drafter and its weights."""
     name: str = BUNDLED
     """The target's name, as it was given."""
+
+    @property
+    def target(self) -> "Loaded":
+        """The model, its weights and its tokenizer."""
+        return self.llm.target
 
 
 def start(
@@ -51,15 +54,20 @@ def start(
     """
     target = load(model or BUNDLED, dtype, kv_dtype, scan_layers, adapters)
     draft = None if draft_model is None else load(draft_model, dtype, kv_dtype, scan_layers)
-    built = choice.method.build(target, draft, **choice.options)
-    return Session(target, choice, built, model or BUNDLED)
+    llm = choice.method.build(target, draft, **choice.options)
+    return Session(llm, choice, model or BUNDLED)
 
 
 def with_adapter(session: Session, name: str) -> Session:
-    """The session in which all rows have one of the target's adapters."""
+    """Returns the session in which all rows have one of the target's adapters."""
     model: Any = session.target.model
     params = model.choose(session.target.params, name)
-    return replace(session, target=replace(session.target, params=params))
+    return with_target(session, replace(session.target, params=params))
+
+
+def with_target(session: Session, target: "Loaded") -> Session:
+    """Returns the session with other weights, end tokens or template of its model."""
+    return replace(session, llm=replace(session.llm, target=target))
 
 
 def load(
@@ -69,7 +77,8 @@ def load(
     scan_layers: bool | None = None,
     adapters: "Mapping[str, str] | None" = None,
 ) -> "Loaded":
-    """A model whose layers are scanned where that costs nothing, so that it compiles sooner.
+    """Returns a model whose layers are scanned where that costs nothing, so that it compiles
+    sooner.
 
     Args:
         name: a folder, a bundled model's name, or a hub id.

@@ -13,7 +13,7 @@ OWN = "default"
 PROMPT = "dim"
 
 _held: list[str] | None = None
-"""What waits until a line is read; None while none is."""
+"""The reading that is waited for; None while there is none."""
 
 
 def note(text: str) -> None:
@@ -26,7 +26,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """A context in which a line of standard input is read."""
+    """Yields a context in which a line of standard input is read."""
     global _held
     _held = []
     try:

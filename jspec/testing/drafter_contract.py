@@ -66,7 +66,7 @@ def check_drafter(
     start nor a text that is read in two parts changes a token or compiles anything; a request that
     comes to a row later has its own tokens; rounds in which the drafter is not asked change no
     token, and leave no gap in a memory that `follows_text`; a row of NaN ends alone; trees are
-    trees as they were drafted, before the engine takes for absent what is none; the drafter is
+    trees as they were drafted, before the engine takes malformed nodes for absent; the drafter is
     static, hashable and equal to its copy; it works inside `jspec.merge` and
     under a caller's `jit`. Nearly all of them are runs of one compiled program, so a check takes
     seconds.
@@ -160,14 +160,14 @@ def _check_static(drafter: Drafter, report: Report) -> None:
         ) from error
     promise(
         equal,
-        f"a drafter is equal to its copy: that of {_name(drafter)} is unequal or hashes otherwise, "
+        f"a drafter is equal to its copy: {_name(drafter)} is unequal or hashes otherwise, "
         "so each instance would compile anew; make it a frozen dataclass",
     )
     report.checked.append("static, hashable and equal to its copy")
 
 
 def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report) -> Drafter:
-    """The drafter, or the same under the rule whose tokens are those of plain decoding."""
+    """Returns the drafter, under the rule that keeps the tokens of plain decoding."""
     own = verifier_of(drafter)
     if own == COUPLED.verifier:
         return drafter
@@ -177,7 +177,7 @@ def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report)
 
 
 def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
-    """The tree that the drafter drafts, without its values."""
+    """Returns the tree that the drafter drafts, without its values."""
     asked = subject.request()
     del asked["params"]
     prepared = prepare(**asked)
@@ -201,8 +201,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
         returned = drafter.draft(params, state, frame)
         promise(
             isinstance(returned, tuple) and len(returned) == 2,
-            f"draft returns (tree, aux): that of {_name(drafter)} returned "
-            f"{type(returned).__name__}",
+            f"draft returns (tree, aux): {_name(drafter)} returned {type(returned).__name__}",
         )
         return returned[0]
 
@@ -213,8 +212,8 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Checks a greedy call without a key under a caller's jit: traced, and not compiled."""
-    asked = subject.request(eos=None, ids=None)
-    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+    asked = subject.request(ids=None)
+    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
 
     def shape(**other: Any) -> Any:
         def call(arrays: dict[str, Any], weights: PyTree) -> Any:
@@ -269,7 +268,7 @@ def _check_other_programs(
     greedy = subject.request(**(dict(sampling=None, key=None) if keyless else {}))
     plain = decoding.decode(**greedy)
     same_tokens(decoding.decode(**greedy, **runs), plain, "tokens of a greedy call")
-    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
     jitted = jax.jit(
         lambda arrays, weights: decoding.decode(
             **greedy, **arrays, drafter=drafter, drafter_params=weights

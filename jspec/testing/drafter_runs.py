@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,19 +10,20 @@ import numpy as np
 from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.decoding import rows
+from jspec.policies.fixed_width import FixedWidth
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
 from jspec.testing.watch import NEVER, Log, WatchedDrafter, drafted, shapes, traced
-from jspec.types import PyTree, Result, State
+from jspec.types import PyTree, Result, State, Stopping
 
 _BACKOFF = 3
 """Rounds in a row in which the drafter is not asked."""
-_PREPARED = ("model", "max_new_tokens", "limits", "sampling", "eos", "key", "ids")
+_PREPARED = ("model", "max_new_tokens", "stopping", "sampling", "key", "ids")
 
 
 def _insides(log: Log, row: int) -> Iterator[int]:
-    """Places in a row's output inside an accepted path: more of the same round follows."""
+    """Yields places in a row's output inside an accepted path: more of the same round follows."""
     start = 0
     for count in log.counts[:, row].tolist():
         yield from range(start, start + count - 1)
@@ -51,10 +53,10 @@ def check_cuts(
         else:
             limits[row] = row % 4
         inside += bool(places)
-    request = dict(eos=eos, limits=limits)
+    stopping = Stopping(max_tokens=limits, eos=eos)
     what = "end tokens and limits cut exactly"
-    result = subject.run(drafter, params, **request)
-    same_tokens(result, subject.plain(**request), what)
+    result = subject.run(drafter, params, stopping=stopping)
+    same_tokens(result, subject.plain(stopping=stopping), what)
     consistent_stats(result, what)
     if inside:
         report.checked.append(f"{what}, inside accepted paths of {inside} rows")
@@ -76,10 +78,11 @@ def check_rows(subject: Subject, drafter: WatchedDrafter, params: PyTree, report
         rows=order,
     )
     for row in range(2):
-        alone = np.where(np.arange(subject.batch) == row, subject.max_new_tokens, 0)
+        most = np.where(np.arange(subject.batch) == row, subject.max_new_tokens, 0)
+        alone = replace(subject.request()["stopping"], max_tokens=most)
         same_tokens(
-            subject.run(drafter, params, limits=alone),
-            subject.plain(limits=alone),
+            subject.run(drafter, params, stopping=alone),
+            subject.plain(stopping=alone),
             f"{what} (only row {row} runs)",
         )
     report.checked.append(what)
@@ -136,17 +139,13 @@ def check_backoff(
     asked = subject.request(drafter=drafter, drafter_params=params)
     model, weights = asked["model"], asked["params"]
 
-    def rounds(state: State, count: int) -> State:
-        return decoding.decode_rounds(model, weights, state, drafter, params, count)
+    def rounds(state: State, count: int, **plainly: Any) -> State:
+        return decoding.decode_rounds(model, weights, state, drafter, params, count, **plainly)
 
-    def backed_off(state: State) -> State:
-        memory = replace(state.drafter_state, left=np.int32(_BACKOFF))
-        return rounds(replace(state, drafter_state=memory), _BACKOFF)
-
-    state = backed_off(decoding.prefill(**asked))
+    state = rounds(decoding.prefill(**asked), _BACKOFF, policy=FixedWidth(0))
     emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
     state = rounds(state, 1)
-    if getattr(drafter.inner, "follows_text", False):
+    if drafter.follows_text:
         prompt = np.asarray(asked.pop("prompt"))
         lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
         read[:, :_BACKOFF] = emitted[:, :_BACKOFF]
@@ -168,7 +167,7 @@ def check_backoff(
                     f"{mine.tolist()}",
                 )
         report.checked.append("back-offs leave no gap in its memory")
-    state = rounds(backed_off(state), 2**31 - 1)
+    state = rounds(rounds(state, _BACKOFF, policy=FixedWidth(0)), 2**31 - 1)
     same_tokens(result_of(state, subject), subject.plain(), what)
     report.checked.append(what)
 
@@ -183,8 +182,8 @@ def check_comes_and_goes(
     state, arriving = decoding.prefill(**asked), decoding.prefill(**asked)
 
     def come(state: State, row: int, request: int) -> State:
-        arrival = rows.copies(arriving, np.array([request]), None, None, drafter)
-        return rows.insert(state, np.int32(row), arrival, drafter)
+        arrival = rows.copies(arriving, np.array([request]), None, None, drafter, FixedWidth())
+        return rows.insert(state, np.int32(row), arrival, drafter, FixedWidth())
 
     def rounds(state: State, count: int) -> State:
         return decoding.decode_rounds(model, weights, state, drafter, params, count)
@@ -200,7 +199,7 @@ def check_comes_and_goes(
 
 
 def result_of(state: State, subject: Subject) -> Result:
-    """What `decode` returns of such a state."""
+    """Returns what `decode` returns of such a state."""
     return Result(
         tokens=state.out[:, : subject.max_new_tokens],
         lengths=state.lengths,
@@ -217,14 +216,14 @@ def check_hot_start(
     first: Result,
     report: Report,
 ) -> None:
-    name = type(drafter.inner).__name__
+    name = type(drafter.drafter).__name__
     asked = subject.request()
     del asked["params"]
     capacity = prepare(**asked).capacity
     for batch, room in ((subject.batch, capacity), (subject.batch + 1, capacity + 16)):
-        cold = drafter.inner.init(batch, room, None)
+        cold = drafter.drafter.init(batch, room, None)
         try:
-            hot = drafter.inner.init(
+            hot = drafter.drafter.init(
                 batch, room, jax.tree.map(jax.numpy.copy, first.drafter_state.inner)
             )
         except InputError as error:

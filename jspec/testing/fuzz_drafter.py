@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 LITERAL, TEXT, ROOT = range(3)
@@ -53,7 +54,7 @@ class FuzzState:
 
 
 @dataclass(frozen=True)
-class FuzzDrafter:
+class FuzzDrafter(Drafter):
     """Drafts what its params say, round by round; starts over at their end."""
 
     shape: FuzzShape
@@ -100,7 +101,7 @@ class FuzzDrafter:
 
 
 def _mistold(feedback: Feedback) -> Bool[Array, " B"]:
-    """Rows in which the path is none of the drafter's own tree, or leaves it though it went on."""
+    """Returns rows whose path is not in the drafter's own tree, or leaves it though it went on."""
     tree, path, emitted = feedback.tree, feedback.verdict.path, feedback.emitted
     below = (jnp.arange(1, path.shape[1]) < feedback.counts[:, None])[..., None]
     node, above, token = path[:, 1:, None], path[:, :-1, None], emitted[:, :-1, None]
@@ -119,7 +120,7 @@ def random_trees(
     text: Int[np.ndarray, "B T"],
     rounds: int,
 ) -> FuzzTrees:
-    """A tree for each round and row; each row's rounds have their own kind of damage."""
+    """Returns a tree for each round and row; each row's rounds have their own kind of damage."""
     size = (rounds, len(text), shape.num_nodes)
     nodes = np.arange(shape.num_nodes)
 

@@ -35,7 +35,7 @@ def play(
     text: Int[np.ndarray, " T"],
     vocab_size: int,
 ) -> list[Told]:
-    """The rounds of a row, worked out from the trees and the plain text, without jspec.
+    """Returns the rounds of a row, worked out from the trees and the plain text, without jspec.
 
     Args:
         params: of the drafters, on the host.
@@ -79,7 +79,7 @@ def accepted(
     text: Int[np.ndarray, " T"],
     vocab_size: int,
 ) -> int:
-    """The number of drafted tokens that are right, in the part of the tree that is kept."""
+    """Returns the number of drafted tokens that are right, in the part of the tree that is kept."""
     level: dict[int, int] = {0: 0}
     children: dict[int, dict[int, int]] = {0: {}}
     for node in range(1, len(tokens)):

@@ -1,4 +1,6 @@
-"""Random trees, right and wrong ones: whatever is drafted, tokens are those of plain decoding."""
+"""Random trees, right and wrong ones: whatever is drafted, tokens are those of plain
+decoding.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -186,6 +188,6 @@ def _batch(
 
 
 def _fuzz_states(state: PyTree) -> list[FuzzState]:
-    """The states of all fuzz drafters, however a merge keeps them."""
+    """Returns the states of all fuzz drafters, however a merge keeps them."""
     found = jax.tree.leaves(state, is_leaf=lambda leaf: isinstance(leaf, FuzzState))
     return [leaf for leaf in found if isinstance(leaf, FuzzState)]

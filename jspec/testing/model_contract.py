@@ -30,9 +30,9 @@ def check_model(
     """Checks all that jspec expects of a model, by running it on random tokens.
 
     The promises: shapes and dtypes of `Output` and of the memory, whose rows are the first axis of
-    every leaf; a tree's node is scored as the end of its own path by a whole forward, so that no
-    sibling is seen and positions are those given; a text in chunks is scored as the whole; what was
-    not committed, or was cut off, leaves no trace; a path of a tree that is committed is as its
+    every leaf; a tree's node is scored as the end of its own path by a whole forward pass, so that
+    no sibling is seen and positions are those given; a text in chunks is scored as the whole; what
+    was not committed, or was cut off, leaves no trace; a path of a tree that is committed is as its
     text that is read; rows are independent, also in the memory; a tree by levels (`nodes=`) is
     scored as at once; the model is static, hashable and equal to its copy; `jspec.decode` gives the
     tokens of a naive loop over whole forward passes.
@@ -46,7 +46,7 @@ def check_model(
 
     Returns:
         A `Report`. A model that takes no `nodes` serves as a target only, and one without `until`
-        cannot be cut back, which are no broken promises: the report says what was skipped.
+        cannot be cut back, which are not broken promises: the report says what was skipped.
 
     Raises:
         AssertionError: if a promise is broken. The sentence names the promise and the row and node,
@@ -98,16 +98,16 @@ def _check_static(model: CausalLM, report: Report) -> None:
             f"a model is static and hashable: {name} is not ({error}); make it a frozen dataclass "
             "and keep arrays in its params"
         ) from error
-    promise(equal, f"a model is equal to its copy: that of {name} is unequal or hashes otherwise")
+    promise(equal, f"a model is equal to its copy: {name} has unequal or hashes otherwise")
     size = model.vocab_size
     promise(
         isinstance(size, int | np.integer) and size > 0,
-        f"vocab_size is a positive int: that of {name} is {size!r}",
+        f"vocab_size is a positive int: {name} has {size!r}",
     )
     room, needed = model.context, int(PAST.max()) + len(PARENTS)
     promise(
         room is None or (isinstance(room, int | np.integer) and room > 0),
-        f"context is a positive int, or None: that of {name} is {room!r}",
+        f"context is a positive int, or None: {name} has {room!r}",
     )
     if room is not None and room < needed:
         raise InputError(f"context is {room} and the check needs {needed}; make a longer one")
@@ -235,7 +235,7 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
 
 
 def _check_positions(subject: ModelSubject, memory: PyTree, report: Report) -> None:
-    """Checks a chain whose nodes stand in another order, with their positions and their mask."""
+    """Checks a chain whose nodes are in another order, with their positions and mask."""
     batch, count = len(PAST), len(_ORDER)
     tokens = subject.drafted()[:, :count]
     positions, mask = text_of((batch, count))

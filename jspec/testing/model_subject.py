@@ -40,20 +40,20 @@ class ModelSubject:
         memory: PyTree,
         nodes: PyTree = None,
     ) -> Output:
-        """One forward, compiled: the model is static."""
+        """Returns one forward pass, compiled: the model is static."""
         arrays = [jnp.asarray(x, jnp.int32) for x in (tokens, positions)]
         return _forward(self.model, self.params, *arrays, jnp.asarray(mask, bool), memory, nodes)
 
     def whole(self, tokens: Int[np.ndarray, "B T"]) -> Output:
-        """The forward of a whole text, each token after all before it, after an empty memory."""
+        """Returns the forward pass of a whole text, each token after all before it, after an empty
+        memory.
+        """
         return self.apply(
             tokens, *text_of(tokens.shape), self.model.init_memory(len(tokens), SLOTS)
         )
 
     def memory(self, stale: bool = False) -> PyTree:
-        """The memory of `PAST` tokens of each row; stale: of which other tokens, which are not
-        committed, may have left traces.
-        """
+        """Returns the memory of `PAST` tokens per row; if stale, with traces of other tokens."""
         kept = self.tokens[:, : PAST.max()]
         live = np.arange(kept.shape[1]) < PAST[:, None]
         if stale:
@@ -65,17 +65,17 @@ class ModelSubject:
         return self.until(held) if stale and self.can_cut else held
 
     def until(self, memory: PyTree) -> PyTree:
-        """The memory, cut back to `PAST` tokens of each row."""
+        """Returns the memory, cut back to `PAST` tokens of each row."""
         model: Any = self.model
         return model.until(memory, jnp.asarray(PAST))
 
     @property
     def can_cut(self) -> bool:
-        """Whether the model's memory can be cut back."""
+        """True if the model's memory can be cut back."""
         return hasattr(self.model, "until")
 
     def drafted(self) -> Int[np.ndarray, "B N"]:
-        """The forward of the tree's tokens, which follow the committed ones."""
+        """Returns the forward pass of the tree's tokens, which follow the committed ones."""
         return np.stack(
             [row[past : past + len(PARENTS)] for row, past in zip(self.tokens, PAST, strict=True)]
         )
@@ -117,14 +117,14 @@ _forward = jax.jit(_forward_of, static_argnames=("model",))
 
 
 def text_of(shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The (positions, mask) of rows of text."""
+    """Returns the (positions, mask) of rows of text."""
     batch, size = shape
     causal = np.tril(np.ones((size, size), bool))
     return np.tile(np.arange(size), (batch, 1)), np.tile(causal, (batch, 1, 1))
 
 
 def above(parents: np.ndarray) -> Bool[np.ndarray, "N N"]:
-    """The mask whose entry `[i, j]` is True where node j is node i or above it."""
+    """Returns the mask whose entry `[i, j]` is True where node j is node i or above it."""
     mask = np.eye(len(parents), dtype=bool)
     for node in range(1, len(parents)):
         mask[node] |= mask[parents[node]]

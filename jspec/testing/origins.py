@@ -6,12 +6,13 @@ from typing import Any
 from jspec import tree as trees
 from jspec.drafters.ensemble.budgeted_merge import WeighedDrafts
 from jspec.drafters.ensemble.members import Members
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import Drafter
 from jspec.types import PyTree, Tree
 
 
 def names(drafter: Drafter) -> tuple[str, ...]:
-    """The class names of the drafters that propose tokens, members of merges one by one.
+    """Returns the class names of the drafters that propose tokens, members of merges one by one.
 
     Example:
         >>> import jspec
@@ -29,12 +30,12 @@ def names(drafter: Drafter) -> tuple[str, ...]:
 
 
 def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
-    """The tree of each of `names(drafter)`, in the same order.
+    """Returns the tree of each of `names(drafter)`, in the same order.
 
     Args:
         drafter: that drafted.
         tree: what it drafted.
-        aux: what it gave beside that.
+        aux: what it gave alongside that.
     """
     inner, aux = _unwrapped(drafter, aux)
     if not isinstance(inner, Members):
@@ -46,9 +47,7 @@ def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
 
 
 def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
-    """All that the members of a merge with a budget offered, with its estimates; None if the
-    drafter is none.
-    """
+    """Returns all offers of a budgeted merge's members, with its estimates; else None."""
     _, aux = _unwrapped(drafter, aux)
     if not isinstance(aux, WeighedDrafts):
         return None
@@ -64,12 +63,13 @@ def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
 
 
 def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
-    """The drafter inside those that change how its trees are verified, and its part of `aux`.
+    """Returns the drafter inside those that change how its trees are verified, and its part of
+    `aux`.
 
     Such a wrapper has the drafter as `drafter`, and its part as `inner`, if that is not all.
     """
-    while (inside := getattr(drafter, "drafter", None)) is not None:
-        drafter, aux = inside, getattr(aux, "inner", aux)
+    while isinstance(drafter, DrafterWrapper):
+        drafter, aux = drafter.drafter, getattr(aux, "inner", aux)
     return drafter, aux
 
 

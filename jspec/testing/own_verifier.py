@@ -11,7 +11,7 @@ from jspec.protocols import Drafter
 from jspec.testing.certification.goodness import distance
 from jspec.testing.promises import Report, consistent_stats, promise
 from jspec.testing.subject import Subject
-from jspec.types import PyTree
+from jspec.types import PyTree, Stopping
 
 _CALLS = 300
 
@@ -38,7 +38,9 @@ def check_own_verifier(
     rows = np.arange(subject.batch)
     for call in range(_CALLS):
         ids = rows + subject.batch * (call + 1)
-        result = subject.run(drafter, params, ids=ids, limits=np.ones_like(rows))
+        result = subject.run(
+            drafter, params, ids=ids, stopping=Stopping(max_tokens=np.ones_like(rows))
+        )
         counts[rows, np.asarray(result.tokens)[:, 0]] += 1
     for row in np.flatnonzero(~greedy):
         far = distance(counts[row], probs[row])
@@ -55,7 +57,7 @@ def check_own_verifier(
 
 
 def _first_distribution(subject: Subject) -> Float[np.ndarray, "B V"]:
-    """The distribution of the first token of each row."""
+    """Returns the distribution of the first token of each row."""
     asked = subject.request()
     positions, causal = sequence(*asked["prompt"].shape)
     tokens = jnp.asarray(asked["prompt"], jnp.int32)

@@ -11,7 +11,9 @@ from jspec.memory import KVCache, TreeKV, commit, init, until
 from jspec.types import Output, PyTree
 
 _SUMS = 509
-"""Different whims that the model has; a prime, so that sums of codes spread over all of them."""
+"""Different whims that the model has; a prime, so that sums of codes spread over all of
+them.
+"""
 _PLACES = 128
 """Positions after which the codes of positions repeat."""
 
@@ -54,7 +56,7 @@ class PrefixLM:
                 raise InputError(f"{name} is {value}; a model has at least 1")
 
     def init(self, seed: int = 0) -> dict[str, Array]:
-        """The tables, from numpy's generator: the same on every device.
+        """Returns the tables, from numpy's generator: the same on every device.
 
         Args:
             seed: of the generator.
@@ -80,7 +82,7 @@ class PrefixLM:
         }
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
-        """Keys and values: the key of a token is its position, and its value the token."""
+        """Returns keys and values: the key of a token is its position, and its value the token."""
         return init(batch, capacity, layers=1, heads=1, head_dim=1, dtype=jnp.float32)
 
     commit, until = staticmethod(commit), staticmethod(until)
@@ -119,7 +121,9 @@ class PrefixLM:
         return Output(logits=logits, hidden=hidden, tentative=TreeKV((keys,), (values,)))
 
     def _codes(self, params: PyTree, places: Array, words: Array) -> Int[Array, "B N _"]:
-        """The code of a token at a position; a product of two, so that neither order is alike."""
+        """Returns the code of a token at a position; a product of two, so that neither order is
+        alike.
+        """
         place = params["place_codes"][places.astype(jnp.int32) % _PLACES]
         word = params["token_codes"][words.astype(jnp.int32).clip(0, self.vocab_size - 1)]
         return place * word % _SUMS

@@ -38,7 +38,9 @@ def promise(kept: Any, sentence: str) -> None:
 
 @contextmanager
 def accepted_by_the_engine(what: str) -> Iterator[None]:
-    """Context in which an input that jspec refuses is a promise that the code under test broke."""
+    """Yields context in which an input that jspec refuses is a promise that the code under test
+    broke.
+    """
     try:
         yield
     except InputError as error:
@@ -52,7 +54,7 @@ def same_tokens(result: Result, plain: Result, what: str, rows: np.ndarray | Non
         result: of the code under test.
         plain: what it should be.
         what: the promise, as the beginning of the sentence.
-        rows: rows of `plain` that those of `result` are; None: the same.
+        rows: rows of `plain` for the rows of `result`; None: the same.
     """
     found = [np.asarray(x) for x in (result.tokens, result.lengths, result.status)]
     wanted = [np.asarray(x) for x in (plain.tokens, plain.lengths, plain.status)]

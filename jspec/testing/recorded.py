@@ -1,4 +1,5 @@
-"""Records the rounds of a drafter: nodes drafted, verified and accepted, with their probabilities.
+"""Records the rounds of a drafter: nodes drafted, verified and accepted, with their
+probabilities.
 
 It drafts what its drafter drafts, and writes down what the engine tells every drafter. So a
 recorded generation runs the engine's own rounds, and its tokens are those of the drafter alone.
@@ -15,17 +16,20 @@ from jspec import _struct as struct
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.arrays.top_k import top_k
-from jspec.protocols import Drafter, Verifier
+from jspec.drafters.wrapper import DrafterWrapper
+from jspec.protocols import Drafter, WidthPolicy
 from jspec.testing import origins
 from jspec.tree.sanitize import sanitize
 from jspec.types import (
     NO_PARENT,
     Feedback,
     Frame,
+    PolicyFeedback,
     PromptChunk,
     PyTree,
     Sampling,
     Tree,
+    WidthChoice,
 )
 
 
@@ -37,8 +41,6 @@ class RecordedTrees:
     """Trees of what could have been verified, those with the better estimates first."""
     members: tuple[Tree, ...]
     """The tree of each of `origins.names`."""
-    choice: Any
-    """`Tree.choice`: the width of the round and what spoke for it, if it was chosen."""
 
 
 @struct.dataclass
@@ -75,17 +77,15 @@ class Recording:
 
 @struct.dataclass
 class RecordedDraft:
-    """What `update` needs of a round's draft."""
+    """A draft's record for `update`."""
 
     inner: PyTree
     """The drafter's own."""
     drafted: RecordedTrees
-    sampling: Sampling | None
-    noise: Float[Array, "B P V"] | None
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(DrafterWrapper):
     """Drafts the trees of its drafter, and remembers the last round. `jspec.trace` makes it.
 
     Args:
@@ -102,13 +102,8 @@ class Recorded:
     shapes: tuple[tuple[tuple[int, ...], Any], ...] | None = None
     structure: Any = None
 
-    @property
-    def verifier(self) -> Verifier | None:
-        """The drafter's own."""
-        return getattr(self.drafter, "verifier", None)
-
     def sized(self, params: PyTree, state: PyTree, frame: Frame) -> "Recorded":
-        """The recorder with room for a round.
+        """Returns the recorder with room for a round.
 
         Args:
             params: the drafter's weights.
@@ -128,7 +123,7 @@ class Recorded:
         return self.around(self.drafter.init(batch, capacity, earlier))
 
     def around(self, inner: PyTree) -> Recording:
-        """The state before the first round, from the drafter's own."""
+        """Returns the state before the first round, from the drafter's own."""
         if self.shapes is None:
             return Recording(inner, None)
         empty = [jnp.zeros(shape, dtype) for shape, dtype in self.shapes]
@@ -148,40 +143,45 @@ class Recorded:
         shown = RecordedTrees(
             trees=(drafted,) if wider is None else (drafted, _bare(wider)),
             members=tuple(_bare(own) for own in origins.member_trees(self.drafter, drafted, inner)),
-            choice=getattr(tree, "choice", None),
         )
-        noise = None
-        if frame.sampling is not None and frame.keys is not None:
-            steps = [
-                samplings.gumbel(frame.keys, frame.positions + depth, self.vocab_size)
-                for depth in range(tree.depth + 1)
-            ]
-            noise = jnp.stack(steps, axis=1)
-        sampling = None if noise is None else frame.sampling
-        return tree, RecordedDraft(inner, shown, sampling, noise)
+        return tree, RecordedDraft(inner, shown)
+
+    def tells_rest(self, aux: RecordedDraft) -> bool:
+        """Records a round without a draft."""
+        return True
 
     def update(
         self, params: PyTree, state: Recording, aux: RecordedDraft | None, feedback: Feedback
     ) -> Recording:
         own = None if aux is None else aux.inner
         inner = self.drafter.update(params, state.inner, own, feedback)
-        if aux is None or self.shapes is None:
+        if self.shapes is None:
             return replace(state, inner=inner)
-        return Recording(inner, (aux.drafted, self._scored(aux, feedback)))
+        last = self.around(inner).last
+        assert last is not None, "there is room"
+        drafted = last[0] if aux is None else aux.drafted
+        return Recording(inner, (drafted, self._scored(drafted.trees[0], feedback)))
 
-    def _scored(self, aux: RecordedDraft, feedback: Feedback) -> RecordedOutcome:
-        """The outcome, as wide as the drafted tree, however many nodes were verified."""
+    def _scored(self, whole: Tree, feedback: Feedback) -> RecordedOutcome:
+        """Returns the outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
-        sampling = Sampling() if aux.sampling is None else aux.sampling
+        keys, sampling = feedback.keys, feedback.sampling
+        sampled = sampling is not None and keys is not None
+        if sampling is None or keys is None:
+            sampling = Sampling()
         logits = feedback.output.logits if feedback.processed is None else feedback.processed
         probs = samplings.node_probabilities(logits, sampling)
         best, candidates = top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None
-        if aux.noise is not None:
-            depths = jnp.minimum(trees.depths(tree), aux.noise.shape[1] - 1)
-            here = jnp.take_along_axis(aux.noise, depths[..., None], axis=1)
+        if keys is not None and sampled:
+            steps = [
+                samplings.gumbel(keys, feedback.positions + depth, self.vocab_size)
+                for depth in range(tree.depth + 1)
+            ]
+            depths = jnp.minimum(trees.depths(tree), tree.depth)
+            here = jnp.take_along_axis(jnp.stack(steps, axis=1), depths[..., None], axis=1)
             drawn = samplings.argmax(jnp.log(probs) + here)
             candidates = jnp.concatenate([candidates, drawn[..., None]], axis=-1)
             best = jnp.take_along_axis(probs, candidates, axis=-1)
@@ -204,11 +204,10 @@ class Recorded:
             candidate_probs=best,
             candidate_noise=noise,
         )
-        whole = aux.drafted.trees[0]
         return _padded(outcome, whole.tokens.shape[1] - size, whole.depth - tree.depth)
 
     def _room(self, tree: Tree, frame: Frame) -> RecordedOutcome:
-        """A round's `RecordedOutcome` with nothing in it."""
+        """Returns a round's `RecordedOutcome` with nothing in it."""
         batch, size = tree.tokens.shape
         sampled = frame.sampling is not None and frame.keys is not None
         count = min(self.num_candidates, self.vocab_size) + sampled
@@ -231,8 +230,75 @@ class Recorded:
         )
 
 
+@struct.dataclass
+class RecordedChoice:
+    """A policy's last choice among R rounds, and its memory."""
+
+    inner: PyTree
+    index: Int[Array, ""]
+    expected_tokens: Float[Array, " R"]
+    """NaN where the policy expects nothing, as in a round without a draft."""
+    seconds: Float[Array, " R"]
+
+
+@dataclass(frozen=True)
+class RecordedPolicy(WidthPolicy):
+    """Decides what its policy decides, and remembers the last choice. `jspec.trace` makes it.
+
+    Args:
+        policy: decides.
+        num_rounds: R, of the rounds that there may be.
+    """
+
+    policy: WidthPolicy
+    num_rounds: int
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.policy.widths
+
+    @property
+    def token_budget(self) -> float:
+        return self.policy.token_budget
+
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> RecordedChoice:
+        return self.around(self.policy.init(batch, capacity, earlier))
+
+    def around(self, inner: PyTree) -> RecordedChoice:
+        """Returns the state before the first round, from the policy's own."""
+        unknown = jnp.full(self.num_rounds, jnp.nan, jnp.float32)
+        return RecordedChoice(inner, jnp.int32(0), unknown, unknown)
+
+    def should_draft(self, params: PyTree, state: RecordedChoice) -> bool | Bool[Array, ""]:
+        return self.policy.should_draft(params, state.inner)
+
+    def choose(
+        self, params: PyTree, state: RecordedChoice, tree: Tree, frame: Frame
+    ) -> WidthChoice:
+        return self.policy.choose(params, state.inner, tree, frame)
+
+    def skip_expensive_updates(
+        self, params: PyTree, state: RecordedChoice
+    ) -> Bool[Array, ""] | None:
+        return self.policy.skip_expensive_updates(params, state.inner)
+
+    def update(
+        self, params: PyTree, state: RecordedChoice, feedback: PolicyFeedback
+    ) -> RecordedChoice:
+        after = self.around(self.policy.update(params, state.inner, feedback))
+        choice, asked = feedback.choice, self.should_draft(params, state)
+        if choice is None or choice.seconds is None or choice.expected_tokens is None:
+            return after if choice is None else replace(after, index=choice.index)
+        return replace(
+            after,
+            index=choice.index,
+            expected_tokens=jnp.where(asked, choice.expected_tokens, jnp.nan),
+            seconds=jnp.where(asked, choice.seconds, jnp.nan),
+        )
+
+
 def _bare(tree: Tree) -> Tree:
-    """The nodes alone, and what they were estimated at."""
+    """Returns the nodes alone, and what they were estimated at."""
     return Tree(
         tokens=tree.tokens.astype(jnp.int32),
         parents=tree.parents.astype(jnp.int32),
@@ -244,7 +310,9 @@ def _bare(tree: Tree) -> Tree:
 
 
 def _with_estimates(tree: Tree) -> Tree:
-    """The bare tree; where the drafter has no estimate but its distribution q, with that one's."""
+    """Returns the bare tree; where the drafter has no estimate but its distribution q, with that
+    one's.
+    """
     bare = _bare(tree)
     if tree.value is not None or tree.q is None:
         return bare
@@ -257,7 +325,7 @@ def _with_estimates(tree: Tree) -> Tree:
 
 
 def _padded(outcome: RecordedOutcome, nodes: int, steps: int) -> RecordedOutcome:
-    """The outcome with absent nodes and steps added, none where nothing is missing."""
+    """Returns the outcome with absent nodes and steps added, none where nothing is missing."""
 
     def wider(array, by, fill=0):
         padding = [(0, 0), (0, by)] + [(0, 0)] * (array.ndim - 2)

@@ -14,7 +14,7 @@ from jspec.types import Output, PyTree
 
 @struct.dataclass
 class Memory:
-    """What the model knows of the committed tokens."""
+    """The model's state after the committed tokens."""
 
     state: Float[Array, "B E"]
 
@@ -24,9 +24,9 @@ class RecurrentLM:
     """A gated linear recurrence, h' = a(t) * h + b(t) for a token t, and logits of h.
 
     In a tree each node's state comes from its parent's, level by level, so that a node has the
-    bits of its token in plain decoding. What is tentative are the states of the nodes, and `commit`
-    takes that of the last accepted one. Such a memory cannot be cut back: there is no `until`, so
-    the model serves as a target, and not as a draft model.
+    bits of its token in plain decoding. The nodes' states are tentative, and `commit` takes the
+    state of the last accepted one. Such a memory cannot be cut back: there is no `until`, so the
+    model serves as a target, and not as a draft model.
 
     Args:
         vocab_size: V.
@@ -55,7 +55,7 @@ class RecurrentLM:
             check_integer(name, getattr(self, name), 1, None)
 
     def init(self, seed: int = 0) -> dict[str, Array]:
-        """The params, from numpy's generator: the same on every device."""
+        """Returns the params, from numpy's generator: the same on every device."""
         rng = np.random.default_rng(seed)
         table = self.vocab_size, self.hidden_size
         params = dict(
@@ -66,7 +66,7 @@ class RecurrentLM:
         return {name: jnp.asarray(array, jnp.float32) for name, array in params.items()}
 
     def init_memory(self, batch: int, capacity: int) -> Memory:
-        """The state before any token; a row holds as many tokens as one likes."""
+        """Returns the state before any token; a row holds as many tokens as one likes."""
         del capacity
         return Memory(jnp.zeros((batch, self.hidden_size), jnp.float32))
 
@@ -104,7 +104,7 @@ class RecurrentLM:
         path: Int[Array, "B P"],
         counts: Int[Array, " B"],
     ) -> Memory:
-        """The state of the last of the first `counts` nodes of the path."""
+        """Returns the state of the last of the first `counts` nodes of the path."""
         last = jnp.take_along_axis(path, jnp.maximum(counts - 1, 0)[:, None], axis=1)
         state = jnp.take_along_axis(tentative, last[..., None], axis=1)[:, 0]
         return Memory(jnp.where(counts[:, None] > 0, state, memory.state))

@@ -8,6 +8,7 @@ from jaxtyping import Array, Int
 from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec.protocols import Drafter
 from jspec.round.request import check_vocabulary
 from jspec.tree import Template
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
@@ -32,15 +33,16 @@ class ScriptedState:
 
 
 @dataclass(frozen=True)
-class Scripted:
-    """Drafts a template right along its first deepest path up to the scripted length, else wrong.
+class Scripted(Drafter):
+    """Drafts a template right along its first deepest path up to the scripted length, else
+    wrong.
 
     Args:
         vocab_size: V of the target; a wrong token is its right one plus 1, modulo V.
         template: shape of the tree.
 
     Raises:
-        InputError: if these are none.
+        InputError: if these are not valid.
 
     Example:
         >>> import jax.numpy as jnp, jspec

@@ -1,4 +1,6 @@
-"""The batch that drafters are checked on: ragged rows, greedy beside sampled, one program."""
+"""The batch that drafters are checked on: ragged rows, greedy alongside sampled, one
+program.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.watch import NEVER, Poisoned, WatchedModel
-from jspec.types import PyTree, Result, Sampling
+from jspec.types import PyTree, Result, Sampling, Stopping
 
 _LENGTHS = (12, 1, 5, 9, 14, 3)
 _SETTINGS = (
@@ -42,7 +44,7 @@ class Subject:
         return len(self.lengths)
 
     def request(self, **changes: Any) -> dict[str, Any]:
-        """The arguments of `decode`, all arrays of one shape: one program for all requests.
+        """Returns the arguments of `decode`, all arrays of one shape: one program for all requests.
 
         `order` picks rows, which keep their ids; `spoiled` is `Poisoned.start`.
         """
@@ -58,8 +60,10 @@ class Subject:
             sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
             key=_KEY,
             ids=np.asarray(order),
-            limits=np.full(len(order), self.max_new_tokens),
-            eos=np.full((len(order), 1), -1),
+            stopping=Stopping(
+                max_tokens=np.full(len(order), self.max_new_tokens),
+                eos=np.full((len(order), 1), -1),
+            ),
             max_new_tokens=self.max_new_tokens,
         )
         return asked | changes
@@ -77,7 +81,7 @@ class Subject:
 def ragged(
     prompts: Sequence[Sequence[int]] | None, model: CausalLM
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The (prompt, lengths) of texts, padded on the right. InputError for less than two."""
+    """Returns the (prompt, lengths) of texts, padded on the right. InputError for less than two."""
     if prompts is None:
         rng = np.random.default_rng(0)
         # Each repeats itself, so that what looks drafts up in the text finds some.

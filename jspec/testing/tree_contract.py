@@ -45,7 +45,7 @@ def check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:
             depth[node], children[node] = depth[above] + 1, []
             promise(
                 depth[node] <= tree.depth,
-                f"{where}: node {node} stands {depth[node]} deep and the tree's declared depth is "
+                f"{where}: node {node} is {depth[node]} deep and the tree's declared depth is "
                 f"{tree.depth}",
             )
             if value is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.promises import promise
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
@@ -104,29 +104,23 @@ class Watched:
 
     inner: PyTree
     log: Log
-    left: Int[Array, ""]
-    """Rounds to come in which the drafter is not asked: data, so that they compile nothing."""
 
 
 @dataclass(frozen=True)
-class WatchedDrafter:
+class WatchedDrafter(DrafterWrapper):
     """A drafter that writes down its trees, in a state that the engine carries anyway.
 
-    In a back-off what it drafts is not used, and its update gets no `aux`.
+    Rounds in which it is not asked are not in the log.
 
     Args:
-        inner: the drafter under test.
+        drafter: the drafter under test.
         tree: of `ShapeDtypeStruct`, what it drafts.
         rounds: how many rounds there is room for.
     """
 
-    inner: Drafter
+    drafter: Drafter
     tree: Any = field(compare=False)
     rounds: int
-
-    @property
-    def verifier(self) -> Any:
-        return getattr(self.inner, "verifier", None)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Watched:
         def room(like: Any) -> Array:
@@ -148,26 +142,34 @@ class WatchedDrafter:
             rounds=jnp.int32(0),
         )
         kept = None if earlier is None else earlier.inner
-        return Watched(self.inner.init(batch, capacity, kept), log, jnp.int32(0))
+        return Watched(self.drafter.init(batch, capacity, kept), log)
 
     def prefill(self, params: PyTree, state: Watched, chunk: PromptChunk) -> Watched:
-        return replace(state, inner=self.inner.prefill(params, state.inner, chunk))
+        return replace(state, inner=self.drafter.prefill(params, state.inner, chunk))
 
     def draft(
         self, params: PyTree, state: Watched, frame: Frame
     ) -> tuple[Tree, tuple[PyTree, Tree, Frame]]:
-        tree, aux = self.inner.draft(params, state.inner, frame)
-        asked = state.left == 0
-        tree = jax.tree.map(lambda leaf: jnp.where(asked, leaf, jnp.zeros_like(leaf)), tree)
+        tree, aux = self.drafter.draft(params, state.inner, frame)
         return tree, (aux, tree, frame)
 
-    def update(self, params: PyTree, state: Watched, aux: PyTree, feedback: Feedback) -> Watched:
+    def update(
+        self, params: PyTree, state: Watched, aux: PyTree | None, feedback: Feedback
+    ) -> Watched:
+        if aux is None:
+            alone = self.drafter.update(params, state.inner, None, feedback)
+            promise(
+                shapes(alone) == shapes(state.inner),
+                "an update without an aux keeps the structure, shapes and dtypes of the memory: "
+                f"{type(self.drafter).__name__} should give {shapes(state.inner)} and "
+                f"gives {shapes(alone)}",
+            )
+            return replace(state, inner=alone)
         own, tree, frame = aux
-        log, at, asked = state.log, state.log.rounds, state.left == 0
+        log, at = state.log, state.log.rounds
 
         def note(kept: Array, new: Array) -> Array:
-            place = jnp.where(asked, at, len(kept))
-            return kept.at[place].set(new.astype(kept.dtype), mode="drop")
+            return kept.at[at].set(new.astype(kept.dtype), mode="drop")
 
         log = replace(
             log,
@@ -179,36 +181,26 @@ class WatchedDrafter:
             positions=note(log.positions, frame.positions),
             done=note(log.done, frame.done),
             counts=note(log.counts, feedback.counts),
-            rounds=at + asked,
+            rounds=at + 1,
         )
-        inner = self.inner.update(params, state.inner, own, feedback)
-        alone = self.inner.update(params, state.inner, None, feedback)
-        if shapes(inner) == shapes(state.inner):  # if not, the engine says so
-            promise(
-                shapes(alone) == shapes(inner),
-                "an update without an aux keeps the structure, shapes and dtypes of the memory: "
-                f"that of {type(self.inner).__name__} should give {shapes(inner)} and gives "
-                f"{shapes(alone)}",
-            )
-            inner = jax.tree.map(partial(jnp.where, asked), inner, alone)
-        return Watched(inner, log, jnp.maximum(state.left - 1, 0))
+        return Watched(self.drafter.update(params, state.inner, own, feedback), log)
 
 
 def shapes(state: PyTree) -> Any:
-    """The shapes and dtypes of a memory's leaves, and its structure."""
+    """Returns the shapes and dtypes of a memory's leaves, and its structure."""
     leaves, structure = jax.tree.flatten(state)
     return [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure
 
 
 def drafted(state: Watched) -> Log:
-    """The log of a run on the host, cut to the rounds that there were."""
+    """Returns the log of a run on the host, cut to the rounds that there were."""
     log = jax.device_get(state.log)
     rounds = int(log.rounds)
     return jax.tree.map(lambda kept: kept if np.ndim(kept) == 0 else kept[:rounds], log)
 
 
 def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
-    """The result of a call, and the number of programs it traced the model for."""
+    """Returns the result of a call, and the number of programs it traced the model for."""
     before = len(model.traces)
     result = call()
     return result, len(model.traces) - before

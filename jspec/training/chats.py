@@ -12,12 +12,12 @@ QUESTIONS = ("instruction", "question", "prompt", "text")
 
 
 def row(line: str, template: str, place: str) -> str:
-    """The conversation that one JSON row begins, as the JSON text of its messages.
+    """Returns the conversation that one JSON row begins, as the JSON text of its messages.
 
     Args:
         line: a row with `messages`, of which the last is the user's; answers behind it are left
-            out. Or with a question under one of `QUESTIONS`, to which `input`, its own or that of
-            the first of `instances`, is added.
+            out. Or with a question under one of `QUESTIONS`, to which `input`, its own or the first
+            instance's, is added.
         template: how the row becomes the question, in `str.format` syntax; "" reads the fields.
         place: of the row, for messages.
 
@@ -45,7 +45,9 @@ def row(line: str, template: str, place: str) -> str:
 
 
 def asked(fields: Any) -> list[Mapping[str, Any]]:
-    """The messages of a row up to the last that the user wrote; none if it has no question."""
+    """Returns the messages of a row up to the last that the user wrote; none if it has no
+    question.
+    """
     if not isinstance(fields, Mapping):
         return []
     turns = fields.get("messages")
@@ -60,6 +62,6 @@ def asked(fields: Any) -> list[Mapping[str, Any]]:
 
 
 def prompted(question: str) -> list[Mapping[str, Any]]:
-    """A conversation of one question."""
+    """Returns a conversation of one question."""
     text = question.strip().replace("\r\n", "\n")
     return [{"role": "user", "content": text}] if text else []

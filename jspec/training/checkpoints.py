@@ -50,11 +50,11 @@ class Checkpoints:
             )
 
     def latest(self) -> int:
-        """Step of the last whole checkpoint; 0 if there is none."""
+        """Returns the step of the last whole checkpoint; 0 if there is none."""
         return self.manager.latest_step() or 0
 
     def restore(self, state: PyTree) -> tuple[PyTree, int]:
-        """(state, step) of the last checkpoint, or of the given state at step 0.
+        """Returns (state, step) of the last checkpoint, or the given state at step 0.
 
         The curve is cut to that step: what came after it will be computed again.
 
@@ -96,7 +96,7 @@ class Checkpoints:
             raise failure(f"{CURVE} cannot grow", self.latest(), error) from error
 
     def curve(self) -> list[dict[str, Any]]:
-        """One line per step so far, up to a line that a kill cut short."""
+        """Returns one line per step so far, up to a line that a kill cut short."""
         path = self.folder / CURVE
         lines: list[dict[str, Any]] = []
         for text in path.read_text().splitlines() if path.is_file() else ():
@@ -108,7 +108,7 @@ class Checkpoints:
 
 
 def failure(what: str, before: int, error: Exception) -> CheckpointError:
-    """One sentence for an error whose own text may run over many lines."""
+    """Returns one sentence for an error whose own text may run over many lines."""
     text = str(error)
     full = "No space left on device"
     reason = full if full in text else (text.splitlines() or [type(error).__name__])[0]

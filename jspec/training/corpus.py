@@ -1,4 +1,6 @@
-"""Text for training: sources on disk, the documents in them, and which of those are held out."""
+"""Text for training: sources on disk, the documents in them, and which of those are held
+out.
+"""
 
 import hashlib
 import json
@@ -66,7 +68,7 @@ def load(sources: Sequence[CorpusSource], fraction: float = 0.05, row: Row | Non
 
 
 def read(source: CorpusSource, row: Row | None = None) -> list[str]:
-    """The documents of one source, in the order of its files.
+    """Returns the documents of one source, in the order of its files.
 
     Raises:
         InputError: if there is no text, or a file is not what its name says.
@@ -83,7 +85,7 @@ def read(source: CorpusSource, row: Row | None = None) -> list[str]:
 
 
 def split(texts: Sequence[str], fraction: float) -> tuple[list[str], list[str]]:
-    """(train, held out): the documents whose digests are smallest are held out.
+    """Splits into (train, held out): the documents with the smallest digests are held out.
 
     A document's own digest decides, not its place, so that neither a reordering of the files nor a
     copy of a document can move text from one side to the other. At least one document is held out
@@ -97,7 +99,7 @@ def split(texts: Sequence[str], fraction: float) -> tuple[list[str], list[str]]:
 
 
 def fingerprint(corpus: Corpus) -> str:
-    """16 hexadecimal digits for the training documents and their order."""
+    """Returns 16 hexadecimal digits for the training documents and their order."""
     return digest("\0".join(text for texts in corpus.train.values() for text in texts))[:16]
 
 
@@ -106,7 +108,9 @@ def digest(text: str) -> str:
 
 
 def files(path: Path) -> list[Path]:
-    """The text files at or below `path`, sorted by name. InputError if it does not exist."""
+    """Returns the text files at or below `path`, sorted by name. InputError if it does not
+    exist.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -122,7 +126,9 @@ def check_apart(out: Path, texts: Iterable[Path]) -> None:
 
 
 def documents(path: Path, template: str, row: Row) -> Iterator[str]:
-    """The documents of one file. InputError if it is no text, or a row is not as `row` wants it."""
+    """Yields the documents of one file. InputError if it is not a text, or a row is not as `row`
+    wants it.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -139,10 +145,12 @@ def documents(path: Path, template: str, row: Row) -> Iterator[str]:
 
 
 def text_row(line: str, template: str, place: str) -> str:
-    """One JSON row as text. InputError if it is no JSON, or lacks a field of the template."""
+    """Returns one JSON row as text. InputError if it is not JSON, or lacks a field of the
+    template.
+    """
     try:
         for _, field, _, _ in Formatter().parse(template):
-            # Attributes would be those of Python's objects.
+            # Attributes would be Python's own.
             if field is not None and not re.fullmatch(r"[^\W\d]\w*(\[[^\]]*\])*", field):
                 raise ValueError(f"{{{field}}} names no field, as {{question}} or {{turns[0]}} do")
         fields = plain_json.parsed(line)
@@ -160,7 +168,7 @@ def text_row(line: str, template: str, place: str) -> str:
 
 
 def strings(value: object) -> Iterator[str]:
-    """Every string in a JSON value, in order."""
+    """Yields every string in a JSON value, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -1,4 +1,5 @@
-"""Text that the target itself wrote, to train its draft heads on: what each row asks for and gets.
+"""Text that the target itself wrote, to train its draft heads on: what each row asks for and
+gets.
 
 Heads are trained on what they will have to foretell, the target's own output (self-distillation,
 as Medusa does where the chat data of a target is not at hand).
@@ -22,7 +23,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints, sequences
-from jspec.types import PyTree, Sampling, Status
+from jspec.types import PyTree, Sampling, Status, Stopping
 
 LOOP = 32
 """Tokens over which a repetition has to go on before its row ends."""
@@ -90,7 +91,8 @@ def starts(
     count: int,
     choose: "Choose | None" = None,
 ) -> Iterator[RowStart]:
-    """Rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within a class.
+    """Yields rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within
+    a class.
 
     Args:
         encode: token ids of a document, with what begins a text.
@@ -127,14 +129,16 @@ Choose = Callable[[list[int], int, bool, np.random.Generator], list[int]]
 
 
 def piece(ids: list[int], size: int, is_first: bool, draws: np.random.Generator) -> list[int]:
-    """The beginning of a document at first, then any part of it; never more than half of it."""
+    """Returns the beginning of a document at first, then any part of it; never more than half of
+    it.
+    """
     size = max(min(size, len(ids) // 2), 1)
     begin = 0 if is_first else int(draws.integers(len(ids) - size + 1))
     return ids[begin : begin + size]
 
 
 def whole(ids: list[int], size: int, is_first: bool, draws: np.random.Generator) -> list[int]:
-    """A conversation as it is."""
+    """Returns a conversation as it is."""
     del size, is_first, draws
     return ids
 
@@ -147,7 +151,7 @@ def write(
     recipe: RowsRecipe,
     batch_size: int,
 ) -> list[tuple[list[int], str]]:
-    """(tokens, finish) of each row: prompt and continuation, and why it ended.
+    """Returns (tokens, finish) of each row: prompt and continuation, and why it ended.
 
     `finish` is "stop" at an end token, "length" at a limit, "loop" where a repetition was cut.
     Fewer rows than `batch_size` are filled up, so that all calls run one compiled program.
@@ -173,9 +177,8 @@ def write(
         prompt,
         lengths,
         max_new_tokens=recipe.max_new_tokens,
-        limits=limits,
+        stopping=Stopping(max_tokens=limits, eos=tuple(eos)),
         sampling=Sampling(jnp.asarray(temperatures)),
-        eos=tuple(eos) or None,
         key=recipe.seed,
         ids=numbers,
     )
@@ -195,7 +198,7 @@ def write(
 
 
 def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
-    """The number of tokens to keep: up to where a repetition has gone on for long.
+    """Returns the number of tokens to keep: up to where a repetition has gone on for long.
 
     A repetition of period p <= PERIOD has gone on for long once each of the last max(LOOP, p)
     tokens equals the one p before it. Greedy text of small models runs into such loops, and a
@@ -213,7 +216,7 @@ def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
 
 
 def record(start: RowStart, tokens: Sequence[int], finish: str, text: str) -> dict[str, Any]:
-    """The object in one line of the file."""
+    """Returns the object in one line of the file."""
     return {
         "tokens": list(tokens),
         "holds_prompt": True,
@@ -228,14 +231,14 @@ def record(start: RowStart, tokens: Sequence[int], finish: str, text: str) -> di
 class RowFile:
     """The file that rows are written to, one JSON object a line, in their order.
 
-    Beside it `FILE.settings.json` says what must not change when the same command goes on.
+    Alongside it `FILE.settings.json` says what must not change when the same command goes on.
 
     Args:
         path: made if absent; a line that a kill cut short is removed.
         settings: JSON values.
 
     Raises:
-        InputError: if the file holds rows of other settings, or a line that is no row.
+        InputError: if the file holds rows of other settings, or a line that is not a row.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
@@ -246,7 +249,7 @@ class RowFile:
         known = path.with_name(path.name + ".settings.json")
         if path.is_file() and path.stat().st_size and not known.is_file():
             raise InputError(
-                f"{path} is no file of this command, which keeps its settings in {known.name}; "
+                f"{path} is not a file of this command, which keeps its settings in {known.name}; "
                 "name another file"
             )
         checkpoints.agree(known, settings)
@@ -260,7 +263,7 @@ class RowFile:
                     self.tokens += len(plain_json.parsed(line)["tokens"])
                 except (ValueError, KeyError, TypeError):
                     raise InputError(
-                        f"{path}, line {self.rows + 1} is no row that this command wrote; keep "
+                        f"{path}, line {self.rows + 1} is not a row that this command wrote; keep "
                         f"the {self.rows} before it, or choose another --out"
                     ) from None
                 self.rows += 1
@@ -288,7 +291,7 @@ class RowFile:
 
 
 def settings(recipe: RowsRecipe, weights: Mapping[str, float], texts: str, target: str) -> dict:
-    """The settings that decide the rows.
+    """Returns the settings that decide the rows.
 
     Args:
         texts: digest of the documents.

@@ -20,12 +20,12 @@ class Distributions:
 
     tokens: Int[Array, "*S K"]
     probs: Float[Array, "*S K"]
-    """Their probabilities, which sum to 1: those of all other tokens count as 0."""
+    """Their probabilities, which sum to 1: all other tokens' probabilities count as 0."""
 
 
 @struct.dataclass
 class Observed:
-    """What a head's training reads of its target, over the tokens of a batch."""
+    """The target's outputs that train a head, over the tokens of a batch."""
 
     hidden: Float[Array, "B T F"]
     """Its states."""
@@ -34,7 +34,7 @@ class Observed:
 
 
 def likeliest(scores: Float[Array, "*S V"], size: int) -> Distributions:
-    """The distributions of scores, cut to so many tokens; to all where there are fewer.
+    """Returns the distributions of scores, cut to so many tokens; to all where there are fewer.
 
     Example:
         >>> import jax.numpy as jnp
@@ -47,8 +47,8 @@ def likeliest(scores: Float[Array, "*S V"], size: int) -> Distributions:
 
 
 def observe(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"], size: int) -> Observed:
-    """The target's states over whole sequences, and its distributions cut to `size` tokens; 0: no
-    distributions.
+    """Returns the target's states over whole sequences, and its distributions cut to `size`
+    tokens; 0: no distributions.
     """
     output = forward(target, params, tokens)
     assert output.hidden is not None, "a target of draft heads gives its states"

@@ -55,7 +55,7 @@ class TrainingJob:
     scores: int = 0
 
     def stepped(self, num_sequences: int) -> "TrainingJob":
-        """The job with as many steps as its epochs take over so many sequences."""
+        """Returns the job with as many steps as its epochs take over so many sequences."""
         if not self.epochs:
             return self
         steps = math.ceil(self.epochs * num_sequences / self.batch_size)
@@ -69,7 +69,7 @@ class TrainingJob:
         return frozenset(max(mark, 1) for mark in marks)
 
     def settings(self) -> dict[str, Any]:
-        """The settings that must not change when a run is resumed, as JSON values.
+        """Returns the settings that must not change when a run is resumed, as JSON values.
 
         The number of steps may change: a run whose cooldown has not begun can be lengthened or cut.
         """
@@ -86,7 +86,7 @@ class TrainingJob:
 
 
 def read_head(path: Path, kind: str) -> dict[str, Any]:
-    """The settings that a recipe file has for a kind of head; {} if it has none.
+    """Returns the settings that a recipe file has for a kind of head; {} if it has none.
 
     Raises:
         InputError: if the file is not a recipe.
@@ -95,7 +95,7 @@ def read_head(path: Path, kind: str) -> dict[str, Any]:
 
 
 def read_model(path: Path, model: str) -> dict[str, Any]:
-    """The settings that a recipe file has for a language model.
+    """Returns the settings that a recipe file has for a language model.
 
     Raises:
         InputError: if the file is not a recipe, or has no such model.
@@ -110,7 +110,7 @@ def read_model(path: Path, model: str) -> dict[str, Any]:
 
 
 def read_texts(path: Path, data: Path) -> Texts:
-    """The texts of a recipe file, with their weights and what is held out of them.
+    """Returns the texts of a recipe file, with their weights and what is held out of them.
 
     Args:
         path: a TOML file.
@@ -160,7 +160,7 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[CorpusSo
 
 
 def override(job: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
-    """The job with some of its settings changed, each by its name.
+    """Returns the job with some of its settings changed, each by its name.
 
     Raises:
         InputError: if a name is unknown or a value out of bounds.

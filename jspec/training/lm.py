@@ -9,11 +9,11 @@ from jspec.types import Output, PyTree
 
 
 def forward(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Output:
-    """A causal forward over whole sequences."""
+    """Returns a causal forward pass over whole sequences."""
     return model.apply(params, tokens, *sequence(*tokens.shape), None)
 
 
 def losses(model: CausalLM, params: PyTree, sequences: Int[Array, "B T+1"]) -> Float[Array, "B T"]:
-    """Nats of each token after the first."""
+    """Returns nats of each token after the first."""
     scores = forward(model, params, sequences[:, :-1]).logits
     return optax.softmax_cross_entropy_with_integer_labels(scores, sequences[:, 1:])

@@ -26,7 +26,7 @@ class Objective(Protocol):
     def loss(
         self, params: PyTree, frozen: PyTree, batch: PyTree
     ) -> tuple[Float[Array, ""], Metrics]:
-        """The loss, and what else is worth a line in the curve.
+        """Returns the loss, and what else is worth a line in the curve.
 
         Args:
             params: what is trained.
@@ -105,7 +105,7 @@ class TrainingError(RunStopped):
 
 
 def learning_rate(recipe: Recipe, step: ArrayLike) -> Float[Array, ""]:
-    """Linear warmup, the peak, then the schedule's fall; `step` counts from 0."""
+    """Computes linear warmup, the peak, then the schedule's decay; `step` counts from 0."""
     warmup = min(recipe.warmup, recipe.steps - 1)
     fall = max(recipe.cooldown * (recipe.steps - warmup), 1.0)
     rise = jnp.minimum((step + 1) / (warmup + 1), 1.0)
@@ -115,7 +115,7 @@ def learning_rate(recipe: Recipe, step: ArrayLike) -> Float[Array, ""]:
 
 
 def optimizer(recipe: Recipe) -> optax.GradientTransformation:
-    """AdamW after clipping; norms and biases (vectors) do not decay."""
+    """Returns AdamW after clipping; norms and biases (vectors) do not decay."""
     return optax.chain(
         optax.clip_by_global_norm(recipe.clip),
         optax.adamw(
@@ -131,7 +131,7 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
 def update(
     objective: Objective, recipe: Recipe, state: TrainState, frozen: PyTree, batch: PyTree
 ) -> tuple[TrainState, Float[Array, ""], Float[Array, ""], Metrics]:
-    """(next state, loss, gradient norm, metrics) of one AdamW step. Donates the state."""
+    """Returns (next state, loss, gradient norm, metrics) of one AdamW step. Donates the state."""
     (loss, metrics), gradients = jax.value_and_grad(objective.loss, has_aux=True)(
         state.params, frozen, batch
     )
@@ -155,7 +155,8 @@ def train(
     place: Callable[[PyTree], PyTree] = lambda state: state,
     examine: Callable[[int, PyTree], None] = lambda step, params: None,
 ) -> PyTree:
-    """Trains from the last checkpoint, or from `params` if there is none, and returns the weights.
+    """Trains from the last checkpoint, or from `params` if there is none, and returns the
+    weights.
 
     Args:
         params: initial weights; donated.

@@ -38,7 +38,7 @@ class Ahead:
     def loss(
         self, params: PyTree, frozen: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """The loss, and how often each head's likeliest token is right.
+        """Returns the loss, and how often each head's likeliest token is right.
 
         Args:
             params: the heads' weights.
@@ -68,7 +68,7 @@ class Ahead:
 def accuracies(
     target: CausalLM, head: Any, params: PyTree, frozen: PyTree, batch: Batch, ranks: int
 ) -> Float[Array, "K R"]:
-    """The share of right tokens for each head and rank, which a tree is fitted to."""
+    """Returns the share of right tokens for each head and rank, which a tree is fitted to."""
     ahead = _ahead(target, head, params, frozen, batch)
     _, likely = top_k(ahead.scores, ranks)
     right = likely == ahead.tokens[..., None]
@@ -76,19 +76,19 @@ def accuracies(
 
 
 class _Ahead(NamedTuple):
-    """What K heads say at A positions of each row, and what they should."""
+    """Scores of K heads at A positions per row, with their labels."""
 
     scores: Float[Array, "B A K d"]
     tokens: Int[Array, "B A K"]
     """The text's, as places among the d that the heads score; d for those that they do not."""
     live: Bool[Array, "B A K"]
-    """Which of them are there."""
+    """True where a position is valid."""
 
 
 def _ahead(
     target: CausalLM, head: Any, params: PyTree, frozen: PyTree, batch: Batch, places: int = 0
 ) -> _Ahead:
-    """The heads' scores at some positions of each row, drawn; 0: at all."""
+    """Returns the heads' scores at some positions of each row, drawn; 0: at all."""
     variables = {**frozen.get("borrowed", {}), "params": params}
     states, length = observed(target, frozen, batch).hidden, batch.tokens.shape[1]
     at = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
@@ -107,7 +107,7 @@ def _ahead(
 
 
 def _mean(values: Array, live: Array) -> Array:
-    """The mean of live values over rows and positions."""
+    """Returns the mean of live values over rows and positions."""
     live = jnp.broadcast_to(live, values.shape)
     total = jnp.where(live, values, 0).sum((0, 1), dtype=jnp.float32)
     return total / jnp.maximum(live.sum((0, 1)), 1)

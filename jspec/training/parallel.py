@@ -20,15 +20,15 @@ class Devices:
 
     @classmethod
     def of(cls, devices: Sequence[Any] | None = None) -> "Devices":
-        """The given devices, or all there are."""
+        """Returns the given devices, or all there are."""
         return cls(Mesh(np.array(jax.devices() if devices is None else devices), ("rows",)))
 
     def copy(self, tree: PyTree) -> PyTree:
-        """The same arrays, whole on every device."""
+        """Returns the same arrays, whole on every device."""
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
     def share(self, batch: PyTree) -> PyTree:
-        """A batch, its rows dealt out evenly."""
+        """Returns a batch, its rows dealt out evenly."""
         return jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec("rows")))
 
     def check(self, batch_size: int) -> None:

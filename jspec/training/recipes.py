@@ -1,4 +1,6 @@
-"""Recipe files: tables of TOML whose values are of the kinds of the settings that they change."""
+"""Recipe files: tables of TOML whose values are of the kinds of the settings that they
+change.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -11,7 +13,7 @@ _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a t
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The whole file.
+    """Returns the whole file.
 
     Raises:
         InputError: if it cannot be read, or is not TOML.
@@ -29,19 +31,20 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def part(whole: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """A table in a table; {} if there is none.
+    """Returns a table in a table; {} if there is none.
 
     Raises:
         InputError: if something else has its name.
     """
     found = whole.get(name, {})
     if not isinstance(found, dict):
-        raise InputError(f"{path} has {name} = {found!r:.40}, which is no table; write [{name}]")
+        raise InputError(f"{path} has {name} = {found!r:.40}, which is not a table; write [{name}]")
     return found
 
 
 def check_like(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Raises InputError unless each value is of the kind of its default; integers are numbers too.
+    """Raises InputError unless each value is of the kind of its default; integers are numbers
+    too.
 
     Example:
         >>> check_like({"steps": 10, "learning_rate": 1}, {"steps": 1000, "learning_rate": 2e-3})

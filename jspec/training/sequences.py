@@ -1,4 +1,6 @@
-"""The sequences that are trained on, token rows of one length, and the order they are read in."""
+"""The sequences that are trained on, token rows of one length, and the order they are read
+in.
+"""
 
 import hashlib
 import json
@@ -41,12 +43,12 @@ class Sequences:
         return hashlib.sha256(shape + self.tokens.tobytes() + self.live.tobytes()).hexdigest()[:16]
 
     def counts(self, vocab_size: int) -> Int[np.ndarray, " V"]:
-        """The number of times that each token is to be foretold."""
+        """Returns the number of times that each token is to be foretold."""
         return np.bincount(self.tokens[self.live], minlength=vocab_size)
 
 
 def fill(rows: Iterable[Row], length: int) -> Sequences:
-    """Rows kept whole: each sequence holds as many, in their order, as fit.
+    """Returns rows kept whole: each sequence holds as many, in their order, as fit.
 
     A row that is longer than a sequence is cut to several. Rows behind others see those, as the
     documents of a language model's training do.
@@ -79,12 +81,14 @@ def fill(rows: Iterable[Row], length: int) -> Sequences:
 
 
 def starts(row: Sequence[int], room: int) -> range:
-    """Offsets at which the pieces of a row begin; a single token at its end teaches nothing."""
+    """Returns offsets at which the pieces of a row begin; a single token at its end teaches
+    nothing.
+    """
     return range(0, max(len(row) - 1, 0), room)
 
 
 def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
-    """Rows joined to one stream, which is cut anywhere.
+    """Returns rows joined to one stream, which is cut anywhere.
 
     Neighbours overlap by one token, so that every token is foretold once; what is behind the last
     whole sequence is left out.
@@ -100,7 +104,7 @@ def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
 
 
 def every(rows: Iterable[Sequence[int]], length: int) -> Sequences:
-    """As `cut`, with all of the stream: each token but the first is to be foretold once."""
+    """Cuts like `cut`, with all of the stream: each token but the first is to be foretold once."""
     stream = _stream(rows)
     count = -(-(len(stream) - 1) // length)
     places = np.arange(count)[:, None] * length + np.arange(length + 1)
@@ -124,7 +128,7 @@ def _check(total: int, length: int) -> None:
 
 
 def holds_rows(path: Path) -> bool:
-    """True where a file holds rows of tokens, as `jspec train data` writes them."""
+    """Returns True where a file holds rows of tokens, as `jspec train data` writes them."""
     if path.suffix != ".jsonl" or not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -136,13 +140,13 @@ def holds_rows(path: Path) -> bool:
 
 
 def read(path: Path, vocab_size: int) -> list[Row]:
-    """The rows of such a file; a last line that is still being written is left out.
+    """Returns the rows of such a file; a last line that is still being written is left out.
 
     A row whose `holds_prompt` is true begins with `prompt_tokens` tokens of a prompt. One with
     `prompt_ids`, as `jspec generate --json` writes it, has its prompt there. All else is text.
 
     Raises:
-        InputError: if a row is no list of token ids below `vocab_size`.
+        InputError: if a row is not a list of token ids below `vocab_size`.
     """
     rows = []
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -171,14 +175,16 @@ def _row(fields: Any) -> Row:
 
 
 def split(rows: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]]:
-    """(train, held out), decided by each row's own digest as `corpus.split` does for documents."""
+    """Splits into (train, held out) by each row's own digest as `corpus.split` does for
+    documents.
+    """
     by_text = {json.dumps(row.tokens): row for row in rows}
     kept, out = corpus.split([json.dumps(row.tokens) for row in rows], fraction)
     return [by_text[row] for row in kept], [by_text[row] for row in out]
 
 
 def join(parts: Sequence[Sequences]) -> Sequences:
-    """The sequences of all parts, one behind the other; classes come in `order`'s order."""
+    """Returns the sequences of all parts, one behind the other; classes come in `order`'s order."""
     return Sequences(
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.live for part in parts]),
@@ -188,7 +194,8 @@ def join(parts: Sequence[Sequences]) -> Sequences:
 def order(
     sizes: Mapping[str, int], weights: Mapping[str, float], count: int, seed: int
 ) -> Int[np.ndarray, " count"]:
-    """The class of each row drawn by weight; within a class, shuffled epochs one after another.
+    """Returns the class of each row drawn by weight; within a class, shuffled epochs one after
+    another.
 
     Args:
         sizes: members of each class.

@@ -1,4 +1,5 @@
-"""Caches a target's hidden states of a text on disk, for heads that are trained on it repeatedly.
+"""Caches a target's hidden states of a text on disk, for heads that are trained on it
+repeatedly.
 
 Its hidden states, and of its distributions the likeliest tokens: all of its scores would be V / E
 times as large as the states.
@@ -30,7 +31,7 @@ class States:
     """States [T+1, F] and distributions [T+1, K] of every sequence in one file, row after row.
 
     The file only grows, so that a kill loses at most a batch and a full disk is an error at its
-    write (a memory map would end the process instead). `settings.json` beside it says of which
+    write (a memory map would end the process instead). `settings.json` alongside it says of which
     weights and which text it is.
 
     Args:
@@ -87,7 +88,7 @@ class States:
         return self._row.itemsize
 
     def __len__(self) -> int:
-        """Rows that are there and whole."""
+        """Returns rows that are there and whole."""
         return self._path.stat().st_size // self.bytes_per_row
 
     def fill(self, model: CausalLM, params: PyTree, batch_size: int) -> Iterator[int]:
@@ -133,7 +134,7 @@ class States:
             ) from error
 
     def __getitem__(self, rows: Int[np.ndarray, " B"]) -> Observed:
-        """What the target made of some rows, read from the disk."""
+        """Returns what the target made of some rows, read from the disk."""
         if self._map is None:
             assert len(self) == self._shape[0], "fill it first"
             self._map = np.memmap(self._path, self._row, mode="r", shape=self._shape[:1])

@@ -1,4 +1,6 @@
-"""The objectives of language models: the text's next token, or a target's distributions of it."""
+"""The objectives of language models: the text's next token, or a target's distributions of
+it.
+"""
 
 from dataclasses import dataclass
 
@@ -33,8 +35,8 @@ class NextDistribution:
     """The cross-entropy of a draft model's distributions against its target's (distillation).
 
     A token of text is one draw from the target's distribution; the distribution itself tells as
-    much as many draws. As DistillSpec (Zhou et al. 2024, section 3) with the forward divergence,
-    on text that may be the target's own or not.
+    much as many draws. As DistillSpec (Zhou et al. 2024, section 3) with the forward pass
+    divergence, on text that may be the target's own or not.
 
     Most of a small model's time with a large vocabulary is its softmax. With `drawn` > 0 its
     denominator is estimated: all tokens of `frozen["hot"]` count, and of the others so many that
@@ -56,7 +58,7 @@ class NextDistribution:
     def loss(
         self, params: PyTree, frozen: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Mean nats of a place, and how alike the two distributions are.
+        """Returns mean nats of a place, and how alike the two distributions are.
 
         Args:
             params: the draft model's weights.
@@ -102,7 +104,9 @@ class NextDistribution:
         hot: Int[Array, " H"],
         batch: Batch,
     ) -> tuple[Int[Array, " H+D"], Float[Array, "B T H+D"]]:
-        """The tokens that count in the denominator, and their scores with the weight of each."""
+        """Returns the tokens that count in the denominator, and their scores with the weight of
+        each.
+        """
         assert batch.draws is not None, "training numbers its draws"
         cold = len(rows) - len(hot)
         # The i-th token that is not hot: i + h, h the number of hot ones before it.
@@ -115,7 +119,7 @@ class NextDistribution:
 
 
 def begin(params: PyTree, embed: Float[Array, "V F"]) -> PyTree:
-    """A new draft model's weights with its target's embedding in place of its own.
+    """Returns a new draft model's weights with its target's embedding in place of its own.
 
     Of its F directions the E that carry most are kept, the first principal components, not
     centred. Tokens that are alike for the target are then alike for its draft from the beginning,

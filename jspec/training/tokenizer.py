@@ -53,7 +53,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def mixture(
     texts: Mapping[str, Sequence[str]], weights: Mapping[str, float], size: int = 8_000_000
 ) -> Iterator[str]:
-    """Documents, shared among the classes as training will share them.
+    """Yields documents, shared among the classes as training will share them.
 
     About `size` characters, or as many as there are if there are fewer.
     """
@@ -69,7 +69,7 @@ def mixture(
 
 
 def load(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder.
+    """Returns the tokenizer of a folder.
 
     Raises:
         InputError: if there is none, or it has no end token.

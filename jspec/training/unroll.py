@@ -74,7 +74,8 @@ class Unrolled:
     def loss(
         self, params: PyTree, frozen: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """The loss, and per step the acceptance of the likeliest token where all before it held.
+        """Returns the loss, and per step the acceptance of the likeliest token where all before it
+        held.
 
         Args:
             params: the head's weights.
@@ -82,7 +83,8 @@ class Unrolled:
             batch: text.
 
         Returns:
-            The loss, and the metrics `acceptance`, `state_loss` and `token_loss`, one entry a step.
+            The loss, and the metrics `acceptance`, `state_loss` and `token_loss`, one entry per
+            step.
         """
         variables = {**frozen["borrowed"], "params": params}
         states = observed(self.target, frozen, batch).hidden
@@ -116,7 +118,7 @@ class Unrolled:
         return total, dict(zip(names, map(jnp.stack, zip(*told, strict=True)), strict=True))
 
     def _scored_places(self, batch: Batch) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
-        """The pairs whose tokens are scored, and which of them are there."""
+        """Returns the pairs whose tokens are scored, and which of them are there."""
         if self.places:
             return draw_anchors(batch, self.places)
         rows, pairs = batch.tokens.shape[0], batch.tokens.shape[1] - 1
@@ -129,9 +131,7 @@ class Unrolled:
         hidden: Float[Array, "B A E"],
         tokens: Int[Array, "B A"],
     ) -> tuple[Float[Array, "B A d"], Float[Array, "B A d"]]:
-        """The target's distribution after true states, and the head's scores: of the hot tokens, or
-        all.
-        """
+        """Returns the target's distribution after true states, and the head's scores."""
         head = self.head
         if head.hot(variables) is not None:
             distribution = jax.nn.softmax(head.score_hot(variables, true))
@@ -146,9 +146,10 @@ class Unrolled:
         tokens: Int[Array, "B T+1"],
         at: Int[Array, "B A"],
     ) -> Iterator[Output]:
-        """The head's outputs by step: the first of every pair j = 0 .. T - 1, the others of some.
+        """Yields the head's outputs by step: the first of every pair j = 0 .. T - 1, the others of
+        some.
 
-        Step s (from 0) of pair j stands at position j + s and predicts the state at j + 1 + s.
+        Step s (from 0) of pair j is at position j + s and predicts the state at j + 1 + s.
 
         Args:
             variables: the head's.
@@ -203,26 +204,26 @@ def _placed(values: Shaped[Array, "B T *S"], at: Int[Array, "B A"]) -> Shaped[Ar
 
 
 def _there(batch: Batch, step: int) -> Bool[Array, "B T"]:
-    """Which pairs have a token to foretell so many steps further on."""
+    """Returns which pairs have a token to foretell so many steps further on."""
     pairs = batch.tokens.shape[1] - 1
     return ahead(batch.live, step) & (jnp.arange(pairs) < pairs - step)
 
 
 def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"]:
-    """The entries `step + 1` places further on; those of the last `step` places wrap around."""
+    """Returns the entries `step + 1` places further on; the last `step` places wrap around."""
     return jnp.roll(array, -1 - step, axis=1)[:, :-1]
 
 
 def observed(
     target: CausalLM, frozen: PyTree, batch: Batch, num_target_tokens: int = 0
 ) -> Observed:
-    """What the target makes of a batch, in float32 and without gradients.
+    """Returns what the target makes of a batch, in float32 and without gradients.
 
     Args:
         target: the model, of the weights `frozen["target"]`.
         frozen: see `jspec.training.loop.Objective`.
         batch: read where it holds the target's states already.
-        num_target_tokens: tokens that each of the target's distributions is cut to; 0 is no
+        num_target_tokens: tokens that each of the target's distributions is cut to; 0 is not a
         distributions.
     """
     seen = batch.observed or observe(target, frozen["target"], batch.tokens, num_target_tokens)

@@ -61,7 +61,8 @@ __all__ = [
 
 
 def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
-    """The mask of tree attention: `[b, i, j]` is True where node j is node i or above it.
+    """Returns the mask of tree attention: `[b, i, j]` is True where node j is node i or above
+    it.
 
     Args:
         tree: parents before children; deeper than `tree.depth` is not looked at.
@@ -78,7 +79,8 @@ def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
 
 
 def paths(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
-    """Each node, its parent and so on upwards: depth + 1 ids, two at least; -1 above the root.
+    """Returns each node, its parent and so on upwards: depth + 1 ids, two at least; -1 above the
+    root.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -110,7 +112,9 @@ def _paths_by_levels(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N 
 
 
 def _paths_by_leaps(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
-    """Few steps for a GPU, which is launched for each: from 1 level up to 4, to 16, to 64."""
+    """Returns few steps for a GPU, which is launched for each: from 1 level up to 4, to 16, to
+    64.
+    """
     nodes = jnp.arange(parents.shape[-1], dtype=jnp.int32)
     paths = jnp.stack([jnp.broadcast_to(nodes, parents.shape), parents], -1)
     while (reach := paths.shape[-1] - 1) < depth:
@@ -127,7 +131,7 @@ def _paths_by_leaps(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P
 
 
 def depths(tree: Tree) -> Int[Array, "B N"]:
-    """The number of edges between each node and the root.
+    """Returns the number of edges between each node and the root.
 
     Example:
         >>> import jax.numpy as jnp, jspec
@@ -138,7 +142,7 @@ def depths(tree: Tree) -> Int[Array, "B N"]:
 
 
 def q_rows_of(tree: Tree, nodes: Int[Array, "B n"]) -> Int[Array, "B n"] | None:
-    """`Tree.q_row` where these nodes stand side by side."""
+    """Returns `Tree.q_row` where these nodes are side by side."""
     if tree.q is None:
         return None
     return nodes if tree.q_row is None else jnp.take_along_axis(tree.q_row, nodes, axis=-1)
@@ -147,14 +151,14 @@ def q_rows_of(tree: Tree, nodes: Int[Array, "B n"]) -> Int[Array, "B n"] | None:
 def children(
     parents: Int[Array, " N"], valid: Bool[Array, " N"], node: Int[Array, ""], width: int
 ) -> Int[Array, " K"]:
-    """Node ids of `node`'s children, in order; N where there is none. K = width."""
+    """Returns node ids of `node`'s children, in order; N where there is none. K = width."""
     nodes = jnp.arange(parents.shape[0], dtype=jnp.int32)
     found = jnp.where((parents == node) & valid, nodes, parents.shape[0])
     return jnp.sort(found)[:width]
 
 
 def root_only(root: Int[Array, " B"]) -> Tree:
-    """The tree of plain decoding: N = 1."""
+    """Returns the tree of plain decoding: N = 1."""
     batch = root.shape[0]
     return Tree(
         tokens=root[:, None],

@@ -11,7 +11,7 @@ from jspec.types import NO_PARENT, Tree
 
 
 def breadth_first(tree: Tree) -> Int[Array, "B N"]:
-    """Node ids level by level, siblings as they were, absent nodes last.
+    """Returns node ids level by level, siblings as they were, absent nodes last.
 
     Example:
         >>> import jax.numpy as jnp, jspec
@@ -28,9 +28,9 @@ def breadth_first(tree: Tree) -> Int[Array, "B N"]:
 
 
 def depth_first(tree: Tree) -> Int[Array, "B N"]:
-    """Node ids in depth-first order, siblings as they were, absent nodes last.
+    """Returns node ids in depth-first order, siblings as they were, absent nodes last.
 
-    Each node then stands near its ancestors, which leaves fewer blocks of the attention mask with
+    Each node is then near its ancestors, which leaves fewer blocks of the attention mask with
     anything in them (DySpec, Xiong et al. 2024, appendix C): of use to kernels that skip the others
     (`jspec.models.block_attention`).
 
@@ -44,7 +44,7 @@ def depth_first(tree: Tree) -> Int[Array, "B N"]:
 
 
 def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
-    """Node ids in depth-first order, of siblings the one with most nodes below it first.
+    """Returns node ids in depth-first order, of siblings the one with most nodes below it first.
 
     The heavy paths of Sleator and Tarjan (1981), by which DySpec's appendix C comes near the fewest
     blocks of the attention mask. Absent nodes are last. Since siblings change places by what was
@@ -71,7 +71,8 @@ def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
 def _along_paths(
     tree: Tree, earlier: Callable[[Int[Array, "B N"]], Bool[Array, "*B N N"]]
 ) -> Int[Array, "B N"]:
-    """A depth-first order; `earlier` says of siblings, by their subtrees' sizes, who precedes whom.
+    """Returns a depth-first order; `earlier` says of siblings, by their subtrees' sizes, who
+    precedes whom.
 
     `earlier(size)[b, i, j]` is True where j precedes i.
     """
@@ -85,8 +86,8 @@ def _along_paths(
 
 
 def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
-    """The tree with node `order[b, i]` at place i; parents must stay before their children, and
-    siblings of a drawn tree in the order in which they were drawn.
+    """Returns the tree with node `order[b, i]` at place i; parents must stay before their
+    children, and siblings of a drawn tree in the order in which they were drawn.
 
     The distributions of `Tree.q` stay where they are, and `q_row` says whose they are now.
     """

@@ -17,7 +17,8 @@ from jspec.types import NO_PARENT, Tree
 
 
 def best(tree: Tree, nodes: int) -> Tree:
-    """The tree's `nodes` nodes of largest `Tree.value` beside the root, in the old order.
+    """Returns the tree's `nodes` nodes of largest `Tree.value` alongside the root, in the old
+    order.
 
     Since values fall along paths, and a tie goes to the earlier node, what is left is a tree. There
     are fewer where fewer are valid: the places left over are absent. Of a tree that was drawn, a
@@ -28,7 +29,7 @@ def best(tree: Tree, nodes: int) -> Tree:
         nodes: how many are kept, the root not counted.
 
     Raises:
-        InputError: if the tree has no values, or `nodes` is no number of them.
+        InputError: if the tree has no values, or `nodes` is not a number of them.
 
     Example:
         >>> import jax.numpy as jnp, jspec
@@ -40,10 +41,10 @@ def best(tree: Tree, nodes: int) -> Tree:
 
 
 def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
-    """The ids of the nodes that `best` keeps, rising; the root's is the first.
+    """Returns the ids of the nodes that `best` keeps, rising; the root's is the first.
 
     Raises:
-        InputError: if the tree has no values, or `nodes` is no number of them.
+        InputError: if the tree has no values, or `nodes` is not a number of them.
     """
     check_integer("nodes", nodes, 0, None)
     if tree.value is None:
@@ -60,13 +61,15 @@ def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
 
 
 def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
-    """The tree of n of its nodes: rising ids, the root's first, a parent's with its child's."""
+    """Returns the tree of n of its nodes: rising ids, the root's first, a parent's with its
+    child's.
+    """
     num_drafted = chosen.shape[1] - 1
 
     def pick(array):
         return jnp.take_along_axis(array, chosen, axis=-1)
 
-    # A node stands where as many chosen ones come before it; so does the parent of one.
+    # A node's place is the number of chosen ones before it, and so is a parent's.
     place = places(chosen, pick(tree.parents))
     there = tree.valid if tree.value is None else tree.valid & ~jnp.isnan(tree.value)
     valid = pick(there).at[:, 0].set(True)
@@ -83,7 +86,7 @@ def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
 
 
 def places(chosen: Int[Array, "B n"], nodes: Int[Array, "B N"]) -> Int[Array, "B N"]:
-    """The number of chosen ids, which rise, before each node's: its place, if it is among them."""
+    """Returns the number of chosen ids before each node: its place, if it is chosen."""
 
     def compared(chosen, nodes):
         # A search by halves is a loop, which a GPU's host launches step by step.
@@ -96,7 +99,7 @@ def places(chosen: Int[Array, "B n"], nodes: Int[Array, "B N"]) -> Int[Array, "B
 
 
 def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
-    """The first of the N entries that has each of M places; N where none has.
+    """Returns the first of the N entries that has each of M places; N where none has.
 
     Args:
         places: of the entries; `size` or more for none.
@@ -124,7 +127,8 @@ def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
 def along(
     parents: Int[Array, "B N"], values: Array, join: Callable[[Array, Array], Array], depth: int
 ) -> Array:
-    """The value of each node joined with all values above it; the root's has to be neutral.
+    """Returns the value of each node joined with all values above it; the root's has to be
+    neutral.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -141,7 +145,8 @@ def along(
 
 
 def path_probabilities(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
-    """The probability of each node: its probability times all those above it; no child's is larger.
+    """Returns the probability of each node: its probability times all those above it; no child's
+    is larger.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -162,8 +167,10 @@ def _by_levels(parents: Array, values: Array, join: Callable, depth: int) -> Arr
 
 
 def _by_paths(parents: Array, values: Array, join: Callable, depth: int) -> Array:
-    """The same values, joined in the same order, without a loop that a GPU's host launches."""
-    # Above the root stands the root again, whose value is neutral.
+    """Returns the same values, joined in the same order, without a loop that a GPU's host
+    launches.
+    """
+    # Above the root is the root again, whose value is neutral.
     above = jnp.maximum(paths(parents, depth), 0)
     found = jnp.take_along_axis(values[:, None], above, axis=2)
     total = found[..., -1]

@@ -2,7 +2,7 @@
 
 Structure that cannot work (a missing field, a shape, a dtype) is one sentence before anything is
 compiled. Values cannot be refused inside a compiled loop, so malformed nodes are marked absent:
-whatever a drafter proposes, the tokens stay those of the target.
+whatever a drafter proposes, the tokens stay the target's.
 """
 
 from dataclasses import replace
@@ -10,11 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from jspec import tree as trees
 from jspec._validate.errors import InputError
-from jspec.types import NO_PARENT, PyTree, Tree, WidthChoice
+from jspec.types import NO_PARENT, PyTree, Tree
 
 
 def sanitize(
@@ -22,9 +22,8 @@ def sanitize(
     root: Int[Array, " B"],
     vocab_size: int | Int[Array, ""] | None = None,
     grammar: Any = None,
-    most: Int[Array, " B"] | None = None,
 ) -> Tree:
-    """The tree with every malformed node marked absent.
+    """Returns the tree with every malformed node marked absent.
 
     The root is written here. Absent are: nodes whose parent is not an earlier node, those deeper
     than `Tree.depth`, those below an absent node, ids that the target has not, values that are NaN,
@@ -36,12 +35,10 @@ def sanitize(
         root: the last emitted tokens.
         vocab_size: V of the target; None: ids are not looked at.
         grammar: `Frame.grammar`; None: everything is allowed.
-        most: `Frame.max_draft_tokens`; None: as many nodes as there are. Of more, those of largest
-            value stay, and without values the first.
 
     Example:
         >>> import jax.numpy as jnp, jspec
-        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is no token of 23
+        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is not a token of 23
         >>> sanitize(tree, jnp.array([5]), 23).valid.tolist()
         [[True, True, False, False]]
     """
@@ -83,25 +80,12 @@ def sanitize(
         there &= is_root
     if grammar is not None and tree.q is None:
         there &= grammar.allows(plain)
-    if most is not None:
-        there &= _ranks(there, tree.value) <= most[:, None]
     return replace(
         plain,
         tokens=jnp.where(there, plain.tokens, 0),
         valid=there,
         value=None if tree.value is None else jnp.where(there, tree.value, 0.0),
     )
-
-
-def _ranks(there: Bool[Array, "B N"], value: Float[Array, "B N"] | None) -> Int[Array, "B N"]:
-    """The number of nodes that come before each: those of larger value, and of equal ones the
-    earlier. The root comes first, and a parent before its children.
-    """
-    ranked = jnp.where(there, 0.0 if value is None else value, -1.0).at[:, 0].set(jnp.inf)
-    node, other = ranked[:, :, None], ranked[:, None, :]
-    nodes = jnp.arange(ranked.shape[1])
-    before = (other > node) | ((other == node) & (nodes < nodes[:, None]))
-    return before.sum(-1, dtype=jnp.int32)
 
 
 def check_tree(drafter: str, tree: Any, batch: int) -> None:
@@ -129,7 +113,7 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
             )
     nodes = getattr(tree.tokens, "shape", ())[1:2]
     if nodes == (0,):
-        raise InputError(f"{drafter}.draft returned a tree of no nodes; node 0 is the root")
+        raise InputError(f"{drafter}.draft returned a tree without nodes; node 0 is the root")
     q_rows = getattr(tree.q, "shape", (0, 0, 0))[1:2]
     wanted = {
         "tokens": ((batch, *nodes), jnp.integer),
@@ -156,62 +140,6 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
                 f"{drafter}.draft returned a tree whose {name} has shape {found} and dtype "
                 f"{dtype}; it must be {axis_names} of {kind.__name__}, with B = {batch} "
                 "and the N of tokens"
-            )
-    _check_choice(drafter, tree, tree.tokens.shape[1])
-
-
-def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
-    """Raises InputError unless the tree's choice is one of widths that it has nodes for."""
-    choice = tree.choice
-    if choice is None:
-        return
-    if not isinstance(choice, WidthChoice):
-        raise InputError(
-            f"{drafter}.draft returned a tree whose choice is a {type(choice).__name__}; it must "
-            "be a jspec.WidthChoice, or None for all nodes"
-        )
-    if tree.value is None:
-        raise InputError(
-            f"{drafter}.draft returned a tree with a choice of widths and no value; the nodes of "
-            "largest value are verified, so give each one"
-        )
-    if tree.q is not None:
-        raise InputError(
-            f"{drafter}.draft returned a tree with a choice of widths and sampled children (q); a "
-            "part of a draw is not lossless, so leave out one of them"
-        )
-    rising = sorted(width for width in choice.widths if 0 <= width < num_nodes)
-    if choice.tokens is None:
-        rising = sorted(set(rising))
-    if not rising or tuple(rising) != choice.widths:
-        raise InputError(
-            f"{drafter}.draft returned a tree of {num_nodes - 1} drafted nodes with widths "
-            f"{choice.widths}; they must rise, from 0 or more to {num_nodes - 1} or less"
-        )
-    batch = len(tree.tokens)
-    if choice.tokens is not None and not (
-        len(choice.tokens) == len(choice.widths)
-        and all(isinstance(count, int) and count > 0 for count in choice.tokens)
-        and max(choice.tokens) >= batch
-    ):
-        raise InputError(
-            f"{drafter}.draft returned a choice of widths {choice.widths} with tokens "
-            f"{choice.tokens}; give an integer of at least 1 for each width, of which one is at "
-            f"least {batch}, so that all rows have room"
-        )
-    count = (len(choice.widths),)
-    wanted = {
-        "index": ((), jnp.integer),
-        "expected_tokens": (count, jnp.floating),
-        "seconds": (count, jnp.floating),
-    }
-    for name, (shape, kind) in wanted.items():
-        field = getattr(choice, name)
-        found, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
-        if found != shape or dtype is None or not jnp.issubdtype(dtype, kind):
-            raise InputError(
-                f"{drafter}.draft returned a choice of widths whose {name} has shape {found} and "
-                f"dtype {dtype}; it must be an array of {shape} and {kind.__name__}"
             )
 
 

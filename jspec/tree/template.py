@@ -25,7 +25,7 @@ class Template:
     Nodes are in breadth-first order, siblings by rank; node 0 is the root, the empty path.
 
     Raises:
-        InputError: if a path is empty or given twice, its parent is missing, or a rank is no
+        InputError: if a path is empty or given twice, its parent is missing, or a rank is not an
             integer in 0 .. 2^20 - 1.
 
     Example:
@@ -91,8 +91,8 @@ class Template:
         return int(self.ranks.max())
 
     def fill(self, tokens: Int[Array, "B N"]) -> Tree:
-        """The tree of this shape with these tokens, the root's first; InputError for other numbers
-        of them.
+        """Returns the tree of this shape with these tokens, the root's first; InputError for other
+        numbers of them.
         """
         shape = tokens.shape
         if len(shape) != 2 or shape[1] != self.num_nodes:
@@ -110,13 +110,13 @@ class Template:
 
 
 def chain(length: int) -> Template:
-    """The template of a chain of `length` drafted tokens.
+    """Returns the template of a chain of `length` drafted tokens.
 
     Args:
         length: drafted tokens.
 
     Raises:
-        InputError: if the length is no integer, or negative.
+        InputError: if the length is not an integer, or negative.
 
     Example:
         >>> chain(3).paths
@@ -127,13 +127,13 @@ def chain(length: int) -> Template:
 
 
 def branching(factors: Sequence[int]) -> Template:
-    """The template in which every node of depth l has `factors[l]` children.
+    """Returns the template in which every node of depth l has `factors[l]` children.
 
     Args:
         factors: children of a node, level by level.
 
     Raises:
-        InputError: if these are no integers of at least 1.
+        InputError: if these are not integers of at least 1.
 
     Example:
         >>> branching([2, 1]).paths
@@ -153,18 +153,18 @@ def branching(factors: Sequence[int]) -> Template:
 
 
 def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Template:
-    """The template of so many drafted nodes that is expected to be accepted furthest.
+    """Returns the template of so many drafted nodes that is expected to be accepted furthest.
 
-    Takes for granted that the child of rank r is right with probability `acceptance[r]` wherever
-    it stands, so that a node has the value of the product along its path: the best nodes are taken.
+    Takes for granted that the child of rank r is right with probability `acceptance[r]` anywhere,
+    so that a node's value is the product along its path: the best nodes are taken.
 
     Args:
         acceptance: probability that the token of rank r follows its parent; ranks in order.
         num_speculative_tokens: drafted nodes; the root is not counted.
 
     Raises:
-        InputError: if the number of nodes is no integer or negative, or a probability is outside
-            0 .. 1.
+        InputError: if the number of nodes is not an integer or negative, or a probability is
+            outside 0 .. 1.
 
     Example:
         >>> likeliest([0.6, 0.3], 3).paths
@@ -179,8 +179,8 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
 def best_paths(
     probabilities: Callable[[int], Sequence[float]], count: int
 ) -> list[tuple[int, ...]]:
-    """The `count` paths of ranks with the largest products of probabilities, or all if there are
-    fewer.
+    """Returns the `count` paths of ranks with the largest products of probabilities, or all if
+    there are fewer.
 
     Args:
         probabilities: of a node of that depth's children to be right, by rank; none: it has none.

@@ -1,4 +1,4 @@
-"""Verification: which path of a drafted tree is emitted, as pure functions.
+"""Verification: pure functions that decide which path of a drafted tree is emitted.
 
 `coupled`, `recursive`, `traversal` and `block` take the logits of a tree and give a `Verdict`: all
 that an engine with a cache, a scheduler and a loop of its own needs of jspec. The engine of

@@ -1,4 +1,6 @@
-"""Block verification: a chain judged as a whole keeps more tokens than one judged one by one."""
+"""Block verification: a chain judged as a whole keeps more tokens than one judged one by
+one.
+"""
 
 from dataclasses import dataclass
 
@@ -69,7 +71,7 @@ def judged(
     uniforms: Float[Array, "B P-1"],
     frame: Frame,
 ) -> Verdict:
-    """Block verification of the first `length` tokens that were drafted along a path.
+    """Returns block verification of the first `length` tokens that were drafted along a path.
 
     A node that is `broken`, without a distribution, ends them, as it ends the path of
     `TreeVerifier`. Node ids behind the end are in bounds, and never read.
@@ -95,7 +97,8 @@ def acceptance(
     drafted: Int[Array, " P-1"],
     length: Int[Array, ""],
 ) -> tuple[Float[Array, " P-1"], Float[Array, "P V"]]:
-    """The pair accept, residual: token i passes with accept[i - 1], and residual[i] follows it.
+    """Returns the pair accept, residual: token i passes with accept[i - 1], and residual[i]
+    follows it.
 
     With p_0 = 1 and p_i = min(p_{i-1} p(X_i) / q(X_i), 1), token i passes with s / (s + 1 - p_i),
     where s = sum max(p_i p - q, 0) over the distributions of the token after it; the last passes
@@ -132,7 +135,7 @@ def acceptance(
 
 
 def _path(tree: Tree) -> Int[Array, "B P"]:
-    """Node ids along the chain; behind its end they are in bounds, and never read."""
+    """Returns node ids along the chain; behind its end they are in bounds, and never read."""
     num = tree.tokens.shape[1]
     # Parents come before their children, so ids grow along the chain.
     present = jnp.where(tree.valid, jnp.arange(num, dtype=jnp.int32), num)
@@ -142,7 +145,7 @@ def _path(tree: Tree) -> Int[Array, "B P"]:
 def _distributions(
     q: Float[Array, "B Q V"], q_row: Int[Array, "B N"] | None, path: Int[Array, "B P-1"]
 ) -> Float[Array, "B P-1 V"]:
-    """The distributions that the chain's tokens were drawn from."""
+    """Returns the distributions that the chain's tokens were drawn from."""
     rows = path if q_row is None else jnp.take_along_axis(q_row, path, axis=1)
     # Nodes behind the chain's end need none, and may have none.
     return jnp.take_along_axis(q, jnp.minimum(rows, q.shape[1] - 1)[..., None], axis=1)

@@ -1,4 +1,4 @@
-"""Which verifier a drafter's draws have, and the tokens of what it decided."""
+"""The verifier for a drafter's draws, and the tokens that it decided."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -13,7 +13,7 @@ COUPLED_VERIFIER = TreeVerifier(rules.coupled)
 
 
 def verifier_of(drafter: Drafter) -> Verifier:
-    """The verifier of a drafter's draws: its own `verifier`, or the coupled rule.
+    """Returns the verifier of a drafter's draws: its own `verifier`, or the coupled rule.
 
     The only door: the engine takes no verifier from elsewhere, so that draws and verification
     cannot be paired wrongly. See `jspec.with_verifier` for another one.
@@ -23,13 +23,12 @@ def verifier_of(drafter: Drafter) -> Verifier:
         >>> str(verifier_of(jspec.PromptLookup()))
         'coupled'
     """
-    own = getattr(drafter, "verifier", None)
-    return COUPLED_VERIFIER if own is None else own
+    return COUPLED_VERIFIER if drafter.verifier is None else drafter.verifier
 
 
 def takes_parts(drafter: Drafter) -> bool:
-    """Whether the engine may verify some of the drafter's nodes alone: true for the coupled rule;
-    sampled trees must be verified whole.
+    """Returns whether the engine may verify some of the drafter's nodes alone: true for the
+    coupled rule; sampled trees must be verified whole.
 
     Example:
         >>> import jspec
@@ -40,8 +39,8 @@ def takes_parts(drafter: Drafter) -> bool:
 
 
 def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
-    """The tokens of a round: the first `Verdict.counts` of each row are the accepted ones and the
-    next; what stands behind them is never read.
+    """Returns the tokens of a round: the first `Verdict.counts` of each row are the accepted
+    ones and the next; what follows is never read.
 
     Args:
         tree: that was verified.

@@ -1,6 +1,6 @@
 """Verifiers as pure functions over the logits of a tree, for engines of one's own.
 
-No `State`, no model and no drafter: a tree, the target's logits at its nodes, where the trees stand
+No `State`, no model and no drafter: a tree, the target's logits at its nodes, where the trees begin
 in their rows, and a key. Axes: T scored nodes of all rows, where they are packed; the rest as in
 `jspec.types`.
 """
@@ -36,7 +36,7 @@ def verdict(
 ) -> Verdict:
     """Decides which path of each row's tree is emitted, and which token follows it.
 
-    Pure: it may stand in a `jit` and in a loop. The randomness of a position depends on (key, id,
+    Pure: it works inside `jit` and loops. The randomness of a position depends on (key, id,
     position) alone, so the same key serves all rounds of a generation. Under the coupled rule the
     tokens are then those of `jspec.decode` with this key, whatever the trees are.
 
@@ -45,7 +45,7 @@ def verdict(
         tree: the drafts; node 0 of a row is its last token, which no cache has yet. Malformed nodes
             are left out, see `jspec.round.sanitize`.
         logits: the target's at the nodes of the tree, after any processors of your own; or, with
-            `places`, those of all scored nodes, one behind the other.
+            `places`, the logits of all scored nodes, one behind the other.
         positions: [B] position of node 0 in its row, from 0.
         key: one random key or a seed for all rows; needed for sampling.
         ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from round
@@ -99,12 +99,14 @@ def verdict(
 
 
 coupled = partial(verdict, schemes.COUPLED.verifier)
-"""`verdict` by the noise that plain decoding would draw the token with: lossless for every tree,
-however it was drafted, and the tokens are those of plain decoding with the same key."""
+"""`verdict` by the noise that plain decoding would draw the token with: lossless for every
+tree, however it was drafted, and the tokens are those of plain decoding with the same key."""
 recursive = partial(verdict, schemes.RECURSIVE.verifier)
-"""`verdict` by recursive rejection (RSD; Jeon et al. 2024), for children that were drawn without
-replacement from `Tree.q`."""
+"""`verdict` by recursive rejection (RSD; Jeon et al. 2024), for children that were drawn
+without replacement from `Tree.q`."""
 traversal = partial(verdict, schemes.TRAVERSAL.verifier)
 """`verdict` by traversal verification (Weng et al. 2025), for the same draws."""
 block = partial(verdict, schemes.BLOCK.verifier)
-"""`verdict` by block verification (Sun et al. 2024), for a chain that was drawn from `Tree.q`."""
+"""`verdict` by block verification (Sun et al. 2024), for a chain that was drawn from
+`Tree.q`.
+"""

@@ -18,8 +18,8 @@ from jspec.verify.block_verification import judged
 
 @dataclass(frozen=True)
 class MultiPathBlockVerification:
-    """A `Verifier` of K independent chains: greedy multi-path block verification, GBV (Thomas and
-    Pal 2026, arXiv:2602.16961).
+    """A `Verifier` of K independent chains: greedy multi-path block verification, GBV (Thomas
+    and Pal 2026, arXiv:2602.16961).
 
     At every node the tokens have an order, by p / q. Of the K chains the one that is last in the
     lexicographic order is judged, by block verification; the others only make it likelier that the
@@ -80,7 +80,7 @@ class MultiPathBlockVerification:
         return judged(last.path, last.drafted, last.length, broken, last.p, last.q, uniforms, frame)
 
     def _last(self, tree: Tree, p: Float[Array, "N V"]) -> "_Chain":
-        """The last of the chains of one row (B is mapped), with what it was drawn from."""
+        """Returns the last of the chains of one row (B is mapped), with what it was drawn from."""
         assert tree.q is not None, "it was checked"
         rows = jnp.arange(p.shape[0]) if tree.q_row is None else tree.q_row
         all_q, nodes = tree.q, jnp.arange(p.shape[0], dtype=jnp.int32)
@@ -117,7 +117,7 @@ class _Chain(NamedTuple):
     length: Int[Array, ""]
     p: Float[Array, "P V"]
     q: Float[Array, "P-1 V"]
-    """Those of a chain that is the last of K."""
+    """Quantities of a chain that is the last of K."""
 
 
 class _Place(NamedTuple):
@@ -130,13 +130,13 @@ class _Place(NamedTuple):
 
 
 def _ratio(p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, " V"]:
-    """p / q, by which tokens are ordered; any order of theirs is as lossless."""
+    """Returns p / q, by which tokens are ordered; any order is as lossless."""
     return p / jnp.where(q > 0, q, jnp.inf)
 
 
 def _power_gap(
     up_to: Float[Array, " V"], before: Float[Array, " V"], num: int
 ) -> Float[Array, " V"]:
-    """(a^K - b^K) / (a - b) as a sum, which loses nothing where a and b are near each other."""
+    """Returns (a^K - b^K) / (a - b) as a sum, which is exact where a and b are close."""
     terms = (up_to**i * before ** (num - 1 - i) for i in range(num))
     return sum(terms, start=jnp.zeros_like(up_to))

@@ -179,7 +179,7 @@ def with_replacement(
     noise = _noise(frame, level, (probs.shape[1], size, groups.noise))
     _, tokens = groups.top(probs[:, :, None], noise)
     tokens = tokens[..., 0]
-    # Logits that are no numbers leave no distribution, and nothing to draw.
+    # Logits that are not numbers leave no distribution, and nothing to draw.
     scores = jnp.broadcast_to(
         jnp.where(probs.max(-1, keepdims=True) > 0, 0.0, -jnp.inf), tokens.shape
     )
@@ -225,7 +225,7 @@ class Groups:
     def top(
         self, probs: Float[Array, "*#S V"], noise: Float[Array, "*S G"]
     ) -> tuple[Float[Array, "*S K"], Int[Array, "*S K"]]:
-        """The K largest of log distribution + Gumbel noise, falling, and their tokens."""
+        """Returns the K largest of log distribution + Gumbel noise, falling, and their tokens."""
         padding = [(0, 0)] * (probs.ndim - 1) + [(0, self.number * self.width - self.vocab_size)]
         grouped = jnp.pad(probs, padding).reshape(*probs.shape[:-1], self.number, self.width)
         between, within = noise[..., : self.number], noise[..., self.number :]
@@ -243,7 +243,7 @@ class Groups:
 def truncated(
     values: Float[Array, "*S K"], largest: Float[Array, "*S 1"], bound: Float[Array, "*S 1"]
 ) -> Float[Array, "*S K"]:
-    """Gumbel values given that their maximum is `bound`, from free ones whose maximum is `largest`.
+    """Conditions Gumbel values on the maximum `bound`, from free ones of maximum `largest`.
 
     -log(exp(-bound) - exp(-largest) + exp(-values)) without overflow (Kool et al. 2019, app. B.3).
     """
@@ -255,7 +255,7 @@ def truncated(
 
 
 def _noise(frame: Frame, level: Int[Array, ""] | int, shape: tuple[int, ...]) -> Array:
-    """The drafter's own Gumbels [B, *shape], others at each level of each round."""
+    """Returns the drafter's own Gumbels [B, *shape], others at each level of each round."""
     keys = frame.keys
     if keys is None:  # greedy: whatever is drawn, the tokens are the same
         keys = samplings.row_keys(seeds.any_key(), jnp.arange(len(frame.root)))
@@ -285,7 +285,7 @@ def _candidates(
 
 
 def _known(sampling: Sampling | None, frame: Frame) -> Sampling:
-    """Returns the draft's sampling, which has temperature 0 where the target's is None.
+    """Returns the draft's sampling: temperature 0 where the target's is None.
 
     Raises:
         InputError: if a target that draws leaves no distribution to draw from, or no key.

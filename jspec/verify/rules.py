@@ -1,4 +1,5 @@
-"""Node rules: acceptance probabilities of the drafted children of a node. Nothing here draws.
+"""Node rules: acceptance probabilities of the drafted children of a node. Nothing here
+draws.
 
 Losslessness of a rule is an identity that tests check by enumeration: summed over the draws of
 the children, accepted mass plus left-over mass times residual is p.
@@ -34,10 +35,11 @@ def deterministic_proposal(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """The rule for children not drawn at random: draw from p, keep the token if it was drafted.
+    """Returns the rule for children not drawn at random: draw from p, keep the token if it was
+    drafted.
 
     Child k is accepted with p(x_k) / (1 - p of the earlier ones); what is left is p without the
-    children. A token that stands twice counts once. Lossless for any children that do not depend
+    children. A token that occurs twice counts once. Lossless for any children that do not depend
     on the call's key: with a hot start or a script from an earlier run, give each call its own.
 
     Example:
@@ -92,7 +94,7 @@ def recursive(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """The rule for children drawn from q one after the other, without replacement.
+    """Returns the rule for children drawn from q one after the other, without replacement.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q loses x. Recursive
     rejection sampling (Jeon et al. 2024, Algorithm 6 and Theorem 3.1), which is Sequoia's rule and
@@ -117,7 +119,7 @@ def multi_round(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """The rule for children drawn from q independently, equal ones kept.
+    """Returns the rule for children drawn from q independently, equal ones kept.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q stays (multi-round
     speculative sampling; SpecInfer, Miao et al. 2023).
@@ -139,7 +141,8 @@ def k_seq(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """The rule for independent children from q, each kept with probability min(1, p / (gamma q)).
+    """Returns the rule for independent children from q, each kept with probability min(1, p /
+    (gamma q)).
 
     K-SEQ (SpecTr, Sun et al. 2023). With beta = sum min(q, p / gamma), the probability of one
     child, and K valid children, gamma is the least with (1 - (1 - beta)^K) / beta <= gamma. The
@@ -184,7 +187,7 @@ def _one_by_one(
     valid: Bool[Array, " K"],
     after: Callable[[Float[Array, " V"], Bool[Array, " V"]], Float[Array, " V"]],
 ) -> NodeDecision:
-    """Rejection sampling child by child, each from its own distribution.
+    """Applies rejection sampling child by child, each from its own distribution.
 
     `after(q, child's place)` is the next child's distribution.
 
@@ -212,7 +215,9 @@ def _one_by_one(
 
 
 def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """The ratio min(1, wanted / drawn); 0 where nothing is drawn, 1 where enough is wanted."""
+    """Returns the ratio min(1, wanted / drawn); 0 where nothing is drawn, 1 where enough is
+    wanted.
+    """
     enough = wanted >= drawn
     return jnp.where(
         enough, (drawn > 0).astype(drawn.dtype), wanted / jnp.where(enough, 1.0, drawn)

@@ -32,14 +32,15 @@ class Scheme:
 
 
 COUPLED = Scheme(proposals.coupled, COUPLED_VERIFIER)
-"""Children drawn with the noise that decides the target's token: the tokens depend on the key
-alone, not on the drafter."""
+"""Children drawn with the noise that decides the target's token: the tokens depend on the
+key alone, not on the drafter."""
 GUMBEL_LIST = Scheme(proposals.gumbel_list, TreeVerifier(rules.coupled))
-"""Independent children, each by a noise of its own, of which the target's is the largest (Rowan et
-al. 2025). The tokens are those of `COUPLED`, which keeps children more often."""
+"""Independent children, each drawn with its own noise; the target's noise is their largest
+(Rowan et al. 2025). The tokens are those of `COUPLED`, which keeps children more often.
+"""
 RECURSIVE = Scheme(proposals.without_replacement, TreeVerifier(rules.recursive))
-"""Recursive rejection (RSD; Jeon et al. 2024), as Sequoia and DySpec verify. With one child a node
-it is speculative decoding (Leviathan et al. 2023; Chen et al. 2023)."""
+"""Recursive rejection (RSD; Jeon et al. 2024), as Sequoia and DySpec verify. With one child
+per node it is speculative decoding (Leviathan et al. 2023; Chen et al. 2023)."""
 MULTI_ROUND = Scheme(proposals.with_replacement, TreeVerifier(rules.multi_round))
 """Multi-round rejection (SpecInfer; Miao et al. 2023)."""
 K_SEQ = Scheme(proposals.with_replacement, TreeVerifier(rules.k_seq))
@@ -49,8 +50,8 @@ BLOCK = Scheme(proposals.with_replacement, BlockVerification())
 
 
 TRAVERSAL = Scheme(proposals.without_replacement, TraversalVerification())
-"""Traversal verification (Weng et al. 2025): the draws of `RECURSIVE`, judged from the leaves to
-the root, which keeps more."""
+"""Traversal verification (Weng et al. 2025): the draws of `RECURSIVE`, judged from the
+leaves to the root, which keeps more."""
 
 
 def check(scheme: Any) -> None:

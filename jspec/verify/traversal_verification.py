@@ -24,14 +24,14 @@ class TraversalVerification:
     distribution becomes what is left of it, and the next leaf is tested. The first that passes is
     kept with all nodes above it. Of a chain this is block verification. `TreeVerifier` forgets,
     once a token is kept, by how much the target likes it more than the draft does; here that makes
-    up for a token below which it likes less.
+    up for a token below that it likes less.
 
     It takes two steps for every node that is tested, one after another, where `TreeVerifier` takes
     as many as the path that it keeps is long, and it computes the distributions of all nodes.
 
-    Where a node has children may depend on all other tokens, never on their own: whatever stands
-    below a node, it or something below it is kept with the probability that its path deserves, so
-    that the shape of one part of the tree says nothing of whether it failed.
+    Where a node has children may depend on all other tokens, never on their own: whatever is below
+    a node, it or something below it is kept with the probability that its path deserves, so that
+    the shape of one part of the tree says nothing of whether it failed.
 
     Example:
         >>> import jspec
@@ -113,7 +113,7 @@ def _traverse(
         passes = ~down & ((uniforms[now.node] < now.ratio[now.depth]) | (now.depth == 0))
         above = jnp.maximum(now.depth - 1, 0)
         child = below.argmax().astype(jnp.int32)
-        # One level changes: that of the child, or the one above a node that is refused.
+        # One level changes: the child's, or the one above a node that is refused.
         level = jnp.where(down, now.depth + 1, jnp.where(passes, now.depth, above))
         entered = _entered(now, tree.tokens[child]), p[child], drawn_from(child)
         refused = _refused(now, above, tree.tokens[now.node])
@@ -153,7 +153,7 @@ def _traverse(
 
 
 def _entered(now: _Branch, token: Int[Array, ""]) -> Float[Array, ""]:
-    """alpha of a child with some token: min(alpha p(x) / q(x), 1)."""
+    """Returns alpha of a child with some token: min(alpha p(x) / q(x), 1)."""
     wanted, drawn = now.ratio[now.depth] * now.p[now.depth, token], now.q[now.depth, token]
     enough = wanted >= drawn  # never divides where the quotient would be cut to 1
     return jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn)).astype(wanted.dtype)
@@ -162,7 +162,7 @@ def _entered(now: _Branch, token: Int[Array, ""]) -> Float[Array, ""]:
 def _refused(
     now: _Branch, above: Int[Array, ""], token: Int[Array, ""]
 ) -> tuple[Float[Array, ""], Float[Array, " V"], Float[Array, " V"]]:
-    """alpha, p and q of the node above one that was refused.
+    """Returns alpha, p and q of the node above one that was refused.
 
     With s = sum [alpha p - q]^+ they are s / (s + 1 - alpha), norm[alpha p - q]^+ and q without
     the token.

@@ -1,4 +1,6 @@
-"""Tree verification: from the root, descend while the rule accepts a child; then draw a token."""
+"""Tree verification: from the root, descend while the rule accepts a child; then draw per
+token.
+"""
 
 from dataclasses import dataclass
 
@@ -56,7 +58,7 @@ class TreeVerifier:
         )
 
     def _walk(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
-        """The verdict from the root downwards, a node of each row at a time."""
+        """Returns the verdict from the root downwards, a node of each row at a time."""
         batch = tree.tokens.shape[0]
         zeros = jnp.zeros(batch, jnp.int32)
         visit = jax.vmap(self._visit, in_axes=(0, 0, 0, 0, None))
@@ -122,7 +124,7 @@ class TreeVerifier:
 
 
 def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
-    """The greedy verdict of rules by tokens, for all nodes at once."""
+    """Returns the greedy verdict of rules by tokens, for all nodes at once."""
     best, good = samplings.argmax(logits), samplings.is_distribution(logits)
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     above = jnp.maximum(tree.parents, 0)
@@ -154,7 +156,7 @@ def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame)
 def _distribution_and_noise(
     logits: Float[Array, "B V"], width: int, depth: Int[Array, ""], frame: Frame
 ) -> tuple[Float[Array, "B V"], Float[Array, "B V"], Float[Array, "B K"]]:
-    """The distribution, the position's noise and a uniform per child.
+    """Returns the distribution, the position's noise and a uniform per child.
 
     Greedy is the distribution of a certain token.
     """
@@ -177,6 +179,8 @@ def _distribution_and_noise(
 
 
 def _first(tokens: Int[Array, "B K"], taken: Bool[Array, "B K"]) -> Int[Array, " B"]:
-    """The first child with the token of the first taken one: equal siblings are one node."""
+    """Returns the first child with the token of the first taken one: equal siblings are one
+    node.
+    """
     token = jnp.take_along_axis(tokens, taken.argmax(-1)[:, None], -1)
     return (tokens == token).argmax(-1)

@@ -19,7 +19,7 @@ class BlockAttention(Implementation):
     """Attention by a kernel that skips blocks in which no query of a tile sees a key.
 
     After DySpec (Xiong et al. 2024), appendix C: of the mask of ancestors most blocks are empty,
-    more so if the nodes stand in a good order, see `jspec.tree.heavy_paths`. The committed past is
+    more so if the nodes are in a good order, see `jspec.tree.heavy_paths`. The committed past is
     read block by block, up to the last live slot, once for all queries of a tile.
 
     What the kernel cannot do is left to XLA: a head's size that Triton does not take, fewer slots
@@ -105,7 +105,7 @@ class BlockAttention(Implementation):
 
 
 def _fitting(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int) -> Triton | None:
-    """The launch with the sizes of a call; None where the kernel does not take it."""
+    """Returns the launch with the sizes of a call; None where the kernel does not take it."""
     mesh = jax.typeof(queries).sharding.mesh
     # XLA cannot split a kernel over devices.
     if launch is None or not (mesh.empty or mesh.size == 1):
@@ -114,14 +114,16 @@ def _fitting(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int
 
 
 def _turned(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B*A D"]:
-    """The two axes that share one in the other order; `first` is the size of the one in front."""
+    """Returns the two axes that share one in the other order; `first` is the size of the one in
+    front.
+    """
     batch, heads, both, dim = array.shape
     parts = array.reshape(batch, heads, first, both // first, dim)
     return parts.swapaxes(2, 3).reshape(array.shape)
 
 
 def _filled(array: Array, tile: int) -> Array:
-    """The array with its last query repeated, until tiles divide them."""
+    """Returns the array with its last query repeated, until tiles divide them."""
     width = [(0, 0)] * array.ndim
     width[-2] = (0, -array.shape[-2] % tile)
     return jnp.pad(array, width, mode="edge")

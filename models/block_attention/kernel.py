@@ -1,4 +1,5 @@
-"""The kernel on a GPU: a program for each tile of queries loops over the blocks that it visits.
+"""The kernel on a GPU: a program for each tile of queries loops over the blocks that it
+visits.
 
 One softmax runs over all of them. Several programs may share the blocks of a tile; their softmaxes
 are merged.
@@ -19,19 +20,19 @@ from jspec.models.online_softmax import LOW, Softmax, joined, merged, scores_of
 
 
 class AttentionWork(NamedTuple):
-    """What a kernel reads."""
+    """The inputs of a kernel."""
 
     queries: Float[Array, "B H Q D"]
     """Scaled."""
     keys: Float[Array, "B H*L S D"]
-    """Of L layers, those of a head side by side."""
+    """Of L layers, a head's layers are adjacent."""
     values: Float[Array, "B H*L S D"]
     reach: Int[Array, "B Q X"]
-    """What tells for each query which keys of a block it sees."""
+    """Data from which each query's visible keys of a block follow."""
     visits: Visits
     """Blocks of the keys for each tile of queries."""
     layer: Int[Array, ""] | None = None
-    """Which of the L layers is meant; None: there is one."""
+    """Index of the layer among L; None: there is one."""
 
     @property
     def layers(self) -> int:
@@ -40,7 +41,7 @@ class AttentionWork(NamedTuple):
 
     @property
     def number(self) -> Int[Array, " 1"]:
-        """Which layer is meant, as a kernel takes it."""
+        """The layer's index, as a kernel takes it."""
         layer = self.layer
         return jnp.zeros(1, jnp.int32) if layer is None else layer.reshape(1).astype(jnp.int32)
 
@@ -55,7 +56,7 @@ def visit(
     seen: Seen,
     soft_cap: float | None,
 ) -> Softmax:
-    """The kernel: a tile's softmax, joined by a block of keys and values.
+    """Returns the kernel: a tile's softmax, joined by a block of keys and values.
 
     Args:
         softmax: of the blocks before.
@@ -74,7 +75,7 @@ def visit(
 
 
 def nothing(tile: int, dim: int) -> Softmax:
-    """The softmax over no score."""
+    """Returns the softmax over no score."""
     return Softmax(
         jnp.full((tile, 1), LOW, jnp.float32),
         jnp.zeros((tile, 1), jnp.float32),
@@ -83,7 +84,7 @@ def nothing(tile: int, dim: int) -> Softmax:
 
 
 def outputs(*shape: int, dim: int) -> list[jax.ShapeDtypeStruct]:
-    """The arrays of a softmax."""
+    """Returns the arrays of a softmax."""
     return [jax.ShapeDtypeStruct((*shape, last), jnp.float32) for last in (1, 1, dim)]
 
 
@@ -124,11 +125,11 @@ class Triton:
             check_integer(name, getattr(self, name), 1, None)
 
     def sized(self, queries: int, slots: int, dim: int) -> "Triton | None":
-        """The same for arrays of such sizes; None: it cannot. Triton wants powers of two.
+        """Returns the same for arrays of such sizes; None: it cannot. Triton wants powers of two.
 
         Args:
             queries: of a head.
-            slots: keys of a head; those of nodes are made a multiple of `block` afterwards.
+            slots: keys of a head; nodes are padded to a multiple of `block` afterwards.
             dim: of a head.
         """
         if dim < 16 or dim & (dim - 1) or slots < self.block:
@@ -136,7 +137,7 @@ class Triton:
         return replace(self, tile=min(self.tile, max(16, pl.next_power_of_2(queries))))
 
     def __call__(self, work: AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
-        """The softmax of all queries.
+        """Returns the softmax of all queries.
 
         Args:
             work: whose number of queries is a multiple of `tile`.

@@ -13,20 +13,21 @@ WORD = 32
 Column = Callable[[Int[Array, ""] | int], Int[Array, "Q #K"]]
 """A column of what tells the reach of a tile's queries, which may be repeated for each key."""
 Seen = Callable[[Column, Int[Array, ""], Int[Array, "#Q K"]], Bool[Array, "Q K"]]
-"""Which keys of a block a tile's queries see, of their reach, the block's number and its slots."""
+"""Visible keys of a block for a tile's queries, from their reach and the block's slots.
+"""
 
 
 class Visits(NamedTuple):
     """Numbers of blocks for each tile of queries. T: tiles; C: blocks of keys."""
 
     blocks: Int[Array, "B T C"]
-    """Those to visit come first."""
+    """Block numbers, those to visit first."""
     counts: Int[Array, "B T"]
-    """How many there are."""
+    """The number of blocks to visit."""
 
 
 def listed(wanted: Bool[Array, "B T C"]) -> Visits:
-    """The blocks that are wanted, in rising order.
+    """Returns the blocks that are wanted, in rising order.
 
     Example:
         >>> import jax.numpy as jnp
@@ -44,21 +45,22 @@ def listed(wanted: Bool[Array, "B T C"]) -> Visits:
 
 
 def packed(seen: Bool[Array, "B N K"]) -> Int[Array, "B N W"]:
-    """A mask as bits, `WORD` keys to an integer; K is a multiple of `WORD`."""
+    """Returns a mask as bits, `WORD` keys to an integer; K is a multiple of `WORD`."""
     bits = seen.reshape(*seen.shape[:-1], -1, WORD).astype(jnp.uint32)
     words = (bits << jnp.arange(WORD, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
     return jax.lax.bitcast_convert_type(words, jnp.int32)
 
 
 def of_bits(words: Int[Array, "B Q W"], tile: int, block: int) -> Visits:
-    """The blocks in which some query of a tile sees some key."""
+    """Returns the blocks in which some query of a tile sees some key."""
     batch, queries, _ = words.shape
     tiles = words.reshape(batch, queries // tile, tile, -1, block // WORD)
     return listed((tiles != 0).any((2, 4)))
 
 
 def of_range(limits: Int[Array, "B Q 2"], tile: int, block: int, slots: int) -> Visits:
-    """The blocks between the oldest slot that a query of a tile sees and the end of its row.
+    """Returns the blocks between the oldest slot that a query of a tile sees and the end of its
+    row.
 
     Args:
         limits: the oldest slot that each query sees, and the number of live slots of its row.
@@ -78,7 +80,7 @@ def of_range(limits: Int[Array, "B Q 2"], tile: int, block: int, slots: int) -> 
 def in_bits(
     column: Column, number: Int[Array, ""], slots: Int[Array, "#Q K"]
 ) -> Bool[Array, "Q K"]:
-    """What the bits of a mask say of a block."""
+    """Returns what the bits of a mask say of a block."""
     size = slots.shape[1]
     lanes = slots - number * size
     first = number * (size // WORD)
@@ -91,7 +93,7 @@ def in_bits(
 def in_range(
     column: Column, number: Int[Array, ""], slots: Int[Array, "#Q K"]
 ) -> Bool[Array, "Q K"]:
-    """The slots of a block from a query's oldest up to the end of its row."""
+    """Returns the slots of a block from a query's oldest up to the end of its row."""
     # A block may begin before its place, where blocks do not divide the slots.
     own = slots >= number * slots.shape[1]
     return own & (slots >= column(0)) & (slots < column(1))

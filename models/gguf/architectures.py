@@ -1,4 +1,6 @@
-"""Maps GGUF metadata to config.json's fields, and weights to Hugging Face's layout, by family."""
+"""Maps GGUF metadata to config.json's fields, and weights to Hugging Face's layout, by
+family.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ _EMBED, _HEAD = "token_embd.weight", "output.weight"
 
 @dataclass(frozen=True)
 class GGUFLayout:
-    """How one architecture of llama.cpp differs from what Hugging Face has.
+    """Differences of one llama.cpp architecture from Hugging Face's.
 
     Args:
         fields: makes config.json's fields from a header and the architecture's name.
@@ -41,10 +43,10 @@ class GGUFLayout:
 
 
 def find(header: Header) -> tuple[str, GGUFLayout]:
-    """The architecture that a file names, and its layout.
+    """Returns the architecture that a file names, and its layout.
 
     Raises:
-        InputError: if it is none of ours.
+        InputError: if jspec does not support it.
     """
     name = header.metadata.text("general.architecture")
     if name is None or name not in LAYOUTS:
@@ -55,7 +57,7 @@ def find(header: Header) -> tuple[str, GGUFLayout]:
 
 
 def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, Any]:
-    """The fields that most share; `turned` lanes of a head are rotated, None: all."""
+    """Returns the fields that most share; `turned` lanes of a head are rotated, None: all."""
     data = header.metadata
     heads, width = data.size(f"{name}.attention.head_count"), data.size(f"{name}.embedding_length")
     dim = data.size(f"{name}.attention.key_length", max(width // heads, 1))
@@ -82,7 +84,7 @@ def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, An
 
 
 def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
-    """The stretch of the rotary frequencies, as config.json has it; None: none.
+    """Returns the stretch of the rotary frequencies, as config.json has it; None: none.
 
     Args:
         header: of the file.
@@ -94,7 +96,7 @@ def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
     usual = "longrope" if tensors else "linear"
     kind = data.choice(f"{rope}scaling.type", ["none", "linear", "yarn", "longrope"], usual)
     names = [f"{rope}scaling.factor", f"{rope}scale_linear"]
-    factor = next((data.number(name) for name in names if data.get(name)), 1.0)  # 0 is none
+    factor = next((data.number(name) for name in names if data.get(name)), 1.0)  # 0: none
     if kind == "longrope" and not tensors:
         missing = " and ".join(LONG_FACTORS.values())
         raise InputError(
@@ -131,7 +133,7 @@ def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
 
 
 def _mixtral(header: Header, name: str) -> dict[str, Any]:
-    """Llama, and Mixtral, which is written as one with experts."""
+    """Maps Llama, and Mixtral as a Llama with experts."""
     data, fields = header.metadata, _llama(header, name)
     if not data.get(f"{name}.expert_count"):
         return fields
@@ -207,7 +209,7 @@ def _gpt2(header: Header, name: str) -> dict[str, Any]:
 
 
 def _vocabulary(header: Header) -> int:
-    """Rows of the embeddings, which may be more than the tokens that the file lists."""
+    """Returns rows of the embeddings, which may be more than the tokens that the file lists."""
     if _EMBED not in header.tensors:
         raise InputError(f"{header.file} has no {_EMBED}; name the file of a language model")
     shape = header.tensors[_EMBED].shape
@@ -221,7 +223,9 @@ _TURNED = ("q_proj", "k_proj")
 
 
 def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
-    """Queries and keys whose rotary pairs lie D/2 lanes apart; llama.cpp has them as neighbours."""
+    """Returns queries and keys whose rotary pairs lie D/2 lanes apart; llama.cpp has them as
+    neighbours.
+    """
     if name.split(".")[-2] not in _TURNED:
         return array
     apart = array.reshape(-1, fields["head_dim"] // 2, 2, *array.shape[1:])
@@ -229,7 +233,7 @@ def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.nd
 
 
 def _head(name: str, rows: int, fields: dict[str, Any]) -> int:
-    """Pairs are laid out within a head."""
+    """Returns pairs are laid out within a head."""
     return fields["head_dim"] if name.split(".")[-2] in _TURNED else 1
 
 
@@ -243,7 +247,7 @@ def _all(name: str, rows: int, _: dict[str, Any]) -> int:
 
 
 def _inputs_first(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray:
-    """GPT-2's layers are [in, out] in its checkpoints, and [out, in] in a GGUF."""
+    """Transposes layers: GPT-2's are [in, out] in its checkpoints, and [out, in] in a GGUF."""
     layer = name.split(".")[-2]
     return array.T if array.ndim == 2 and layer in ("c_attn", "c_proj", "c_fc") else array
 

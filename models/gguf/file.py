@@ -23,7 +23,7 @@ from jspec.models.rope import RopeFactors
 
 
 def library() -> Any:
-    """The `gguf` package.
+    """Returns the `gguf` package.
 
     Raises:
         InputError: if it is not installed.
@@ -62,7 +62,7 @@ class GGUFTensors:
         return self.restore(name, flat).shape
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor in float32.
+        """Returns one tensor in float32.
 
         Raises:
             InputError: as `rows`.
@@ -70,8 +70,8 @@ class GGUFTensors:
         return self.rows(name, slice(None))
 
     def packed(self, name: str, kind: str) -> np.ndarray | None:
-        """The bytes of one matrix by rows; None if it is not stored in this format, or in Q4_0
-        where it is Q8_0, which holds the same weights.
+        """Returns the bytes of one matrix by rows; None if it is not stored in this format, or in
+        Q4_0 where it is Q8_0, which holds the same weights.
 
         Args:
             name: of a tensor whose rows are laid out as in the file, but for their order.
@@ -92,7 +92,7 @@ class GGUFTensors:
         return self.restore(name, stored.reshape(*entry.shape[:-1], -1))
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Rows of one tensor in float32; the others are not dequantised.
+        """Returns rows of one tensor in float32; the others are not dequantised.
 
         Raises:
             InputError: if it is quantised in a way that the `gguf` package does not read, or is
@@ -151,7 +151,7 @@ class File:
         return Settings(values, str(self.header.file))
 
     def config(self, family: Family) -> Any:
-        """Our config of the model."""
+        """Returns our config of the model."""
         found = family.parse(self.fields)
         if architectures.ROPE_FACTORS not in self.header.tensors:
             return found
@@ -164,14 +164,16 @@ class File:
         return replace(found, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
 
     def _numbers(self, name: str) -> list[float]:
-        """A tensor that is no weight."""
+        """Returns a tensor that is not a weight."""
         held = {name: self.header.tensors[name]}
         return (
             GGUFTensors(self.header.file, held, lambda _, array: array).read(name).ravel().tolist()
         )
 
     def tensors(self, table: Sequence[Weight]) -> GGUFTensors:
-        """The weights, by the names of the table; others keep the names that they have here."""
+        """Returns the weights, by the names of the table; others keep the names that they have
+        here.
+        """
         name, layout = architectures.find(self.header)
         package = library()
         names = package.get_tensor_name_map(
@@ -201,7 +203,7 @@ class File:
         )
 
     def held(self) -> str | None:
-        """The format that holds all matrices as they are, or "bfloat16"; None: there is none."""
+        """Returns the format that holds all matrices exactly, or "bfloat16"; None: none does."""
         kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
         matrices = {name: t for name, t in self.header.tensors.items() if len(t.shape) > 1}
         tables = {kinds.get(matrices.pop(name).kind) for name in _TABLES & matrices.keys()}
@@ -213,11 +215,11 @@ class File:
         return kind if exact else None
 
     def tokenizer(self) -> Any:
-        """The tokenizer; see `vocabulary.tokenizer`."""
+        """Returns the tokenizer; see `vocabulary.tokenizer`."""
         return vocabulary.tokenizer(self.header)
 
     def chat(self, tokenizer: Any) -> ChatTemplate | None:
-        """The chat template; None if the file has none."""
+        """Returns the chat template; None if the file has none."""
         data, field = self.header.metadata, "tokenizer.chat_template"
         named = {name: data.text(name) for name in data.values if name.startswith(f"{field}.")}
         texts = {name.removeprefix(f"{field}."): text or "" for name, text in named.items()}
@@ -227,27 +229,27 @@ class File:
         return chat_template.chosen(texts | default, tokenizer, words, source)
 
     def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
-        """End tokens (of a text, a turn, a message) and first token; see `Folder`."""
+        """Returns end tokens (of a text, a turn, a message) and first token; see `Folder`."""
         data = self.header.metadata
         *ends, first = (data.token(f"tokenizer.ggml.{one}_token_id") for one in (*_ENDS, "bos"))
         eos = tuple(dict.fromkeys(end for end in ends if end is not None and end < size))
         return eos, None if first is None or first >= size else first
 
     def mask_token(self) -> int | None:
-        """The mask token of a parallel draft model: llama.cpp has none."""
+        """Returns the mask token of a parallel draft model: llama.cpp has none."""
         return None
 
 
 def _widened(lines: np.ndarray) -> np.ndarray:
-    """Rows in blocks of Q4_0 as the same weights in blocks of Q8_0."""
+    """Returns rows in blocks of Q4_0 as the same weights in blocks of Q8_0."""
     blocks = lines.reshape(len(lines), -1, 18)
     steps = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], -1) - np.uint8(8)
     return np.concatenate([blocks[..., :2], steps], -1).reshape(len(lines), -1)
 
 
 def _joined(lines: np.ndarray) -> np.ndarray:
-    """The same blocks in fewer and longer rows: `gguf` dequantises sixteen rows at a time, and for
-    short ones that takes longer than their numbers do.
+    """Returns the same blocks in fewer and longer rows: `gguf` dequantises sixteen rows at a
+    time, and for short ones that takes longer than their numbers do.
     """
     count, size = lines.shape
     together = max(_ROW_BYTES // size, 1)
@@ -257,7 +259,7 @@ def _joined(lines: np.ndarray) -> np.ndarray:
 
 
 def _one(stack: TensorInfo, index: int) -> TensorInfo:
-    """One expert's matrix; a file has those of all experts of a layer as one tensor."""
+    """Returns one expert's matrix; a file has those of all experts of a layer as one tensor."""
     package = library()
     sizes = {kind.value: size for kind, size in package.GGML_QUANT_SIZES.items()}
     block, block_bytes = sizes.get(stack.kind, (1, 0))
@@ -268,7 +270,7 @@ def _one(stack: TensorInfo, index: int) -> TensorInfo:
 _PER_BYTE = 8
 """Numbers that a byte holds, at most."""
 _IN_EIGHT_BITS = {"q8_0": "q4_0"}
-"""What else is in a format exactly."""
+"""Other tensor types that a format holds exactly."""
 _TABLES = {"token_embd.weight", "output.weight"}
 _ENDS = ("eos", "eot", "eom")
 _ROW_BYTES = 4096
@@ -278,7 +280,7 @@ def open_file(file: Path) -> File:
     """Opens a file; weights are read when they are asked for.
 
     Raises:
-        InputError: if it is no whole GGUF file, or `gguf` is not installed.
+        InputError: if it is not a whole GGUF file, or `gguf` is not installed.
     """
     library()
     return File(header.read(file))

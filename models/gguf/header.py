@@ -43,7 +43,9 @@ class TensorInfo:
     """One tensor as it is stored."""
 
     shape: tuple[int, ...]
-    """As numpy and Hugging Face have it; the file lists the sizes the other way round."""
+    """Returns the shape as numpy and Hugging Face have it; the file lists the sizes the other
+    way round.
+    """
     kind: int
     """Number of its quantisation, `gguf.GGMLQuantizationType`."""
     start: int
@@ -60,7 +62,7 @@ class Header:
 
 
 def is_gguf(file: Path) -> bool:
-    """True for a file that is a GGUF, or that is named as one."""
+    """Returns True for a file that is a GGUF, or that is named as one."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -71,8 +73,8 @@ def read(file: Path) -> Header:
     """Reads the header of a file.
 
     Raises:
-        InputError: if it is no GGUF of a version known, is cut within the header, or is one part of
-            several.
+        InputError: if it is not a GGUF of a version known, is cut within the header, or is one part
+            of several.
     """
     content = np.memmap(file, np.uint8, "r").data if file.stat().st_size else memoryview(b"")
     if bytes(content[:4]) != MAGIC:
@@ -84,7 +86,7 @@ def read(file: Path) -> Header:
             raise
         reason = "it ends within its header" if isinstance(error, struct.error) else error
         raise InputError(
-            f"{file} ({len(content)} bytes) is no whole GGUF file ({reason}); download it again"
+            f"{file} ({len(content)} bytes) is not a whole GGUF file ({reason}); download it again"
         ) from error
 
 
@@ -157,5 +159,5 @@ class _Cursor:
         if kind not in _NUMBERS:
             raise ValueError(f"a field is of the unknown kind {kind}")
         number = self.number(_NUMBERS[kind])
-        # The shortest decimal: what stood in config.json before it was rounded to float32.
+        # The shortest decimal: the value in config.json before it was rounded to float32.
         return float(str(np.float32(number))) if kind == _FLOAT else number

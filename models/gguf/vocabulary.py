@@ -22,7 +22,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = 1, 2, 3, 4, 5
 """Kinds of tokens, `tokenizer.ggml.token_type`."""
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's character for a space."""
 
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """GPT-2's."""
@@ -42,7 +42,7 @@ _SENTENCES = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 
 def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
-    """Each pattern parts what those before it have left in pieces."""
+    """Returns each pattern parts what those before it have left in pieces."""
     return pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns),
@@ -63,7 +63,7 @@ _PATTERNS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("gpt-4o",): (_GPT4O,),
     ("deepseek-llm",): (
         r"[\r\n]",
-        # Letters that have a case, but for those of Georgian, which had none at that time.
+        # Letters that have a case, but for Georgian's, which had none at that time.
         r"\s?[\p{Lu}\p{Ll}\p{Lt}&&[^\u10d0-\u10ff]]+",
         "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
         r"\s+$",
@@ -78,20 +78,22 @@ _PATTERNS: Mapping[tuple[str, ...], tuple[str, ...]] = {
 }
 
 SPLITS = MappingProxyType({name: held for names, held in _PATTERNS.items() for name in names})
-"""Where a text is split before the merges, by `tokenizer.ggml.pre`, as llama.cpp has it."""
+"""Patterns that split a text before the merges, by `tokenizer.ggml.pre`, from llama.cpp."""
 
 OLD = MappingProxyType({"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2"})
-"""The same by architecture, for files that were written before the field was, or do not know."""
+"""The same by architecture, for files that were written before the field was, or do not
+know.
+"""
 
 _WHOLE = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken"})
-"""Where a piece that is a token is never merged from parts, and a text begins with a token."""
+"""Vocabularies that keep a piece that is a token whole, and begin a text with a token."""
 
 _COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen", "qwen35"})
-"""Where characters are composed (NFC) first."""
+"""Vocabularies that compose characters (NFC) first."""
 
 
 def tokenizer(header: Header) -> Tokenizer:
-    """The tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
+    """Returns the tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
 
     Raises:
         InputError: if there is none, or none of these.
@@ -118,7 +120,7 @@ def tokenizer(header: Header) -> Tokenizer:
         raise
     except Exception as error:  # the Rust binding raises bare Exception
         raise InputError(
-            f"{header.file} holds a vocabulary that is no tokenizer ({error}); download it again"
+            f"{header.file} holds a vocabulary that is not a tokenizer ({error}); download it again"
         ) from error
     made.add_special_tokens(_added(tokens, kinds, (_UNKNOWN, _CONTROL), special=True))
     made.add_tokens(_added(tokens, kinds, (_USER,), special=False))
@@ -127,7 +129,7 @@ def tokenizer(header: Header) -> Tokenizer:
 
 
 def special_tokens(header: Header) -> Mapping[str, str]:
-    """Texts of the special tokens, by the names that chat templates have for them."""
+    """Returns texts of the special tokens, by the names that chat templates have for them."""
     data = header.metadata
     tokens = data.listed("tokenizer.ggml.tokens", str, [])
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
@@ -189,7 +191,7 @@ def _sentencepiece(
 def _merges(
     tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Every pair of tokens that joins to a third, the pair of the best third first.
+    """Returns every pair of tokens that joins to a third, the pair of the best third first.
 
     SentencePiece joins the two neighbours whose union has the best score; a list of merges in
     that order does the same.
@@ -205,14 +207,16 @@ def _merges(
 
 
 def _ids(tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
-    """The numbers of the tokens, without the converter's names for numbers that have none."""
+    """Returns the numbers of the tokens, without the converter's names for numbers that have
+    none.
+    """
     return {token: place for place, token in enumerate(tokens) if kinds[place] != _UNUSED}
 
 
 def _added(
     tokens: Sequence[str], kinds: Sequence[int], wanted: Sequence[int], special: bool
 ) -> list[AddedToken]:
-    """The tokens of some kinds, which are found in a text before it is split."""
+    """Returns the tokens of some kinds, which are found in a text before it is split."""
     return [
         AddedToken(token, special=special, normalized=False)
         for token, kind in zip(tokens, kinds, strict=True)

@@ -41,7 +41,7 @@ class TransformerHead(Decoder):
 
     @nn.nowrap
     def score(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """The scores of states that the head predicted."""
+        """Returns the scores of states that the head predicted."""
         logits: Any = self.apply(params, hidden, method="logits")
         return logits
 
@@ -49,13 +49,15 @@ class TransformerHead(Decoder):
     def inform(
         self, params: PyTree, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "B N V"]:
-        """The scores of what follows each token, where the states do not know it yet."""
+        """Returns the scores of what follows each token, where the states do not know it yet."""
         informed: Any = self.apply(params, logits, tokens, method="informed")
         return informed
 
     @nn.nowrap
     def hot(self, params: PyTree) -> Int[Array, " d"] | None:
-        """The tokens that it drafts, whose scores alone are compared in training; None: all."""
+        """Returns the tokens that it drafts, whose scores alone are compared in training; None:
+        all.
+        """
         del params
         return None
 
@@ -66,7 +68,7 @@ class TransformerHead(Decoder):
         hidden: Float[Array, "B N E"],
         tokens: Int[Array, "B N"] | None = None,
     ) -> Float[Array, "B N d"]:
-        """The scores of the hot tokens alone; after `tokens`, where these are given."""
+        """Returns the scores of the hot tokens alone; after `tokens`, where these are given."""
         scores: Any = self.apply(params, hidden, tokens, method="hot_scores")
         return scores
 
@@ -76,11 +78,11 @@ class TransformerHead(Decoder):
         self.target_head = self.variable("target", "head", jnp.zeros, shape, self.param_dtype)
 
     def embed(self, tokens: Int[Array, "B N"]) -> Float[Array, "B N E"]:
-        """The target's embedding of tokens."""
+        """Returns the target's embedding of tokens."""
         return self.target_embed.value[tokens].astype(self.dtype)
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """The target's scores after states."""
+        """Returns the target's scores after states."""
         return unembed(hidden.astype(self.dtype), self.target_head.value)
 
     def further(
@@ -92,19 +94,20 @@ class TransformerHead(Decoder):
         memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        """The steps after the first, from states that the head predicted."""
+        """Returns the steps after the first, from states that the head predicted."""
         return self(hidden, tokens, positions, mask, memory, nodes)
 
     def informed(
         self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "B N V"]:
-        """The scores as they are: these states know their tokens."""
+        """Returns the scores as they are: these states know their tokens."""
         del tokens
         return logits
 
 
 def gathered(head: Any, variables: PyTree) -> PyTree:
-    """The variables with the rows of the hot tokens, which decoding then need not gather.
+    """Returns the variables with the rows of the hot tokens, which decoding then need not
+    gather.
 
     Args:
         head: EAGLE's or Medusa's.

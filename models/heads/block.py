@@ -25,15 +25,15 @@ class BlockConfig(LlamaConfig):
 
     Args:
         taps: layers of the target whose inputs it reads, side by side: `Llama.taps`.
-        block_size: rows of a forward: the last emitted token, the anchor, and empty slots.
+        block_size: rows of a forward pass: the last emitted token, the anchor, and empty slots.
         first_slot: the first row whose state is of a token to come. 0: each row is of the token
             after its place (DSpark, and all of DeepSpec). 1: each is of the token at its place, so
             that the anchor's is of none (DFlash of z-lab, JetSpec).
         causal: whether a row sees only the rows before it (JetSpec), or all of its block.
-        mask_token: the token whose embedding stands in the empty slots; -1 is a trained vector.
-        markov_rank: width of the map from a token to the scores of the next (DSpark); 0 is none.
+        mask_token: the token whose embedding fills the empty slots; -1 is a trained vector.
+        markov_rank: width of the map from a token to the scores of the next (DSpark); 0: none.
         confidence_width: numbers that the confidence head reads: a row's state, or the state and
-            the token before it as the Markov map has it; 0 is no confidence head.
+            the token before it as the Markov map has it; 0 is not a confidence head.
         draft_tokens: tokens that it scores, by a head of its own; 0 is all, by the target's head.
 
     Raises:
@@ -64,7 +64,7 @@ class BlockConfig(LlamaConfig):
 
 
 def block_taps(num_layers: int, count: int) -> tuple[int, ...]:
-    """The taps that DFlash chooses: from the first layer to the last but two, evenly.
+    """Returns the taps that DFlash chooses: from the first layer to the last but two, evenly.
 
     Args:
         num_layers: of the target.
@@ -91,8 +91,8 @@ class BlockHead(Decoder):
     vector in every other slot. They see the context before the anchor, and each other. A state of
     a row, after the last norm, goes through the target's head.
 
-    Collections beside `params`: `target` holds the target's own arrays; `scored` the target's ids
-    of the tokens that it scores, if it has a head of its own.
+    Collections alongside `params`: `target` holds the target's own arrays; `scored` the target's
+    ids of the tokens that it scores, if it has a head of its own.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -113,14 +113,14 @@ class BlockHead(Decoder):
 
     @property
     def num_slots(self) -> int:
-        """D, tokens that one forward drafts."""
+        """D, tokens that one forward pass drafts."""
         return self.config.block_size - self.config.first_slot
 
     @nn.nowrap
     def read(
         self, params: PyTree, hidden: Float[Array, "B N F"], positions: Int[Array, "B N"]
     ) -> TreeKV:
-        """Keys and values of the context at some positions."""
+        """Returns keys and values of the context at some positions."""
         made: Any = self.apply(params, hidden, positions, method="keys_and_values")
         return made
 
@@ -132,7 +132,7 @@ class BlockHead(Decoder):
         positions: Int[Array, " B"],
         cache: KVCache,
     ) -> Float[Array, "B D E"]:
-        """The states of the D tokens after each row's root, whose context is in the cache."""
+        """Returns the states of the D tokens after each row's root; the cache has the context."""
         states: Any = self.apply(params, root, positions, cache, method="block")
         return states
 
@@ -143,13 +143,13 @@ class BlockHead(Decoder):
 
     @nn.nowrap
     def scored(self, params: PyTree) -> Int[Array, " d"]:
-        """The tokens that it scores."""
+        """Returns the tokens that it scores."""
         ids: Any = self.apply(params, method="scored_ids")
         return ids
 
     @nn.nowrap
     def score(self, params: PyTree, hidden: Float[Array, "*S E"]) -> Float[Array, "*S d"]:
-        """The scores that states give these, whatever token comes before."""
+        """Returns the scores that states give these, whatever token comes before."""
         scores: Any = self.apply(params, hidden, method="scores")
         return scores
 
@@ -157,7 +157,7 @@ class BlockHead(Decoder):
     def inform(
         self, params: PyTree, scores: Float[Array, "*S d"], tokens: Int[Array, "*S"]
     ) -> Float[Array, "*S d"]:
-        """The scores, given the token before."""
+        """Returns the scores, given the token before."""
         informed: Any = self.apply(params, scores, tokens, method="informed")
         return informed
 
@@ -165,7 +165,9 @@ class BlockHead(Decoder):
     def transition(
         self, params: PyTree, tokens: Int[Array, "*S"], following: Int[Array, "*S K"]
     ) -> Float[Array, "*S K"]:
-        """What a token adds to the scores of some that may follow it; 0 without a Markov map."""
+        """Returns what a token adds to the scores of some that may follow it; 0 without a Markov
+        map.
+        """
         added: Any = self.apply(params, tokens, following, method="added")
         return added
 
@@ -173,7 +175,9 @@ class BlockHead(Decoder):
     def confidence(
         self, params: PyTree, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
     ) -> Float[Array, "*S"]:
-        """Log odds that a state's token is kept, given the one before; 0 without such a head."""
+        """Returns log odds that a state's token is kept given the one before; 0 without such a
+        head.
+        """
         odds: Any = self.apply(params, hidden, tokens, method="confident")
         return odds
 
@@ -210,7 +214,7 @@ class BlockHead(Decoder):
         positions: Int[Array, "B A"],
         mask: Bool[Array, "B A S"],
     ) -> Float[Array, "B A D E"]:
-        """States of the blocks of A anchors in a text, without a cache.
+        """Returns states of the blocks of A anchors in a text, without a cache.
 
         Args:
             hidden: the target's, at positions 0 .. S - 1.
@@ -228,7 +232,7 @@ class BlockHead(Decoder):
     def keys_and_values(
         self, hidden: Float[Array, "B N F"], positions: Int[Array, "B N"]
     ) -> TreeKV:
-        """Keys and values that every layer has of the target's states."""
+        """Returns keys and values that every layer has of the target's states."""
         c = self.state_norm(self.fuse(hidden.astype(self.dtype)))
         batch, count = positions.shape
         alone, nothing = jnp.ones((batch, count, count), bool), attention.past(None, None, 0)
@@ -241,7 +245,7 @@ class BlockHead(Decoder):
     def block(
         self, root: Int[Array, " B"], positions: Int[Array, " B"], cache: KVCache
     ) -> Float[Array, "B D E"]:
-        """States of one block a row, over the cached context."""
+        """Returns states of one block per row, over the cached context."""
         nothing = jnp.ones((len(root), 1, 0), bool)
         return self._rows(root[:, None], positions[:, None], nothing, cache, None)[:, 0]
 
@@ -253,7 +257,7 @@ class BlockHead(Decoder):
         cache: KVCache | None,
         nodes: TreeKV | None,
     ) -> Float[Array, "B A D E"]:
-        """States of A blocks a row that do not see each other."""
+        """Returns states of A blocks per row that do not see each other."""
         config, (batch, anchors) = self.config, tokens.shape
         size, width = config.block_size, config.hidden_size
         embed = self.target_embed.value
@@ -278,17 +282,17 @@ class BlockHead(Decoder):
     def informed(
         self, scores: Float[Array, "*S d"], tokens: Int[Array, "*S"]
     ) -> Float[Array, "*S d"]:
-        """The scores, given the token before (DSpark, section 3)."""
+        """Returns the scores, given the token before (DSpark, section 3)."""
         return scores + self._after(tokens) if self.config.markov_rank else scores
 
     def scored_ids(self) -> Int[Array, " d"]:
-        """The tokens that it scores."""
+        """Returns the tokens that it scores."""
         return self.ids.value if self.config.draft_tokens else jnp.arange(self.vocab_size)
 
     def added(
         self, tokens: Int[Array, "*S"], following: Int[Array, "*S K"]
     ) -> Float[Array, "*S K"]:
-        """What `informed` adds, for some tokens alone."""
+        """Returns what `informed` adds, for some tokens alone."""
         if not self.config.markov_rank:
             return jnp.zeros(following.shape, jnp.float32)
         rows = following
@@ -304,17 +308,17 @@ class BlockHead(Decoder):
         )
 
     def _before(self, tokens: Int[Array, "*S"]) -> Float[Array, "*S r"]:
-        """The Markov map's vectors of tokens that stand before others."""
+        """Returns the Markov map's vectors of preceding tokens."""
         return self.markov_from[tokens].astype(self.dtype)
 
     def _after(self, tokens: Int[Array, "*S"]) -> Float[Array, "*S d"]:
-        """What tokens add to the scores of those that it scores."""
+        """Returns what tokens add to the scores of those that it scores."""
         return unembed(self._before(tokens), self.markov_to)
 
     def confident(
         self, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
     ) -> Float[Array, "*S"]:
-        """Log odds of the confidence head (DSpark, section 3)."""
+        """Returns log odds of the confidence head (DSpark, section 3)."""
         config = self.config
         if not config.confidence_width:
             return jnp.zeros(tokens.shape, jnp.float32)

@@ -1,4 +1,4 @@
-"""config.json of published block heads: which layout it is, and what differs between them.
+"""The config.json of published block heads: their layouts and differences.
 
 The network is the same in all. What its tensors do not tell is in the config, in places of its own:
 
@@ -28,7 +28,7 @@ class _Layout:
 
     Args:
         layers: the shape of the layers.
-        own: size of the block, and what stands in its slots.
+        own: size of the block, and the token in its slots.
         markov: the Markov map and the confidence head.
         taps: of the target.
         first_slot: see `BlockConfig`.
@@ -48,7 +48,8 @@ class _Layout:
 def read(
     folder: Path, held: Mapping[str, Any], model: Any
 ) -> tuple[BlockConfig, Mapping[str, str]]:
-    """The config of a published block head, and its tensors that are copies of the target's.
+    """Returns the config of a published block head, and its tensors that are copies of the
+    target's.
 
     Args:
         folder: of the head, with its config.json.
@@ -99,7 +100,7 @@ def read(
 
 
 def _layout(given: Settings, held: Mapping[str, Any], model: Any) -> _Layout:
-    """The parts of the config, wherever its layout has them."""
+    """Returns the parts of the config, wherever its layout has them."""
     names = " ".join(map(str, given.get("architectures", [])))
     if given.get("speculators_model_type") is not None:
         kind = given.choice("speculators_model_type", ["dflash", "dspark"], None)
@@ -149,7 +150,9 @@ def _numbers(given: Settings, name: str) -> tuple[int, ...]:
 
 
 def _after(outputs: tuple[int, ...]) -> tuple[int, ...]:
-    """The taps, layers whose input is read, from layers whose output is; -1 is the embedding."""
+    """Returns the taps, layers whose input is read, from layers whose output is; -1 is the
+    embedding.
+    """
     return tuple(number + 1 for number in outputs)
 
 

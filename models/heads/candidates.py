@@ -1,4 +1,5 @@
-"""A low-rank candidate head: a narrow product finds candidates, and the whole head scores these.
+"""A low-rank candidate head: a narrow product finds candidates, and the whole head scores
+these.
 
 Source: EAGLE-4 (2026), by the documentation of its training in NVIDIA's NeMo AutoModel and of its
 package eagle-harness.
@@ -46,7 +47,8 @@ class CandidateConfig(LlamaConfig):
 
 
 def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray, "..."]]:
-    """The two factors of the product of a rank that is nearest to a head: its truncated SVD.
+    """Returns the two factors of the product of a rank that is nearest to a head: its truncated
+    SVD.
 
     Args:
         table: one row for each token.
@@ -71,7 +73,7 @@ def declare(head: nn.Module, config: CandidateConfig) -> None:
 
 
 def retrieve(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]:
-    """The scores by which candidates are found: those of the two factors.
+    """Returns the scores by which candidates are found: the two factors'.
 
     Args:
         hidden: the states.
@@ -81,7 +83,8 @@ def retrieve(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]
 
 
 def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) -> Array:
-    """The scores [*S, V] that states have by a head's table; -inf for what is no candidate.
+    """Returns the scores [*S, V] that states have by a head's table; -inf for tokens that are
+    not candidates.
 
     Args:
         head: the module, with `config` and `dtype`.

@@ -1,4 +1,6 @@
-"""EAGLE's draft head (Li et al. 2024): one transformer layer from state and token to next state."""
+"""EAGLE's draft head (Li et al. 2024): one transformer layer from state and token to next
+state.
+"""
 
 from dataclasses import dataclass
 
@@ -27,11 +29,11 @@ class EAGLEConfig(LlamaConfig):
 
 
 class EAGLEHead(TransformerHead):
-    """EAGLE-1 and EAGLE-2.
+    """Maps EAGLE-1 and EAGLE-2.
 
     Its states live where the target's head reads them, after the final norm. So the layer has no
     norm at its entrance, and its output goes to the target's head as it is. Tokens that it does not
-    score get -inf; which it scores stands in the collection `scored`, if these are not all.
+    score get -inf; the collection `scored` names them, if these are not all.
     """
 
     config: EAGLEConfig
@@ -63,7 +65,7 @@ class EAGLEHead(TransformerHead):
         return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """The target's scores after states, -inf for tokens that it does not score."""
+        """Returns the target's scores after states, -inf for tokens that it does not score."""
         if not self.config.hot_tokens:
             return super().logits(hidden)
         scores = self.hot_scores(hidden)
@@ -73,7 +75,7 @@ class EAGLEHead(TransformerHead):
     def hot_scores(
         self, hidden: Float[Array, "B N E"], tokens: Int[Array, "B N"] | None = None
     ) -> Float[Array, "B N d"]:
-        """The scores of the hot tokens, whatever is before: these states know it."""
+        """Returns the scores of the hot tokens, whatever is before: these states know it."""
         del tokens
         # Gathered once for decoding, see `base.gathered`.
         found = self.has_variable("hot", "head")
@@ -81,5 +83,5 @@ class EAGLEHead(TransformerHead):
         return unembed(hidden.astype(self.dtype), rows)
 
     def hot_rows(self) -> dict[str, Array]:
-        """The rows of the target's head that it scores by, one behind the other."""
+        """Returns the rows of the target's head that it scores by, one behind the other."""
         return {"head": self.target_head.value[self.ids.value]}

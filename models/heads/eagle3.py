@@ -1,4 +1,6 @@
-"""EAGLE-3's draft head (Li et al. 2025, arXiv:2503.01840), with what EAGLE-3.1 and EAGLE-4 add."""
+"""EAGLE-3's draft head (Li et al. 2025, arXiv:2503.01840), with what EAGLE-3.1 and EAGLE-4
+add.
+"""
 
 from dataclasses import dataclass
 
@@ -48,7 +50,7 @@ class EAGLE3Head(TransformerHead):
     what the layer gave before, as it is: the last norm belongs to the head, but with `norm_output`.
     Tokens that it does not score get -inf.
 
-    Beside `params` and `target` there is the collection `scored`, the target's ids of the tokens
+    Alongside `params` and `target` there is the collection `scored`, the target's ids of the tokens
     that it scores, if these are not all; and `candidates`, the factors that find candidates.
     """
 
@@ -102,7 +104,7 @@ class EAGLE3Head(TransformerHead):
         return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
 
     def normed(self, hidden: Float[Array, "B N F"]) -> Float[Array, "B N F"]:
-        """The tapped states as they are mapped to one."""
+        """Returns the tapped states as they are mapped to one."""
         if self.config.norm_before_fc:
             hidden = self.fused_norm(hidden)
         if self.config.fc_norm:
@@ -112,7 +114,7 @@ class EAGLE3Head(TransformerHead):
         return hidden
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """The head's own scores, -inf for tokens that it does not score."""
+        """Returns the head's own scores, -inf for tokens that it does not score."""
         hidden = hidden.astype(self.dtype)
         behind = hidden if self.config.norm_output else self.norm(hidden)
         scores = candidates.scores(self, behind, self.head)

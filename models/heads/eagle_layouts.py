@@ -52,7 +52,7 @@ transformers_version use_cache use_sliding_window vocab_size
 
 
 def shape(folder: Path, model: Any) -> LlamaConfig:
-    """config.json of an EAGLE head: one layer of the Llama family.
+    """Returns config.json of an EAGLE head: one layer of the Llama family.
 
     Args:
         folder: of the head.
@@ -67,7 +67,7 @@ def shape(folder: Path, model: Any) -> LlamaConfig:
 
 
 def read(folder: Path, model: Any, qkv_bias: bool, draft_tokens: int) -> Eagle3Config:
-    """The config of an EAGLE-3, EAGLE-3.1 or EAGLE-4 head.
+    """Returns the config of an EAGLE-3, EAGLE-3.1 or EAGLE-4 head.
 
     Args:
         folder: of the head.
@@ -106,7 +106,7 @@ def read(folder: Path, model: Any, qkv_bias: bool, draft_tokens: int) -> Eagle3C
 
 
 def _layer(whole: Settings) -> Settings:
-    """The fields of the layer, which speculators has in a place of its own."""
+    """Returns the fields of the layer, which speculators has in a place of its own."""
     nested = whole.part("transformer_layer_config")
     return nested if nested.values else whole
 
@@ -122,7 +122,9 @@ def _check_fields(whole: Settings) -> None:
 
 
 def _taps(whole: Settings, inner: Settings, num_layers: int, is_fourth: bool) -> tuple[int, ...]:
-    """The layers whose inputs are read: EAGLE-4 names those of which these are the outputs."""
+    """Returns the layers whose inputs are read: EAGLE-4 names the layers that these are the
+    outputs of.
+    """
     given = inner.get(_TAPS) or whole.get(_TAPS)
     if given is None:
         # As the authors tap them: early, in the middle, late.
@@ -133,7 +135,7 @@ def _taps(whole: Settings, inner: Settings, num_layers: int, is_fourth: bool) ->
 
 
 def _window(layer: Settings, alone: bool) -> int | None:
-    """The tokens that one sees, itself among them; None: all.
+    """Returns the tokens that one sees, itself among them; None: all.
 
     Args:
         layer: fields of the layer.
@@ -147,7 +149,7 @@ def _window(layer: Settings, alone: bool) -> int | None:
 
 
 def _candidates(whole: Settings) -> tuple[int, int]:
-    """Rank and number of the candidates; 0 and 0: all tokens are scored."""
+    """Returns rank and number of the candidates; 0 and 0: all tokens are scored."""
     given = whole.part("efficient_lm_head_config")
     if not given.values:
         return 0, 0

@@ -35,8 +35,8 @@ class LoadedHead(NamedTuple):
     params: PyTree
     """Its variables, ready to decode with: `drafter_params` of a call."""
     target: Loaded
-    """The model to decode with. It hands out the states that the head reads, which for EAGLE-3 to
-    EAGLE-4 are those of several layers; for other heads it is the target that was given."""
+    """The model to decode with. It hands out the states that the head reads, which for EAGLE-3
+    to EAGLE-4 are those of several layers; for other heads it is the target that was given."""
 
 
 def load(
@@ -70,7 +70,7 @@ def load(
         >>> head, params, target = models.heads.load("jspec-7m/lyanna", target)
         >>> drafter = jspec.Lyanna(head)
         >>> # jspec.decode(target.model, target.params, prompts, drafter=drafter,
-        >>> #     drafter_params=params, eos=target.eos, max_new_tokens=64)
+        >>> #     drafter_params=params, stopping=jspec.Stopping(eos=target.eos))
     """
     head, variables = read_variables(name, target, only, dtype)
     params = HEAD_KINDS[kind_of(head)].prepare(head, variables)
@@ -116,7 +116,7 @@ def bundled() -> list[str]:
 
 
 def find(kind: str, target: Loaded) -> str:
-    """The name of the bundled head of a kind that was trained for these weights.
+    """Returns the name of the bundled head of a kind that was trained for these weights.
 
     Raises:
         InputError: if there is none.
@@ -134,7 +134,8 @@ def find(kind: str, target: Loaded) -> str:
 
 
 def own(target: Loaded) -> str | None:
-    """The folder of a target whose weights come with a draft head (MTP), as `load` takes it.
+    """Returns the folder of a target whose weights come with a draft head (MTP), as `load` takes
+    it.
 
     None: they come with none, or the target was not loaded from a folder.
     """
@@ -143,7 +144,7 @@ def own(target: Loaded) -> str | None:
 
 
 def _folder(name: str | Path) -> Path | None:
-    """The folder of a head in jspec's format; None: a published one, here or on the hub."""
+    """Returns the folder of a head in jspec's format; None: a published one, here or on the hub."""
     path = Path(name).expanduser()
     if not path.is_dir() and str(name) in bundled():
         return _bundled_folder(str(name))

@@ -1,4 +1,6 @@
-"""Lyanna's draft head (Chen et al. 2026): a chain of states without tokens, tokens afterwards."""
+"""Lyanna's draft head (Chen et al. 2026): a chain of states without tokens, tokens
+afterwards.
+"""
 
 from dataclasses import dataclass
 
@@ -24,8 +26,8 @@ The norm makes each token's info as large as this, whatever the two matrices are
 would add noise of deviation 1 to every score; with 0 the matrices would get no gradient.
 """
 TABLE_BYTES = 64 * 2**20
-"""The largest table of token info that is made where nothing else is asked for; of more hot tokens
-its two factors are kept."""
+"""The largest table of token info that is made where nothing else is asked for; of more hot
+tokens its two factors are kept."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class LyannaHead(TransformerHead):
     The fusion of the first step is EAGLE's (the paper leaves it open): a linear map of embedding
     and state side by side. As there, the layer has no norm at its entrance.
 
-    Beside `params` and `target` there are two collections. `hot` holds which tokens have token
+    Alongside `params` and `target` there are two collections. `hot` holds which tokens have token
     info, if not all have. `table`, which `collapse` makes, is the token info of every hot token, or
     its two narrow factors where all of it would take much memory.
     """
@@ -75,7 +77,7 @@ class LyannaHead(TransformerHead):
         memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        """`Output.logits` are the raw ones, l: the same whatever token came before."""
+        """Returns `Output.logits` are the raw ones, l: the same whatever token came before."""
         x = hidden.astype(self.dtype)
         if tokens is not None and self.config.first_token:
             x = self.fuse(jnp.concatenate([self.embed(tokens), x], axis=-1))
@@ -95,20 +97,20 @@ class LyannaHead(TransformerHead):
         memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        """h_(i+1) = layer(h_i), whatever the tokens are."""
+        """Computes h_(i+1) = layer(h_i), whatever the tokens are."""
         del tokens
         return self(hidden, None, positions, mask, memory, nodes)
 
     def informed(
         self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "B N V"]:
-        """l' = l + RMSNorm(E'(t)): the scores after each token (section 4.1)."""
+        """Computes l' = l + RMSNorm(E'(t)): the scores after each token (section 4.1)."""
         if not self.config.rank:
             return logits
         return self.info(logits, tokens, self.target_embed.value)
 
     def table(self, dtype: DTypeLike, max_bytes: int) -> dict[str, Array]:
-        """The token info of every hot token (section 5.1), and where each token's row is."""
+        """Returns the token info of every hot token (section 5.1) and the row of each token."""
         embedded, size = self.info.hot(self.target_embed.value), self.config.hot_tokens
         places = {"places": self.info.places()} if size else {}
         if table_bytes(self.config, dtype) > max_bytes:
@@ -151,7 +153,7 @@ class TokenInfo(nn.Module):
         return logits.at[..., self.ids.value].add(info, unique_indices=True)
 
     def of(self, tokens: Int[Array, "B N"], embed: Float[Array, "V E"]) -> Float[Array, "B N hot"]:
-        """What each token adds to the scores of the hot ones; 0 if it is none of them."""
+        """Returns each token's addition to the hot tokens' scores; 0 for a cold token."""
         if self.has_variable("table", "steps"):
             return self._read("rows", tokens) * self._read("steps", tokens)
         if self.has_variable("table", "rows"):
@@ -165,14 +167,14 @@ class TokenInfo(nn.Module):
         return jnp.where(cold[..., None], 0, info)
 
     def _read(self, name: str, tokens: Int[Array, "B N"]) -> Shaped[Array, "B N w"]:
-        """The rows of tokens in a part of the table; 0 for those that are not hot."""
+        """Returns the rows of tokens in a part of the table; 0 for those that are not hot."""
         places = self.get_variable("table", "places")[tokens] if self.config.hot_tokens else tokens
         return self.get_variable("table", name).at[places].get(mode="fill", fill_value=0)
 
     def factors(
         self, embedded: Float[Array, "hot E"]
     ) -> tuple[Float[Array, "hot r"], Float[Array, "r hot"]]:
-        """Two factors of which `rows` is the product.
+        """Returns two factors of which `rows` is the product.
 
         A row's mean square is that of its narrow code under W2 W2^T, so no row is ever made.
         """
@@ -183,7 +185,7 @@ class TokenInfo(nn.Module):
         return unit, up * self.scale.astype(jnp.float32)
 
     def rows(self, embedded: Float[Array, "... E"]) -> Float[Array, "... hot"]:
-        """RMSNorm(W_E[t] W1 W2)."""
+        """Computes RMSNorm(W_E[t] W1 W2)."""
         wide = (embedded.astype(jnp.float32) @ self.down.astype(jnp.float32)) @ self.up.astype(
             jnp.float32
         )
@@ -194,7 +196,7 @@ class TokenInfo(nn.Module):
         return embed[self.ids.value] if self.config.hot_tokens else embed
 
     def places(self) -> Int[Array, " V"]:
-        """The place of each token among the hot ones; one behind the last for a cold token."""
+        """Returns each token's index among the hot ones; for a cold token their number."""
         size = self.config.hot_tokens
         ids = self.ids.value
         return (
@@ -205,7 +207,7 @@ class TokenInfo(nn.Module):
 
 
 def table_bytes(config: LyannaConfig, dtype: DTypeLike) -> int:
-    """The memory of a table of all token info."""
+    """Returns the memory of a table of all token info."""
     return (config.hot_tokens or config.vocab_size) ** 2 * jnp.dtype(dtype).itemsize
 
 
@@ -215,7 +217,8 @@ def collapse(
     dtype: DTypeLike | None = None,
     max_bytes: int = TABLE_BYTES,
 ) -> PyTree:
-    """The variables with a table of all token info, which decoding then reads and does not compute.
+    """Returns the variables with a table of all token info, which decoding then reads and does
+    not compute.
 
     Of H hot tokens it is H * H entries, or its two factors of 2 * rank * H where the table would
     take more than `max_bytes`: of a vocabulary of 49,152 it takes 9.7 GB in float32 and 2.4 GB in

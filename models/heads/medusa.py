@@ -1,4 +1,6 @@
-"""Medusa's heads (Cai et al. 2024): from one hidden state, the token at each of several offsets."""
+"""Medusa's heads (Cai et al. 2024): from one hidden state, the token at each of several
+offsets.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +31,7 @@ class MedusaConfig:
             `truncated_vocab_size`); 0: each has a product of its own over all tokens, as published.
 
     Raises:
-        InputError: if a size is no size.
+        InputError: if a size is not a size.
     """
 
     vocab_size: int
@@ -73,8 +75,8 @@ class MedusaHeads(nn.Module):
 
     The target's own head scores the token at j + 1, so Medusa has none for it.
 
-    With hot tokens there are two collections beside `params`: `target` holds the target's own head,
-    and `scored` the ids of the tokens that the heads score.
+    With hot tokens there are two collections alongside `params`: `target` holds the target's own
+    head, and `scored` the ids of the tokens that the heads score.
 
     Args:
         config: shape of the heads.
@@ -111,7 +113,7 @@ class MedusaHeads(nn.Module):
 
     @nn.nowrap
     def scored(self, params: PyTree) -> Int[Array, " d"]:
-        """The tokens that the heads score."""
+        """Returns the tokens that the heads score."""
         return params["scored"]["ids"] if self.config.hot_tokens else jnp.arange(self.vocab_size)
 
     @nn.compact
@@ -137,13 +139,14 @@ class MedusaHeads(nn.Module):
         return jnp.stack(scores, axis=2).astype(jnp.float32)
 
     def hot_rows(self) -> dict[str, Array]:
-        """The rows of the target's head that the heads score by, one behind the other."""
+        """Returns the rows of the target's head that the heads score by, one behind the other."""
         table, ids = self.get_variable("target", "head"), self.get_variable("scored", "ids")
         return {"head": table[ids]}
 
 
 def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
-    """Weights to train from: every head scores as the target's own does, as in the authors' code.
+    """Returns weights to train from: every head scores as the target's own does, as in the
+    authors' code.
 
     Args:
         heads: the module.

@@ -79,6 +79,6 @@ class MTPHead(TransformerHead):
         return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """The scores of states that the head predicted, which have been through its norm."""
+        """Returns the scores of states that the head predicted and normalised."""
         table = self.head if self.config.own_head else self.target_head.value
         return unembed(hidden.astype(self.dtype), table)

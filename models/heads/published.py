@@ -46,8 +46,8 @@ from jspec.types import PyTree
 Files = Shards | Dequantised | Pickled
 _SAMPLES = 4096
 _ROUNDING = 0.02
-"""Relative distance of two copies of one table in dtypes of 8 bits and more: 2^-9 at most, and room
-for what was cast twice."""
+"""Relative distance of two copies of one table in dtypes of 8 bits and more: 2^-9 at most,
+and room for what was cast twice."""
 
 
 class HeadLayout(NamedTuple):
@@ -56,7 +56,7 @@ class HeadLayout(NamedTuple):
     config: Any
     table: list[Weight]
     beside: tuple[str, ...]
-    """Names of tensors that are no parameters and yet are read."""
+    """Names of tensors that are not parameters and yet are read."""
     copies: Mapping[str, str] = {EMBED: "embed"}
     """Tensors that are copies of the target's arrays, if they are there; by the names of these."""
     biased: tuple[str, ...] = ()
@@ -123,7 +123,9 @@ def read(
 
 
 def own(target: Loaded) -> Path | None:
-    """The folder of a target whose weights come with a draft head that is known; None: none do."""
+    """Returns the folder of a target whose weights come with a draft head that is known; None:
+    none do.
+    """
     folder = target.source
     if folder is None or mtp_tensors.find(shards.open_folder(folder).files) is None:
         return None
@@ -132,7 +134,7 @@ def own(target: Loaded) -> Path | None:
 
 
 def _open(folder: Path) -> Files:
-    """The weights' files; safetensors go before pickles."""
+    """Returns the weights' files; safetensors go before pickles."""
     if any((folder / name).is_file() for name in (shards.INDEX, shards.SINGLE)):
         config = folder / "config.json"  # a target's head is quantised as the target is
         fields = (
@@ -242,7 +244,7 @@ _LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Loaded], HeadLayout]] = {
 def _factors(
     folder: Path, files: Files, names: Names, head: Any, table: jax.Array
 ) -> dict[str, np.ndarray]:
-    """The two factors that find candidates: those of the files, or where there are none the SVD."""
+    """Returns the two factors that find candidates: from the files, or if there are none by SVD."""
     config = head.config
     rank, rows = config.candidate_rank, len(table)
     shapes = {
@@ -308,7 +310,7 @@ def _check_copy(folder: Path, files: Files, target: PyTree, name: str, array: st
 
 
 def _distance(files: Files, target: PyTree, name: str, array: str) -> float:
-    """The relative distance of some numbers of a tensor and those of an array of the target."""
+    """Returns the relative distance of a tensor's sample and the same of a target's array."""
     shape, ours = files.shape(name), _table(target, array)
     if shape != ours.shape:
         return float("inf")
@@ -325,7 +327,7 @@ def _table(target: PyTree, array: str) -> Any:
 
 
 def _scored(folder: Path, files: Files, vocab_size: int) -> jax.Array:
-    """The target's ids of the tokens that an EAGLE-3 head scores."""
+    """Returns the target's ids of the tokens that an EAGLE-3 head scores."""
     offsets = files.indices(OFFSETS)
     ids = offsets + np.arange(len(offsets))
     if ids.min() < 0 or ids.max() >= vocab_size or len(np.unique(ids)) < len(ids):

@@ -55,7 +55,7 @@ HEAD_KINDS: Mapping[str, HeadKind] = {
 
 
 def kind_of(head: nn.Module) -> str:
-    """The name of a head's kind.
+    """Returns the name of a head's kind.
 
     Raises:
         InputError: if it is of none.
@@ -69,7 +69,7 @@ def kind_of(head: nn.Module) -> str:
         if type(head) is known.module:
             return name
     raise InputError(
-        f"{type(head).__name__} is no kind of head that can be saved; known: "
+        f"{type(head).__name__} is not a kind of head that can be saved; known: "
         f"{', '.join(HEAD_KINDS)}"
     )
 
@@ -85,7 +85,7 @@ def check_kind(source: str, found: str, only: str | tuple[str, ...] | None) -> N
 
 
 def shapes(head: Any) -> PyTree:
-    """Shape and dtype of every variable, by collection; nothing is computed."""
+    """Returns shape and dtype of every variable, by collection; nothing is computed."""
     state = jax.ShapeDtypeStruct((1, 1, head.features), head.dtype)
     inputs = (state,)
     if HEAD_KINDS[kind_of(head)].reads_tokens:
@@ -95,7 +95,8 @@ def shapes(head: Any) -> PyTree:
 
 
 def borrow(head: Any, target: PyTree) -> PyTree:
-    """The collection `target` of a head's variables: arrays of the target itself, not copies.
+    """Returns the collection `target` of a head's variables: arrays of the target itself, not
+    copies.
 
     Args:
         head: the module.
@@ -120,7 +121,8 @@ def borrow(head: Any, target: PyTree) -> PyTree:
 
 
 def with_taps(model: Any, head: Any) -> Any:
-    """The target as the head reads it: most read its last state, some the inputs of layers.
+    """Returns the target as the head reads it: most read its last state, some the inputs of
+    layers.
 
     Raises:
         InputError: if the target has no such layers to tap.
@@ -152,6 +154,6 @@ def check_target(folder: str, head: Any, model: Any) -> None:
 
 
 def leaves(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
-    """Each leaf and the keys that lead to it."""
+    """Returns each leaf and the keys that lead to it."""
     found = jax.tree_util.tree_leaves_with_path(tree)
     return [(tuple(key.key for key in path), leaf) for path, leaf in found]

@@ -1,4 +1,5 @@
-"""Trained heads on disk: one format for every kind, bound to the target they were trained for.
+"""Trained heads on disk: one format for every kind, bound to the target they were trained
+for.
 
 A folder with two files. `head.json` says what the head is (format, kind, the module's config), for
 which weights it was trained (vocabulary, width, fingerprint) and how; `head.safetensors` holds its
@@ -64,7 +65,7 @@ def save(
         training: how it was trained, as JSON values.
 
     Raises:
-        InputError: if the folder exists, or the variables are not those of the head.
+        InputError: if the folder exists, or the variables do not fit the head.
         OSError: if the files cannot be written.
 
     Example:
@@ -150,7 +151,7 @@ def _rebuild(
     dtype: DTypeLike | None,
     only: str | tuple[str, ...] | None,
 ) -> Any:
-    """The module that a record describes."""
+    """Returns the module that a record describes."""
     model: Any = target.model
     record.choice("format", [FORMAT], None)
     kind = record.choice("kind", list(HEAD_KINDS), None)
@@ -165,16 +166,16 @@ def _rebuild(
         high = eight_bits.high_precision(model.param_dtype, model.dtype)
         kept = precision.find(high if dtype is None else dtype)
         head = module(config, dtype=model.dtype, param_dtype=kept)
-        shapes(head)  # fails if a size is no size
+        shapes(head)  # fails if a size is not a size
         return head
-    except Exception as error:  # a size that is no size may fail in any way
+    except Exception as error:  # a size that is not a size may fail in any way
         raise InputError(
             f"{record.source} does not describe a {kind} head ({error}); restore the file"
         ) from error
 
 
 def _own_leaves(variables: Mapping[str, PyTree]) -> dict[str, Any]:
-    """The leaves that are the head's, by "collection/path/to/leaf"."""
+    """Returns the leaves that are the head's, by "collection/path/to/leaf"."""
     mine = {name: part for name, part in variables.items() if name != TARGET}
     return {"/".join(path): leaf for path, leaf in leaves(mine)}
 
@@ -194,7 +195,7 @@ def _check_shapes(folder: str, wanted: Mapping[str, Any], found: Mapping[str, An
 
 
 def _read_arrays(folder: Path, digest: str) -> dict[str, np.ndarray]:
-    """The arrays of a file that is the one its record was written for."""
+    """Returns the arrays of a file that is the one its record was written for."""
     file = folder / WEIGHTS
     if not file.is_file():
         raise InputError(f"{folder} lacks {WEIGHTS}; restore the folder from a copy")

@@ -1,4 +1,6 @@
-"""Typed reading of config.json: every refusal names the field, its value, the bound and the fix."""
+"""Typed reading of config.json: every refusal names the field, its value, the bound and the
+fix.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,7 @@ class Settings:
         return default if value is None else value
 
     def size(self, name: str, default: int | None = None) -> int:
-        """A positive integer; without a default the field has to be there."""
+        """Returns a positive integer; without a default the field has to be there."""
         value = self.get(name, default)
         if value is None:
             raise InputError(f"{self.source} has no field {name!r}; add it as a positive integer")
@@ -36,14 +38,16 @@ class Settings:
         return value
 
     def count(self, name: str, default: int | None = None, most: int = _MOST_LAYERS) -> int:
-        """How many layers or experts there are: each is made, so that a damaged number would be."""
+        """Returns how many layers or experts there are: each is made, so that a damaged number
+        would be.
+        """
         value = self.size(name, default)
         if value > most:
             raise InputError(f"{self.source} has {name} = {value}; it has to be at most {most}")
         return value
 
     def whole(self, name: str, default: int) -> int:
-        """An integer of at least 0."""
+        """Returns an integer of at least 0."""
         value = self.get(name, default)
         if type(value) is not int or value < 0:
             raise InputError(
@@ -52,21 +56,21 @@ class Settings:
         return value
 
     def text(self, name: str) -> str | None:
-        """A text; None where the field is absent."""
+        """Returns a text; None where the field is absent."""
         value = self.get(name)
         if value is not None and not isinstance(value, str):
             raise InputError(f"{self.source} has {name} = {value!r:.60}; it has to be a text")
         return value
 
     def token(self, name: str) -> int | None:
-        """A token; None where the field is absent."""
+        """Returns a token; None where the field is absent."""
         value = self.get(name)
         if value is not None and (type(value) is not int or value < 0):
             raise InputError(f"{self.source} has {name} = {value!r:.60}; it has to be a token id")
         return value
 
     def divisor(self, name: str, whole: int, default: int | None = None) -> int:
-        """A positive integer that divides `whole`, as heads divide the hidden size."""
+        """Returns a positive integer that divides `whole`, as heads divide the hidden size."""
         value = self.size(name, default)
         if whole % value:
             raise InputError(
@@ -75,7 +79,7 @@ class Settings:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A positive number; without a default the field has to be there."""
+        """Returns a positive number; without a default the field has to be there."""
         value = self.get(name, default)
         if value is None:
             raise InputError(f"{self.source} has no field {name!r}; add it as a positive number")
@@ -90,7 +94,7 @@ class Settings:
         return value
 
     def choice(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
-        """A value among those that the project implements."""
+        """Returns a value among those that the project implements."""
         value = self.get(name, default)
         if value not in allowed:
             listed = ", ".join(repr(option) for option in allowed)
@@ -101,7 +105,7 @@ class Settings:
         return value
 
     def listed(self, name: str, kind: type, default: Sequence[Any]) -> Sequence[Any]:
-        """A list whose entries are of one kind."""
+        """Returns a list whose entries are of one kind."""
         value = self.get(name, default)
         if not isinstance(value, list | tuple) or not all(type(one) is kind for one in value):
             raise InputError(
@@ -110,7 +114,7 @@ class Settings:
         return value
 
     def part(self, name: str) -> "Settings":
-        """The object under a field; an empty one where the field is absent."""
+        """Returns the object under a field; an empty one where the field is absent."""
         value = self.get(name, {})
         if not isinstance(value, Mapping):
             raise InputError(f"{self.source} has {name} = {value!r}; it has to be an object")
@@ -121,7 +125,7 @@ def read(file: Path) -> Settings:
     """Reads a JSON object.
 
     Raises:
-        InputError: if the file is no JSON object.
+        InputError: if the file is not a JSON object.
     """
     try:
         values = plain_json.parsed(file.read_text(encoding="utf-8"))

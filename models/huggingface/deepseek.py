@@ -1,4 +1,4 @@
-"""config.json and tensor names of DeepSeek-V2 and V3, and of GLM-4-MoE, which has V3's router."""
+"""Fields and tensor names of DeepSeek-V2 and V3, and of GLM-4-MoE with V3's router."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ weights = partial(
 
 
 def deepseek_v2(settings: Settings) -> LlamaConfig:
-    """DeepSeek-V2 (arXiv 2405.04434): latents, and a softmax over all experts."""
+    """Reads DeepSeek-V2 (arXiv 2405.04434): latents, and a softmax over all experts."""
     settings.choice("scoring_func", ["softmax"], "softmax")
     # `transformers` does not read this field, and the authors' code scales by it or by the factor.
     settings.choice("norm_topk_prob", [False], False)
@@ -48,14 +48,14 @@ def deepseek_v2(settings: Settings) -> LlamaConfig:
 
 
 def deepseek_v3(settings: Settings) -> LlamaConfig:
-    """DeepSeek-V3 (arXiv 2412.19437): latents, and a router without an auxiliary loss."""
+    """Reads DeepSeek-V3 (arXiv 2412.19437): latents, and a router without an auxiliary loss."""
     experts = corrected(settings, routed=256, inner=2048, groups=8, chosen_groups=4, scale=2.5)
     interleaved = settings.flag("rope_interleave", True)
     return _latent(settings, behind_dense(settings, experts, 3), 4096, interleaved)
 
 
 def glm4_moe_lite(settings: Settings) -> LlamaConfig:
-    """DeepSeek-V3's attention and router in other sizes."""
+    """Reads DeepSeek-V3's attention and router in other sizes."""
     experts = corrected(settings, routed=64, inner=1536, scale=1.8, chosen=4)
     count = settings.count("num_hidden_layers")
     kinds = settings.listed("mlp_layer_types", str, ["dense", *["sparse"] * (count - 1)])
@@ -71,7 +71,7 @@ def glm4_moe_lite(settings: Settings) -> LlamaConfig:
 
 
 _USUAL = LatentAttention(512, 1536, plain_dim=128, rotary_dim=64, value_dim=128)
-"""What absent fields mean in DeepSeek's models."""
+"""Defaults of absent fields in DeepSeek's models."""
 
 
 def _latent(
@@ -82,7 +82,7 @@ def _latent(
     usual: LatentAttention = _USUAL,
     eps: float = 1e-6,
 ) -> LlamaConfig:
-    """A decoder of multi-head latent attention.
+    """Returns a decoder of multi-head latent attention.
 
     Args:
         settings: config.json.
@@ -92,7 +92,7 @@ def _latent(
     """
     heads = settings.size("num_attention_heads")
     settings.choice("num_key_value_heads", [heads], heads)
-    # Null is no latent vector of queries, and absent is one.
+    # Null is not a latent vector of queries, and absent is one.
     null = settings.values.get("q_lora_rank", usual.query_rank) is None
     sizes = LatentAttention(
         rank=settings.size("kv_lora_rank", usual.rank),
@@ -120,7 +120,7 @@ def _latent(
 
 
 def glm4_moe(settings: Settings) -> LlamaConfig:
-    """Partly rotated heads, and DeepSeek-V3's router."""
+    """Reads partly rotated heads, and DeepSeek-V3's router."""
     experts = corrected(settings, routed=128, inner=1408)
     return shape(
         settings,
@@ -143,7 +143,8 @@ def corrected(
     scale: float = 1.0,
     chosen: int = 8,
 ) -> Experts:
-    """The experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), and of who took them over.
+    """Returns the experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), and of who took them
+    over.
 
     Args:
         settings: config.json.
@@ -170,7 +171,7 @@ def corrected(
 
 
 def behind_dense(settings: Settings, experts: Experts, dense: int) -> list[Experts | None]:
-    """The first layers have a common MLP.
+    """Returns the first layers have a common MLP.
 
     Args:
         settings: config.json.

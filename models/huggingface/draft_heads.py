@@ -1,4 +1,6 @@
-"""Tensor names of published draft heads: EAGLE, Medusa and block heads; `mtp` has those of MTP."""
+"""Tensor names of published draft heads: EAGLE, Medusa and block heads; `mtp` has those of
+MTP.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -37,7 +39,7 @@ class Names:
 
 
 def find(names: Iterable[str]) -> Names | None:
-    """The kind of head that has tensors of such names; None: no kind that is known."""
+    """Returns the kind of head that has tensors of such names; None: no kind that is known."""
     held = {name: name for name in names if not re.fullmatch(_BUFFERS, name)}
     if "model.fc.weight" in held:  # as NeMo AutoModel trains them
         held = {name.removeprefix("model."): name for name in held}
@@ -53,7 +55,7 @@ def find(names: Iterable[str]) -> Names | None:
 
 
 def eagle(config: LlamaConfig, bias: bool) -> Iterator[Weight]:
-    """EAGLE-1 and EAGLE-2.
+    """Maps EAGLE-1 and EAGLE-2.
 
     Args:
         config: shape of the layer.
@@ -65,7 +67,7 @@ def eagle(config: LlamaConfig, bias: bool) -> Iterator[Weight]:
 
 
 def eagle3(config: Eagle3Config, layer: str) -> Iterator[Weight]:
-    """EAGLE-3, 3.1 and 4, whose layer is called `layer`."""
+    """Maps EAGLE-3, 3.1 and 4, whose layer is called `layer`."""
     width = config.hidden_size
     yield from linear(("fuse",), ["fc"], len(config.taps) * width, [width], False)
     for place in range(len(config.taps) * config.fc_norm):
@@ -80,7 +82,7 @@ def eagle3(config: Eagle3Config, layer: str) -> Iterator[Weight]:
 
 
 def block_head(config: BlockConfig) -> Iterator[Weight]:
-    """DFlash, DSpark and JetSpec; the target's embeddings and head are not among them."""
+    """Maps DFlash, DSpark and JetSpec, without the target's embeddings and head."""
     width, rank = config.hidden_size, config.markov_rank
     size = config.draft_tokens or config.vocab_size
     yield from linear(("fuse",), ["fc"], len(config.taps) * width, [width], False)

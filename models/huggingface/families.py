@@ -47,11 +47,11 @@ class Family:
     base: str = "model."
     """Prefix of the tensors below the head; checkpoints of the bare decoder leave it out."""
     buffers: str = r".*\.rotary_emb\.inv_freq"
-    """Tensors that some checkpoints hold and that are no weights, as a regular expression."""
+    """Tensors of some checkpoints that are not weights, as a regular expression."""
     extra_layers: bool = False
     """True where layers may follow the last one in a checkpoint: draft heads, see `mtp`."""
     inner: str = ""
-    """What names have before or behind `base` where the decoder is a part of the model."""
+    """Prefixes of names, with `base`, where the decoder is a part of the model."""
     unread: Callable[[Any], str] | None = None
     """Makes of our config a regular expression of weights that files hold and the model has not;
     None: there are none."""
@@ -62,7 +62,7 @@ class Family:
 def _with_pictures(
     family: Family, architecture: str, model_type: str, usual: Mapping[str, Any] | None = None
 ) -> Iterator[Family]:
-    """A family, and that of the models that read pictures too, of which the text part is read.
+    """Yields a family, and its variant that reads pictures too, of which the text part is read.
 
     Args:
         family: of the text model.
@@ -226,10 +226,10 @@ FAMILIES = (
 
 
 def find(settings: Settings) -> Family:
-    """The family that a config.json names.
+    """Returns the family that a config.json names.
 
     Raises:
-        InputError: if it is none of ours.
+        InputError: if jspec does not support it.
     """
     names = settings.listed("architectures", str, [])
     name = names[0] if names else settings.get("model_type")

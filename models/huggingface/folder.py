@@ -1,4 +1,6 @@
-"""A folder in Hugging Face layout: config.json, safetensors, tokenizer.json and what is beside."""
+"""A folder in Hugging Face layout: config.json, safetensors, tokenizer.json and what is
+alongside.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,12 +38,12 @@ class Folder:
         return fields
 
     def config(self, family: Family) -> Any:
-        """Our config of the model."""
+        """Returns our config of the model."""
         return family.parse(self.fields)
 
     def tensors(self, table: Sequence[Weight]) -> shards.Shards | quantised.Dequantised:
-        """The weights by name; quantised ones are dequantised, and experts one by one if the table
-        has them so.
+        """Returns the weights by name; quantised ones are dequantised, and experts one by one if
+        the table has them so.
         """
         files = quantised.reader(self.fields)(shards.open_folder(self.path))
         return fused_experts.single(files, (name for weight in table for name in weight.names))
@@ -53,15 +55,15 @@ class Folder:
         return "bfloat16" if found == {"BF16"} else None
 
     def tokenizer(self) -> Any:
-        """The tokenizer; see `jspec.models.tokenizer.read`."""
+        """Returns the tokenizer; see `jspec.models.tokenizer.read`."""
         return tokenizer.read(self.path)
 
     def chat(self, tokenizer: Any) -> ChatTemplate | None:
-        """The chat template; None if there is none."""
+        """Returns the chat template; None if there is none."""
         return chat_template.read(self.path, tokenizer)
 
     def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
-        """End tokens and first token; generation_config.json goes before config.json.
+        """Returns end tokens and first token; generation_config.json goes before config.json.
 
         One beyond the vocabulary is a default that nobody has corrected, and is left out.
 
@@ -69,7 +71,7 @@ class Folder:
             size: of the vocabulary.
 
         Raises:
-            InputError: if they are no token ids.
+            InputError: if they are not token ids.
         """
         file = self.path / "generation_config.json"
         generation = (
@@ -86,5 +88,5 @@ class Folder:
         return eos, bos[0] if bos else None
 
     def mask_token(self) -> int | None:
-        """The mask token of a parallel draft model (PARD); None if config.json names none."""
+        """Returns the mask token of a parallel draft model (PARD), if config.json names one."""
         return self.fields.token("pard_token")

@@ -1,4 +1,6 @@
-"""Files that hold the experts of a layer in one tensor, read as if each had matrices of its own."""
+"""Files that hold the experts of a layer in one tensor, read as if each had matrices of its
+own.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,8 +19,8 @@ _SINGLE = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
 
 @dataclass(frozen=True)
 class SingleExperts(Dequantised):
-    """Matrices of single experts, as published files of Qwen3.5 hold all of a layer: [E, 2 F, H],
-    of which the first half is the gate's, and [E, H, F].
+    """Single experts' matrices from Qwen3.5's fused tensors: [E, 2 F, H], the gate's half first,
+    and [E, H, F].
     """
 
     shards: Shards | Dequantised
@@ -47,7 +49,9 @@ class SingleExperts(Dequantised):
         return (whole if half is None else np.split(whole, 2)[half])[rows]
 
     def _place(self, name: str) -> tuple[str, int, int | None] | None:
-        """The tensor that a matrix is of, its expert and its half; None: it is one of its own."""
+        """Returns the tensor that a matrix is of, its expert and its half; None: it is one of its
+        own.
+        """
         if (found := _SINGLE.fullmatch(name)) is None or name in self.shards.files:
             return None
         half = {"gate": 0, "up": 1, "down": None}[found[3]]
@@ -57,7 +61,8 @@ class SingleExperts(Dequantised):
 def single(
     files: Shards | Dequantised, wanted: Iterable[str] | None = None
 ) -> Shards | Dequantised:
-    """The files as they are, or with experts one by one where they are wanted so and held in one.
+    """Returns the files as they are, or with experts one by one where they are wanted so and
+    held in one.
 
     Args:
         files: of the weights.

@@ -22,7 +22,7 @@ def gemma2(settings: Settings) -> LlamaConfig:
 
 
 def gemma3(settings: Settings) -> LlamaConfig:
-    """Five of six layers have the window, and rotary positions of a base of their own."""
+    """Reads models in which five of six layers have a window and their own rotary base."""
     pattern = settings.size("sliding_window_pattern", 6)
     layers = range(1, settings.count("num_hidden_layers") + 1)
     slides = kinds(settings, [layer % pattern > 0 for layer in layers])
@@ -60,7 +60,7 @@ def _gemma(settings: Settings, context: int, **differences) -> LlamaConfig:
 
 
 def _rotary(settings: Settings) -> tuple[Rope, Rope]:
-    """Of the layers with a window, and of the others."""
+    """Returns the fields of layers with a window, and of the others."""
     given, lanes = settings.part("rope_parameters"), settings.size("head_dim", 256)
     if "full_attention" in given.values or "sliding_attention" in given.values:
         near, far = given.part("sliding_attention"), given.part("full_attention")
@@ -77,7 +77,7 @@ def _rotary(settings: Settings) -> tuple[Rope, Rope]:
 
 
 def cap(settings: Settings, name: str, absent: float | None) -> float | None:
-    """A soft cap; a null one is none."""
+    """Returns a soft cap; null means no cap."""
     if settings.get(name) is not None:
         return settings.number(name)
     return None if name in settings.values else absent

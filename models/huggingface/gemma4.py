@@ -15,7 +15,7 @@ from jspec.models.rope import ProportionalScaling, Rope
 
 
 def gemma4(settings: Settings) -> LlamaConfig:
-    """Lanes of each layer's own for every token, and experts beside the MLP, as far as there are.
+    """Reads per-layer embeddings and experts alongside the MLP, if present.
 
     Gemma 4 E2B and E4B, 31B, and 26B-A4B, whose layers have experts.
     """
@@ -35,14 +35,15 @@ def gemma4(settings: Settings) -> LlamaConfig:
 
 
 def gemma4_unified(settings: Settings) -> LlamaConfig:
-    """Gemma 4 12B."""
+    """Reads Gemma 4 12B."""
     return _text(settings, 262144, 1024, None)
 
 
 def _text(
     settings: Settings, context: int, near_tokens: int, experts: Experts | None
 ) -> LlamaConfig:
-    """What the models share: sizes by the kind of layer, and later layers that read others' keys.
+    """Returns what the models share: sizes by the kind of layer, and later layers that read
+    others' keys.
 
     Args:
         settings: config.json.
@@ -99,7 +100,8 @@ def _text(
 def _sizes(
     settings: Settings, slides: Sequence[bool], joined: bool
 ) -> list[tuple[int | None, int | None]]:
-    """Key-value heads of each layer, and their lanes; None: as `num_key_value_heads`, `head_dim`.
+    """Returns key-value heads and lanes of each layer; None: as `num_key_value_heads`,
+    `head_dim`.
 
     Args:
         settings: config.json.
@@ -140,7 +142,8 @@ def _sizes(
 
 
 def _sources(settings: Settings, slides: Sequence[bool]) -> list[int | None]:
-    """The layer whose keys each layer reads: the last of its kind that has its own; None: itself.
+    """Returns the layer whose keys each layer reads: the last of its kind that has its own;
+    None: itself.
 
     Raises:
         InputError: if no layer of its kind has any.
@@ -156,7 +159,7 @@ def _sources(settings: Settings, slides: Sequence[bool]) -> list[int | None]:
 
 
 def _rotary(settings: Settings) -> tuple[Rope, Rope]:
-    """Of the layers with a window, and of the others."""
+    """Returns the fields of layers with a window, and of the others."""
     if settings.get("rope_parameters") is None:
         return Rope(1e4), Rope(1e6, ProportionalScaling(0.25))
     given = settings.part("rope_parameters")
@@ -177,7 +180,7 @@ def _rope(fields: Settings) -> Rope:
 
 
 def weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of."""
+    """Yields every parameter and the tensors that it is made of."""
     yield from dense(config)
     width, size = config.hidden_size, config.per_layer_size
     if size is not None:
@@ -200,7 +203,7 @@ def weights(config: LlamaConfig) -> Iterator[Weight]:
 
 
 def _experts(experts: Experts, index: int, width: int) -> Iterator[Weight]:
-    """Router, experts and their norms, of a layer."""
+    """Maps router, experts and their norms of a layer."""
     path, name = (f"layers_{index}",), f"model.layers.{index}"
     count, inner = experts.num_experts, experts.intermediate_size
     own = (*path, "experts")
@@ -218,7 +221,7 @@ def _experts(experts: Experts, index: int, width: int) -> Iterator[Weight]:
 
 
 def unread(config: LlamaConfig) -> str:
-    """The tensors of keys and values of layers that read others', which the files hold."""
+    """Returns the tensors of keys and values of layers that read others', which the files hold."""
     numbers = [
         str(number) for number, layer in enumerate(config.layers) if layer.keys_of is not None
     ]

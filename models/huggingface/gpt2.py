@@ -31,7 +31,7 @@ def gpt2(settings: Settings) -> LearnedPositionConfig:
 
 
 def weights(config: LearnedPositionConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of.
+    """Yields every parameter and the tensors that it is made of.
 
     GPT-2's Conv1D holds [in, out], and has q, k and v fused already.
     """

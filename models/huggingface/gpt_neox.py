@@ -35,7 +35,7 @@ def gpt_neox(settings: Settings) -> GPTNeoXConfig:
 
 
 def weights(config: GPTNeoXConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of."""
+    """Yields every parameter and the tensors that it is made of."""
     width, inner, bias = config.hidden_size, config.intermediate_size, config.attention_bias
     table = (config.vocab_size, width)
     yield Weight(("embed",), ("gpt_neox.embed_in.weight",), (table,))

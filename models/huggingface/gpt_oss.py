@@ -19,7 +19,7 @@ _STRETCH = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-"""What absent fields of rotary positions mean."""
+"""Defaults of absent fields of rotary positions."""
 
 
 def gpt_oss(settings: Settings) -> LlamaConfig:
@@ -56,7 +56,7 @@ def gpt_oss(settings: Settings) -> LlamaConfig:
 
 
 def weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of.
+    """Yields every parameter and the tensors that it is made of.
 
     An expert's matrices are [in, out], and its gates and ups alternate.
     """

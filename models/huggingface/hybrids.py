@@ -19,29 +19,31 @@ _MIXER, _ATTENTION = "linear_attention", "full_attention"
 _OLD_NAMES = {"mamba": _MIXER, "attention": _ATTENTION}
 QWEN3_NEXT_OTHERS = r"(.*\.rotary_emb\.inv_freq|mtp\..*)"
 QWEN3_5_OTHERS = r"(.*\.rotary_emb\.inv_freq|mtp\..*|(model\.)?visual\..*)"
-"""Tensors that are not read: those of the heads for several tokens, and of pictures."""
+"""Tensors that are not read: heads for several tokens, and pictures."""
 
 
 def qwen3_next(settings: Settings) -> LlamaConfig:
-    """Three of four layers are gated delta nets, and attention has a gate behind it."""
+    """Describes models in which three of four layers are gated delta nets."""
     experts = _experts(settings, 512, 10, settings.flag("norm_topk_prob", True))
     return _delta_nets(settings, 2, True, each_or_common(settings, experts))
 
 
 def qwen3_5(settings: Settings) -> LlamaConfig:
-    """As Qwen3-Next, with an MLP in every layer and projections that stand part by part."""
+    """Reads Qwen3.5: Qwen3-Next with an MLP in every layer and projections stored part by part."""
     return _delta_nets(settings, 4, False, (None,))
 
 
 def qwen3_5_moe(settings: Settings) -> LlamaConfig:
-    """As Qwen3.5, with experts in every layer, so that no layer has an MLP of its own size."""
+    """Reads Qwen3.5-MoE: Qwen3.5 with experts in every layer, so that no layer has an MLP of its
+    own size.
+    """
     experts = _experts(settings, 256, 8, True)
     sized = {"intermediate_size": experts.intermediate_size, **settings.values}
     return _delta_nets(replace(settings, values=sized), 2, False, (experts,))
 
 
 def _experts(settings: Settings, count: int, chosen: int, normalised: bool) -> Experts:
-    """Routed experts beside one for all tokens.
+    """Reads routed experts alongside one for all tokens.
 
     Args:
         settings: config.json.
@@ -61,7 +63,7 @@ def _experts(settings: Settings, count: int, chosen: int, normalised: bool) -> E
 def _delta_nets(
     settings: Settings, kv_heads: int, grouped: bool, experts: Sequence[Experts | None]
 ) -> LlamaConfig:
-    """A decoder of gated delta nets and attention.
+    """Returns a decoder of gated delta nets and attention.
 
     Args:
         settings: config.json.
@@ -101,7 +103,7 @@ def _delta_nets(
 
 
 def granite(settings: Settings) -> LlamaConfig:
-    """Most layers are Mamba-2; an MLP that is shared stands beside the experts, or alone."""
+    """Reads models of mostly Mamba-2 layers, with a shared MLP alongside the experts, or alone."""
     count, width = settings.count("num_hidden_layers"), settings.size("hidden_size")
     kinds = _kinds(settings, [_MIXER] * count)
     limits = settings.get("time_step_limit", [0, inf])
@@ -158,7 +160,7 @@ def granite(settings: Settings) -> LlamaConfig:
 
 
 def _kinds(settings: Settings, usual: Sequence[str]) -> list[str]:
-    """What each layer is; names of before `transformers` 5 mean the same."""
+    """Returns what each layer is; names of before `transformers` 5 mean the same."""
     given = settings.listed("layer_types", str, settings.get("layers_block_type", usual))
     kinds = [str(_OLD_NAMES.get(kind, kind)) for kind in given]
     if strange := sorted(set(kinds) - {_MIXER, _ATTENTION}):
@@ -179,7 +181,7 @@ def _kinds(settings: Settings, usual: Sequence[str]) -> list[str]:
 
 
 def qwen_weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of."""
+    """Yields every parameter and the tensors that it is made of."""
     yield from qwen3_moe_weights(config)
     width = config.hidden_size
     for index, layer in enumerate(config.layers):
@@ -200,7 +202,7 @@ def qwen_weights(config: LlamaConfig) -> Iterator[Weight]:
 
 
 def granite_weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of."""
+    """Yields every parameter and the tensors that it is made of."""
     width, ours = config.hidden_size, {"gate_up": "input_linear", "down": "output_linear"}
     for weight in dense(config):
         part = weight.path[-2] if len(weight.path) > 1 else None
@@ -225,7 +227,7 @@ def granite_weights(config: LlamaConfig) -> Iterator[Weight]:
             yield _whole((*path, "experts", "gate_up"), f"{place}.input_linear", fused)
             yield _whole((*path, "experts", "down"), f"{place}.output_linear", down)
             place = f"{name}.shared_mlp"
-            assert shared is not None, "the MLP beside the experts is always there"
+            assert shared is not None, "the MLP alongside the experts is always there"
             gate_up, down = (2 * shared, width), (width, shared)
             yield _whole((*path, "shared_gate_up", "weight"), f"{place}.input_linear", gate_up)
             yield _whole((*path, "shared_down", "weight"), f"{place}.output_linear", down)
@@ -246,12 +248,12 @@ def granite_weights(config: LlamaConfig) -> Iterator[Weight]:
 
 
 def _recurrent(path: Path, name: str, net: DeltaNet | Mamba2, lanes: int) -> Iterator[Weight]:
-    """What the two kinds of recurrent layers share."""
+    """Yields what the two kinds of recurrent layers share."""
     yield _whole((*path, "convolution"), f"{name}.conv1d", (lanes, 1, net.kernel_size))
     yield Weight((*path, "bias"), (f"{name}.dt_bias",), ((net.num_heads,),))
     yield Weight((*path, "log_rate"), (f"{name}.A_log",), ((net.num_heads,),))
 
 
 def _whole(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
-    """A parameter that is one tensor."""
+    """Returns a parameter that is one tensor."""
     return Weight(path, (f"{name}.weight",), (shape,))

@@ -64,7 +64,7 @@ def qwen3(settings: Settings) -> LlamaConfig:
 
 
 def weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Every parameter of a model and the tensors that it is made of."""
+    """Yields every parameter of a model and the tensors that it is made of."""
     width = config.hidden_size
     yield Weight(("embed",), ("model.embed_tokens.weight",), ((config.vocab_size, width),))
     for layer in range(config.num_layers):
@@ -81,7 +81,7 @@ def weights(config: LlamaConfig) -> Iterator[Weight]:
 def block(
     config: LlamaConfig, path: Path, name: str, inputs: int, layer: Layer | None = None
 ) -> Iterator[Weight]:
-    """A layer without the norm at its entrance, its experts and its mixer.
+    """Yields a layer without the norm at its entrance, its experts and its mixer.
 
     Args:
         config: its shape.
@@ -95,8 +95,8 @@ def block(
         yield from _attention(config, path, f"{name}.self_attn", inputs, layer)
     elif layer.mixer is None:
         yield from _latent_attention(config, path, f"{name}.self_attn", inputs)
-    # `post_attention_layernorm` stands before the MLP in Llama, and behind attention in those that
-    # have a norm there.
+    # `post_attention_layernorm` precedes the MLP in Llama, and follows attention in families with a
+    # norm there.
     after, before = "post_attention_layernorm", "pre_feedforward_layernorm"
     if config.pre_norm:
         yield norm((*path, "mlp_norm"), f"{name}.{before if config.post_norm else after}", width)
@@ -111,7 +111,7 @@ def block(
 def mlp(
     path: Path, name: str, width: int, inner: int, bias: bool = False, prefix: str = ""
 ) -> Iterator[Weight]:
-    """A gated MLP, by the prefix of its products' names."""
+    """Yields a gated MLP, by the prefix of its products' names."""
     yield from linear(
         (*path, f"{prefix}gate_up"),
         [f"{name}.gate_proj", f"{name}.up_proj"],
@@ -185,7 +185,7 @@ def shape(
     activation: tuple[str, str] = ("hidden_act", "silu"),
     **differences: Any,
 ) -> LlamaConfig:
-    """The fields that the families share.
+    """Returns the fields that the families share.
 
     Args:
         settings: config.json.
@@ -205,7 +205,7 @@ def shape(
     first = next((rope for rope in turned if rope is not None), Rope())
     if len({rope.scaling for rope in turned if rope is not None}) == 1:
         context = rope_fields.context(settings, first.scaling, context)
-    # A window that the context ends in is none.
+    # A window as long as the context is dropped.
     seen = [None if window and window >= context else window for window in _each(windows, count)]
     others = (_each(given, count) for given in (experts, mixers))
     layers = tuple(map(Layer, _each(turned, count), seen, *others))
@@ -230,11 +230,11 @@ def shape(
 
 
 def window(settings: Settings, absent: int | None) -> int | None:
-    """The sliding window; None: none.
+    """Returns the sliding window; None: none.
 
     Args:
         settings: config.json.
-        absent: what an absent field means; a null one and 0 are no window.
+        absent: what an absent field means; a null one and 0 mean no window.
     """
     if settings.get("sliding_window") is not None:
         return settings.whole("sliding_window", 0) or None
@@ -242,7 +242,7 @@ def window(settings: Settings, absent: int | None) -> int | None:
 
 
 def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
-    """Which layers have the sliding window.
+    """Returns which layers have the sliding window.
 
     Args:
         settings: config.json.
@@ -278,10 +278,10 @@ def _switched_windows(settings: Settings) -> list[int | None]:
 
 
 def _each(given: Sequence[Any], count: int) -> Sequence[Any]:
-    """One value for each layer."""
+    """Returns one value for each layer."""
     return given if len(given) == count else tuple(given) * count
 
 
 def _name(activation: str) -> str:
-    """One name for each function, so that equal models are equal."""
+    """Returns one name for each function, so that equal models are equal."""
     return {"swish": "silu", "gelu_pytorch_tanh": "gelu_new"}.get(activation, activation)

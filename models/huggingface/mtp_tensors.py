@@ -15,7 +15,7 @@ _BLOCK = "model.layers.0."
 
 @dataclass(frozen=True)
 class MTPLayout:
-    """What the files of a family call the parts of its MTP head, below the head's own prefix."""
+    """A family's names for the parts of its MTP head, below the head's own prefix."""
 
     prefix: str
     """Of all its tensors, as a regular expression."""
@@ -59,7 +59,8 @@ NEXTN = MTPLayout(
 
 
 def find(names: Iterable[str]) -> dict[str, str] | None:
-    """The tensors of an MTP head by their names below its prefix; None: there is no such head.
+    """Returns the tensors of an MTP head by their names below its prefix; None: there is no such
+    head.
 
     Tensors of further heads keep their whole names.
     """
@@ -86,7 +87,7 @@ def table(
     weights: Callable[[Any], Iterator[Weight]],
     own_head: bool,
 ) -> Iterator[Weight]:
-    """Every parameter of a head and the tensors that it is made of.
+    """Yields every parameter of a head and the tensors that it is made of.
 
     Args:
         config: of the head, which has one layer.

@@ -30,7 +30,7 @@ def opt(settings: Settings) -> LearnedPositionConfig:
 
 
 def weights(config: LearnedPositionConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of."""
+    """Yields every parameter and the tensors that it is made of."""
     width, inner, bias = config.hidden_size, config.intermediate_size, config.bias
     base, table = "model.decoder", (config.vocab_size, config.embed_size)
     places = config.context + config.position_offset

@@ -8,7 +8,7 @@ from jspec.models.llama import LlamaConfig
 
 
 def olmo2(settings: Settings) -> LlamaConfig:
-    """Norms behind attention and MLP, and one over all heads of queries and of keys."""
+    """Returns norms behind attention and MLP, and one over all heads of queries and of keys."""
     bias = settings.flag("attention_bias", False)
     return shape(
         settings,
@@ -25,7 +25,7 @@ def olmo2(settings: Settings) -> LlamaConfig:
 
 
 def smollm3(settings: Settings) -> LlamaConfig:
-    """Every fourth layer has no positions, and perhaps a window."""
+    """Returns every fourth layer has no positions, and perhaps a window."""
     count = settings.count("num_hidden_layers")
     each = settings.size("no_rope_layer_interval", 4)
     usual = [(layer + 1) % each for layer in range(count)]

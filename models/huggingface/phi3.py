@@ -23,7 +23,7 @@ def phi3(settings: Settings) -> LlamaConfig:
 
 
 def weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of."""
+    """Yields every parameter and the tensors that it is made of."""
     fused = {"qkv": "self_attn.qkv_proj", "gate_up": "mlp.gate_up_proj"}
     for weight in separate(config):
         part = weight.path[-2] if len(weight.path) > 1 else None

@@ -1,4 +1,5 @@
-"""Tensors by name from what `torch.save` wrote, without torch and without running the pickle.
+"""Tensors by name from what `torch.save` wrote, without torch and without running the
+pickle.
 
 A pickle can call anything. This one may name four functions, all of them from here.
 """
@@ -61,7 +62,7 @@ class Pickled:
         return self.files[name].shape
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor.
+        """Returns one tensor.
 
         Raises:
             InputError: if its numbers are not there.
@@ -90,15 +91,15 @@ class Pickled:
         return np.lib.stride_tricks.as_strided(values[offset:], shape, steps)
 
     def indices(self, name: str) -> np.ndarray:
-        """A tensor of whole numbers, which is no parameter."""
+        """Returns a tensor of whole numbers, which is not a parameter."""
         return self.read(name).astype(np.int64)
 
 
 def open_file(file: Path) -> Pickled:
-    """The tensors of a state dict.
+    """Returns the tensors of a state dict.
 
     Raises:
-        InputError: if the file is no archive of torch.save, or holds anything but tensors.
+        InputError: if the file is not an archive of torch.save, or holds anything but tensors.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -113,7 +114,7 @@ def open_file(file: Path) -> Pickled:
         ) from error
     except Exception as error:  # a pickle is a program: it may fail in any way
         raise InputError(
-            f"{file} is no plain state dict ({error}) and nothing else in a pickle is read; save "
+            f"{file} is not a plain state dict ({error}); nothing else in a pickle is read; save "
             "its tensors as safetensors"
         ) from error
     entries = dict(held) if isinstance(held, Mapping) else {}
@@ -123,7 +124,9 @@ def open_file(file: Path) -> Pickled:
 
 
 def _root(archive: zipfile.ZipFile) -> str:
-    """The folder inside the archive, which is named after the file it was first saved as."""
+    """Returns the folder inside the archive, which is named after the file it was first saved
+    as.
+    """
     for name in archive.namelist():
         if name.endswith("/data.pkl") and name.count("/") == 1:
             return name.partition("/")[0]

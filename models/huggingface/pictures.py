@@ -1,4 +1,6 @@
-"""The text part of models that read pictures and sounds too: its fields, and what is not read."""
+"""The text part of models that read pictures and sounds too: its fields, and what is not
+read.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,18 +13,19 @@ OTHERS = (
     r"(.*\.rotary_emb\.inv_freq|(model\.)?(vision_tower|audio_tower|vision_embedder|embed_vision"
     r"|embed_audio|multi_modal_projector)\..*)"
 )
-"""Tensors that are not read: those of pictures and of sounds."""
+"""Tensors that are not read: the pictures' and sounds'."""
 
 INNER = "language_model."
 """The name of the decoder within the model."""
 
 GEMMA3 = {"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216}
 GEMMA3 |= {"num_hidden_layers": 26, "num_attention_heads": 8}
-"""What absent fields of its text part mean: 4B's has six of its own."""
+"""Defaults of absent fields of its text part: 4B's has six of its own."""
 
 
 def text(settings: Settings, model_type: str, usual: Mapping[str, Any]) -> Settings:
-    """The fields of the text model: all are its own, but whether head and table are tied.
+    """Returns the fields of the text model: all are its own, but whether head and table are
+    tied.
 
     Args:
         settings: config.json of the whole.

@@ -14,25 +14,25 @@ from jspec.models.huggingface.config_json import Settings, read
 from jspec.models.huggingface.shards import Shards
 
 _SCALES_OF = ("_scale_inv", "_scale")
-"""What a matrix of float8 is multiplied with, by the ends of the names that makers give it."""
+"""Suffixes of the names that makers give a float8 matrix's scales."""
 _OF_INPUTS = (".input_scale", ".input_scale_ub", ".activation_scale")
 _TRACES = (*(f".weight{end}" for end in _SCALES_OF), ".weight_packed", ".qweight")
 """Ends of names that only quantised weights have."""
 OF_MEMORY = r".*\.self_attn\.([kv]_proj\.)?([qkv]|kv|prob|output)_scale"
-"""Scales of keys and values in 8 bits, which are no weights: the memory here has its own."""
+"""Scales of keys and values in 8 bits, which are not weights: the memory here has its own."""
 HF_QUANT = "hf_quant_config.json"
 """ModelOpt's description of the weights, in its earlier versions the only one."""
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _FLOAT4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _FLOAT4 = np.concatenate([_FLOAT4, -_FLOAT4])
-"""What 4 bits stand for, E2M1 of the Open Compute Project's Microscaling Formats 1.0."""
+"""Values of 4 bits, E2M1 of the Open Compute Project's Microscaling Formats 1.0."""
 _BIAS = 127
 """Of the exponents that blocks are scaled with, E8M0."""
 
 
 @dataclass(frozen=True)
 class Dequantised:
-    """Open files, some of whose tensors have low precision and scales beside them."""
+    """Open files, some of whose tensors have low precision and scales alongside them."""
 
     shards: Shards
 
@@ -56,15 +56,15 @@ class Dequantised:
         return self.shards.shape(name)
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor, as `rows`."""
+        """Returns one tensor, as `rows`."""
         return self.rows(name, slice(None))
 
     def indices(self, name: str) -> np.ndarray:
-        """A tensor of whole numbers, which is no parameter."""
+        """Returns a tensor of whole numbers, which is not a parameter."""
         return self.shards.indices(name)
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Rows of one tensor.
+        """Returns rows of one tensor.
 
         Raises:
             InputError: if it has no scales of its shape, or holds other numbers than these.
@@ -117,7 +117,7 @@ class Float4(Dequantised):
                 yield name.removesuffix(_BLOCKS), file
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """[experts, inputs, outputs], as the checkpoint that is not quantised has it."""
+        """Returns [experts, inputs, outputs], as in the unquantised checkpoint."""
         if f"{name}{_BLOCKS}" not in self.shards.files:
             return super().shape(name)
         experts, outputs, blocks, packed = self._blocks(name)
@@ -142,10 +142,10 @@ class Float4(Dequantised):
         return found.swapaxes(1, 2)
 
     def _blocks(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor's blocks."""
+        """Returns the shape of a tensor's blocks."""
         names = f"{name}{_BLOCKS}", f"{name}{_SCALES}"
         if names[1] not in self.shards.files:
-            raise self.fail(names[0], "has no scales beside it")
+            raise self.fail(names[0], "has no scales")
         shapes = [self.shards.shape(one) for one in names]
         kinds = {self.shards.files[one].get_slice(one).get_dtype() for one in names}
         if kinds != {"U8"} or len(shapes[0]) != 4 or shapes[0][:-1] != shapes[1]:
@@ -158,7 +158,9 @@ class Float4(Dequantised):
 
 
 def described(folder: Path, fields: Settings) -> Settings:
-    """The fields of config.json, with what `HF_QUANT` says of the weights where they do not."""
+    """Returns the fields of config.json, with what `HF_QUANT` says of the weights where they do
+    not.
+    """
     if fields.get("quantization_config") or not (folder / HF_QUANT).is_file():
         return fields
     own = {"quant_method": "modelopt", **read(folder / HF_QUANT).part("quantization").values}
@@ -166,7 +168,7 @@ def described(folder: Path, fields: Settings) -> Settings:
 
 
 def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
-    """What makes open files those of weights that are not quantised, by config.json.
+    """Returns a function that opens files as unquantised weights, by config.json.
 
     Raises:
         InputError: if the weights are quantised in a way that is not implemented.
@@ -197,7 +199,7 @@ def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
 
 
 def _block(fields: Settings, name: str) -> tuple[int, int]:
-    """The rows and columns that share a scale."""
+    """Returns the rows and columns that share a scale."""
     sizes = fields.listed(name, int, [])
     if len(sizes) != 2 or min(sizes) < 1:
         raise InputError(
@@ -207,8 +209,8 @@ def _block(fields: Settings, name: str) -> tuple[int, int]:
 
 
 def _in_float8(quantised: Settings) -> set[tuple[int, int] | None]:
-    """What shares a scale, by the groups of compressed-tensors, as in `Float8`; nothing where some
-    weights are not float8.
+    """Returns what shares a scale, by the groups of compressed-tensors, as in `Float8`; nothing
+    where some weights are not float8.
     """
     groups, found = quantised.part("config_groups"), set()
     if quantised.get("format") not in ("float-quantized", "naive-quantized"):
@@ -227,7 +229,7 @@ def _in_float8(quantised: Settings) -> set[tuple[int, int] | None]:
 
 
 def _plain(shards: Shards) -> Shards:
-    """The files themselves, unless they are quantised and nothing says so."""
+    """Returns the files themselves, unless they are quantised and nothing says so."""
     scales = sorted(name for name in shards.files if name.endswith(_TRACES))
     if scales:
         raise InputError(

@@ -14,7 +14,7 @@ _OWN = 8192
 def read(
     settings: Settings, head_dim: int, theta: float = 10000.0, partial: float | None = None
 ) -> Rope:
-    """The rotary positions of a model whose layers share them.
+    """Returns the rotary positions of a model whose layers share them.
 
     Transformers 5 writes all into `rope_parameters`; before, they were `rope_theta`,
     `partial_rotary_factor` and `rope_scaling`, whose type was called `type` before `rope_type`.
@@ -47,14 +47,14 @@ def read(
 
 
 def fields(settings: Settings) -> Settings:
-    """The fields of the stretch."""
+    """Returns the fields of the stretch."""
     # Who adds the old field to a new file, as cards of models say, means it.
     old = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
     return settings.part(old)
 
 
 def score_factor(settings: Settings) -> float:
-    """What DeepSeek's models multiply scores with where YaRN stretches the frequencies.
+    """Returns what DeepSeek's models multiply scores with where YaRN stretches the frequencies.
 
     The square of `0.1 mscale_all_dim ln(factor) + 1`, in their code.
     """
@@ -71,7 +71,7 @@ def length(factor: float, scale: float = 1.0) -> float:
 
 
 def scaling(rope: Settings, settings: Settings, lanes: int) -> Scaling | None:
-    """The stretch of the frequencies.
+    """Returns the stretch of the frequencies.
 
     Args:
         rope: the fields of the rotary positions.
@@ -84,7 +84,7 @@ def scaling(rope: Settings, settings: Settings, lanes: int) -> Scaling | None:
 
 
 def original(rope: Settings, settings: Settings) -> int:
-    """The context that a model was trained with before it was stretched."""
+    """Returns the context that a model was trained with before it was stretched."""
     name = "original_max_position_embeddings"
     if settings.get(name) is not None:
         return settings.size(name)
@@ -92,7 +92,8 @@ def original(rope: Settings, settings: Settings) -> int:
 
 
 def context(settings: Settings, found: Scaling | None, stated: int) -> int:
-    """The most positions of a stretched model, which its files may state as they were before.
+    """Returns the most positions of a stretched model, which its files may state as they were
+    before.
 
     Args:
         settings: config.json.
@@ -114,12 +115,14 @@ def context(settings: Settings, found: Scaling | None, stated: int) -> int:
 
 
 def _times(start: int, factor: float) -> int:
-    """A context that is so many times as long; positions are int32."""
+    """Returns a context that is so many times as long; positions are int32."""
     return int(min(start * factor, 2**31 - 1))
 
 
 def _none(rope: Settings, settings: Settings, pairs: int) -> None:
-    """As it is. `dynamic` too: it stretches beyond max_position_embeddings, where contexts end."""
+    """Returns the field unchanged. `dynamic` too: it stretches beyond max_position_embeddings,
+    where contexts end.
+    """
 
 
 def _linear(rope: Settings, settings: Settings, pairs: int) -> LinearScaling:

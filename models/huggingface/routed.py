@@ -54,7 +54,7 @@ def qwen3_moe(settings: Settings) -> LlamaConfig:
 
 
 def each_or_common(settings: Settings, experts: Experts) -> list[Experts | None]:
-    """Layers of `mlp_only_layers`, and those between the steps, have a common MLP."""
+    """Returns layers of `mlp_only_layers`, and those between the steps, have a common MLP."""
     count, step = settings.count("num_hidden_layers"), settings.size("decoder_sparse_step", 1)
     common = settings.listed("mlp_only_layers", int, [])
     routed = [layer not in common and not (layer + 1) % step for layer in range(count)]
@@ -64,7 +64,7 @@ def each_or_common(settings: Settings, experts: Experts) -> list[Experts | None]
 def weights(
     config: LlamaConfig, place: str, gate: str, up: str, down: str, together: str = "shared_expert"
 ) -> Iterator[Weight]:
-    """Every parameter and the tensors that it is made of.
+    """Yields every parameter and the tensors that it is made of.
 
     Args:
         config: its shape.

@@ -28,17 +28,17 @@ class Shards:
     files: Mapping[str, Any]
     """The open file of each tensor."""
     config: str = "its config.json"
-    """What says which tensors there have to be, for messages."""
+    """The source of the names of required tensors, for messages."""
     paths: Mapping[str, Path] = field(default_factory=dict)
-    """Where the file of each tensor is."""
+    """The file of each tensor."""
     places: dict[Path, dict[str, int]] = field(default_factory=dict, init=False, compare=False)
-    """Where each tensor begins, of the files that `mapped` has read."""
+    """Offsets of tensors in the files that `mapped` has read."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.files[name].get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor.
+        """Returns one tensor.
 
         Raises:
             InputError: as `rows`.
@@ -46,7 +46,7 @@ class Shards:
         return self.rows(name, slice(None))
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Rows of one tensor; the others are not read.
+        """Returns rows of one tensor; the others are not read.
 
         Raises:
             InputError: if it holds numbers that no parameter is made of, quantised ones say.
@@ -60,7 +60,7 @@ class Shards:
         return self.files[name].get_slice(name)[rows]
 
     def mapped(self, name: str) -> np.ndarray:
-        """A tensor of any dtype where it lies, memory-mapped: NumPy has no 8-bit floats.
+        """Returns a tensor of any dtype where it lies, memory-mapped: NumPy has no 8-bit floats.
 
         Raises:
             InputError: if NumPy and ml_dtypes have no such dtype.
@@ -74,7 +74,9 @@ class Shards:
         return np.memmap(self.paths[name], known[kind], "r", place, self.shape(name))
 
     def _places(self, path: Path) -> dict[str, int]:
-        """Where the tensors of a file begin; its header is read once, of hundreds of tensors."""
+        """Returns where the tensors of a file begin; its header is read once, of hundreds of
+        tensors.
+        """
         if path not in self.places:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")
@@ -87,7 +89,7 @@ class Shards:
         return self.places[path]
 
     def indices(self, name: str) -> np.ndarray:
-        """A tensor of whole numbers, which is no parameter."""
+        """Returns a tensor of whole numbers, which is not a parameter."""
         return self.files[name].get_tensor(name).astype(np.int64)
 
 
@@ -98,7 +100,7 @@ def open_folder(folder: Path) -> Shards:
     from the file that the index names for it, whatever else the files hold.
 
     Raises:
-        InputError: if there is none, if one is absent or is no whole safetensors file, or if the
+        InputError: if there is none, if one is absent or is not a whole safetensors file, or if the
             index and the files disagree.
     """
     index = indexed(folder)
@@ -121,7 +123,7 @@ def open_file(file: Path) -> Shards:
     """Opens one safetensors file.
 
     Raises:
-        InputError: if it is no whole one.
+        InputError: if it is not a whole one.
     """
     opened = _open(file)
     names = list(opened.keys())
@@ -129,7 +131,7 @@ def open_file(file: Path) -> Shards:
 
 
 def indexed(folder: Path) -> Mapping[str, str]:
-    """The file of each tensor, as a folder's index has it; nothing where there is none.
+    """Returns the file of each tensor, as a folder's index has it; nothing where there is none.
 
     Raises:
         InputError: if the index cannot be read, or names no files.
@@ -138,7 +140,7 @@ def indexed(folder: Path) -> Mapping[str, str]:
         return {}
     index = config_json.read(folder / INDEX).part("weight_map").values
     if not all(isinstance(name, str) for name in index.values()):
-        raise InputError(f"{folder / INDEX} names files that are no texts; download it again")
+        raise InputError(f"{folder / INDEX} names files that are not texts; download it again")
     return index
 
 

@@ -24,7 +24,7 @@ class Weight:
     groups: int | None = None
     """The arrays on a first axis of ours, which share the tensors evenly; None: no such axis."""
     dtype: Any = None
-    """What it is held in, whatever the model's weights are; None: as these."""
+    """Its dtype, whatever the model's weights have; None: as these."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -35,14 +35,14 @@ class Weight:
         return whole if self.groups is None else (self.groups, *whole)
 
     def _turned(self, axes: Sequence[Any]) -> tuple[Any, ...]:
-        """What belongs to the axes of the file's tensors, by ours; or the other way."""
+        """Returns what belongs to the axes of the file's tensors, by ours; or the other way."""
         if not self.transposed:
             return tuple(axes)
         *others, rows, columns = axes
         return (*others, columns, rows)
 
     def join(self, read: Callable[[str], np.ndarray], dtype: DTypeLike) -> np.ndarray:
-        """Our parameter from the file's tensors, read one at a time into the one result."""
+        """Returns our parameter from the file's tensors, read one at a time into the one result."""
         return self.part(
             (slice(None),) * len(self.shape), lambda name, rows: read(name)[rows], dtype
         )
@@ -53,7 +53,8 @@ class Weight:
         read: Callable[[str, slice], np.ndarray],
         dtype: DTypeLike,
     ) -> np.ndarray:
-        """A part of our parameter, from those rows of the file's tensors that it is made of.
+        """Returns a part of our parameter, from those rows of the file's tensors that it is made
+        of.
 
         Args:
             index: which part.
@@ -79,12 +80,12 @@ class Weight:
         return joined
 
     def split(self, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """The file's tensors from our parameter."""
+        """Yields the file's tensors from our parameter."""
         for name, place in self._places(array):
             yield name, np.ascontiguousarray(place)
 
     def _places(self, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Each tensor's part of our parameter, as a view."""
+        """Yields each tensor's part of our parameter, as a view."""
         parts = array[None] if self.groups is None else array
         each = len(self.names) // len(parts)
         for group, part in enumerate(parts):
@@ -98,7 +99,9 @@ class Weight:
 def linear(
     path: Path, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool
 ) -> Iterator[Weight]:
-    """A Dense layer of ours made of one or more torch Linear layers that read the same input."""
+    """Yields a Dense layer of ours made of one or more torch Linear layers that read the same
+    input.
+    """
     yield Weight(
         (*path, "weight"),
         tuple(f"{name}.weight" for name in names),
@@ -113,13 +116,13 @@ def linear(
 
 
 def affine(path: Path, name: str, size: int) -> Iterator[Weight]:
-    """A layer norm's scale and bias."""
+    """Yields a layer norm's scale and bias."""
     yield Weight((*path, "scale"), (f"{name}.weight",), ((size,),))
     yield Weight((*path, "bias"), (f"{name}.bias",), ((size,),))
 
 
 def listed(names: Iterable[str], noun: str) -> str:
-    """The number of names, and the first three of them.
+    """Returns the number of names, and the first three of them.
 
     Example:
         >>> listed(["b", "a"], "weight")
@@ -131,7 +134,7 @@ def listed(names: Iterable[str], noun: str) -> str:
 
 
 def tree(leaves: Iterator[tuple[Path, Any]]) -> dict[str, Any]:
-    """Nested dictionaries under "params", as Flax applies them."""
+    """Nests dictionaries under "params", as Flax applies them."""
     root: dict[str, Any] = {}
     for path, leaf in leaves:
         node = root

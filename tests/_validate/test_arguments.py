@@ -15,7 +15,7 @@ def test_integers_within_their_bounds_pass():
         check_integer("nodes", value, 1, None)
 
 
-def test_what_is_no_integer_within_the_bounds_is_one_sentence():
+def test_invalid_integers_are_refused_in_one_sentence():
     said = r"^nodes is .*; pass an integer in 1 \.\. 4, why$"
     values = (0, 5, -1, 2.0, "3", None, True, int, [2], np.array(2), 1j)
     refusals.check(
@@ -36,7 +36,7 @@ def test_numbers_within_their_bounds_pass():
         check_number("share", value, 0, 1)
 
 
-def test_what_is_no_number_within_the_bounds_is_one_sentence():
+def test_invalid_numbers_are_refused_in_one_sentence():
     said = r"^share is .*; pass a number x with 0 <= x <= 1"
     values = (-0.1, 1.1, float("nan"), "1", None, True, float, [0.5])
     cases = [(value, said) for value in values]

@@ -55,7 +55,7 @@ def test_every_reader_has_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_written_anew_has_none(tmp_path, text):
+def test_rewritten_json_has_no_constants(tmp_path, text):
     file = tmp_path / "a.jsonl"
     file.write_text(TEXTS[text] + "\n")
     assert not sequences.holds_rows(file)
@@ -72,11 +72,11 @@ def test_a_recipe_that_is_nested_without_end(tmp_path, text):
 @pytest.mark.parametrize("opens", ["(", "not "])
 def test_a_template_that_is_nested_without_end(opens):
     chat = ChatTemplate("{{ " + opens * 5000 + "a }}", None)
-    with pytest.raises(InputError, match="is no Jinja template"):
+    with pytest.raises(InputError, match="is not a Jinja template"):
         chat.render([{"role": "user", "content": "Hi"}])
 
 
-def test_what_json_reads_and_no_function_of_python_goes_through():
+def test_json_and_no_python_function_is_accepted():
     """Newer Pythons read lists that are nested deeper than their functions may call each other."""
     with pytest.raises(InputError, match="nested too deep"):
         corpus.text_row("[" * 5000 + "]" * 5000, "", "line 1")

@@ -1,4 +1,6 @@
-"""Numbers that come one for all rows or one a row: cast to what they say, whatever holds them."""
+"""Numbers that come one for all rows or one per row: cast to what they say, whatever holds
+them.
+"""
 
 import itertools
 
@@ -48,7 +50,7 @@ def test_traced_reals_are_made_to_lie_within_their_bounds():
         np.testing.assert_allclose(found, [1e-6, 1e-6, 1], rtol=1e-6)
 
 
-def test_no_end_tokens_are_none_however_they_are_written():
+def test_empty_end_tokens_mean_none_in_every_form():
     wanted = np.full((2, 4), -1)
     for none in (None, (), [], np.zeros(0), np.zeros((2, 0), np.int64)):
         found = end_tokens(none, 2, 10, "eos")

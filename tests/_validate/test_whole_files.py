@@ -7,7 +7,7 @@ import pytest
 from jspec._validate.whole_files import written_whole
 
 
-def test_threads_that_write_one_file_leave_that_of_one_of_them(tmp_path):
+def test_of_threads_that_write_one_file_one_wins(tmp_path):
     file = tmp_path / "file"
 
     def write(number):
@@ -22,7 +22,7 @@ def test_threads_that_write_one_file_leave_that_of_one_of_them(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
-def test_who_is_ended_while_writing_leaves_the_file_as_it_was(tmp_path):
+def test_a_killed_writer_leaves_the_file_unchanged(tmp_path):
     file = tmp_path / "file"
     file.write_text("before")
 

@@ -1,7 +1,7 @@
-"""What a GPU computes in another way, run here: whole generations with the same tokens.
+"""GPU variants of computations, run here: whole generations with the same tokens.
 
 Steps of a loop, and conditions, are for the host of a GPU to launch and to wait for. So some things
-are computed there without them. Each such way stands beside the one of a CPU in a
+are computed there without them. Each variant is paired with the CPU's in a
 `jax.lax.platform_dependent`, or goes by `jspec._xla.backend`.
 """
 
@@ -28,18 +28,15 @@ MERGED = jspec.merge(
     num_speculative_tokens=6,
 )
 METHODS = {
-    "token_recycling": (jspec.TokenRecycling(tiny.VOCAB), None),
-    "widths and back-offs": (
-        jspec.adaptive(MERGED, (0, 2, 6)),
-        jspec.AdaptiveParams(None, DEAR),
+    "token_recycling": dict(drafter=jspec.TokenRecycling(tiny.VOCAB)),
+    "widths and back-offs": dict(
+        drafter=MERGED, policy=jspec.Adaptive((0, 2, 6)), policy_params=DEAR
     ),
 }
 
 
 def generated(name, **request):
-    drafter, params = METHODS[name]
-    result = jspec.decode(MODEL, PARAMS, drafter=drafter, drafter_params=params, **(ASK | request))
-    return result
+    return jspec.decode(MODEL, PARAMS, **METHODS[name], **(ASK | request))
 
 
 # The functions that have such a way are compared one by one in the quick tests of their modules.

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from jspec._xla import backend
 from jspec._xla.in_place import switch
 
 
-@pytest.fixture(params=["cpu", "gpu"], autouse=True)
+@pytest.fixture(params=["cpu", "gpu"])
 def platform(request):
     """As on a CPU, where a branch is a loop, and as on a GPU."""
-    with backend.planned(request.param):
-        yield
+    return request.param
 
 
 BRANCHES = [
@@ -24,8 +22,8 @@ BRANCHES = [
 ]
 
 
-def both(index, state, given):
-    ours = switch(index, BRANCHES, state, given)
+def both(platform, index, state, given):
+    ours = switch(index, BRANCHES, state, given, platform)
     return ours, jax.lax.switch(index, BRANCHES, state, given)
 
 
@@ -33,22 +31,22 @@ def arrays():
     return (jnp.arange(4.0), jnp.ones(4)), jnp.float32(3)
 
 
-def test_it_is_lax_switch():
+def test_it_is_lax_switch(platform):
     """An index out of range is the nearest: a loop around a switch has to end."""
     for index in [0, 1, 2, 3, 99, -1]:
-        jitted = jax.jit(lambda *given: both(*given))  # not what was traced for another platform
+        jitted = jax.jit(both, static_argnums=0)
         for kind in (jnp.int32, jnp.int8):
-            ours, its = jitted(kind(index), *arrays())
+            ours, its = jitted(platform, kind(index), *arrays())
             jax.tree.map(np.testing.assert_array_equal, ours, its)
 
 
-def test_one_branch_needs_no_index():
+def test_one_branch_needs_no_index(platform):
     state, given = arrays()
-    found = switch(jnp.int32(7), BRANCHES[:1], state, given)
+    found = switch(jnp.int32(7), BRANCHES[:1], state, given, platform)
     jax.tree.map(np.testing.assert_array_equal, found, BRANCHES[0](state, given))
 
 
-def test_each_device_has_an_index_of_its_own():
+def test_each_device_has_an_index_of_its_own(platform):
     devices = min(jax.device_count(), 4)
     mesh = jax.make_mesh(
         (devices,), ("data",), devices=jax.devices()[:devices], axis_types=(AxisType.Auto,)
@@ -58,7 +56,7 @@ def test_each_device_has_an_index_of_its_own():
 
     def call(index, state):
         # The state varies between devices, what is given does not.
-        return switch(index[0], BRANCHES, state, jnp.float32(3))
+        return switch(index[0], BRANCHES, state, jnp.float32(3), platform)
 
     sharded = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=(rows, rows), out_specs=rows))
     state = (jnp.arange(4.0 * devices), jnp.ones(4 * devices))
@@ -69,7 +67,7 @@ def test_each_device_has_an_index_of_its_own():
         jax.tree.map(np.testing.assert_array_equal, tuple(x[part] for x in found), wanted)
 
 
-def test_only_the_chosen_branch_runs():
+def test_only_the_chosen_branch_runs(platform):
     ran = []
 
     def told(number):
@@ -80,7 +78,8 @@ def test_only_the_chosen_branch_runs():
         return branch
 
     branches = [told(number) for number in range(3)]
-    call = jax.jit(lambda index: switch(index, branches, jnp.float32(1), jnp.float32(2)))
+    one, two = jnp.float32(1), jnp.float32(2)
+    call = jax.jit(lambda index: switch(index, branches, one, two, platform))
     assert call(jnp.int32(1)) == 3
     jax.effects_barrier()
     assert ran == [1]

@@ -1,4 +1,4 @@
-"""What lies where in compiled programs, and what devices exchange."""
+"""Placement of arrays in compiled programs, and the devices' exchanges."""
 
 import re
 from functools import partial
@@ -90,7 +90,7 @@ def test_the_largest_are_those_of_one_device(mesh, split):
 
 @pytest.mark.slow
 def test_rows_exchange_nothing_but_conditions():
-    """Whether all rows have ended, and whether any draws at random: one bit each."""
+    """Two bits: have all rows ended, and does any draw at random."""
     found = in_the_loop(compiled(mesh_of(8, 1), RECYCLING, num_layers=1, **SAMPLED))
     assert found
     for kind, size, name in found:
@@ -100,17 +100,17 @@ def test_rows_exchange_nothing_but_conditions():
 
 def test_rows_on_several_devices_share_no_round():
     """To find the best nodes of all rows they would have to be exchanged."""
-    drafter, found = jspec.adaptive(RECYCLING, (0, 2), token_budget=0.5), []
+    policy, found = jspec.Adaptive((0, 2), token_budget=0.5), []
     for mesh in (mesh_of(4, 2), mesh_of(1, 8)):
         rows = NamedSharding(mesh, PartitionSpec("data"))
         root = jax.device_put(jnp.zeros(BATCH, jnp.int32), rows)
-        jax.jit(lambda root: found.append(drafter.sizes(root)) or root).lower(root)
+        jax.jit(lambda root: found.append(jspec.round.sizes_of(policy, root)) or root).lower(root)
     assert found == [((0, 8), (2, 24)), ((0, 4), (0, 8), (2, 12))]
 
 
 @pytest.mark.slow
 def test_top_k_as_jax_has_it_gathers_all_rows(monkeypatch):
-    """What the test above would find."""
+    """Finds what the test above looks for."""
     monkeypatch.setattr(
         "jspec.arrays.top_k.of_parts", lambda select, x, k, split=True: select(x, k)
     )

@@ -1,4 +1,4 @@
-"""The benches are no part of the package: they are imported from the repository."""
+"""The benches are not part of the package: they are imported from the repository."""
 
 import sys
 from pathlib import Path

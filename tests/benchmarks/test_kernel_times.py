@@ -1,4 +1,4 @@
-"""What times attention by a kernel takes none that fails or gives other numbers."""
+"""The timing of attention refuses kernels that fail or give other numbers."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Broken(Implementation):
         raise NotImplementedError("no such layout\nand more")
 
 
-def test_what_fails_or_gives_other_numbers_is_an_error(monkeypatch):
+def test_failing_or_wrong_kernels_are_an_error(monkeypatch):
     monkeypatch.setattr(kernel_times, "CHAIN", 1)
     good = BlockAttention(nodes=Triton(16, 32, interpret=True))
     wrong, broken = Zero(), Broken()

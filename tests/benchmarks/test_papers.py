@@ -1,4 +1,4 @@
-"""What the papers' benches compute besides decoding: trees, blocks, rules."""
+"""Computations of the papers' benches besides decoding: trees, blocks, rules."""
 
 import jax
 import numpy as np
@@ -31,8 +31,8 @@ def test_of_equal_tokens_the_strategys_node_writes_the_line():
     lines = {}
     for kind in (jspec.TokenRecycling, updates.FirstWins, updates.CellsMerge):
         drafter = kind(6, template, k=2)
-        matrix = drafter.recycle(drafter.init(1, 8, None), tokens, logits, live)
-        lines[kind] = matrix[0, 1].tolist()
+        matrix = drafter.recycle(drafter.init(1, 8, None), None, tokens, logits, live)
+        lines[kind] = matrix.lines[0, 1].tolist()
     assert lines[jspec.TokenRecycling] == [4, 5]
     assert lines[updates.FirstWins] == [2, 3]
     first, second = lines[updates.CellsMerge]
@@ -48,7 +48,7 @@ def test_blocks_are_those_that_hold_an_entry():
         assert sorted(places) == list(range(70))
         where = np.argsort(places)
         above = parents[1:]
-        assert (where[above] < where[1:]).all()  # a parent stands before its children
+        assert (where[above] < where[1:]).all()  # a parent comes before its children
         mask = blocks.mask(parents)[np.ix_(places, places)]
         found = {(i // 32, j // 32) for i, j in zip(*np.nonzero(mask), strict=True)}
         assert blocks.blocks(parents, places) == len(found)

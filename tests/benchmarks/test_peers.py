@@ -93,7 +93,7 @@ def test_the_gguf_file_holds_the_weights(tmp_path):
     np.testing.assert_array_equal(tensors["token_embd.weight"], params["params"]["embed"])
     np.testing.assert_array_equal(tensors["output.weight"], params["params"]["head"])
     np.testing.assert_array_equal(tensors["blk.0.ffn_down.weight"], layer["down"]["weight"])
-    # Lane i of a head stood beside lane i + D/2, and now beside its neighbour.
+    # Lane i of a head was next to lane i + D/2, and now is next to its neighbour.
     query = np.asarray(layer["qkv"]["weight"])[: 4 * 4].reshape(4, 4, 16)
     written = tensors["blk.0.attn_q.weight"].reshape(4, 4, 16)
     np.testing.assert_array_equal(written[:, [0, 2, 1, 3]], query)

@@ -55,7 +55,7 @@ def test_a_picture_needs_no_background():
 
 
 def anchors(page):
-    """What the headings of a page are linked by."""
+    """Returns what the headings of a page are linked by."""
     titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -66,8 +66,8 @@ def test_a_page_is_short_and_its_links_lead_somewhere(page):
     assert len(text.splitlines()) <= (100 if page == INDEX else 400)
     for link, anchor in re.findall(r"\]\(([^)#\s:]*)(?:#([^)]*))?\)", text):
         file = page.parent / link if link else page
-        assert file.exists(), f"{link} is no file"
-        assert not anchor or anchor in anchors(file), f"{link}#{anchor} is no heading"
+        assert file.exists(), f"{link} is not a file"
+        assert not anchor or anchor in anchors(file), f"{link}#{anchor} is not a heading"
 
 
 def test_every_picture_is_on_a_page():
@@ -118,7 +118,7 @@ def test_the_error_of_a_ratio_is_that_of_texts():
     assert np.mean([one.error for one in found]) == pytest.approx(spread, rel=0.05)
 
 
-def test_differences_are_paired_and_repeats_are_no_texts():
+def test_differences_are_paired_and_repeats_do_not_count_as_texts():
     random = np.random.default_rng(1)
     hard, ones = random.uniform(1, 5, 20), np.ones(20)
     ours, theirs = statistics.ratio(hard + 0.3, ones), statistics.ratio(hard, ones)
@@ -149,21 +149,60 @@ def test_a_table_loses_no_column_and_a_page_no_table():
         pages.filled(page, {"one": "new", "two": "newer"}, "p")
 
 
-def test_the_index_counts_the_verdicts_of_a_page():
-    for verdict, counts in [
-        ("*holds*: ahead in 24 of 24, behind in 0", "1 | 0 | 0 | 0 | 0"),
-        ("*holds* with 1 of 3 pairs", "1 | 0 | 0 | 0 | 0"),
-        ("MAT: *does not hold*; speed: *not shown*", "0 | 1 | 0 | 0 | 0"),
-        ("by the pair: *holds*, *does not hold*, *holds*", "0 | 0 | 1 | 0 | 0"),
-        ("by the pair: *holds*, *holds*, *open*", "0 | 0 | 1 | 0 | 0"),
-        ("by the pair: *does not hold*, *does not hold*", "0 | 1 | 0 | 0 | 0"),
-        ("*holds*; over as many fresh nodes *does not hold*", "0 | 0 | 1 | 0 | 0"),
-        ("*not shown here*: why", "0 | 0 | 0 | 1 | 0"),
-        ("*open*: within two standard errors", "0 | 0 | 0 | 0 | 1"),
-        ("*not counted yet*", "0 | 0 | 0 | 0 | 1"),
+def lead(mean, error, even=1.0, texts=20):
+    """An estimate with this standard error over texts."""
+    spread = error * np.sqrt(texts - 1)
+    return statistics.Estimate(mean, np.resize([spread, -spread], texts), even)
+
+
+def test_a_value_is_judged_by_its_interval_and_by_the_size_of_the_paper():
+    sized, behind = {"size": [1.07, 1.22]}, {"expect": "behind", "size": [0.8, 0.84]}
+    for value, claim, expected in [
+        (lead(1.15, 0.02), {}, ("ahead", "holds")),
+        (lead(0.85, 0.02), {}, ("behind", "fails")),
+        (lead(1.03, 0.02), {}, ("open", "open")),
+        (lead(1.15, 0.02), sized, ("ahead", "holds")),
+        (lead(1.03, 0.01), sized, ("ahead, by less", "sign")),
+        (lead(1.43, 0.02), sized, ("ahead, by more", "sign")),
+        (lead(0.99, 0.02), sized, ("level", "fails")),  # the paper's least lead is excluded
+        (lead(1.04, 0.03), sized, ("open", "open")),
+        (lead(0.84, 0.06), behind, ("behind", "holds")),
+        (lead(0.92, 0.02), behind, ("behind, by less", "sign")),
+        (lead(1.16, 0.06), behind, ("ahead", "fails")),
+        (lead(1.0, 0.002), {"within": 0.01}, ("same", "holds")),
+        (lead(0.96, 0.017), {"within": 0.01}, ("open", "open")),
+        (lead(0.9, 0.017), {"within": 0.01}, ("differs", "fails")),
+        # Three seeds: Student's t, 4.3 standard errors.
+        (lead(-2.7, 0.7, 0.0, 4), {}, ("behind", "fails")),
+        (lead(-2.7, 0.9, 0.0, 4), {}, ("open", "open")),
+        (
+            statistics.rank_correlation([*range(8), 15, 14, 13, 12, 11, 10, 9, 8]),
+            {},
+            ("ahead", "holds"),
+        ),
+        (
+            statistics.rank_correlation(
+                [8, 3, 7, 2, 6, 1, 5, 0, 4, 9, 2.5, 1.5, 3.5, 5.5, 6.5, 0.5]
+            ),
+            {"size": [0.5, 1]},
+            ("level", "fails"),
+        ),
     ]:
-        told = claims.index({"x": ("X", [("a *b*", "1 *c*", "2", verdict)])})
-        assert told.endswith(f"| [X](results/x.md) | {counts} |")
+        assert claims.judge(value, claim) == expected, (value, claim)
+
+
+def test_a_claim_that_differs_by_the_setting_is_mixed_and_the_index_counts_it():
+    for kinds, expected in [
+        (["holds", "holds"], "holds"),
+        (["holds", "sign"], "sign"),
+        (["holds", "fails"], "mixed"),
+        (["holds", "open"], "mixed"),
+        (["open"], "open"),
+        ([], "not run"),
+    ]:
+        assert claims.verdict(kinds) == expected
+    told = claims.index({"x": ("X", ["holds", "sign", "mixed", "mixed", "not shown", "reported"])})
+    assert told.endswith("| [X](results/x.md) | 1 | 1 | 2 | 0 | 0 | 1 | 0 |")
 
 
 def counted(monkeypatch, rows):
@@ -173,63 +212,40 @@ def counted(monkeypatch, rows):
     monkeypatch.setattr(values, "observations", lambda kind: list(observations.KINDS[kind]()))
 
 
-def one_claim(rule, **more):
-    judged = {"claim": "", "paper": "", "here": "{lead:%}", "verdict": f"{{lead:{rule}}}"}
-    order = {"rows": "verifiers", "each": ["pair"], "values": {"lead": ["x", "/", "y"]}}
-    return {"names": {}, "claims": [judged | order | {"common": "all"} | more]}
-
-
-def test_a_verdict_that_differs_by_the_pair_counts_as_mixed(monkeypatch):
-    ahead, behind = [20, 22, 24], [5, 6, 7]
-    for of, kind, least in [
-        ([ahead, ahead], "holds", "holds"),
-        ([behind], "does not hold", "does not hold"),
-        ([ahead, behind], "mixed", "does not hold"),
-        ([[10, 11, 9]], "open", "open"),
-    ]:
-        rows = [
-            {"pair": str(pair), "verifier": verifier, "seed": 0, "tokens": of, "calls": [10] * 3}
-            for pair, found in enumerate(of)
-            for verifier, of in (("x", found), ("y", [10, 10, 10]))
-        ]
-        counted(monkeypatch, rows)
-        for rule, expected in (("each", kind), ("least", least)):
-            *_, verdict = claims.claims(one_claim(rule))[0]
-            assert claims.kind(verdict) == expected
-    *_, verdict = claims.claims(one_claim("least questions"))[0]
-    assert verdict == "*open*: 3 questions are too few"
-    *_, here, verdict = claims.claims(one_claim("least", where={"pair": "none"}))[0]
-    assert (here, verdict) == ("", "*open*: not counted yet")
-
-
-ETA = dict(speculative_decoding=2.0, spectr=2.2, rsd_c=2.4, rsd_s=2.6, dyspec=2.5, coupled_tree=3.0)
-
-
-@pytest.mark.parametrize(("rsd_s", "verdict"), [(2.6, "*holds*"), (1.5, "*does not hold*")])
-def test_verdicts_of_a_page_are_those_of_its_rows(rsd_s, verdict, monkeypatch):
-    eta = ETA | {"rsd_s": rsd_s}
+def test_verdicts_of_a_page_are_those_of_its_rows(monkeypatch):
+    eta = dict(speculative_decoding=2.0, spectr=2.2, rsd_c=2.4, rsd_s=2.6)
     trees = {
         (method, shape)
         for groups in EXPERIMENTS.values()
         for group in groups.values()
         for method, shapes in group.items()
         for shape in shapes
+        if method in eta
     }
-    counted(
-        monkeypatch,
-        [
-            {"method": method, "shape": list(shape), "temperature": 0.3, "top_p": 1.0, "seed": 0}
-            # Texts of unlike lengths: only the ratio is the same.
-            | {"calls": [10, 20], "tokens": [eta[method] * 10 - 0.1, eta[method] * 20 + 0.1]}
-            | {"levels": [METHODS[method].length(shape) * calls for calls in (10, 20)]}
-            for method, shape in trees
-        ],
-    )
-    judged = {told: rest for told, *rest in claims.claims(pages.papers()["rsd"])}
-    _, here, found = judged["RSD-S over SD by draft length, Eff. (5.1)"]
-    assert found.startswith(verdict)
-    assert here == f"a, T 0.3: {100 * (rsd_s / 2 - 1):+.0f}%"
-    assert judged["SD over RSD-C at 6 and 10, Eff. (5.2)"][-1].startswith("*does not hold*")
+    rows = [
+        {"method": method, "shape": list(shape), "temperature": temperature, "top_p": 1.0}
+        # Texts of unlike lengths: only the ratio is the same.
+        | {"calls": [10, 20], "tokens": [eta[method] * 10 - 0.1, eta[method] * 20 + 0.1]}
+        | {"levels": [METHODS[method].length(shape) * calls for calls in (10, 20)], "seed": 0}
+        | {"short": short}
+        for method, shape in trees
+        for temperature in (0.3, 1.0)
+        for short in ("smollm2-135m", "jspec-7m")
+    ]
+    found = {}
+    for rsd_s in (2.6, 1.5):
+        for row in rows:
+            if row["method"] == "rsd_s" and row["short"] == "jspec-7m" and row["temperature"] == 1:
+                row["tokens"] = [rsd_s * 10 - 0.1, rsd_s * 20 + 0.1]
+        counted(monkeypatch, rows)
+        told, _ = claims.matrix(pages.papers()["rsd"])
+        found[rsd_s] = {line.split(" | ")[0][2:]: line for line in told.splitlines()}
+    name = "5.1, T 1: **RSD-S ahead of SD**"
+    assert "+30 ± 0% (4/4) ahead | +30 ± 0% (4/4) ahead |  | **holds** |" in found[2.6][name]
+    assert "+30 ± 0% (4/4) ahead | -25 ± 0% (0/4) behind |  | mixed |" in found[1.5][name]
+    # Temperatures are apart: the other one is as it was.
+    other = name.replace("T 1", "T 0.3")
+    assert found[2.6][other] == found[1.5][other]
 
 
 def test_methods_of_a_line_are_compared_on_the_same_texts(monkeypatch):
@@ -246,9 +262,3 @@ def test_methods_of_a_line_are_compared_on_the_same_texts(monkeypatch):
     only = [table for table in paper["tables"] if table["region"] == "verifiers"]
     told = tables.tables(paper | {"tables": only})["rsd", "verifiers"]
     assert "| a | 0.3 | chain | 2 |  | 2.00 ± 0.00 | **2.10 ± 0.00** |" in told
-
-
-def test_a_column_is_left_out_for_a_pair_whose_own_ratio_others_have():
-    spec = {"columns": [{"head": "MBSU {ratio:.3g}", "unless": [0.12, 0.0164]}, {"head": "x"}]}
-    for own, there in [(1.0, 2), (0.1196, 1)]:
-        assert len(list(tables._columns(spec, {}, {"ratio": own}))) == there

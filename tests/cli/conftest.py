@@ -32,7 +32,7 @@ TEMPLATE = (
 
 
 class Ran(NamedTuple):
-    """What a command gave back."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -68,7 +68,7 @@ def stranger(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def talker(folder, tmp_path_factory) -> Path:
-    """The tiny model with a chat template beside it."""
+    """The tiny model with a chat template alongside it."""
     copy = shutil.copytree(folder, tmp_path_factory.mktemp("talker") / "model")
     (copy / "chat_template.jinja").write_text(TEMPLATE)
     return copy

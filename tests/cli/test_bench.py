@@ -52,7 +52,7 @@ def rows(out):
 
 
 def counts(found):
-    """What of the rows no clock decides."""
+    """Returns what of the rows no clock decides."""
     clock = ("seconds", "prefill_seconds", "plain_seconds", "plain_prefill_seconds")
     return sorted(
         ({name: value for name, value in row.items() if name not in clock} for row in found),
@@ -298,11 +298,11 @@ def test_engines_that_cannot_take_part_say_why(whole, folder, questions, tmp_pat
     assert asked[0] > 8 and len(rows(out)) == len(rows(whole))
 
 
-def test_what_is_measured_by_default():
+def test_default_measurements():
     assert next(iter(settings.choices(None, [], None, None))) == settings.DEFAULT
     assert "coupled_tree" in settings.choices(None, [], None, "a model")
     assert list(settings.choices("autoregressive,suffix", [], None, None)) == ["suffix"]
-    # Two heads are two methods, and that of --head goes without saying.
+    # Two heads are two methods, and the options of --head are implied.
     other = '{"method": "eagle2", "head": "theirs"}'
     assert list(settings.choices("eagle2", [other], "mine", None)) == [
         "eagle2",

@@ -1,4 +1,6 @@
-"""The figures of a bench, its last sentence, its tables and its page, from rows made by hand."""
+"""The figures of a bench, its last sentence, its tables and its page, from rows made by
+hand.
+"""
 
 import io
 import math
@@ -58,7 +60,7 @@ def test_reading_the_prompt_counts_apart_and_together():
 
 
 def test_a_class_may_have_any_name():
-    """Brackets are no markup, dollars no mathematics: the words come as they are."""
+    """Brackets are not markup, dollars no mathematics: the words come as they are."""
     names = ["a [/b] class", r"[red]cost $\frac{$"]
     rows = [
         one | {"category": names[one["prompt"]]}
@@ -83,7 +85,7 @@ def test_rows_that_ran_together_share_their_seconds():
     assert statistics.summarise(PLAIN, rows).tokens_per_second == pytest.approx(20)
 
 
-def test_where_tokens_differ():
+def test_differing_tokens():
     assert statistics.first_difference([1, 2, 3], [1, 9, 3]) == 1
     assert statistics.first_difference([1], [1, 9]) == 1
     assert statistics.first_difference([], []) is None
@@ -106,7 +108,7 @@ def test_the_last_sentence():
 
 def test_without_a_method_there_is_nothing_to_recommend():
     report = statistics.report(plain(3), [PLAIN])
-    assert "none to recommend" in verdict.sentence(report) and verdict.notes(report) == []
+    assert "no method to recommend" in verdict.sentence(report) and verdict.notes(report) == []
 
 
 def test_other_tokens_are_reported():
@@ -117,15 +119,15 @@ def test_other_tokens_are_reported():
     assert tables.agreement(report.summaries["quick"]) == "others in 5 of 5"
 
 
-def test_a_peer_that_is_faster_is_no_method_to_use():
+def test_a_faster_peer_is_not_recommended():
     rows = [*plain(5), *(row("quick", i, 0.5) for i in range(5))]
     rows += [row("peer", i, 0.25, peer=True) for i in range(5)]
     report = statistics.report(rows, [PLAIN, "quick", "peer"])
     assert verdict.sentence(report).startswith("Use quick here")
     beside, note = verdict.notes(report)
     assert beside == (
-        "Beside peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric means of 5 "
-        "prompts)."
+        "Compared with peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric "
+        "means of 5 prompts)."
     )
     assert note.startswith("peer was faster than all of jspec: 4.40 times")
 

@@ -32,8 +32,8 @@ def test_the_questions_that_come_along_are_whole():
 
 
 WRONG = [
-    ("{", "line 2 of .* is no JSON"),
-    ("[1]", "line 2 of .*, which is no JSON object"),
+    ("{", "line 2 of .* is not JSON"),
+    ("[1]", "line 2 of .*, which is not a JSON object"),
     ('{"category": "a", "turns": ["x"]}', "line 2 of .* has no question_id"),
     ('{"question_id": 1, "turns": ["x"]}', "line 2 of .* has no category"),
     ('{"question_id": 1, "category": "a"}', "line 2 of .* has no turns"),

@@ -1,4 +1,4 @@
-"""What `jspec bench` refuses: one sentence each, before anything is compiled."""
+"""Refusals of `jspec bench`: one sentence each, before anything is compiled."""
 
 import json
 
@@ -56,5 +56,5 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(command, folder, tmp_pa
     broken.mkdir()
     (broken / "rows.jsonl").write_text('{"run": 1}\nno row\n{}\n')
     ran = command("bench", "--model", folder, "--out", broken)
-    assert ran.code == 2 and "line 2 of" in ran.err and "is no row of a bench" in ran.err
+    assert ran.code == 2 and "line 2 of" in ran.err and "is not a row of a bench" in ran.err
     assert (broken / "rows.jsonl").read_text().count("\n") == 3, "nothing is lost"

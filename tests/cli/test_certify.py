@@ -6,7 +6,7 @@ import pytest
 
 import jspec
 from jspec._xla import native
-from jspec.methods import METHODS, Built, Method
+from jspec.methods import LLM, METHODS, Method
 from jspec.testing import Certificate
 from jspec.testing.certification.parity import Parity
 from jspec.testing.certification.rounding import Rounding
@@ -89,7 +89,7 @@ def test_bit_by_bit(certify, prompts, folder):
 
 
 @pytest.mark.slow
-def test_what_a_rule_of_its_own_draws_is_tested(certify, prompts, draft):
+def test_draws_of_a_custom_rule_are_tested(certify, prompts, draft):
     given = '{"method": "speculative_decoding", "scheme": "recursive", "num_speculative_tokens": 2}'
     ran = certify(
         *("--prompts", prompts, "--draft-model", draft, "--speculative-config", given),
@@ -109,7 +109,7 @@ def test_a_bug_is_exit_code_1(certify, prompts, monkeypatch):
 
     def build(models):
         lookup = jspec.PromptLookup(num_speculative_tokens=2, min_match=1)
-        return Built(models.target.model, jspec.with_verifier(lookup, accept_all), None)
+        return LLM(models.target, jspec.with_verifier(lookup, accept_all))
 
     monkeypatch.setitem(METHODS, "broken", Method("broken", "", build))
     ran = certify("--prompts", prompts, "--method", "broken", "--draws", 128)

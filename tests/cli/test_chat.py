@@ -20,7 +20,7 @@ from jspec.sessions.session import Session
 def session(talker) -> Session:
     choice = method_choice.choose("prompt_lookup", None)
     target = models.load(talker)
-    return Session(target, choice, choice.method.build(target))
+    return Session(choice.method.build(target), choice)
 
 
 SETTINGS = RunSettings(max_new_tokens=6)
@@ -34,7 +34,7 @@ def test_a_conversation_grows_by_what_was_said(command, talker):
     assert ran.out.count("user: Once") == 2 and ran.out.count("assistant: ") == 2
     assert ran.out.index("system: Be brief") > ran.out.index("assistant: ")
     assert "/reset" in ran.out and "Ctrl-C ends a reply" in ran.out
-    assert ran.err.count("tokens per forward") == 2
+    assert ran.err.count("tokens per forward pass") == 2
 
 
 def test_an_answer_is_that_of_generate(command, talker):
@@ -154,7 +154,7 @@ def test_the_first_answer_is_compiled_while_its_question_is_written(session, cap
     assert decoding._prefill._cache_size() > made[0], "the first comparison could not fail"
 
 
-def test_what_is_wrong_ahead_is_said_to_the_first_answer(session, monkeypatch):
+def test_errors_of_early_compilation_are_raised_at_the_first_answer(session, monkeypatch):
     def broken(**arguments):
         time.sleep(0.1)  # the answer comes first, and waits
         raise jspec.InputError("no room")

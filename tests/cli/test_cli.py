@@ -11,7 +11,7 @@ import pytest
 
 import jspec
 import jspec.models
-from jspec.methods import METHODS, Built, Method
+from jspec.methods import LLM, METHODS, Method
 from jspec.sessions import json_output
 
 # A shell starts what runs in the background with SIGINT ignored, and Python then leaves it so.
@@ -78,9 +78,9 @@ REFUSED = [
     (["--speculative-config", '{"widths": [3, 0]}'], "give rising numbers of drafted nodes"),
     (["--max-new-tokens", 0], "--max-new-tokens is 0; pass at least 1"),
     (["--drop", "oldest"], "--drop is oldest, and turns are dropped of a conversation"),
-    (["--max-new-tokens", "x"], "'--max-new-tokens': 'x' is no integer"),
+    (["--max-new-tokens", "x"], "'--max-new-tokens': 'x' is not an integer"),
     (["--temperature", "nan"], "--temperature is nan"),
-    (["--temperature", "warm"], "'warm' is no number"),
+    (["--temperature", "warm"], "'warm' is not a number"),
     (["--temperature", 1e9], "--temperature is 1e+09; pass a number in 0 .. 1e+06"),
     (["--top-p", 1.5], "--top-p is 1.5; pass a number in 1e-06 .. 1"),
     (["--dtype", "float7"], "'float7' is unknown; use one of"),
@@ -93,7 +93,7 @@ REFUSED = [
         "_decoding needs a draft model and none was given",
     ),
     (["--batch-file", "x"], "a prompt and --batch-file were both given"),
-    (["--model", "/absent/folder"], "/absent/folder is no folder"),
+    (["--model", "/absent/folder"], "/absent/folder is not a folder"),
     (["--model", os.curdir], "no config.json"),
 ]
 
@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_one_sentence(command, folder, tmp_path):
 def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, monkeypatch):
     def build(models):
         assert models.draft.model.vocab_size == models.target.model.vocab_size
-        return Built(models.target.model, jspec.Autoregressive(), None)
+        return LLM(models.target, jspec.Autoregressive())
 
     # One entry is all that a new method needs.
     monkeypatch.setitem(METHODS, "two", Method("two", "", build, needs_draft_model=True))
@@ -158,10 +158,10 @@ def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monke
     assert (ran.code, ran.err) == (0, "")
     (session,) = sessions
     assert session.target.model == load(folder).model
-    assert session.built.drafter == jspec.CoupledTree(load(draft).model)
+    assert session.llm.drafter == jspec.CoupledTree(load(draft).model)
 
 
-def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
+def test_an_unfit_draft_model_is_refused_in_one_sentence(command, folder, draft):
     models = ("--model", folder, "--draft-model", draft, "--max-new-tokens", 12, "--json")
 
     def asked(method, given):

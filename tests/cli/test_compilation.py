@@ -33,7 +33,7 @@ def test_without_a_place_to_write_nothing_is_kept(tmp_path, monkeypatch, unset):
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_what_the_user_told_jax_holds(tmp_path, monkeypatch, unset):
+def test_the_users_jax_settings_hold(tmp_path, monkeypatch, unset):
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
     compilation.keep_on_disk()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "compiled")

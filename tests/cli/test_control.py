@@ -33,10 +33,10 @@ def test_all_of_it_reaches_decode(records, folder):
     processors = [
         jspec.processors.repetition_penalty(1.3),
         jspec.processors.logit_bias({5: 1.5}),
-        jspec.processors.min_tokens(3),
     ]
     want = jspec.decode(
-        loaded.model, loaded.params, [loaded.tokenizer.encode("Once upon").ids], eos=loaded.eos,
+        loaded.model, loaded.params, [loaded.tokenizer.encode("Once upon").ids],
+        stopping=jspec.Stopping(min_tokens=3, eos=loaded.eos),
         max_new_tokens=12, drafter=jspec.JumpForward(),
         processors=[
             *processors, jspec.grammar.choices(["She said", "She slept"], loaded.tokenizer),
@@ -72,13 +72,13 @@ def test_several_answers_draw_anew(records):
     assert found[0] | clock == records("Once upon", "--temperature", 1.2)[0] | clock
 
 
-def test_what_is_none_is_refused_before_anything_is_loaded(command):
+def test_invalid_options_are_refused_before_anything_is_loaded(command):
     for arguments, said in (
         (["--repetition-penalty", 0], "--repetition-penalty is 0.0; pass a number x with 1e-06"),
         (["--logit-bias", "5"], "--logit-bias is '5'; pass a JSON object"),
         (["--logit-bias", '{"5": NaN}'], "pass a JSON object of token ids and numbers"),
         (["--json-schema", "nowhere.json"], "'nowhere.json' cannot be read"),
-        (["--json-schema", "{"], "--json-schema is no JSON"),
+        (["--json-schema", "{"], "--json-schema is not JSON"),
         (["--regex", "a", "--choice", "b"], "--regex and --choice were given"),
         (["--choice", ""], "an empty text was given"),
         (["--choice", "a", "--ignore-eos"], "a grammar and --ignore-eos were given"),
@@ -95,7 +95,7 @@ def test_what_is_none_is_refused_before_anything_is_loaded(command):
         assert said in ran.err
 
 
-def test_half_a_pair_in_a_schema_is_no_letter():
+def test_half_a_surrogate_pair_in_a_schema_is_not_a_letter():
     for text in ('{"enum": ["a\udcff"]}', '{"enum": ["a\\uD83d"]}'):
         schema = json.loads(ControlSettings(json_schema=text)._schema())
         assert schema == {"enum": ["a\N{REPLACEMENT CHARACTER}"]}

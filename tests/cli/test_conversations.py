@@ -32,7 +32,7 @@ def test_an_answer_ends_where_the_text_or_the_turn_does():
     assert conversations.eos(pruned) == ()
 
 
-def test_a_model_without_a_template_is_no_chat_model():
+def test_a_model_without_a_template_is_not_a_chat_model():
     with pytest.raises(ValueError, match=r"has no chat template.*take an instruct model"):
         conversations.render(target(False), conversations.prompted("Hi"))
 

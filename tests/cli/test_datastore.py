@@ -49,7 +49,7 @@ def test_rest_gives_the_tokens_of_plain_decoding(command, folder, texts, method)
     assert json.loads(ran.out)["tokens"] == json.loads(plain.out)["tokens"]
 
 
-def test_a_datastore_beside_its_texts_is_built_again(command, folder, texts):
+def test_a_datastore_next_to_its_texts_is_built_again(command, folder, texts):
     out = texts / "store.bin"
     build = "datastore", "build", texts, "--model", folder, "--out", out
     assert (command(*build).code, command(*build).code) == (0, 0)
@@ -77,7 +77,7 @@ REFUSED = [
 ]
 
 
-def test_what_gives_no_datastore_is_refused(command, folder, texts):
+def test_invalid_datastores_are_refused(command, folder, texts):
     (texts / "empty.txt").write_text(" \n")
     for arguments, said in REFUSED:
         given = [argument.format(texts=texts) for argument in arguments]

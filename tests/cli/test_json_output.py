@@ -120,7 +120,7 @@ def test_a_group_starts_with_what_the_groups_before_taught(records, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, draft):
+def test_a_draft_models_memory_goes_from_group_to_group(records, tmp_path, draft):
     file = tmp_path / "three.txt"
     file.write_text("\n".join(LINES[:3]))
     arguments = ("--batch-file", file, "--batch-size", 2, *SAMPLED)

@@ -1,4 +1,6 @@
-"""`--lora`: the text is that of the merged model, and what is no adapter is one sentence."""
+"""`--lora`: the text is that of the merged model, and what is not an adapter is one
+sentence.
+"""
 
 import json
 
@@ -49,7 +51,7 @@ def test_a_text_is_that_of_the_merged_model(command, folder, adapter):
     assert text != written("--model", folder)
 
 
-def test_what_is_no_adapter_is_refused_in_one_sentence(command, folder, tmp_path):
+def test_an_invalid_adapter_is_refused_in_one_sentence(command, folder, tmp_path):
     for arguments, told in (
         (("generate", "x", "--model", folder, "--lora", tmp_path), "has no adapter_config.json"),
         (("serve", "--model", folder, "--lora", "sql"), "--lora is 'sql'; pass NAME=DIR"),

@@ -23,7 +23,7 @@ def test_a_run_begins_with_what_the_last_one_learnt(run, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["memory"]
 
 
-def test_what_cannot_be_a_memory_is_one_sentence(run, tmp_path):
+def test_an_invalid_memory_is_refused_in_one_sentence(run, tmp_path):
     for arguments, sentence in (
         (("--method", "prompt_lookup"), "PromptLookup keeps nothing that outlives a call"),
         (("--memory", tmp_path), "which cannot be written; give a file in a folder that is there"),

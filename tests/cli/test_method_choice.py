@@ -13,13 +13,13 @@ def test_method_and_config_name_the_choice():
     assert method_choice.choose("prompt_lookup", '{"latest": true}').options == {"latest": True}
 
 
-def test_what_cannot_be_meant_is_refused():
+def test_contradictory_options_are_refused():
     for method, given, said in (
         ("token_recyclin", None, "'token_recyclin' is unknown; did you mean token_recycling?"),
         ("xyz", None, "'xyz' is unknown; known: auto, "),
-        (None, "{", "no JSON"),
-        (None, "[" * 100_000, "no JSON"),
-        (None, "9" * 5000, "no JSON"),
+        (None, "{", "not JSON"),
+        (None, "[" * 100_000, "not JSON"),
+        (None, "9" * 5000, "not JSON"),
         (None, "[]", r"is \[\]; pass a JSON object"),
         (None, '{"method": 5}', "method in --speculative-config is 5; pass a name"),
         (None, '{"method": "nope"}', "method 'nope' is unknown"),

@@ -55,7 +55,7 @@ def test_figures_are_shown_as_text_and_json(command, folder, monkeypatch):
     )
 
 
-def test_what_cannot_be_planned_is_one_sentence(command, monkeypatch):
+def test_impossible_plans_are_refused_in_one_sentence(command, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("jspec.planning.topology.find_spec", lambda name: None)
     monkeypatch.setattr("jspec.planning.gpu_chips.find_spec", lambda name: None)
@@ -63,7 +63,7 @@ def test_what_cannot_be_planned_is_one_sentence(command, monkeypatch):
         (("no-such-model",), "shapes that need no file: llama-1b"),
         (("llama-8b", "--topology", "v5e:3x5"), "v5e has no such slice; take one of 1x1, 2x2"),
         (("llama-8b", "--topology", "v5p:2x4"), "v5p has no such slice"),
-        (("llama-8b", "--topology", "v9:2x2"), "no generation that jspec knows"),
+        (("llama-8b", "--topology", "v9:2x2"), "an unknown generation"),
         (("llama-8b", "--topology", "h99:1"), "h200, b200 and a number, such as h100:8"),
         (("llama-8b", "--topology", "h100:3"), "a host has 1, 2, 4, 8 GPUs; take h100:1 to h100:8"),
         (("llama-8b", "--topology", "v5e:2x4", "--mesh", "model=4"), "whose product is 8"),

@@ -23,7 +23,7 @@ def test_lines_are_texts_or_lists_of_ids(tmp_path):
     assert lines(tmp_path, b"[" * 100_000) == ["[" * 100_000]
 
 
-def test_json_is_never_continued_as_it_stands(tmp_path):
+def test_json_is_never_continued_as_plain_text(tmp_path):
     talk = [{"role": "user", "content": "Hi"}]
     content = [
         '"two\\nlines"',

@@ -6,12 +6,12 @@ from jspec.costs import CostCurve, CostSetting
 from jspec.sessions import round_costs
 
 WHERE = CostSetting(
-    "m", "p", "d", batch_size=1, sampled=False, platform="cpu", device="c", mesh="", jax="1",
+    "m", "p", "d", "w", batch_size=1, sampled=False, platform="cpu", device="c", mesh="", jax="1",
     jspec="1",
 )  # fmt: skip
 
 
-def test_what_is_no_curve_is_said_and_measured_anew(tmp_path, monkeypatch, capsys):
+def test_an_invalid_curve_is_reported_and_measured_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
     curve = CostCurve.of({1: 0.020, 8: 0.034})
     file = tmp_path / "costs" / f"{WHERE.fingerprint}-64.json"
@@ -21,7 +21,7 @@ def test_what_is_no_curve_is_said_and_measured_anew(tmp_path, monkeypatch, capsy
 
     assert kept() == pytest.approx(0.034) and capsys.readouterr().err == ""
     file.write_text("[")
-    assert kept() == pytest.approx(0.034) and "no cost file" in capsys.readouterr().err
+    assert kept() == pytest.approx(0.034) and "not a cost file" in capsys.readouterr().err
     assert kept() == pytest.approx(0.034) and capsys.readouterr().err == "", "it was replaced"
     file.unlink()
     (file / "full").mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""The first rounds of a conversation run before the whole program is compiled, with its tokens."""
+"""The first rounds of a conversation run before the whole program is compiled, with its
+tokens.
+"""
 
 import threading
 from concurrent.futures import wait
@@ -27,7 +29,7 @@ def session(talker, monkeypatch, tmp_path) -> Session:
     monkeypatch.setattr(costs, "measure", lambda *_, **__: jspec.CostCurve.of({1: 1.0, 4: 1.1}))
     choice = method_choice.choose("prompt_lookup", WIDTHS)
     target = models.load(talker)
-    return Session(target, choice, choice.method.build(target, **choice.options))
+    return Session(choice.method.build(target, **choice.options), choice)
 
 
 @pytest.fixture
@@ -35,9 +37,9 @@ def widths(monkeypatch) -> list[tuple[int, ...]]:
     """The ladders of the rounds that were run."""
     ran, step = [], jspec.step
 
-    def watched(*arguments, drafter, **named):
-        ran.append(drafter.widths)
-        return step(*arguments, drafter=drafter, **named)
+    def watched(*arguments, policy, **named):
+        ran.append(policy.widths)
+        return step(*arguments, policy=policy, **named)
 
     monkeypatch.setattr(jspec, "step", watched)
     return ran
@@ -48,7 +50,7 @@ def compiling(monkeypatch, whole):
     compile_rounds = programs.compile_rounds
 
     def held(*arguments):
-        if len(arguments[3].widths) > 1:
+        if len(arguments[5].widths) > 1:
             whole()
         compile_rounds(*arguments)
 
@@ -63,7 +65,7 @@ def test_rounds_go_over_to_the_whole_program_as_soon_as_it_is_there(
     compiling(monkeypatch, released.wait)
     conversation = chat.Conversation(session, SETTINGS)
     # Known beforehand: while an answer is written nothing is measured.
-    conversation._runner.params(conversation._group([1]), conversation._room(1))
+    conversation._runner.costs(conversation._group([1]), conversation._room(1))
     conversation.prepare()
     seen = []
 
@@ -110,11 +112,11 @@ def test_rounds_are_timed_while_no_answer_is_written(session, monkeypatch, capsy
         assert late and not timed
     wait([conversation._programs._whole])
     assert timed == [True]
-    curve = conversation._programs._whole.result().costs
+    curve = conversation._programs._whole.result()
     np.testing.assert_allclose(curve.at([1, 4]), [1.0, 1.1], rtol=1e-6)
 
 
-def test_what_goes_wrong_with_the_whole_program_is_said_once(session, widths, monkeypatch, capsys):
+def test_failures_of_the_whole_program_are_reported_once(session, widths, monkeypatch, capsys):
     def broken():
         raise RuntimeError("out of memory")
 
@@ -133,9 +135,9 @@ class Idle:
     """A runner that nothing is asked of."""
 
     def request(self, group):
-        return {"drafter": jspec.PromptLookup()}
+        return {"drafter": jspec.PromptLookup(), "policy": jspec.FixedWidth()}
 
-    def params(self, group, capacity):
+    def costs(self, group, capacity):
         return None
 
 
@@ -187,9 +189,9 @@ def test_the_program_ends_while_the_whole_one_is_compiled(monkeypatch, at_a_term
 def test_a_drafter_of_one_width_has_one_program(session, monkeypatch, capsys):
     choice = method_choice.choose("prompt_lookup", None)
     compiled = []
-    monkeypatch.setattr(programs, "compile_rounds", lambda *asked: compiled.append(asked[3]))
+    monkeypatch.setattr(programs, "compile_rounds", lambda *asked: compiled.append(asked[5]))
     built = choice.method.build(session.target)
-    conversation = chat.Conversation(replace(session, choice=choice, built=built), SETTINGS)
+    conversation = chat.Conversation(replace(session, choice=choice, llm=built), SETTINGS)
     conversation.prepare()
     conversation.close()
-    assert compiled == [built.drafter] and conversation._programs._whole.result() is None
+    assert compiled == [built.policy] and conversation._programs._whole.result() is None

@@ -12,7 +12,7 @@ import jspec.models
 from jspec.cli import text_output
 from jspec.cli.text_output import AnswerTiming
 from jspec.costs.metrics import Metrics
-from jspec.methods import Built
+from jspec.methods import LLM
 from jspec.models import heads
 from jspec.models.heads import registry
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
@@ -29,7 +29,13 @@ def test_the_text_and_then_the_figures(command, folder):
     assert ran.code == 0
     loaded = jspec.models.load(folder)
     prompt = loaded.tokenizer.encode("Once upon").ids
-    result = jspec.decode(loaded.model, loaded.params, [prompt], max_new_tokens=12, eos=loaded.eos)
+    result = jspec.decode(
+        loaded.model,
+        loaded.params,
+        [prompt],
+        max_new_tokens=12,
+        stopping=jspec.Stopping(eos=loaded.eos),
+    )
     text = loaded.tokenizer.decode(prompt + result.tokens[0, : result.lengths[0]].tolist())
     assert ran.out == text + "\n"
     # The clock decides whether it lost, which is then said last.
@@ -150,7 +156,7 @@ def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys):
         ("coupled", 1.0, rounding), ("block", 0.0, rounding), ("block", 1.0, own)
     ):  # fmt: skip
         choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
-        session = Session(None, choice, Built(None, None, None))
+        session = Session(LLM(None, None), choice)
         text_output.show(session, [[1]], RunSettings(temperature=temperature))
         assert why in capsys.readouterr().err
 

@@ -45,9 +45,9 @@ def test_the_page_holds_the_generation_of_generate(command, folder, tmp_path):
     assert shown <= {int(token) for token in held["strings"]}
 
 
-def test_what_is_refused_is_said_in_a_sentence(command, tmp_path):
+def test_refusals_are_one_sentence(command, tmp_path):
     for arguments, said in (
-        (["x", "--out", "{tmp}/none/page.html"], "none, which is no folder; make it first"),
+        (["x", "--out", "{tmp}/none/page.html"], "none, which is not a folder; make it first"),
         (["x", "--out", "{tmp}"], "is a folder; name a file in it"),
         ([" "], "the prompt is empty; write some text"),
         (["x", "--max-new-tokens", "0"], "--max-new-tokens is 0; pass at least 1"),
@@ -102,7 +102,7 @@ def test_every_part_of_the_page_is_a_file_of_the_package():
     assert {"page.html", "style.css", "viewer.js"} <= names
 
 
-def test_tokens_are_named_as_they_stand_within_a_text():
+def test_tokens_are_named_as_within_a_text():
     tokenizer = load("jspec-800k").tokenizer
     text = "Tom said: 猫 \n\tfoo"
     ids = tokenizer.encode(text).ids
@@ -137,6 +137,10 @@ def test_a_page_of_one_round_and_of_none():
     model = jspec.testing.PrefixLM()
     for limit, count in ((1, 1), (0, 0)):
         trace = jspec.trace(
-            model, model.init(), np.array([[1, 2]]), max_new_tokens=1, limits=[limit]
+            model,
+            model.init(),
+            np.array([[1, 2]]),
+            max_new_tokens=1,
+            stopping=jspec.Stopping(max_tokens=[limit]),
         )
         assert len(data_of(page(trace, traces.Words(), {}))["trace"]["rounds"]) == count

@@ -189,7 +189,7 @@ def test_probabilities_of_tokens_or_along_the_path(show):
     assert float(along) == pytest.approx(probs[0] * probs[1] / 100, abs=0.51)
 
 
-def test_what_was_only_offered_can_be_hidden(show):
+def test_offers_can_be_hidden(show):
     trace = traces.made(200, 80)
     shown = show("large")
     number = next(i for i, one in enumerate(trace.rounds) if 1 < one.num_verified < 60)

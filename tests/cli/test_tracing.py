@@ -1,5 +1,5 @@
-"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward, and whose
-every node was.
+"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward
+pass, and whose every node was.
 """
 
 import json
@@ -14,6 +14,7 @@ from flax import struct
 
 import jspec
 from jspec._validate.errors import InputError
+from jspec.drafters.wrapper import DrafterWrapper
 from jspec.testing import PrefixLM, origins
 
 MODEL = PrefixLM()
@@ -26,12 +27,13 @@ DRAFTERS = {
     "fixed": LOOKUP,
     "merge": jspec.merge(LOOKUP, SUFFIX),
     "budget": jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=5),
-    "adaptive": jspec.adaptive(
-        jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=7), widths=(0, 2, 7)
-    ),
+    "adaptive": jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=7),
 }
-PARAMS = {
-    "adaptive": jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.9})),
+POLICIES = {
+    "adaptive": dict(
+        policy=jspec.Adaptive((0, 2, 7)),
+        policy_params=jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.9}),
+    ),
 }
 
 
@@ -45,7 +47,7 @@ def ask(drafter, sampling=None, **changes) -> dict[str, Any]:
 
 @cache
 def traced(name, sampling=None):
-    return jspec.trace(**ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name)))
+    return jspec.trace(**ask(DRAFTERS[name], sampling, **POLICIES.get(name, {})))
 
 
 # The first is what the quick tests share.
@@ -65,7 +67,7 @@ cases = pytest.mark.parametrize(
 
 @cases
 def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
-    call = ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name))
+    call = ask(DRAFTERS[name], sampling, **POLICIES.get(name, {}))
     result, trace = jspec.decode(**call), traced(name, sampling)
     assert trace.tokens.tolist() == result.tokens[0, : result.lengths[0]].tolist()
     assert trace.status == int(result.status[0])
@@ -96,7 +98,7 @@ def test_a_round_is_a_tree_whose_path_was_emitted(name, sampling):
 
 
 @pytest.mark.slow
-def test_the_probabilities_are_those_of_the_targets_own_forward():
+def test_the_probabilities_are_the_targets_own():
     model, params = tiny.model(), tiny.params(tiny.model())
     prompt = tiny.PROMPTS[:1]
     drafter = jspec.DynamicTokenRecycling(tiny.VOCAB)
@@ -143,7 +145,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Wrapper:
+class Wrapper(DrafterWrapper):
     """A drafter around a drafter that keeps the inner one's state in a field of its own."""
 
     drafter: Any
@@ -193,7 +195,7 @@ def paths(one) -> list[list[int]]:
     return found
 
 
-def test_what_a_budget_left_out_is_there_with_its_estimate():
+def test_offers_outside_the_budget_have_their_estimates():
     trace = traced("budget")
     left = [one for one in trace.rounds if len(one.tokens) > one.num_verified]
     assert left, "the budget is smaller than what is offered"
@@ -207,7 +209,7 @@ def test_what_a_budget_left_out_is_there_with_its_estimate():
 @pytest.mark.slow
 def test_a_chosen_width_is_there_with_what_spoke_for_it():
     """Origins are found inside, and the rounds are those of `decode`."""
-    call = ask(DRAFTERS["adaptive"], drafter_params=PARAMS["adaptive"])
+    call = ask(DRAFTERS["adaptive"], **POLICIES["adaptive"])
     trace, stats = jspec.trace(**call), jspec.decode(**call).stats
     assert trace.origins == ("PromptLookup", "DynamicTokenRecycling")
     chosen = [one.choice.index for one in trace.rounds]
@@ -260,8 +262,8 @@ def test_one_prompt_at_a_time():
     assert padded.tokens.tolist() == traced("budget").tokens.tolist()
 
 
-def test_a_limit_of_nothing_is_no_round():
-    trace = jspec.trace(**ask(DRAFTERS["budget"], limits=[0]))
+def test_a_limit_of_zero_runs_no_round():
+    trace = jspec.trace(**ask(DRAFTERS["budget"], stopping=jspec.Stopping(max_tokens=[0])))
     assert trace.rounds == () and trace.tokens.tolist() == []
 
 

@@ -1,7 +1,7 @@
 """Every drafter, once. A new method joins the contract by a line here."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import jax.numpy as jnp
@@ -39,14 +39,16 @@ def _medusa():
 
 
 @dataclass(frozen=True)
-class AtRandom(jspec.Adaptive):
-    """Widths that nothing speaks for: of the positions of the rows, whatever rounds cost."""
+class AtRandom(jspec.WidthPolicy):
+    """Rounds that nothing speaks for: by the positions of the rows, and nodes by their depth."""
 
-    def draft(self, params, state, frame):
-        tree, aux = super().draft(params, state, frame)
-        index = (frame.positions.sum() * 7 // 3) % len(tree.choice.widths)
-        choice = replace(tree.choice, index=index.astype(jnp.int32))
-        return replace(tree, choice=choice), aux
+    widths: tuple[int, ...]
+    token_budget: float = 1.0
+
+    def choose(self, params, state, tree, frame):
+        rounds = len(jspec.round.sizes_of(self, frame.root))
+        index = (frame.positions.sum() * 7 // 3) % rounds
+        return jspec.WidthChoice(index.astype(jnp.int32), 1.0 / (1 + jspec.tree.depths(tree)))
 
 
 class Made(Mapping):
@@ -70,7 +72,7 @@ class Made(Mapping):
 _MAKERS = {
     "token_recycling": lambda: (jspec.TokenRecycling(tiny.VOCAB), None),
     "token_recycling_small": lambda: (
-        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True),
+        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True, pairs=64),
         None,
     ),
     "token_recycling_per_row": lambda: (
@@ -210,29 +212,28 @@ _MAKERS = {
         ),
         (_variables(_LYANNA), None),
     ),
-    "adaptive": lambda: (
-        jspec.adaptive(
-            jspec.merge(
-                jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-                jspec.TokenRecycling(tiny.VOCAB, _SMALL),
-                num_speculative_tokens=6,
-            ),
-            widths=(0, 1, 4),
-        ),
-        jspec.AdaptiveParams(None, _COSTS),
-    ),
-    "adaptive_draft_model_at_random": lambda: (
-        AtRandom(
-            jspec.CoupledTree(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), (0, 2, 8)
-        ),
-        jspec.AdaptiveParams(_weights(), _COSTS),
-    ),
 }
 DRAFTERS = Made(_MAKERS)
 
+
+def call_of(name):
+    """The arguments of a call that drafts so, by name; "adaptive" has a policy too."""
+    if name == "adaptive":
+        members = (
+            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
+            jspec.TokenRecycling(tiny.VOCAB, _SMALL),
+        )
+        return dict(
+            drafter=jspec.merge(*members, num_speculative_tokens=6), drafter_params=None,
+            policy=jspec.Adaptive((0, 1, 4)), policy_params=_COSTS,
+        )  # fmt: skip
+    drafter, params = DRAFTERS[name]
+    return dict(drafter=drafter, drafter_params=params)
+
+
 QUICK = ("token_recycling_small", "prompt_lookup")
-"""Drafters with a memory of the batch, and of a row's text. The slow tests have all others; draft
-models, heads and chosen widths have runs of their own in `tests/drafters`."""
+"""Drafters with a memory of the batch, and of a row's text. The slow tests have all others;
+draft models, heads and chosen widths have runs of their own in `tests/drafters`."""
 
 IN_MERGE = ("token_recycling", "suffix", "pard")
 """Drafters that are also run inside `jspec.merge`, a program of its own, by the slow tests;
@@ -247,7 +248,6 @@ IN_MERGE_TOO = (
     "calibrated_dyspec",
     "eagle",
     "block",
-    "adaptive_draft_model_at_random",
 )
 """More of these families, whose merges are held to the whole contract by the slow tests."""
 
@@ -257,14 +257,15 @@ OF_A_RULE_OF_THEIR_OWN = (
     "pard_published",
     "eagle_recursive",
 )
-"""Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
+"""Drafters whose draws are not decided about by the coupled rule: their tokens are not
+plain's.
+"""
 
 OF_NO_DRAFT = ("jump_forward",)
-"""Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is taken,
-and tests/test_grammar.py has what a grammar forces."""
+"""Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
 
 BY_ROW = ("scripted", "suffix_of_rollouts")
 """Drafters whose params have a row for each of the contract's."""
 
 ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
-"""Drafters that are also run on a target whose logits are no table."""
+"""Drafters that are also run on a target whose logits are not a table."""

@@ -1,6 +1,6 @@
-"""What every drafter owes: its draft changes the number of rounds and nothing else.
+"""The contract of every drafter: its draft changes the number of rounds and nothing else.
 
-The promises stand in `jspec.testing.check_drafter`, which is for other people's drafters too.
+The promises are in `jspec.testing.check_drafter`, which is for other people's drafters too.
 """
 
 import pytest
@@ -56,7 +56,7 @@ def check(name, in_merge):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_A_TRANSFORMER)
 def test_a_drafter_keeps_them_on_a_transformer(name):
-    """Whose logits are sums of floats, and whose states a head can read."""
+    """Makes a model whose logits are sums of floats, and whose states a head can read."""
     drafter, params = DRAFTERS[name]
     model = tiny.model(context=48)
     thorough = name == ON_A_TRANSFORMER[0]  # more programs of the engine, whatever is drafted

@@ -1,4 +1,4 @@
-"""What a device at hand has for programs."""
+"""Properties of a device at hand that programs depend on."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import jspec
 from jspec.costs import devices
 
 
-def test_what_a_gpu_says_that_jax_takes_is_not_cut_again(monkeypatch):
+def test_memory_reserved_by_jax_is_not_reduced_twice(monkeypatch):
     """`bytes_limit` is the part of its memory that JAX took."""
     limit = 60_000_000_123
     gpu = SimpleNamespace(

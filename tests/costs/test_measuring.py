@@ -12,7 +12,7 @@ from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(context=None)
 WIDTHS = (0, 2, 5)
-DRAFTER = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=5), WIDTHS)
+DRAFTER, POLICY = jspec.PromptLookup(num_speculative_tokens=5), jspec.Adaptive(WIDTHS)
 
 
 @pytest.mark.slow
@@ -21,8 +21,9 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     params, told = tiny.params(model.inner), []
     ask = dict(batch_size=2, prompt_length=9, max_new_tokens=40)
     curve = measure(
-        model, params, DRAFTER, repeats=2, progress=lambda *done: told.append(done), **ask
-    )
+        model, params, DRAFTER, policy=POLICY, repeats=2,
+        progress=lambda *done: told.append(done), **ask,
+    )  # fmt: skip
     points = [2 * (1 + width) for width in WIDTHS]
     assert curve.tokens[:3].tolist() == points
     seconds = np.asarray(curve.at(points))
@@ -32,13 +33,13 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     programs = len(model.traces)
     result = jspec.decode(
         model, params, np.ones((2, 9), int), max_new_tokens=40, drafter=DRAFTER,
-        drafter_params=jspec.AdaptiveParams(None, curve),
+        policy=POLICY, policy_params=curve,
     )  # fmt: skip
     assert len(model.traces) == programs, "a call of these shapes is the program that was timed"
     assert int(result.stats.num_rounds.sum()) > 0
     # A round reads all slots of the cache, which has a few more than text.
     assert int(curve.capacity[0]) >= 9 + 40
-    # One prefill, and one loop with a forward for each width.
+    # One prefill, and one loop with a forward pass for each width.
     assert len(model.traces) == 1 + len(WIDTHS)
 
 
@@ -50,7 +51,7 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
         (99, 11, 2.0),  # it stays so: a back-off takes no longer than a draft
     ],
 )
-def test_what_seems_to_take_longer_than_more_is_timed_again(backoff_is_slow_for, turns, rest):
+def test_implausible_times_are_measured_again(backoff_is_slow_for, turns, rest):
     true, asked = {(2, True): 1.0, (2, False): 2.0, (8, False): 5.0}, []
 
     def timed(curve, in_backoff, rounds):
@@ -65,18 +66,13 @@ def test_what_seems_to_take_longer_than_more_is_timed_again(backoff_is_slow_for,
     assert float(curve.without_draft()) == pytest.approx(rest)
 
 
-def test_what_cannot_be_measured():
-    for drafter, options, said in (
-        (jspec.Suffix(), {}, "which chooses no widths; pass jspec.adaptive"),
-        (
-            DRAFTER,
-            {"drafter_params": jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0}))},
-            "drafter_params came with costs, which are to be measured",
-        ),
-        (DRAFTER, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),
-        (DRAFTER, {"repeats": 0}, "repeats is 0; pass an integer"),
-        (DRAFTER, {"prompt_length": 0}, "prompt_length is 0; pass an integer"),
-        (DRAFTER, {"max_new_tokens": 1.5}, r"max_new_tokens is 1\.5; pass an integer"),
+def test_refusals_of_measuring():
+    for policy, options, said in (
+        (jspec.FixedWidth(), {}, "which does not go by what rounds cost; pass jspec.Adaptive"),
+        (POLICY, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),
+        (POLICY, {"repeats": 0}, "repeats is 0; pass an integer"),
+        (POLICY, {"prompt_length": 0}, "prompt_length is 0; pass an integer"),
+        (POLICY, {"max_new_tokens": 1.5}, r"max_new_tokens is 1\.5; pass an integer"),
     ):
         with pytest.raises(InputError, match=said):
-            measure(MODEL, MODEL.init(), drafter, **options)
+            measure(MODEL, MODEL.init(), DRAFTER, policy=policy, **options)

@@ -67,7 +67,7 @@ def test_a_run_without_drafts_and_a_row_that_never_ran():
     assert plain.acceptance_rate_per_pos == ()
     assert plain.mean_acceptance_length == plain.tokens_per_round == 1
     assert plain.log_line(1.0) == "SpecDecoding metrics: no draft in 72 rounds"
-    stats, _ = counted(limits=np.array([0, 24, 24]))
+    stats, _ = counted(stopping=jspec.Stopping(max_tokens=np.array([0, 24, 24])))
     idle = by_row(stats)[0]
     assert idle.num_rounds == idle.num_drafts == idle.num_accepted_tokens == 0
     assert idle.tokens_per_round == 0 and idle.acceptance_rate is None

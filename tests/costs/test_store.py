@@ -24,7 +24,7 @@ def path(tmp_path):
     return file
 
 
-def test_what_was_saved_is_loaded(path):
+def test_saved_costs_are_loaded(path):
     for curve in (CURVE, CostCurve.across([CURVE, CostCurve.of({1: 1.0}, capacity=8)])):
         save(curve, HERE, path)
         found = load(str(path), HERE)
@@ -59,24 +59,24 @@ def test_a_curve_of_another_setting_is_refused(path):
             load(path, other)
 
 
-def test_what_is_no_cost_file_is_refused(path):
-    for damage in (b"", b"{", b"[]", b"null", b"3", b"\xff\xfe\x00", b'{"format": 3}'):
+def test_an_invalid_cost_file_is_refused(path):
+    for damage in (b"", b"{", b"[]", b"null", b"3", b"\xff\xfe\x00", b'{"format": 4}'):
         path.write_bytes(damage)
-        with pytest.raises(InputError, match=r"is no cost file of jspec .*; measure anew with"):
+        with pytest.raises(InputError, match=r"is not a cost file of jspec .*; measure anew with"):
             load(path, HERE)
 
 
 def test_a_damaged_file_is_refused(path):
     held = json.loads(path.read_text())
     for name, value, said in (
-        ("format", 2, "is a cost file of format 2 and this jspec reads format 3; measure anew"),
+        ("format", 2, "is a cost file of format 2 and this jspec reads format 4; measure anew"),
         ("undrafted", [], "has no curve of positive seconds"),
         ("undrafted", [0.0], "has no curve of positive seconds"),
-        ("setting", {"model": "m"}, "is no cost file of jspec"),
-        ("setting", [1], "is no cost file of jspec"),
-        ("setting", asdict(HERE) | {"colour": "red"}, "is no cost file of jspec"),
-        ("seconds", [[1.0, 2.0], [3.0]], "is no cost file of jspec"),
-        ("seconds", "fast", "is no cost file of jspec"),
+        ("setting", {"model": "m"}, "is not a cost file of jspec"),
+        ("setting", [1], "is not a cost file of jspec"),
+        ("setting", asdict(HERE) | {"colour": "red"}, "is not a cost file of jspec"),
+        ("seconds", [[1.0, 2.0], [3.0]], "is not a cost file of jspec"),
+        ("seconds", "fast", "is not a cost file of jspec"),
         ("seconds", [[1.0, 2.0]], r"has no curve of positive seconds, shape \(1, 16\); measure"),
         ("seconds", [0.1] * 16, "has no curve of positive seconds"),
         ("seconds", [[0.1] * 15 + [0.0]], "has no curve of positive seconds"),

@@ -1,4 +1,4 @@
-"""What is exported runs in a process that has JAX alone, with the tokens of `decode`."""
+"""Exported programs run in a process that has JAX alone, with the tokens of `decode`."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from jspec.decoding.artefact.run import load
 MODEL = tiny.model(num_layers=1, context=64)
 PARAMS = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tiny.params(MODEL))
 DRAFTER = jspec.PromptLookup(num_speculative_tokens=3, whole=False)
-ASK = dict(drafter=DRAFTER, eos=4, max_new_tokens=20)
+ASK = dict(drafter=DRAFTER, stopping=jspec.Stopping(eos=4), max_new_tokens=20)
 PROMPTS = [[5, 3, 9, 1, 5, 3], [8, 1], [6, 1, 6]]
 # In a process of its own: what it imports is seen.
 RUN = """
@@ -66,7 +66,7 @@ def test_temperature_0_is_greedy_and_limits_hold(folder):
 
 
 @pytest.mark.slow
-def test_what_is_sampled_is_what_decode_samples(folder):
+def test_samples_equal_those_of_decode(folder):
     sampling = jspec.Sampling(temperature=1.2, top_p=0.9)
     found = load(folder)(PROMPTS, temperature=1.2, top_p=0.9, seed=5)
     assert found == wanted(sampling=sampling, key=5)
@@ -82,7 +82,7 @@ def test_one_lowering_serves_all_platforms(folder):
     assert program.in_avals[len(kinds)].shape == (8, 10)
 
 
-def test_what_does_not_fit_is_one_sentence(folder, tmp_path):
+def test_misfits_are_refused_in_one_sentence(folder, tmp_path):
     generate = load(folder)
     for prompts, changes, said in (
         ([[1]] * 9, {}, "there are 9 prompts; give 1 to 8"),

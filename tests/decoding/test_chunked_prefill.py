@@ -1,4 +1,4 @@
-"""Prompts in pieces, texts that go on and rows that are copied: tokens are those of one call."""
+"""Chunked prompts, continued texts and copied rows give the tokens of one call."""
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch):
+def test_memories_after_chunks_equal_memories_after_one_piece(monkeypatch):
     model = tiny.model()
     target = model, tiny.params(model)
     for name in ("speculative_decoding", "eagle"):
@@ -117,11 +117,13 @@ def test_copies_of_a_row_are_under_the_same_control():
 
     def ask(rows):
         return ASK | dict(
-            sampling=jspec.Sampling(0.9), eos=22, limits=jspec.Limits(stop_token_ids=7),
+            sampling=jspec.Sampling(0.9),
+            stopping=jspec.Stopping(
+                eos=22, stop_token_ids=7, stop=[[None, None, stop, None][row] for row in rows]
+            ),
             processors=[
                 jspec.processors.repetition_penalty(np.array([1.0, 1.3, 2.0, 1.0])[rows]),
                 [[bound, free, free, free][row] for row in rows],
-                [[None, None, stop, None][row] for row in rows],
                 jspec.processors.logprobs(2),
             ],
         )  # fmt: skip
@@ -155,7 +157,7 @@ def stopped(name):
     strings = [b"".join(texts[0][4:6]), b"".join(texts[1][:2]), None, texts[3][part][1:]]
     strings[3] += b"".join(texts[3][part + 1 : part + 2])
     stop = [one and jspec.stop_strings(one.decode(), SPELLED) for one in strings]
-    ask |= dict(processors=[*ask["processors"], stop])
+    ask |= dict(stopping=jspec.Stopping(stop=stop))
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, capacity=64, **ask, **of(name))
     state = run(state, *of(name).values())
     assert [jspec.Status(status).name for status in state.status.tolist()] == [
@@ -198,8 +200,10 @@ def test_a_turn_behind_a_stop_string_goes_on_where_the_text_ends(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["speculative_decoding", "eagle", "block", "lyanna"])
-def test_what_a_drafter_remembers_ends_where_the_text_does(name):
-    """Of the cut tokens no key is left beside those of one reading, behind three more tokens."""
+def test_a_drafters_memory_ends_with_the_text(name):
+    """No key of the cut tokens is left: the keys are those of one reading, after three more
+    tokens.
+    """
     state, more = stopped(name), np.tile([3, 1, 4], (4, 1))
     texts, total = gone_on(state, [3, 3, 3, 3], more)
     state = jspec.fork(state, [3, 3, 3, 3], drafter=of(name)["drafter"], key=5)
@@ -219,7 +223,9 @@ def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
     counted, params = tiny.Counted(PrefixLM(context=256), []), PARAMS
     for length, limit in ((3, 5), (60, 30), (64, 1), (17, 64)):
         prompt = np.ones((1, length), int)
-        jspec.decode(counted, params, prompt, max_new_tokens=64, limits=[limit])
+        jspec.decode(
+            counted, params, prompt, max_new_tokens=64, stopping=jspec.Stopping(max_tokens=[limit])
+        )
     assert len(counted.traces) == 2, counted.traces
     counted.traces.clear()
     # A conversation of ten turns, in more slots.
@@ -227,7 +233,14 @@ def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
     for turn in range(10):
         prompt = np.full((1, 5 + turn), turn)
         begin = dict(capacity=250) if state is None else dict(earlier=state)
-        state = jspec.prefill(counted, params, prompt, max_new_tokens=9, limits=[turn], **begin)
+        state = jspec.prefill(
+            counted,
+            params,
+            prompt,
+            max_new_tokens=9,
+            stopping=jspec.Stopping(max_tokens=[turn]),
+            **begin,
+        )
         while not state.done.all():
             state = jspec.step(counted, params, state)
     assert len(counted.traces) <= 3, counted.traces
@@ -278,7 +291,7 @@ def test_a_state_that_does_not_fit_is_one_sentence():
          "memory of another drafter than this Autoregressive"),
         (lambda: dict(earlier=given_away()), "the state was given away to a call before"),
         (lambda: dict(earlier=earlier(), drafter_state=()), "drafter_state came with an earlier"),
-        (lambda: dict(earlier=earlier(capacity=32)), r"row 0 .* 42 .* holds 32 tokens a row; "),
+        (lambda: dict(earlier=earlier(capacity=32)), r"row 0 .* 42 .* holds 32 tokens per row; "),
         (lambda: dict(earlier=earlier(), prompt=np.ones((4, 50), int), lengths=[44, 1, 1, 1]),
          "would hold 65 tokens, 44 of them new, and the model's context is 64; leave out"),
         (lambda: dict(capacity=20), "capacity is 20; pass an integer in 21 .. 64, what the"),
@@ -287,7 +300,7 @@ def test_a_state_that_does_not_fit_is_one_sentence():
     refusals.check(cases, lambda change: earlier(**change()))
 
 
-def test_a_copy_of_no_row_is_refused():
+def test_a_copy_of_an_absent_row_is_refused():
     cases = [
         (([4], {}), r"rows\[0\] is 4, outside 0 .. 3: the rows of the state"),
         (([[1]], {}), r"rows has shape \(1, 1\)"),

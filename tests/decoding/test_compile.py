@@ -1,4 +1,4 @@
-"""What is compiled: how often, and what it holds in memory."""
+"""Compilation: how often, and its memory."""
 
 import re
 
@@ -29,10 +29,9 @@ def test_ten_calls_of_a_bucket_trace_once():
             drafter=drafter,
             drafter_state=state,
             max_new_tokens=20 - call // 3,
-            limits=rng.integers(0, 17, 2),
+            stopping=jspec.Stopping(max_tokens=rng.integers(0, 17, 2), eos=[call]),
             sampling=jspec.Sampling(temperature=0.1 * call, top_p=1 - 0.05 * call, top_k=call),
             key=call,
-            eos=[call],
             ids=rng.integers(0, 99, 2),
         )
         state = result.drafter_state
@@ -40,7 +39,7 @@ def test_ten_calls_of_a_bucket_trace_once():
     assert len(model.traces) == 2, model.traces
 
 
-def test_a_key_that_a_greedy_call_does_not_read_is_no_other_program():
+def test_an_unread_key_of_a_greedy_call_compiles_nothing():
     model = tiny.Counted(jspec.testing.PrefixLM(), [])
     for key in (None, 0, jax.random.key(1)):
         for _ in range(2):
@@ -60,20 +59,24 @@ def test_buckets():
 MODEL = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
 
 
-def _lowered(drafter, weights, new_tokens):
+def _lowered(drafter, weights, new_tokens, policy=jspec.FixedWidth(), costs=None):
     model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, new_tokens)
     arrays, empty = call.arrays, drafter.init(2, call.capacity, None)
+    decides = dict(policy=policy, policy_params=costs)
+    known = policy.init(2, call.capacity, None)
     cache = model.init_memory(2, call.capacity)
     state = jax.eval_shape(
-        lambda params, arrays, cache, empty: decoding._prefill(
+        lambda params, arrays, cache, empty, known: decoding._prefill(
             *(model, params, arrays, cache, arrays.lengths, drafter, weights, empty),
             *(call.size, call.capacity, call.chunk),
+            **decides,
+            policy_state=known,
         ),
-        *(params, arrays, cache, empty),
+        *(params, arrays, cache, empty, known),
     )
-    loop = decoding.decode_rounds.lower(model, params, state, drafter, weights, 100)
+    loop = decoding.decode_rounds.lower(model, params, state, drafter, weights, 100, **decides)
     whole = jax.jit(
         lambda params, prompt: (
             jspec.decode(
@@ -82,6 +85,7 @@ def _lowered(drafter, weights, new_tokens):
                 prompt,
                 drafter=drafter,
                 drafter_params=weights,
+                **decides,
                 max_new_tokens=new_tokens,
             ).tokens
         )
@@ -110,10 +114,10 @@ def test_there_is_no_second_cache(kind):
         "recycling": (jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])), None),
         "draft_model": (jspec.CoupledTree(MODEL, 6, 3, 3), tiny.params(MODEL)),
     }[kind.removeprefix("adaptive_").removeprefix("shared_")]
+    decides = ()
     if kind.startswith(("adaptive", "shared")):
-        drafter = jspec.adaptive(drafter, (0, 2, 4), 0.5 if kind.startswith("shared") else 1.0)
-        weights = jspec.AdaptiveParams(weights, FLAT)
-    cache, loop, whole = _lowered(drafter, weights, 40_000)
+        decides = jspec.Adaptive((0, 2, 4), 0.5 if kind.startswith("shared") else 1.0), FLAT
+    cache, loop, whole = _lowered(drafter, weights, 40_000, *decides)
     assert cache > 20e6
     # The loop's cache is its donated argument; inside a caller's jit it is a temporary, once.
     assert loop.memory_analysis().temp_size_in_bytes < cache / 4
@@ -125,15 +129,13 @@ def test_there_is_no_second_cache(kind):
 
 @pytest.mark.slow
 def test_an_adjacency_matrix_is_held_once():
-    """It is read before it is written; one that is read afterwards is copied whole by XLA."""
+    """Reads before it writes; an array that is read afterwards is copied whole by XLA."""
     loaded = jspec.models.load("jspec-800k")
     size = loaded.model.vocab_size
-    drafter = jspec.adaptive(jspec.DynamicTokenRecycling(size, 4, 2), (0, 2))
-    weights = jspec.AdaptiveParams(None, FLAT)
-    state = jspec.prefill(
-        loaded.model, loaded.params, [[5, 6]], drafter=drafter, drafter_params=weights
-    )
+    drafter = jspec.DynamicTokenRecycling(size, 4, 2)
+    decides = dict(policy=jspec.Adaptive((0, 2)), policy_params=FLAT)
+    state = jspec.prefill(loaded.model, loaded.params, [[5, 6]], drafter=drafter, **decides)
     loop = decoding.decode_rounds.lower(
-        loaded.model, loaded.params, state, drafter, weights, 100
+        loaded.model, loaded.params, state, drafter, None, 100, **decides
     ).compile()
     assert not re.search(rf"= \w+\[1,{size},\d+\]\S* copy\(", loop.as_text())

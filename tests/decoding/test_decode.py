@@ -14,14 +14,14 @@ from jspec.types import Sampling, Status
 
 LIMIT = 24
 CALL = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT)
-"""What most tests ask for, so that they share what is compiled."""
+"""Arguments of most tests, so that they share compiled programs."""
 SMALL = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
 _PREFIX = PrefixLM(vocab_size=tiny.VOCAB, context=256)
 CHEAP = _PREFIX, _PREFIX.init()
 """A model that compiles in half the time, for what every model is asked."""
 
 
-def test_greedy_is_a_loop_of_whole_forwards_without_a_cache(target, next_logits):
+def test_greedy_equals_a_loop_without_a_cache(target, next_logits):
     result = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
     for row, length in enumerate(tiny.LENGTHS):
         want = oracle.greedy(next_logits, tiny.PROMPTS[row, :length].tolist(), LIMIT)
@@ -55,7 +55,7 @@ def test_rows_have_their_own_settings(target):
         tiny.PROMPTS,
         tiny.LENGTHS,
         max_new_tokens=LIMIT,
-        limits=[LIMIT, 0, 7],
+        stopping=jspec.Stopping(max_tokens=[LIMIT, 0, 7]),
         sampling=Sampling(temperature=np.array([0.0, 1.0, 1.5])),
         key=0,
     )
@@ -97,8 +97,8 @@ def test_padding_behind_a_prompt_is_never_read(target):
 
 @pytest.mark.slow
 def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logits):
-    """`deterministic_proposal` through the whole of decode: the joint distribution of the first two
-    tokens.
+    """`deterministic_proposal` through the whole of decode: the joint distribution of the first
+    two tokens.
 
     6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
     program in 10,000 (chi-square by the Wilson-Hilferty approximation).
@@ -166,7 +166,9 @@ def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
     @jax.jit
     def traced(seed, lengths, limits, top_p, temperature):
         sampling = Sampling(temperature=temperature, top_p=top_p)
-        ask = CALL | dict(lengths=lengths, limits=limits, sampling=sampling, key=seed)
+        ask = CALL | dict(
+            lengths=lengths, stopping=jspec.Stopping(max_tokens=limits), sampling=sampling, key=seed
+        )
         return jspec.decode(*target, **ask)
 
     warm, whole, one = np.array([1.0, 0.0, 2.0]), np.array([1e-6, 0.5, 1.0]), np.ones(3)
@@ -178,7 +180,11 @@ def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
     ):
         got = traced(np.int32(seed), *map(jnp.asarray, given))
         lengths, limits, top_p, temperature = within
-        ask = dict(lengths=lengths, limits=limits, sampling=Sampling(temperature, top_p=top_p))
+        ask = dict(
+            lengths=lengths,
+            stopping=jspec.Stopping(max_tokens=limits),
+            sampling=Sampling(temperature, top_p=top_p),
+        )
         want = jspec.decode(*target, **CALL | ask, key=seed)
         assert got.lengths.tolist() == want.lengths.tolist()
         assert got.tokens.tolist() == want.tokens.tolist()
@@ -202,7 +208,8 @@ def test_the_dtype_of_ids_and_limits_is_nothing_to_the_tokens():
     def call(dtype):
         return jspec.decode(
             *CHEAP, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=200, key=0, sampling=Sampling(),
-            limits=jnp.array([6, 3, 6], dtype), ids=jnp.array([0, 1, 2], dtype),
+            stopping=jspec.Stopping(max_tokens=jnp.array([6, 3, 6], dtype)),
+            ids=jnp.array([0, 1, 2], dtype),
         )  # fmt: skip
 
     want = call(jnp.int32)
@@ -225,7 +232,7 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt():
     assert int(hot.stats.num_rounds[0]) <= int(cold.stats.num_rounds[0]) + 2
 
 
-class Outside:
+class Outside(jspec.Drafter):
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
     def init(self, batch, capacity, earlier):
@@ -281,8 +288,8 @@ def test_the_context_ends_a_row_with_capacity():
 
 
 class Holed(Strict):
-    """A model one of whose logits is no number; the vocabulary is one at which XLA's maximum on a
-    CPU loses a NaN.
+    """A model one of whose logits is not a number; the vocabulary is one at which XLA's maximum
+    on a CPU loses a NaN.
     """
 
     vocab_size = 4096
@@ -303,8 +310,8 @@ def test_one_nan_among_many_logits_ends_the_row():
 
 
 @pytest.mark.parametrize("rule", [None, jspec.rules.deterministic_proposal])
-def test_ids_that_the_target_has_not_are_no_drafts(rule):
-    """Not even where a rule that reads p[id] would be given that of the last token."""
+def test_ids_outside_the_vocabulary_are_not_drafts(rule):
+    """Not even where a rule that reads p[id] would be given the last token's."""
     ask = dict(max_new_tokens=LIMIT, sampling=Sampling(temperature=2.0), key=3)
     drafter = Outside() if rule is None else jspec.with_verifier(Outside(), rule)
     model = Strict(CHEAP[0])
@@ -364,7 +371,7 @@ class WithoutContext:
 
 
 class OfVersion01(jspec.PromptLookup):
-    """Its update takes what that of a drafter of jspec 0.1 took."""
+    """Its update takes the arguments of jspec 0.1."""
 
     def update(self, params, state, feedback):
         return state
@@ -383,7 +390,7 @@ def test_bad_input_is_one_sentence_before_anything_is_compiled(target):
 
 
 class Weighty:
-    """What a loader returns, of which the weights are a part."""
+    """The result of a loader, which contains the weights."""
 
     params = ()
 
@@ -435,8 +442,8 @@ REFUSED = [
     (dict(model=LogitsAlone()), "LogitsAlone.apply returned no jspec.Output; return one"),
     (dict(lengths=[2.0]), "lengths is .*pass integers"),
     (dict(ids=[2**32]), r"ids\[0\] is 4294967296, outside"),
-    (dict(eos="a"), "eos is 'a'"),
-    (dict(eos=2.5), "eos is 2.5; pass token ids"),
+    (dict(stopping=jspec.Stopping(eos="a")), "eos is 'a'"),
+    (dict(stopping=jspec.Stopping(eos=2.5)), "eos is 2.5; pass token ids"),
     (dict(key="a"), "key is 'a'; pass one"),
     (dict(key=np.arange(3, dtype=np.uint32)), "key is .*seed of at most 64 bits"),
     (dict(sampling=0.8, key=0), "sampling is 0.8; pass jspec.Sampling"),
@@ -462,13 +469,14 @@ REFUSED = [
     ),
     (
         dict(
-            drafter=jspec.adaptive(jspec.PromptLookup(2), (0, 2)),
-            drafter_params=jspec.AdaptiveParams(None, {1: 0.02}),
+            drafter=jspec.PromptLookup(2),
+            policy=jspec.Adaptive((0, 2)),
+            policy_params={1: 0.02},
         ),
-        r"costs is {1: .*}; pass a jspec.CostCurve, such as",
+        r"policy_params is {1: .*} and Adaptive needs .*; pass a jspec.CostCurve, such as",
     ),
-    (dict(limits=[99]), r"limits\[0\] is 99, outside 0 .. 4"),
-    (dict(eos=[23]), "eos holds .*vocabulary of 23"),
+    (dict(stopping=jspec.Stopping(max_tokens=[99])), r"max_tokens\[0\] is 99, outside 0 .. 4"),
+    (dict(stopping=jspec.Stopping(eos=[23])), "eos holds .*vocabulary of 23"),
     (dict(sampling=Sampling()), "sampling needs a key"),
     (dict(sampling=Sampling(temperature=-1.0), key=0), r"temperature\[0\] is -1"),
     (dict(sampling=Sampling(temperature=np.nan), key=0), r"temperature\[0\] is nan"),

@@ -1,5 +1,6 @@
 """Rows that come and go: each has the tokens of `decode` alone, whatever happens around it."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -24,7 +25,6 @@ PARAMS = MODEL.init()
 PROCESSORS = (
     processors.repetition_penalty(1.0),
     processors.logit_bias({}),
-    processors.min_tokens(0),
 )
 ROOM, STOP_ROOM = (kind(states=24, classes=24) for kind in (grammar.Capacity, grammar.StopCapacity))
 BOUND = jspec.grammar.choices(["abab", "cdc", "a"], LETTERS)
@@ -32,31 +32,31 @@ STOPS = [
     jspec.stop_strings(strings, LETTERS) for strings in (["e", "h", "o"], ["fg", "c", "t", "m"])
 ]
 LOOKUP = jspec.PromptLookup(num_speculative_tokens=4)
-COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 0.02, 8: 0.021}))
+COSTS = jspec.CostCurve.of({1: 0.02, 8: 0.021})
 DRAFTERS = {
-    "lookup": (LOOKUP, None),
+    "lookup": (LOOKUP, jspec.FixedWidth(), None),
     "adaptive": (
-        jspec.adaptive(
-            jspec.merge(jspec.Suffix(num_speculative_tokens=6), jspec.JumpForward(2)), (0, 3, 7)
-        ),
+        jspec.merge(jspec.Suffix(num_speculative_tokens=6), jspec.JumpForward(2)),
+        jspec.Adaptive((0, 3, 7)),
         COSTS,
     ),
 }
 
 
-def engine_of(drafter):
+def engine_of(drafter, policy=jspec.FixedWidth()):
     """Three rows with every kind of processor."""
     return jspec.Engine(
-        MODEL, num_slots=3, capacity=SLOTS, drafter=drafter,
-        processors=[*PROCESSORS, ROOM, STOP_ROOM, processors.logprobs(2)],
+        MODEL, num_slots=3, capacity=SLOTS, drafter=drafter, policy=policy,
+        processors=[*PROCESSORS, ROOM, processors.logprobs(2)],
+        stopping=jspec.Stopping(min_tokens=0, stop=STOP_ROOM),
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["lookup", pytest.param("adaptive", marks=pytest.mark.slow)])
 def engine(request):
-    """(an engine, its drafter's params)."""
-    drafter, weights = DRAFTERS[request.param]
-    return engine_of(drafter), weights
+    """(an engine, its policy's params)."""
+    drafter, policy, costs = DRAFTERS[request.param]
+    return engine_of(drafter, policy), costs
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,9 @@ def plain():
 
 
 def asking(penalty=1.0, stop=None):
-    """The processors of a request that has a penalty and stop strings, or neither."""
-    return [processors.repetition_penalty(penalty), *PROCESSORS[1:], None, stop, None]
+    """Returns what a request asks for that has a penalty and stop strings, or neither."""
+    own = [processors.repetition_penalty(penalty), *PROCESSORS[1:], None, None]
+    return dict(processors=own, stopping=jspec.Stopping(stop=stop))
 
 
 def reads_logprobs(number):
@@ -79,32 +80,29 @@ def reads_logprobs(number):
 
 
 def requests(count, seed=0):
-    """What clients ask for: all kinds of settings beside each other."""
+    """Returns requests with all kinds of settings side by side."""
     rng = np.random.default_rng(seed)
     asked = []
     for number in range(count):
         few = rng.integers(0, 22, size=4)
         asked.append(dict(
             prompt=np.resize(few, int(rng.integers(1, 14))),
-            limits=jspec.Limits(
-                int(rng.integers(0 if number == 3 else 1, LIMIT)),
+            stopping=jspec.Stopping(
+                max_tokens=int(rng.integers(0 if number == 3 else 1, LIMIT)),
+                min_tokens=int(rng.integers(3)),
+                eos=END if number % 2 else [END, int(rng.integers(22))],
+                stop_token_ids=[int(rng.integers(22))] if number % 4 == 1 else None,
+                stop=STOPS[number % 2] if number % 3 != 2 else None,
             ),
             sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
             id=int(rng.integers(1000)),
-            eos=END if number % 2 else [END, int(rng.integers(22))],
-            stops=[int(rng.integers(22))] if number % 4 == 1 else None,
             processors=[
                 processors.repetition_penalty(float(rng.choice([1.0, 1.4]))),
                 processors.logit_bias({int(few[0]): -1.5} if number % 5 == 2 else {}),
-                processors.min_tokens(int(rng.integers(3))),
                 BOUND if number % 3 == 1 else None,
-                STOPS[number % 2] if number % 3 != 2 else None,
                 processors.logprobs(2) if reads_logprobs(number) else None,
             ],
         ))  # fmt: skip
-        most = [None, 0, 2, 5][number % 4]
-        new, stops = asked[-1]["limits"].new_tokens, asked[-1].pop("stops")
-        asked[-1]["limits"] = jspec.Limits(new, most, stops)
     return asked
 
 
@@ -122,26 +120,25 @@ def alone(asked):
     def of(name):
         return [one["sampling"] and getattr(one["sampling"], name) for one in asked]
 
+    ends = {
+        name: [getattr(one["stopping"], name) for one in asked]
+        for name in ("max_tokens", "min_tokens", "eos", "stop_token_ids", "stop")
+    }
+    ends |= {name: filled(ends[name]).astype(int) for name in ("eos", "stop_token_ids")}
+    ends["min_tokens"] = np.array(ends["min_tokens"])
     return jspec.decode(
-        MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT,
-        limits=jspec.Limits(
-            [one["limits"].new_tokens for one in asked], None,
-            filled([one["limits"].stop_token_ids for one in asked]).astype(int),
-        ),
+        MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT, stopping=jspec.Stopping(**ends),
         sampling=jspec.Sampling(
             np.array([value or 0.0 for value in of("temperature")]),
             top_p=np.array([value or 1.0 for value in of("top_p")]),
         ),
         key=7, ids=[one["id"] for one in asked],
-        eos=filled([one["eos"] for one in asked]).astype(int),
         processors=[
             processors.repetition_penalty(
                 np.array([one["processors"][0].values for one in asked])
             ),
             processors.logit_bias([one["processors"][1].values for one in asked]),
-            processors.min_tokens(np.array([one["processors"][2].values for one in asked])),
-            [one["processors"][3] for one in asked],
-            [one["processors"][4] for one in asked],
+            [one["processors"][2] for one in asked],
             processors.logprobs(2),
         ],
     )  # fmt: skip
@@ -149,11 +146,11 @@ def alone(asked):
 
 def read(engine, one, pieces=1):
     """A request, its prompt read in so many pieces."""
-    engine, weights = engine
+    engine, costs = engine
     asked, state = one | dict(key=7), None
     prompt = asked.pop("prompt")
     for piece in np.array_split(prompt, min(pieces, len(prompt))):
-        state = engine.prefill(PARAMS, piece, drafter_params=weights, earlier=state, **asked)
+        state = engine.prefill(PARAMS, piece, policy_params=costs, earlier=state, **asked)
     return state
 
 
@@ -163,8 +160,8 @@ def serve(engine, asked, rng, cancelled=()):
     Returns:
         The tokens of each request that was not given up, its status, and its log-probabilities.
     """
-    pair, (engine, weights) = engine, engine
-    state, waiting = engine.init(PARAMS, weights), list(range(len(asked)))
+    pair, (engine, costs) = engine, engine
+    state, waiting = engine.init(PARAMS, policy_params=costs), list(range(len(asked)))
     running, tokens, ended = {}, {}, {}
     while waiting or running:
         free = [row for row in range(engine.num_slots) if row not in running]
@@ -173,7 +170,7 @@ def serve(engine, asked, rng, cancelled=()):
             state = engine.insert(state, row, read(pair, asked[number], pieces=1 + number % 3))
             running[row], tokens[number] = number, ([], [])
         state, output = engine.generate(
-            PARAMS, state, drafter_params=weights, rounds=2, until_one_ends=bool(waiting)
+            PARAMS, state, policy_params=costs, rounds=2, until_one_ends=bool(waiting)
         )
         output = jax.device_get(output)
         for row, number in list(running.items()):
@@ -194,11 +191,11 @@ def test_a_row_that_left_waits_for_no_stop_string(lookup):
     # The output is the stop string but for its last token, which never comes.
     never = (int(whole[4]) + 1) % 22
     text = b"".join(LETTERS[int(token)] for token in [*whole[:4], never]).decode()
-    one_a_round = jspec.Limits(draft_tokens=0)
+    lookup = replace(lookup, policy=jspec.FixedWidth(0))  # a token a round
     own = asking(stop=jspec.stop_strings([text], LETTERS))
-    arrival = lookup.prefill(PARAMS, [1, 2, 3], one_a_round, processors=own)
+    arrival = lookup.prefill(PARAMS, [1, 2, 3], **own)
     state = lookup.insert(lookup.init(PARAMS), 0, arrival)
-    state = lookup.insert(state, 1, lookup.prefill(PARAMS, [4, 5], one_a_round))
+    state = lookup.insert(state, 1, lookup.prefill(PARAMS, [4, 5]))
     state, output = lookup.generate(PARAMS, state, rounds=2)
     assert output.counts.tolist() == [0, 2, 0] and state.lengths.tolist() == [2, 2, 0]
     state, output = lookup.generate(PARAMS, state, rounds=2)
@@ -208,17 +205,19 @@ def test_a_row_that_left_waits_for_no_stop_string(lookup):
     assert output.status.tolist() == [Status.FREE, Status.RUNNING, Status.FREE]
 
 
-def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends(lookup):
+def test_tokens_held_for_a_stop_string_come_with_its_last_step(lookup):
     """However much it is: tokens without a text go on waiting with those before them."""
     stop = jspec.stop_strings("ab", [b"a", b"b", b"c"] + [None] * 20)
     for key in range(3, 9):
         ask = dict(sampling=jspec.Sampling(1.0), key=key)
-        arrival = lookup.prefill(PARAMS, [3, 4], limits=40, processors=asking(stop=stop), **ask)
+        own = asking(stop=stop)
+        own["stopping"] = ask["stopping"] = jspec.Stopping(max_tokens=40, stop=stop)
+        arrival = lookup.prefill(PARAMS, [3, 4], **own | ask)
         state, told = lookup.insert(lookup.init(PARAMS), 0, arrival), []
         while not state.done.all():
             state, output = lookup.generate(PARAMS, state, rounds=2)
             told += output.tokens[0, : output.counts[0]].tolist()
-        want = jspec.decode(MODEL, PARAMS, [[3, 4]], max_new_tokens=40, processors=stop, **ask)
+        want = jspec.decode(MODEL, PARAMS, [[3, 4]], max_new_tokens=40, **ask)
         assert told == want.tokens[0, : want.lengths[0]].tolist()
 
 
@@ -234,29 +233,39 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup
     for kept in (0, 3):
         text = b"".join(LETTERS[token] for token in whole[kept : kept + 2]).decode()
         own = asking(1.5, jspec.stop_strings([text], LETTERS))
-        arrival = lookup.prefill(PARAMS, [1, 2, 3], processors=own)
+        arrival = lookup.prefill(PARAMS, [1, 2, 3], **own)
         state = lookup.insert(lookup.init(PARAMS), 1, arrival)
         while not state.done.all():
             state, _ = lookup.generate(PARAMS, state, rounds=2)
         assert state.lengths.tolist() == [0, kept, 0]
         assert jspec.Status(int(state.status[1])) == Status.STOP
-        next_turn = dict(limits=8, processors=asking(1.5), earlier=lookup.take(state, 1))
+        next_turn = asking(1.5) | dict(earlier=lookup.take(state, 1))
+        next_turn["stopping"] = jspec.Stopping(max_tokens=8)
         state = lookup.insert(state, 0, lookup.prefill(PARAMS, [4, 5], **next_turn))
         while not state.done.all():
             state, _ = lookup.generate(PARAMS, state, rounds=2)
         assert state.out[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
 
 
-def test_what_a_drafter_knows_of_a_row_goes_with_it(lookup):
+def test_a_rows_draft_memory_ends_with_it(lookup):
     """The rounds are those of the text alone: looked up in it, and in no other row's."""
     prompt = np.resize([3, 1, 4], 11)
-    other = lookup.prefill(PARAMS, np.resize([9, 8], 9), limits=20)
+    other = lookup.prefill(PARAMS, np.resize([9, 8], 9), stopping=jspec.Stopping(max_tokens=20))
     state = lookup.insert(lookup.init(PARAMS), 0, other)
     state, _ = lookup.generate(PARAMS, state, rounds=2)
-    state = lookup.insert(state, 1, lookup.prefill(PARAMS, prompt, limits=20))
+    state = lookup.insert(
+        state, 1, lookup.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=20))
+    )
     while not state.done.all():
         state, _ = lookup.generate(PARAMS, state, rounds=2)
-    one = jspec.decode(MODEL, PARAMS, prompt[None], drafter=LOOKUP, max_new_tokens=20, limits=[20])
+    one = jspec.decode(
+        MODEL,
+        PARAMS,
+        prompt[None],
+        drafter=LOOKUP,
+        max_new_tokens=20,
+        stopping=jspec.Stopping(max_tokens=[20]),
+    )
     assert (state.out[1, :20] == one.tokens[0]).all()
     assert (state.stats.histogram[1] == one.stats.histogram[0]).all()
     assert one.stats.num_accepted_tokens[0] > 0
@@ -311,25 +320,31 @@ def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
 
 @pytest.mark.slow
 def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
-    """What `take` copies is gone on from, also by several requests, and stays as it was."""
-    engine, weights = engine
-    read_by = partial(engine.prefill, PARAMS, drafter_params=weights)
-    begun = read_by([5, 3, 9, 1], limits=0)
-    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:], None, None, None]
-    state = engine.init(PARAMS, weights)
+    """Checks that several requests continue from a copy of `take`, which stays unchanged."""
+    engine, costs = engine
+    read_by = partial(engine.prefill, PARAMS, policy_params=costs)
+    begun = read_by([5, 3, 9, 1], stopping=jspec.Stopping(max_tokens=0))
+    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:], None, None]
+    state = engine.init(PARAMS, policy_params=costs)
     for row, rest in enumerate(([7, 2], [4])):
-        whole = dict(limits=6, processors=penalty, sampling=jspec.Sampling(1.0), key=row, id=row)
+        whole = dict(
+            stopping=jspec.Stopping(max_tokens=6),
+            processors=penalty,
+            sampling=jspec.Sampling(1.0),
+            key=row,
+            id=row,
+        )
         arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
         state = engine.insert(state, row, arrival)
         state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
-        state, output = engine.generate(PARAMS, state, drafter_params=weights)
+        state, output = engine.generate(PARAMS, state, policy_params=costs)
         assert output.tokens[row].tolist() == output.tokens[2].tolist()
     # The next turn: behind the answer of row 1 comes another question.
     answer = state.out[1, :6].tolist()
-    turn = dict(limits=5, processors=penalty)
+    turn = dict(stopping=jspec.Stopping(max_tokens=5), processors=penalty)
     state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
     state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
-    state, output = engine.generate(PARAMS, state, drafter_params=weights)
+    state, output = engine.generate(PARAMS, state, policy_params=costs)
     assert output.tokens[0].tolist() == output.tokens[2].tolist()
     assert output.counts.tolist() == [5, 0, 5]
 
@@ -338,7 +353,9 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
     for waiting, ran in ((False, 9), (True, 3)):
         state = plain.init(PARAMS)
         for row, limit in enumerate((3, 9)):
-            state = plain.insert(state, row, plain.prefill(PARAMS, [1, 2], limits=limit))
+            state = plain.insert(
+                state, row, plain.prefill(PARAMS, [1, 2], stopping=jspec.Stopping(max_tokens=limit))
+            )
         state, output = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
         assert output.counts.tolist() == [3, ran]
         if waiting:  # and goes on, though that row is still there
@@ -352,21 +369,21 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
 @pytest.mark.slow
 def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
     """And so are masks and penalties, which the other tests would miss."""
-    one = asked[2] | dict(limits=jspec.Limits(LIMIT, 2), eos=[])
-    made, weights = engine
+    one = asked[2] | dict(stopping=jspec.Stopping(max_tokens=LIMIT))
+    made, costs = engine
     for reads in (False, True):
-        own = [*one["processors"][:4], None, processors.logprobs(2) if reads else None]
+        own = [*one["processors"][:3], processors.logprobs(2) if reads else None]
         arrival = read(engine, one | {"processors": own})
-        state = made.insert(made.init(PARAMS, weights), 1, arrival)
-        _, output = made.generate(PARAMS, state, drafter_params=weights, rounds=2)
+        state = made.insert(made.init(PARAMS, policy_params=costs), 1, arrival)
+        _, output = made.generate(PARAMS, state, policy_params=costs, rounds=2)
         taken = np.asarray(output.logprobs.emitted[1, : int(output.counts[1])])
         assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
 
 
 def test_memory_is_known_before_it_is_taken(engine):
-    engine, weights = engine
-    said = engine.memory(PARAMS, weights)
-    state = engine.init(PARAMS, weights)
+    engine, costs = engine
+    said = engine.memory(PARAMS, policy_params=costs)
+    state = engine.init(PARAMS, policy_params=costs)
     taken = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     assert sum(said.values()) == taken
     assert said["memory"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.memory))
@@ -374,7 +391,7 @@ def test_memory_is_known_before_it_is_taken(engine):
 
 WRONG = [
     (lambda e, s: e.insert(s, 3, e.prefill(PARAMS, [1])), "slot is 3; pass an integer"),
-    (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is no state of one row"),
+    (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is not a state of one row"),
     (
         lambda e, s: e.insert(s, 0, jspec.prefill(MODEL, PARAMS, [[1]], max_new_tokens=9)),
         "the arrival holds other things than the engine's rows",
@@ -387,34 +404,38 @@ WRONG = [
     (lambda e, s: e.prefill(PARAMS, []), "the prompt is empty; pass at least one"),
     (lambda e, s: e.prefill(PARAMS, [[1], [2, 3]]), "prompt is .*lists of equal length"),
     (lambda e, s: e.prefill(PARAMS, [2**32 + 1]), r"is token 4294967297, outside"),
-    (lambda e, s: e.prefill(PARAMS, [1], eos=2**32 + 3), "eos holds"),
+    (lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(eos=2**32 + 3)), "eos holds"),
     (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
     (
-        lambda e, s: e.prefill(PARAMS, [1], processors=BOUND, eos=END),
+        lambda e, s: e.prefill(PARAMS, [1], processors=BOUND, stopping=jspec.Stopping(eos=END)),
         "the request has 1 processors and the engine 0; pass one for each",
     ),
     (
-        lambda e, s: e.prefill(PARAMS, [1], eos=list(range(9))),
+        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(eos=list(range(9)))),
         "eos has 9 tokens and a row has room for 8; make the engine with num_end_tokens=9",
     ),
     (
-        lambda e, s: e.prefill(PARAMS, [1], jspec.Limits(draft_tokens=-1)),
-        r"draft_tokens\[0\] is -1, outside 0",
-    ),
-    (
-        lambda e, s: e.prefill(PARAMS, [1], limits=49),
-        "limits is 49; pass an integer in 0 .. 48",
+        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(max_tokens=49)),
+        "max_tokens is 49; pass an integer in 0 .. 48",
     ),
     (lambda e, s: e.generate(PARAMS, s, rounds=0), "rounds is 0"),
     (lambda e, s: e.init(None), "params is None"),
     (
         lambda e, s: e.prefill(PARAMS, [1], processors=PROCESSORS),
-        "the request has 3 processors and the engine 0",
+        "the request has 2 processors and the engine 0",
+    ),
+    (
+        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(min_tokens=2)),
+        r"the request has min_tokens and the engine no room.*jspec.Stopping\(min_tokens=0\)",
+    ),
+    (
+        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(stop=STOPS[0])),
+        r"the request has stop and the engine no room .*jspec.Stopping\(stop=StopCapacity",
     ),
 ]
 
 
-def test_what_does_not_fit_is_one_sentence(plain):
+def test_misfits_are_refused_in_one_sentence(plain):
     refusals.check(WRONG, lambda call: call(plain, plain.init(PARAMS)))
 
 
@@ -425,16 +446,20 @@ def test_processors_of_a_request_are_the_engines():
     large = [processors.logit_bias(dict.fromkeys(range(9), 1.0))]
     with pytest.raises(jspec.InputError, match=r"has shape .*12.* has room for .*8"):
         engine.prefill(PARAMS, [1], processors=large)
-    with pytest.raises(jspec.InputError, match="a processor is min_tokens and the engine has bias"):
-        engine.prefill(PARAMS, [1], processors=[processors.min_tokens(2)])
+    with pytest.raises(jspec.InputError, match="a processor is frequency and the engine has bias"):
+        engine.prefill(PARAMS, [1], processors=[processors.frequency_penalty(2)])
 
 
-def test_what_is_too_large_for_its_room_is_refused(engine):
-    engine, weights = engine
+def test_requests_beyond_the_reserved_room_are_refused(engine):
+    engine, costs = engine
     many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
     with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):
         engine.prefill(
-            PARAMS, [1], drafter_params=weights, processors=[*PROCESSORS, many, None, None], eos=END
+            PARAMS,
+            [1],
+            policy_params=costs,
+            processors=[*PROCESSORS, many, None],
+            stopping=jspec.Stopping(eos=END),
         )
     with pytest.raises(jspec.InputError, match="capacity is 49"):
         jspec.Engine(MODEL, 2, 49)
@@ -443,14 +468,14 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
     with pytest.raises(jspec.InputError, match="num_slots is 0"):
         jspec.Engine(MODEL, 0, 9)
     for asked, said in (
-        (dict(processors=STOPS[0]), r"holds stop strings, \('e', 'h', 'o'\); give it jspec.gramma"),
+        (dict(stopping=jspec.Stopping(stop=STOPS[0])), r"is stop strings, \('e', 'h', 'o'\); give"),
         (dict(processors=BOUND), "holds Grammar of .*; give it jspec.grammar.Capacity"),
         (dict(processors=[[None]]), "each request its own; a list has no place in an engine"),
-        (dict(processors=5), "processors is 5; pass what jspec.processors, jspec.grammar and"),
+        (dict(processors=5), "processors is 5; pass what jspec.processors and jspec"),
     ):
         with pytest.raises(jspec.InputError, match=said):
             jspec.Engine(MODEL, 2, 9, **asked)
-    assert len(jspec.Engine(MODEL, 2, 9, processors=processors.min_tokens(0)).processors) == 1
+    assert len(jspec.Engine(MODEL, 2, 9, processors=processors.logprobs()).processors) == 1
 
 
 @pytest.mark.slow
@@ -463,7 +488,9 @@ def test_a_real_models_rows(tmp_path):
     state = engine.init(params, weights)
     for row, length in ((1, 8), (0, 2)):
         prompt = tiny.PROMPTS[1 - row, :length]
-        arrival = engine.prefill(params, prompt, drafter_params=weights, limits=12)
+        arrival = engine.prefill(
+            params, prompt, drafter_params=weights, stopping=jspec.Stopping(max_tokens=12)
+        )
         state = engine.insert(state, row, arrival)
         state, _ = engine.generate(params, state, drafter_params=weights, rounds=1)
     state, output = engine.generate(params, state, drafter_params=weights, rounds=20)
@@ -473,36 +500,3 @@ def test_a_real_models_rows(tmp_path):
     )  # fmt: skip
     assert (state.out[:, :12] == wanted.tokens).all()
     assert (output.stats.histogram == wanted.stats.histogram).all()
-
-
-def test_a_row_verifies_as_many_nodes_as_it_asked_for():
-    """The best of the tree, or the first of a tree without values; and the tokens stay."""
-    paths = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0), (1, 0))
-    tree = jspec.Template(paths).fill(jax.numpy.array([[9, 1, 2, 3, 4, 5, 6]] * 4))
-    values = np.array([[1, 0.5, 0.9, 0.5, 0.1, 0.8, 0.4]] * 4)
-    by_value = [[0], [0, 2, 5], [0, 1, 2, 3, 5], [*range(7)]]
-    first = [[0], [0, 1, 2], [0, 1, 2, 3, 4], [*range(7)]]
-    sanitized = jax.jit(lambda tree, root, most: jspec.round.sanitize(tree, root, most=most))
-    for value, wanted in ((jax.numpy.asarray(values), by_value), (None, first)):
-        root, most = (jax.numpy.array(given) for given in ([7] * 4, [0, 2, 4, 99]))
-        kept = sanitized(tree.replace(value=value), root, most).valid
-        assert [np.flatnonzero(row).tolist() for row in kept] == wanted
-    cut = jspec.decode(
-        MODEL, PARAMS, [[1, 2, 1, 2, 1]] * 3, max_new_tokens=12, drafter=LOOKUP,
-        limits=jspec.Limits(draft_tokens=[0, 1, 4]),
-    )  # fmt: skip
-    assert (cut.tokens == cut.tokens[0]).all(), "the first row is decoded plainly"
-    drafted, drafts = cut.stats.num_draft_tokens, cut.stats.num_drafts
-    assert drafted[0] == 0 < drafted[1] == drafts[1]
-    assert drafted[2] > drafts[2]
-
-
-def test_draws_that_are_verified_together_have_no_width_of_a_row():
-    model = tiny.model()
-    drafter = jspec.RSDC.published(tiny.draft(), branching=(2, 1))
-    with pytest.raises(jspec.InputError, match="draft_tokens came with RSDC, whose draws"):
-        jspec.prefill(
-            model, tiny.params(model), [[1]], drafter=drafter, key=0,
-            limits=jspec.Limits(draft_tokens=2), drafter_params=tiny.params(tiny.draft()),
-            sampling=jspec.Sampling(),
-        )  # fmt: skip

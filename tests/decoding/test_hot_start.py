@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import quick
 import tiny
-from contract.methods import DRAFTERS
+from contract.methods import DRAFTERS, call_of
 
 import jspec
 from jspec.testing import PrefixLM
@@ -17,20 +17,24 @@ QUICK = "suffix", "merge", "adaptive", "speculative_decoding_published", "token_
 OF_SIX_ROWS = "suffix_of_rollouts", "scripted"
 
 
-@pytest.mark.parametrize("name", quick.only(DRAFTERS, *QUICK))
+@pytest.mark.parametrize("name", quick.only([*DRAFTERS, "adaptive"], *QUICK))
 def test_every_drafters_state_has_one_shape_under_jaxs_strict_modes(name):
-    drafter, drafter_params = DRAFTERS[name]
+    drafting = call_of(name)
+    weights, policy = drafting.pop("drafter_params"), drafting.get("policy", jspec.FixedWidth())
     rows = 6 if name in OF_SIX_ROWS else 2
-    empty = jax.eval_shape(lambda: jspec.memory_file.empty(drafter, rows))
+    empty = jax.eval_shape(
+        lambda: (jspec.memory_file.empty(drafting["drafter"], rows), policy.init(rows, 8, None))
+    )
 
-    def call(params, prompt, drafter_params, known):
-        return jspec.decode(
-            MODEL, params, prompt, drafter=drafter, drafter_params=drafter_params,
-            drafter_state=known, max_new_tokens=5, sampling=jspec.Sampling(0.7), key=0,
-        ).drafter_state  # fmt: skip
+    def call(params, prompt, weights, known):
+        result = jspec.decode(
+            MODEL, params, prompt, **drafting, drafter_params=weights, drafter_state=known[0],
+            policy_state=known[1], max_new_tokens=5, sampling=jspec.Sampling(0.7), key=0,
+        )  # fmt: skip
+        return result.drafter_state, result.policy_state
 
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        after = jax.eval_shape(call, PARAMS, np.ones((rows, 9), int), drafter_params, empty)
+        after = jax.eval_shape(call, PARAMS, np.ones((rows, 9), int), weights, empty)
     assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, empty)
 
 

@@ -1,4 +1,4 @@
-"""What is warmed up covers what is run, and what it does not cover is said."""
+"""Warming up covers what is run, and reports what it does not cover."""
 
 import logging
 import threading
@@ -15,7 +15,11 @@ MODEL = PrefixLM(vocab_size=19, context=200)
 PARAMS = MODEL.init()
 DRAFTER = jspec.PromptLookup(num_speculative_tokens=2)
 ASK = dict(
-    drafter=DRAFTER, max_new_tokens=20, sampling=jspec.Sampling(temperature=0.7), key=0, eos=3
+    drafter=DRAFTER,
+    max_new_tokens=20,
+    sampling=jspec.Sampling(temperature=0.7),
+    key=0,
+    stopping=jspec.Stopping(eos=3),
 )
 
 
@@ -27,18 +31,18 @@ def reached():
 
 def test_every_call_that_was_warmed_up_runs(reached):
     assert reached == (jspec.Program(2, 128), jspec.Program(2, 200))
-    other = ASK | dict(sampling=jspec.Sampling(temperature=[0.0, 1.3]), key=9, eos=[5])
+    stopping = jspec.Stopping(max_tokens=[20, 4], eos=[5])
+    sampling = jspec.Sampling(temperature=[0.0, 1.3])
+    other = ASK | dict(sampling=sampling, key=9, stopping=stopping)
     with jspec.no_recompile():
         for size in (1, 90, 108, 109, 150):
-            result = jspec.decode(
-                MODEL, PARAMS, np.ones((2, size), int), [size, 1], limits=[20, 4], **other
-            )
+            result = jspec.decode(MODEL, PARAMS, np.ones((2, size), int), [size, 1], **other)
         chunks = list(jspec.stream(MODEL, PARAMS, [[1, 2, 1], [2, 2, 2]], **ASK))
         assert jspec.metrics.of(result.stats).num_rounds > 0
     assert sum(len(tokens) for chunk in chunks for tokens in chunk.tokens) > 2
 
 
-def test_what_was_not_is_an_error_that_names_function_and_shapes(caplog):
+def test_programs_not_warmed_up_are_an_error_that_names_them(caplog):
     with caplog.at_level(logging.INFO), jspec.no_recompile():
         with pytest.raises(
             jspec.RecompileError,
@@ -69,14 +73,14 @@ def test_another_thread_may_compile():
     assert found[0][8] == 1
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     for changes, said in (
         (dict(prompt_tokens=0), "prompt_tokens is 0"),
         (dict(prompt_tokens=201), r"prompt_tokens is 201; pass an integer in 1 \.\. 200"),
         (dict(rows=()), "rows is empty"),
         (dict(rows=[2, 0]), "rows is 0"),
         (dict(rows=2.5), "rows is 2.5"),
-        (dict(limits=[1]), "limits came to warmup"),
+        (dict(lengths=[1]), "lengths came to warmup"),
     ):
         with pytest.raises(jspec.InputError, match=said):
             jspec.warmup(MODEL, PARAMS, **(dict(prompt_tokens=5) | ASK | changes))
@@ -88,7 +92,9 @@ def test_an_engine_compiles_nothing_after_its_first_requests():
     def serve():
         state = engine.init(PARAMS)
         for prompt in ([1, 2, 3], list(range(17)) * 8):
-            state = engine.insert(state, 1, engine.prefill(PARAMS, prompt, limits=4))
+            state = engine.insert(
+                state, 1, engine.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=4))
+            )
             state, _ = engine.generate(PARAMS, state)
         engine.prefill(PARAMS, [4], earlier=engine.take(state, 1))
         return engine.free(state, 1)

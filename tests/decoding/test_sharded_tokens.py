@@ -65,14 +65,13 @@ def drafters():
     small, weights = draft()
     recycling = jspec.TokenRecycling(VOCAB, jspec.tree.branching([3, 1]))
     suffix = jspec.Suffix(num_speculative_tokens=3, max_depth=3, capacity=32)
-    auto = jspec.adaptive(jspec.merge(recycling, suffix, num_speculative_tokens=6), (0, 3, 6))
-    costs = jspec.CostCurve.of({1: 1.0, 4: 1.1, 7: 1.3, 28: 2.0})
+    auto = jspec.merge(recycling, suffix, num_speculative_tokens=6)
     lyanna = tiny.lyanna(vocab_size=VOCAB)
     tree = jspec.CoupledTree(small, num_speculative_tokens=6, max_depth=3, beam=4)
     dyspec = jspec.DySpec(small, num_speculative_tokens=6, max_depth=3, beam=4)
     return {
         "token_recycling": (recycling, None, sharding.DRAFT),
-        "auto": (auto, jspec.AdaptiveParams((None, None), costs), sharding.DRAFT),
+        "auto": (auto, (None, None), sharding.DRAFT),
         "coupled_tree": (tree, weights, sharding.DRAFT),
         "coupled_tree_split_too": (tree, weights, sharding.TARGET),
         "dyspec": (dyspec, weights, sharding.DRAFT),
@@ -97,7 +96,11 @@ def test_every_kind_of_drafter(name):
         # What it borrows is the target's own.
         weights = tiny.variables(weights)
         weights = {**weights, "target": {k: params["params"][k] for k in ("embed", "head")}}
-    same(*both(mesh_of(), model, params, drafter, weights, rules, **SAMPLED))
+    more = SAMPLED
+    if name == "auto":
+        costs = jspec.CostCurve.of({1: 1.0, 4: 1.1, 7: 1.3, 28: 2.0})
+        more = SAMPLED | dict(policy=jspec.Adaptive((0, 3, 6)), policy_params=costs)
+    same(*both(mesh_of(), model, params, drafter, weights, rules, **more))
 
 
 FAMILIES = (
@@ -124,7 +127,7 @@ def test_every_family(name, sampled):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["as it is", "jit", "step"])
 def test_explicit_axes_give_the_same(how):
-    """Which `jax.make_mesh` makes by default; shardings are then in the types of arrays."""
+    """Uses the default of `jax.make_mesh`: shardings are in the types of arrays."""
     model, params = target()
     drafter = jspec.TokenRecycling(VOCAB, jspec.tree.branching([3, 1]), per_row=True)
     ask = dict(drafter=drafter, **SAMPLED)

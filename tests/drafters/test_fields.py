@@ -1,4 +1,4 @@
-"""What no drafter takes as a field: the wrong type, and what lies beyond the bounds."""
+"""Fields that every drafter refuses: wrong types, and values out of bounds."""
 
 import dataclasses
 import math

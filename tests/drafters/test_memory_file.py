@@ -1,5 +1,7 @@
 """A drafter's memory on disk: what rows share comes back, and what does not fit is refused."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,16 +19,13 @@ TREE = jspec.tree.branching([2, 1])
 DRAFTERS = {
     "matrix": (jspec.TokenRecycling(SIZE, TREE), None),
     "past": (jspec.Suffix(num_speculative_tokens=4, capacity=64), None),
-    "widths": (
-        jspec.adaptive(
-            jspec.merge(
-                jspec.DynamicTokenRecycling(SIZE, 4),
-                jspec.Suffix(4, capacity=64),
-                num_speculative_tokens=4,
-            ),
-            (0, 4),
+    "merge": (
+        jspec.merge(
+            jspec.DynamicTokenRecycling(SIZE, 4),
+            jspec.Suffix(4, capacity=64),
+            num_speculative_tokens=4,
         ),
-        jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 5: 1.01})),
+        None,
     ),
 }
 
@@ -58,7 +57,7 @@ def test_other_numbers_of_nodes_share_a_memory(tmp_path):
     jspec.memory_file.load(tmp_path / "m", jspec.Suffix(num_speculative_tokens=9, capacity=64))
 
 
-def test_what_does_not_fit_is_one_sentence(tmp_path):
+def test_misfits_are_refused_in_one_sentence(tmp_path):
     (matrix, _), (past, _) = DRAFTERS["matrix"], DRAFTERS["past"]
     file, state = tmp_path / "m", run("matrix").drafter_state
     jspec.memory_file.save(file, matrix, state, "smollm")
@@ -69,20 +68,20 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
         "is a memory of TokenRecycling and does not fit this Suffix": lambda: (
             jspec.memory_file.load(file, past, "smollm")
         ),
-        r"its array is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here": (
+        r"lines is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here": (
             lambda: jspec.memory_file.load(file, jspec.TokenRecycling(SIZE + 1, TREE), "smollm")
         ),
         "PromptLookup keeps nothing that outlives a call": lambda: jspec.memory_file.save(
             file, jspec.PromptLookup(), ()
         ),
         "pass the drafter that it is of": lambda: jspec.memory_file.save(
-            file, DRAFTERS["widths"][0], state
+            file, DRAFTERS["merge"][0], state
         ),
         # A good file is not replaced by one that would be refused.
         r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (
             lambda: jspec.memory_file.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
         ),
-        "the memory is no Suffix's": lambda: jspec.memory_file.save(
+        "the memory is not a Suffix's": lambda: jspec.memory_file.save(
             file, past, jspec.DynamicTokenRecycling(SIZE, 4).init(1, 8, None)
         ),
         "cannot be read as a drafter's memory": lambda: jspec.memory_file.load(
@@ -104,10 +103,25 @@ def test_a_memory_of_version_0_1_is_refused_by_name(tmp_path):
 
 def test_a_merged_matrix_has_the_lines_of_all_replicas():
     drafter = jspec.TokenRecycling(4, jspec.tree.branching([1]), k=2)
-    first = jnp.array([[[1, 2], [0, 0], [3, 1], [0, 0]]])
-    second = jnp.array([[[3, 3], [2, 0], [0, 0], [0, 0]]])
-    merged = jspec.memory_file.merge(drafter, [first, second])
-    assert merged.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
+    first = [[1, 2], [0, 0], [3, 1], [0, 0]]
+    second = [[3, 3], [2, 0], [0, 0], [0, 0]]
+    states = [drafter.init(1, 8, None).replace(lines=jnp.array([it])) for it in (first, second)]
+    merged = jspec.memory_file.merge(drafter, states)
+    assert merged.lines.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
+    # A line of a pair comes with its key: of two pairs, the one whose line is taken.
+    drafter = replace(drafter, pairs=2)
+    states = [
+        drafter.init(1, 8, None).replace(
+            lines=jnp.array([[*it, *pairs]]), keys=jnp.array([keys], jnp.uint32)
+        )
+        for it, pairs, keys in (
+            (first, [[0, 0], [1, 3]], [0, 7]),
+            (second, [[2, 1], [3, 1]], [5, 9]),
+        )
+    ]
+    merged = jspec.memory_file.merge(drafter, states)
+    assert merged.lines[0, 4:].tolist() == [[2, 1], [3, 1]]
+    assert merged.keys.tolist() == [[5, 9]]
 
 
 def test_a_merged_past_has_the_newest_of_all_replicas():
@@ -123,16 +137,19 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
     drafter.init(3, 32, merged)  # a start for any number of rows
 
 
-def test_what_cannot_be_merged_is_refused():
+def test_unmergeable_memories_are_refused():
     cases = [
         ((jspec.PromptLookup(), [jnp.zeros(3)]), "PromptLookup, whose memories cannot be merged"),
         (
             (
                 jspec.TokenRecycling(4, jspec.tree.chain(1), k=1),
-                [jnp.zeros((1, 4, 1), int), jnp.zeros((1, 5, 1), int)],
+                [
+                    jspec.TokenRecycling(size, jspec.tree.chain(1), k=1).init(1, 8, None)
+                    for size in (4, 5)
+                ],
             ),
             r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]",
         ),
-        ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "no memories of Suffix"),
+        ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "not memories of Suffix"),
     ]
     refusals.check(cases, lambda given: jspec.memory_file.merge(*given))

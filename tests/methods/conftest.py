@@ -15,7 +15,7 @@ from jspec.models.load import Loaded
 
 
 def _words(vocabulary, added=()):
-    """What of a tokenizer is asked for."""
+    """Returns the parts of a tokenizer that are used."""
     return SimpleNamespace(
         get_vocab=lambda: vocabulary, get_added_tokens_decoder=lambda: dict.fromkeys(added)
     )

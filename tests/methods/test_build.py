@@ -14,6 +14,7 @@ import tiny
 import jspec
 from jspec import methods
 from jspec._validate.errors import InputError
+from jspec.drafters.contrib.ngram_table import NGramTable
 from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
 from jspec.methods import METHODS, device_defaults
 from jspec.models import load
@@ -74,16 +75,16 @@ def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, dra
         needed = METHODS[name].needs_draft_model
         session = sessions.start("target", "draft" if needed else None, choice, None)
         built = methods.build(name, target, draft=draft if needed else None, **given)
-        assert built.drafter == session.built.drafter
-        assert built.model is session.built.model is target.model
-        assert built.drafter_params is session.built.drafter_params or not needed
+        assert built.drafter == session.llm.drafter
+        assert built.model is session.llm.model is target.model
+        assert built.drafter_params is session.llm.drafter_params or not needed
 
 
 def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
     built = methods.build("eagle", bundled)
     assert built.model == bundled.model and built.drafter.head.vocab_size == 4096
     session = sessions.start("jspec-7m", None, method_choice.choose("eagle", None), None)
-    assert built.drafter == session.built.drafter
+    assert built.drafter == session.llm.drafter
     small = load("jspec-800k")
     found = methods.build("coupled_tree", bundled)
     assert found.drafter == jspec.CoupledTree(small.model)
@@ -127,11 +128,11 @@ def test_a_program_reads_the_sentences_of_the_command_line(
 
 def test_models_that_do_not_fit_are_refused(target, draft, loaded, words):
     with pytest.raises(
-        InputError, match=r"target is of type Llama; pass what jspec.models.load gives"
+        InputError, match=r"target is of type Llama; pass a name or what jspec.models"
     ):
         methods.build("suffix", target.model)
     with pytest.raises(
-        InputError, match=r"draft is of type Llama; pass what jspec.models.load gives"
+        InputError, match=r"draft is of type Llama; pass a name or what jspec.models"
     ):
         methods.build("dyspec", target, draft=draft.model)
     with pytest.raises(InputError, match="was given and method suffix uses none"):
@@ -232,7 +233,8 @@ def test_the_defaults_are_the_drafters_own(target, draft):
         "coupled_tree": jspec.CoupledTree,
     }.items():
         built = methods.build(name, target, draft=draft)
-        assert built == (target.model, drafter(draft.model), draft.params)
+        assert (built.model, built.drafter) == (target.model, drafter(draft.model))
+        assert built.drafter_params is draft.params
 
 
 @pytest.mark.parametrize(
@@ -374,11 +376,11 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
         other = draft if METHODS[name].needs_draft_model else None
         fixed = methods.build(name, target, draft=other, **options)
         built = methods.build(name, target, draft=other, widths=[0, 2, 5], **options)
-        assert built.drafter == jspec.adaptive(fixed.drafter, (0, 2, 5))
+        assert (built.drafter, built.policy) == (fixed.drafter, jspec.Adaptive((0, 2, 5)))
         assert built.model is fixed.model
-        assert built.drafter_params.drafter is fixed.drafter_params
+        assert built.drafter_params is fixed.drafter_params
         guess = jspec.costs.prior(target.params)
-        np.testing.assert_array_equal(built.drafter_params.costs.seconds, guess.seconds)
+        np.testing.assert_array_equal(built.policy_params.seconds, guess.seconds)
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])
@@ -386,33 +388,33 @@ def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, 
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
     widths = (0, 3, 7, 15) if on_cpu else (0, 15, 63)
     built = methods.build("auto", target)
-    assert built.drafter.widths == device_defaults.widths() == widths
+    assert built.policy.widths == device_defaults.widths() == widths
     merge = methods.build("token_recycling+suffix", target, num_speculative_tokens=widths[-1])
-    assert built.drafter.drafter == merge.drafter
+    assert built.drafter == merge.drafter
     given = methods.build("auto", target, widths=[0, 9], min_match=2, k=4)
-    assert given.drafter.widths == (0, 9) and given.drafter.drafter.num_speculative_tokens == 9
-    recycling, suffix = given.drafter.drafter.drafters
+    assert given.policy.widths == (0, 9) and given.drafter.num_speculative_tokens == 9
+    recycling, suffix = given.drafter.drafters
     assert (recycling.k, suffix.min_match) == (4, 2)
-    assert methods.build("auto", target, widths=[0]).drafter.widths == (0,)
+    assert methods.build("auto", target, widths=[0]).policy.widths == (0,)
 
 
 def test_auto_takes_what_is_given(target, draft, bundled):
-    """A draft model and a head draft beside the others; without them nothing changes.
+    """A draft model and a head draft along with the others; without them nothing changes.
 
     The table of n-grams is that of the weights; there is none for others, or for other methods.
     """
-    table, beside = methods.build("auto", bundled).drafter_params.drafter
-    assert isinstance(table, jspec.ngrams.NGramTable) and beside is None
-    assert methods.build("auto", target).drafter_params.drafter is None
+    table, beside = methods.build("auto", bundled).drafter_params
+    assert isinstance(table, NGramTable) and beside is None
+    assert methods.build("auto", target).drafter_params is None
     assert methods.build("token_recycling+suffix", bundled).drafter_params is None
-    usual = methods.build("auto", target).drafter.drafter.drafters
+    usual = methods.build("auto", target).drafter.drafters
     with_draft = methods.build("auto", target, draft=draft)
-    *others, last = with_draft.drafter.drafter.drafters
+    *others, last = with_draft.drafter.drafters
     assert tuple(others) == usual and isinstance(last, jspec.CoupledTree)
-    assert with_draft.drafter_params.drafter[-1] is draft.params
+    assert with_draft.drafter_params[-1] is draft.params
     for head, kind in (("eagle", jspec.EAGLE2), ("lyanna", jspec.Lyanna), ("medusa", jspec.Medusa)):
         name = next(name for name in jspec.models.heads.bundled() if head in name)
-        *others, last = methods.build("auto", bundled, head=name).drafter.drafter.drafters
+        *others, last = methods.build("auto", bundled, head=name).drafter.drafters
         assert len(others) == len(usual) and isinstance(last, kind)
 
 
@@ -430,7 +432,7 @@ def test_auto_takes_what_is_given(target, draft, bundled):
         (
             "speculative_decoding",
             {"widths": [0, 2], "scheme": "recursive"},
-            "have a verifier of their own: .*; give it scheme=jspec.schemes.COUPLED",
+            "have a verifier of their own: .*, or give the drafter scheme=jspec.schemes.COUPLED",
         ),
         ("rsd_s", {"widths": [0, 2], "scheme": "recursive"}, "would not be lossless"),
     ],

@@ -1,4 +1,4 @@
-"""The table of methods against the drafters that it builds, so that a new entry needs no more."""
+"""The table of methods against the drafters that it builds."""
 
 import math
 
@@ -89,7 +89,7 @@ def test_a_kind_reads_again_what_it_has_read():
 
 
 def test_every_drafter_of_the_table_keeps_the_contract(make):
-    """A drafter that is built by name stands in tests/contract/methods.py too."""
+    """A drafter that is built by name is in tests/contract/methods.py too."""
 
     def kinds(drafter):
         inner = getattr(drafter, "drafters", getattr(drafter, "drafter", None) or ())

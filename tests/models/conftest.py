@@ -1,4 +1,4 @@
-"""The recorded models, each loaded and its forward traced once."""
+"""The recorded models, each loaded and its forward pass traced once."""
 
 import os
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def highest():
 
 @pytest.fixture
 def causal() -> Callable[[np.ndarray], tuple[jax.Array, jax.Array, jax.Array]]:
-    """Tokens, positions and mask of an ordinary forward over whole texts [B, N]."""
+    """Tokens, positions and mask of an ordinary forward pass over whole texts [B, N]."""
 
     def build(tokens: np.ndarray) -> tuple[jax.Array, jax.Array, jax.Array]:
         batch, length = tokens.shape

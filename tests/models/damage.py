@@ -1,4 +1,5 @@
-"""A fuzzer of files: whatever bytes a reader is given, it answers with a model or a sentence.
+"""A fuzzer of files: whatever bytes a reader is given, it answers with a model or a
+sentence.
 
     PYTHONPATH=tests:tests/models python -m damage --seconds 3600
 
@@ -40,9 +41,9 @@ from jspec.training.checkpoints import Checkpoints
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SECONDS = 10
-"""That a file may take to be read."""
+"""Seconds that a file may take to be read."""
 MEGABYTES = 200
-"""That it may take beside what the process has, at most while it is read."""
+"""Most bytes on top of the process's while a file is read."""
 _MOST = 4 * 2**30
 """Bytes beyond which the process has none: the machine is not to suffer."""
 FOUND: dict[str, tuple[int, ...]] = {
@@ -53,7 +54,9 @@ FOUND: dict[str, tuple[int, ...]] = {
     "deepseek_v2": (0,), "deepseek_v3": (0,), "gpt_oss": (0,), "gemma4": (0,),
     "gemma4_moe": (0,),
 }  # fmt: skip
-"""The corpus: damages by their numbers that a reader once had no sentence for, and a few others."""
+"""The corpus: damages by their numbers that a reader once had no sentence for, and a few
+others.
+"""
 
 FAMILIES = (
     *("qwen3_next", "qwen3_5_moe", "granite4", "deepseek_v2", "deepseek_v3", "gpt_oss"),
@@ -73,7 +76,7 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
     """The bytes with a few changes: single ones, numbers, pieces that are cut, moved or doubled."""
     made = bytearray(content)
     for _ in range(draw.randint(1, 4)):
-        # Most of what can be wrong stands at the begin.
+        # Most of what can be wrong is at the beginning.
         place = draw.randrange(max(min(len(made), draw.choice((64, 4096, len(made)))), 1))
         size = draw.randint(1, 64)
         change = draw.randrange(6)
@@ -163,13 +166,13 @@ class Readers:
             (folder / f"whole.{family}/reference.safetensors").unlink()
 
     def whole(self, kind: str) -> Callable[[], Any]:
-        """What reads the file of a kind that nothing has happened to."""
+        """Returns what reads the file of a kind that nothing has happened to."""
         return lambda: self._reader(kind)(self.folder / f"whole.{kind}")
 
     def damage(self, kind: str, number: int) -> Callable[[], Any]:
-        """What reads a file of a kind with the damage of a number; the file is written.
+        """Returns what reads a file of a kind with the damage of a number; the file is written.
 
-        Two kinds are no files, but what the process has to find out.
+        Two kinds are not files, but what the process has to find out.
         """
         if kind == "takes memory":
             return lambda: np.ones(2 * MEGABYTES * 2**17).sum()
@@ -295,17 +298,17 @@ _PICKLE = (
     b"ctorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x10tQK\x00K\x04K\x04\x86K\x04K"
     b"\x01\x86\x89ccollections\nOrderedDict\n)RtRs."
 )
-"""What torch.save writes of one matrix."""
+"""The bytes that torch.save writes for one matrix."""
 
 
 def wrong(readers: Readers, kind: str, number: int) -> str | None:
-    """What a damage is answered with, if it is neither a model nor a sentence."""
+    """Returns what a damage is answered with, if it is neither a model nor a sentence."""
     read = readers.damage(kind, number)
     try:
         read()
     except jspec.InputError as error:
         return f"{len(str(error))} letters" if len(str(error)) > 1000 else None
-    except BaseException as error:  # PyO3's PanicException is no Exception
+    except BaseException as error:  # PyO3's PanicException is not an Exception
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} at {where.filename}:{where.lineno}"
     return None
@@ -330,8 +333,8 @@ class Process:
         self._end()
 
     def wrong(self, kind: str, number: int) -> str | None:
-        """What a damage is answered with, if it is neither a model nor a sentence, or costs more
-        than a file may.
+        """Returns what a damage is answered with, if it is neither a model nor a sentence, or costs
+        more than a file may.
         """
         self._here.send((kind, number))
         if not self._here.poll(2 * SECONDS):
@@ -363,7 +366,7 @@ def _serve(there: Connection) -> None:
     """The process."""
     with tempfile.TemporaryDirectory() as folder:
         readers = Readers(Path(folder))
-        for kind in FOUND:  # what is made at the first of a kind is no file's
+        for kind in FOUND:  # what is made at the first of a kind is not a file's
             wrong(readers, kind, 0)
         most = _held("VmData") * 1024 + _MOST
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))

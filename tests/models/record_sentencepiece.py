@@ -1,4 +1,5 @@
-"""Records a small SentencePiece vocabulary, and the ids that SentencePiece itself gives to texts.
+"""Records a small SentencePiece vocabulary, and the ids that SentencePiece itself gives to
+texts.
 
 Needs the package sentencepiece: `python tests/models/record_sentencepiece.py`.
 """

@@ -1,4 +1,4 @@
-"""What the families' layers are made of: experts, windows, frequencies, and their way to disk."""
+"""Parts of the families' layers: experts, windows, frequencies, and saving them."""
 
 import json
 import runpy
@@ -117,7 +117,7 @@ def test_layers_that_are_not_all_described_are_refused():
         tiny.model(layers=(Layer(Rope()),))
 
 
-def test_what_is_no_nnx_module_is_refused():
+def test_other_objects_than_nnx_modules_are_refused():
     sizes = dict(vocab_size=8, num_layers=1, num_kv_heads=1, head_dim=1)
     with pytest.raises(jspec.InputError, match=r"module is a Llama; pass a flax\.nnx\.Module"):
         jspec.models.from_nnx(tiny.model(), lambda *_: None, **sizes)

@@ -1,4 +1,4 @@
-"""Attention over nodes whose activations are no numbers: they harm those below them alone."""
+"""Attention over nodes whose activations are not numbers: they harm those below them alone."""
 
 import itertools
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ PARENTS = np.array([-1, 0, 0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("earlier", [0, 3])
-def test_a_node_that_is_no_number_taints_those_below_it_alone(earlier):
+def test_a_nan_node_affects_only_its_descendants(earlier):
     draw = np.random.default_rng(0)
     size, cached = len(PARENTS), 4
     q = draw.normal(size=(1, size - earlier, 4, 8)).astype(np.float32)
@@ -156,7 +156,7 @@ def test_a_gpu_has_no_loop_over_few_blocks(platform, nodes, slots, loops):
     assert lowered.count("stablehlo.while") == loops
 
 
-def test_values_that_are_no_numbers_have_no_part_in_gradients_of_others():
+def test_nan_values_do_not_enter_gradients_of_others():
     draw = np.random.default_rng(0)
     q = draw.normal(size=(1, 3, 2, 4)).astype(np.float32)
     k, v = draw.normal(size=(2, 1, 2, 3, 4)).astype(np.float32)
@@ -171,7 +171,9 @@ def test_values_that_are_no_numbers_have_no_part_in_gradients_of_others():
 
 @dataclass(frozen=True)
 class Stubborn:
-    """Proposes the target's own continuation, in every round beside a bad token and its child."""
+    """Proposes the target's own continuation, in every round alongside a bad token and its
+    child.
+    """
 
     text: tuple[int, ...]
     bad: int
@@ -225,11 +227,11 @@ def test_a_draft_that_overflows_leaves_the_tokens_as_they_are(bundled, sampling)
         found = jspec.decode(model, spoilt, [prompt], drafter=drafter, **options)
         np.testing.assert_array_equal(found.tokens, plain.tokens)
         assert found.status[0] == jspec.Status.LIMIT
-        # Its good nodes are accepted, so that the bad ones were scored beside them.
+        # Its good nodes are accepted, so that the bad ones were scored alongside them.
         assert found.stats.histogram.sum() <= 6
 
 
-def test_a_committed_token_that_is_no_number_ends_its_row_alone():
+def test_a_nan_in_a_committed_token_ends_its_row_alone():
     model = tiny.model()
     params = tiny.params(model)
     held = params["params"]

@@ -24,7 +24,7 @@ def texts(model, count=3, seed=0):
 
 
 def has_kernels(model):
-    """Whether it has no latents and no sinks, which XLA scores: docs/exactness.md."""
+    """Returns whether it has no latents and no sinks, which XLA scores: docs/exactness.md."""
     config = model.config
     return getattr(config, "latent", None) is None and not getattr(config, "sinks", False)
 
@@ -110,7 +110,7 @@ def test_bad_input_is_a_sentence():
 
 @pytest.mark.slow
 def test_with_all_optimisations_too(fixtures):
-    """Which tests leave out, and by which XLA rounds in fewer or in other places."""
+    """Optimisations that tests switch off, by which XLA rounds in fewer or other places."""
     names = ["opt_norms_behind_projected", "pythia", "gemma3", "qwen3_moe"]
     models = [part for name in names for part in ("--model", str(fixtures / name))]
     options = ["--dtype", "float32", "--nodes", "300", "--texts", "4", "--no-methods"]

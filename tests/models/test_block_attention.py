@@ -93,7 +93,7 @@ def test_blocks_behind_the_last_live_slot_are_not_read(arrays):
         assert np.isnan(attended(**spoilt, impl=attention.XLA)).any()
 
 
-def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays):
+def test_a_nan_node_affects_only_its_descendants(arrays):
     clean = np.asarray(attended(**arrays, impl=TRITON))
     below = arrays["mask"][0, :, EARLIER + 1]
     assert 1 < below.sum() < NEW
@@ -146,7 +146,7 @@ def test_blocks_of_the_past_go_from_the_oldest_slot_seen_to_the_last_live_one():
     assert int(found.blocks.max()) == 2 and int(found.blocks.min()) == 0
 
 
-def test_what_is_not_listed_is_not_seen(arrays):
+def test_unlisted_blocks_are_not_seen(arrays):
     """The list decides: with one block left out, the numbers of its queries are others."""
     launch = TRITON.nodes
     q, k, v = (jnp.asarray(arrays[name][:1]) for name in "qkv")
@@ -168,7 +168,7 @@ def test_what_is_not_listed_is_not_seen(arrays):
     assert (np.asarray(fewer)[:, 16:] != np.asarray(all_of_them)[:, 16:]).all()
 
 
-def test_what_the_kernel_does_not_take_is_left_to_xla(arrays):
+def test_unsupported_shapes_are_left_to_xla(arrays):
     assert Triton().sized(queries=8, slots=64, dim=24) is None
     assert Triton().sized(queries=8, slots=31, dim=64) is None
     few = BlockAttention(past=Triton(16, 128))  # more slots than there are

@@ -1,4 +1,4 @@
-"""Weights in blocks of 32, as GGUF files have them: kept byte for byte, and multiplied exactly."""
+"""Weights in GGUF's blocks of 32, kept byte for byte and multiplied exactly."""
 
 import gguf
 import jax

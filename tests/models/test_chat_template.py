@@ -83,12 +83,12 @@ def test_refusals_are_one_sentence(words):
     for template, messages, said in (
         (LLAMA2, [{"role": "assistant", "content": "a"}], "must alternate user/assistant"),
         (DEAF, [*HI, {"role": "critic", "content": "b"}], "leaves out message 2, of role 'critic'"),
-        ("{% if %}", HI, "no Jinja template .*restore the file"),
+        ("{% if %}", HI, "not a Jinja template .*restore the file"),
         ("{{ 1 / 0 }}", HI, "refuses the conversation .division by zero."),
         ("{{ messages[0].content.absent() }}", HI, "refuses the conversation .*absent"),
         ("{{ namespace(__init__=1) }}", HI, "may not store '__init__'"),
-        (CHATML, [], "no list of messages"),
-        (CHATML, "Hi", "no list of messages"),
+        (CHATML, [], "not a list of messages"),
+        (CHATML, "Hi", "not a list of messages"),
         (CHATML, [*HI, "Hi"], "message 2 of the conversation has no text under 'role'"),
         (CHATML, [{"role": "user", "content": None}], "no text under 'content'"),
     ):
@@ -125,7 +125,7 @@ def test_a_message_that_is_left_out_is_named_among_those_that_are_cut(words):
     assert chat(words, moved).render(talk) == "b Hi a"
 
 
-def test_who_watches_can_end_a_text_that_grows_too_long(words):
+def test_a_watcher_can_end_a_text_that_grows_too_long(words):
     class TooLong(Exception):
         pass
 

@@ -63,7 +63,7 @@ def test_a_checkpoint_is_not_written_over(loaded, tmp_path):
         jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
 
 
-def test_what_is_no_checkpoint_is_refused(loaded, tmp_path):
+def test_an_invalid_checkpoint_is_refused(loaded, tmp_path):
     with pytest.raises(ValueError, match=r"holds no whole checkpoint; it needs model.json"):
         jspec.models.restore(tmp_path)
     jspec.models.save(tmp_path / "model", loaded.model, loaded.params)

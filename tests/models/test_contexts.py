@@ -97,7 +97,7 @@ def parse(values: dict):
 
 
 def test_published_models_have_the_context_that_they_are_published_with():
-    """In the fields of transformers 4, in those of 5, and in new ones edited as cards say."""
+    """In the fields of transformers 4, of transformers 5, and in new ones edited as cards say."""
     for name, kind, most, theta, stretch, more, context in PUBLISHED:
         shared = SHAPE | {"model_type": kind, "max_position_embeddings": most} | more
         old = parse(shared | {"rope_theta": theta, "rope_scaling": stretch})

@@ -41,7 +41,7 @@ def test_a_minute_of_damages_is_answered_in_sentences_within_bounds():
 
 
 @pytest.mark.slow
-def test_what_costs_too_much_is_found():
+def test_excessive_costs_are_found():
     """Negative controls: a reader that takes memory, and one that ends its process."""
     with damage.Process() as process:
         assert "MB" in process.wrong("takes memory", 0)
@@ -112,7 +112,9 @@ def test_a_token_of_a_number_without_end_is_one_sentence(tmp_path):
     for number in (10**8, 4 * 10**9, 10**30):
         words["the"] = number
         (tmp_path / "tokenizer.json").write_text(json.dumps(held))
-        with pytest.raises(InputError, match=f"no tokenizer .it has a token {number} among 4097"):
+        with pytest.raises(
+            InputError, match=f"not a tokenizer .it has a token {number} among 4097"
+        ):
             tokenizer.read(tmp_path)
     words["the"] = 5000
     (tmp_path / "tokenizer.json").write_text(json.dumps(held))
@@ -154,7 +156,7 @@ def test_damaged_checkpoints_are_one_sentence(tmp_path, fixtures):
         ("orbax", "model.json", {"num_heads": 10**30}, "does not describe a Llama"),
     ],
 )
-def test_sizes_that_are_none(readers, tmp_path, kind, name, changes, said):
+def test_invalid_sizes(readers, tmp_path, kind, name, changes, said):
     folder = shutil.copytree(readers.folder / f"whole.{kind}", tmp_path / "changed")
     held = json.loads((folder / name).read_text("utf-8"))
     held["config"] |= changes
@@ -163,7 +165,7 @@ def test_sizes_that_are_none(readers, tmp_path, kind, name, changes, said):
         getattr(readers, f"read_{kind}")(folder)
 
 
-def test_a_dtype_that_is_none():
+def test_an_unknown_dtype():
     for dtype in ("\ud800", "f4,(", "x" * 10**5, [1]):
         with pytest.raises(InputError, match="is unknown; use one of"):
             precision.find(dtype)
@@ -174,7 +176,7 @@ def test_a_tokenizer_that_lacks_a_token_that_it_writes(tmp_path):
     held = json.loads(zoo.read_text("utf-8"))
     held["post_processor"]["special_tokens"] = {}
     (tmp_path / "tokenizer.json").write_text(json.dumps(held))
-    with pytest.raises(InputError, match="is no tokenizer"):
+    with pytest.raises(InputError, match="is not a tokenizer"):
         tokenizer.read(tmp_path)
 
 
@@ -186,7 +188,7 @@ def test_a_field_that_is_nested_without_end_is_one_sentence(tmp_path):
         jspec.models.load(file)
 
 
-def test_a_pickle_that_is_none_is_one_sentence(tmp_path):
+def test_an_invalid_pickle_is_refused_in_one_sentence(tmp_path):
     for content in (b"P1\n.", b"\x82\x01.", b"(" * 10**5, b"N.", b"0."):
         with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
             archive.writestr("a/data.pkl", content)
@@ -215,7 +217,7 @@ def test_a_pickle_takes_no_more_than_it_has(tmp_path):
         pickles.open_file(tmp_path / "a.bin")
 
 
-def test_what_torch_writes_is_read(tmp_path):
+def test_files_of_torch_are_read(tmp_path):
     """The pickle that the fuzzer damages is a whole one."""
     with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
         archive.writestr("a/data.pkl", damage._PICKLE)
@@ -230,6 +232,6 @@ def test_a_sentence_fits_a_screen_and_keeps_its_fix():
 
 
 def test_whole_files_are_read(readers):
-    """What the fuzzer damages is answered with a model."""
+    """Checks that damaged files give a model or an error."""
     for kind in damage.FOUND:
         assert readers.whole(kind)() is not None, kind

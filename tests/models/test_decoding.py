@@ -46,7 +46,7 @@ def test_and_by_plain_decoding_and_auto(given):
     ask = dict(prompt=found.tokens, max_new_tokens=wanted.shape[1])
     plain = jspec.decode(found.model, found.params, **ask)
     np.testing.assert_array_equal(plain.tokens, wanted)
-    built = jspec.auto(found.model, found.params, widths=(0, 3))
+    built = jspec.methods.build("auto", found, widths=(0, 3))
     result = jspec.decode(
         built.model, found.params, drafter=built.drafter, drafter_params=built.drafter_params, **ask
     )
@@ -84,8 +84,12 @@ def test_rows_that_come_and_go_are_as_alone(given):
         model, num_slots=2, capacity=48, drafter=jspec.TokenRecycling(64, TREE, k=3, per_row=True)
     )
     state, left = engine.init(params), [12, 6, 9]
-    state = engine.insert(state, 0, engine.prefill(params, texts[0], limits=left[0]))
-    state = engine.insert(state, 1, engine.prefill(params, texts[1], limits=left[1]))
+    state = engine.insert(
+        state, 0, engine.prefill(params, texts[0], stopping=jspec.Stopping(max_tokens=left[0]))
+    )
+    state = engine.insert(
+        state, 1, engine.prefill(params, texts[1], stopping=jspec.Stopping(max_tokens=left[1]))
+    )
     where, output = {0: 0, 1: 1}, {}
     while len(output) < 3:
         state, _ = engine.generate(params, state, rounds=1)
@@ -96,7 +100,11 @@ def test_rows_that_come_and_go_are_as_alone(given):
                 del where[slot]
                 if number == 1:  # a third takes the place of the first that ends
                     state = engine.insert(
-                        state, slot, engine.prefill(params, texts[2], limits=left[2])
+                        state,
+                        slot,
+                        engine.prefill(
+                            params, texts[2], stopping=jspec.Stopping(max_tokens=left[2])
+                        ),
                     )
                     where[slot] = 2
     for number, text in enumerate(texts):
@@ -107,7 +115,7 @@ def test_rows_that_come_and_go_are_as_alone(given):
 @pytest.mark.slow
 @families("gpt_oss", "qwen3_5", "gemma4_unified", "qwen3_5_moe")
 def test_scanned_layers_give_the_same(given, fixtures, causal, request):
-    """What they hold stands side by side in one array; a wrong part of it would show."""
+    """Checks scanned layers, which share one array: a wrong part of it would show."""
     found, _ = given
     name = request.node.callspec.params["given"]
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)

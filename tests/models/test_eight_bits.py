@@ -23,7 +23,7 @@ def test_an_output_is_rounded_by_its_own_largest_weight(kind, half_a_step):
     assert small.dtype == jnp.dtype(kind) and factors.shape == (3, 5)
     widened = np.asarray(small, np.float64) * factors[..., None]
     largest = np.abs(weights).max(-1, keepdims=True)
-    # Steps of int8 are even; those of a float grow with the weight, and half of one is 1/16 of it.
+    # Steps of int8 are even; a float's grow with the weight, and half of one is 1/16 of it.
     bound = largest if kind == "int8" else np.maximum(np.abs(weights), largest * 2**-13)
     assert (np.abs(widened - weights) <= 1.001 * half_a_step * bound).all()
     assert np.allclose(np.abs(widened).max(-1), largest[..., 0], rtol=1e-6)
@@ -85,7 +85,7 @@ def small_model(kind: str = "int8", **changes):
 
 @pytest.mark.parametrize("name", ["llama2", pytest.param("mixtral", marks=pytest.mark.slow)])
 def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fixtures, causal):
-    """w8a8 beside int8: the same weights; moved a little by its activations, with or without."""
+    """w8a8 alongside int8: the same weights; moved a little by its activations, with or without."""
     plain = recorded(name)
     both = [
         jspec.models.load(fixtures / name, with_tokenizer=False, dtype=kind)
@@ -170,7 +170,7 @@ def test_one_matrix_at_a_time_is_upcast(after, monkeypatch):
     assert (used.temp_size_in_bytes < 3 * 256 * 256 * 4) == after
 
 
-def test_what_is_not_there_is_one_sentence(fixtures, tmp_path):
+def test_absent_support_is_refused_in_one_sentence(fixtures, tmp_path):
     folder = fixtures / "llama2"
     wrong = {
         "dtype 'int8' is one of weights, and param_dtype 'bfloat16' another": dict(

@@ -70,7 +70,7 @@ def test_the_table_of_weights_is_the_module(variant):
 
 
 def stale(memory):
-    """The memory with wrong numbers in its slots: a forward that read one would show it.
+    """The memory with wrong numbers in its slots: a forward pass that read one would show it.
 
     A state has no slots, and all of it counts.
     """

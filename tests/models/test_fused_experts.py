@@ -33,7 +33,7 @@ def fused(tensors):
 
 @pytest.fixture
 def folder(tmp_path, fixtures):
-    """The checkpoint as it is published, its MTP head beside it in the same file."""
+    """The checkpoint as it is published, its MTP head alongside it in the same file."""
     shutil.copytree(fixtures / "qwen3_5_moe", tmp_path / "it")
     own = load_file(fixtures.parent / "mtp/qwen3_5_moe/mtp.safetensors")
     tensors = load_file(tmp_path / "it/model.safetensors") | own

@@ -1,4 +1,6 @@
-"""Gemma 4: what its memory holds, how its files are laid out, and layers that read others' keys."""
+"""Gemma 4: what its memory holds, how its files are laid out, and layers that read others'
+keys.
+"""
 
 import json
 from dataclasses import replace
@@ -63,7 +65,7 @@ def test_a_layer_reads_keys_that_are_there_and_fit():
     assert model(own, replace(own, keys_of=0)).init_memory(1, 4).keys[0].shape == (1, 2, 4, 4)
     with pytest.raises(jspec.InputError, match="layer 1 reads the keys of layer 2; let it read"):
         model(own, replace(own, keys_of=2))
-    with pytest.raises(jspec.InputError, match="stand behind all that have"):
+    with pytest.raises(jspec.InputError, match="before it that has its own"):
         model(own, replace(own, keys_of=0), own)
-    with pytest.raises(jspec.InputError, match="2 key-value heads of 8 lanes and reads those of"):
+    with pytest.raises(jspec.InputError, match="2 key-value heads of 8 lanes and reads layer"):
         model(own, replace(own, keys_of=0, head_dim=8))

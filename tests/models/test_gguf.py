@@ -1,4 +1,6 @@
-"""GGUF files of every family and quantisation, and the one sentence that each broken one gets."""
+"""GGUF files of every family and quantisation, and the one sentence that each broken one
+gets.
+"""
 
 import json
 import re
@@ -120,7 +122,7 @@ def test_rotary_stretches_are_those_of_a_folder(tmp_path, fixtures):
         assert found.context == context
 
 
-def test_a_window_of_0_is_none(tmp_path, fixtures):
+def test_a_window_of_0_means_no_window(tmp_path, fixtures):
     """As Phi-4's files say."""
     for name, turned in (("phi3", 2), ("gemma2", 8)):
         changes = {f"{name}.attention.sliding_window": 0, f"{name}.rope.dimension_count": turned}
@@ -216,8 +218,8 @@ def patch(old: bytes, new: bytes):
 BROKEN = {
     "empty": (cut(0), "does not begin with GGUF; name a GGUF file"),
     "another format": (lambda f: f.write_bytes(b"PK" * 100), "does not begin with GGUF"),
-    "cut at once": (cut(10), r"\(10 bytes\) is no whole GGUF file .*download it again"),
-    "cut in the vocabulary": (cut(3000), r"\(3000 bytes\) is no whole GGUF file"),
+    "cut at once": (cut(10), r"\(10 bytes\) is not a whole GGUF file .*download it again"),
+    "cut in the vocabulary": (cut(3000), r"\(3000 bytes\) is not a whole GGUF file"),
     "cut in the weights": (
         lambda f: f.write_bytes(f.read_bytes()[:-1000]),
         r"ends at byte \d+ and .* reaches to \d+; download it again",
@@ -226,7 +228,7 @@ BROKEN = {
     "big-endian": (patch(b"GGUF\x03\0\0\0", b"GGUF\0\0\0\x03"), "of version 50331648"),
     "counts": (
         lambda f: f.write_bytes(f.read_bytes()[:16] + b"\xff" * 8 + f.read_bytes()[24:]),
-        "is no whole GGUF file",
+        "is not a whole GGUF file",
     ),
     "a part": (rewrite(split__count=3), "one of 3 parts; join them with `llama-gguf-split"),
     "family": (patch(b"llama", b"mamba"), "architecture 'mamba'; supported: llama, qwen2, qwen3"),
@@ -247,7 +249,7 @@ BROKEN = {
     ),
     "split": (rewrite(tokenizer__ggml__pre="bloom"), "pre = 'bloom'.*supported: 'gpt-2', "),
     "no split": (rewrite(tokenizer__ggml__pre=None), "tokenizer.ggml.pre = None"),
-    "merges": (rewrite(tokenizer__ggml__merges=["x yz"]), "is no tokenizer .*download it again"),
+    "merges": (rewrite(tokenizer__ggml__merges=["x yz"]), "is not a tokenizer .*download it again"),
     "kinds": (rewrite(tokenizer__ggml__token_type=[1, 1]), r"\d+ tokens and 2 kinds"),
     "scores": (rewrite(tokenizer__ggml__model="llama"), r"\d+ tokens and 0 scores"),
 }  # fmt: skip
@@ -280,7 +282,7 @@ def test_without_the_package_it_says_what_to_install(file, monkeypatch):
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):
-    with pytest.raises(jspec.InputError, match="is no file; name a GGUF file that exists"):
+    with pytest.raises(jspec.InputError, match="is not a file; name a GGUF file that exists"):
         jspec.models.load(tmp_path / "absent.gguf")
 
 

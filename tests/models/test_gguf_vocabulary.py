@@ -154,7 +154,7 @@ def test_sentencepiece_ids_are_those_of_sentencepiece():
     assert isinstance(found.post_processor, processors.TemplateProcessing)
 
 
-def test_the_converters_names_for_numbers_without_a_token_are_no_tokens():
+def test_the_converters_placeholder_names_are_not_tokens():
     """A model of 151,936 scores and one of 152,064 have the same tokens so."""
     fields = tiny_gguf.vocabulary(tiny_gguf.words(), "qwen2")
     held, size = build(fields).get_vocab(), len(fields["tokens"])

@@ -85,7 +85,7 @@ def test_a_head_survives_the_disk(kind, tmp_path):
 
 
 @pytest.mark.parametrize("held", [jnp.int8, "w8a8"])
-def test_a_head_beside_weights_of_8_bits_is_wide(held, tmp_path):
+def test_a_head_of_8_bit_weights_is_wide(held, tmp_path):
     head = HEADS["eagle"]
     narrow = dataclasses.replace(TARGET, model=TARGET.model.clone(param_dtype=held))
     heads.save(tmp_path / "head", head, weights(head), narrow)
@@ -105,7 +105,7 @@ def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
     assert (loaded.head, loaded.target) == (module, tapped)
     assert tuple(loaded) == (loaded.head, loaded.params, loaded.target)
     params = dict(loaded.params)
-    # Lyanna's token info stands in a table, which reads as what it was computed from does.
+    # Lyanna's token info is in a table, which reads as what it was computed from does.
     assert ("table" in params) == (kind == "lyanna")
     if kind == "lyanna":
         logits = jnp.zeros((1, 23, 23))
@@ -192,7 +192,7 @@ def test_a_head_of_another_kind_is_refused(folder):
         heads.load(folder, TARGET, only="eagle")
     with pytest.raises(ValueError, match="of kind eagle or eagle3 is wanted; name such a folder"):
         heads.load(folder, TARGET, only=("eagle", "eagle3"))
-    with pytest.raises(ValueError, match=r"Llama is no kind of head .* known: .*eagle, eagle3"):
+    with pytest.raises(ValueError, match=r"Llama is not a kind of head .* known: .*eagle, eagle3"):
         heads.save(folder / "other", TARGET.model, TARGET.params, TARGET)
 
 

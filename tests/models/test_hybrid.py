@@ -1,4 +1,6 @@
-"""Decoders with recurrent layers: what is theirs alone. test_decoding.py runs them as others."""
+"""Decoders with recurrent layers: what is theirs alone. test_decoding.py runs them as
+others.
+"""
 
 import json
 
@@ -32,7 +34,7 @@ def test_the_contract_is_kept(found):
 
 
 def test_products_give_the_tokens_of_steps(found, causal):
-    """What other devices than a CPU run, and a CPU without kernels."""
+    """Uses the program of other devices, and of a CPU without kernels."""
     with native.disabled():
         output = jax.jit(found.model.apply)(found.params, *causal(found.tokens), None)
     np.testing.assert_allclose(output.logits, found.logits, atol=1e-4, rtol=0)
@@ -45,7 +47,7 @@ def test_the_memory_of_a_state_does_not_grow_with_the_capacity(found):
     assert short.attention.capacity == 8 and long.attention.capacity == 64
 
 
-def test_it_is_no_draft_model(found):
+def test_it_is_refused_as_a_draft_model(found):
     with pytest.raises(jspec.InputError, match="until"):
         jspec.decode(
             found.model, found.params, found.tokens, max_new_tokens=4,

@@ -170,7 +170,7 @@ def test_other_families(name, fixtures):
     check_model(model, params)
 
 
-def test_what_is_not_supported_is_one_sentence(fixtures):
+def test_unsupported_models_are_refused_in_one_sentence(fixtures):
     with pytest.raises(ValueError, match="kv_dtype 'int4' is unknown; use int8 or float8_e4m3fn"):
         jspec.models.load(fixtures / "llama2", with_tokenizer=False, kv_dtype="int4")
     with pytest.raises(ValueError, match="kv_dtype 'bfloat16' is unknown"):

@@ -52,7 +52,8 @@ def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def by_paper(held: dict, sizes: LatentAttention, path: list[np.ndarray], window: int | None):
-    """What attention adds to the last of a path's states: appendix C, equations 37 to 47.
+    """Returns what attention adds to the last of a path's states: appendix C, equations 37 to
+    47.
 
     Keys and values of all heads are made of the latents, as the paper writes it.
     """
@@ -131,7 +132,7 @@ def test_the_memory_is_latents_and_one_rotary_key(fixtures):
 
 @pytest.mark.slow
 def test_a_latent_model_drafts_for_itself(recorded):
-    """As a draft model it scores a tree level by level, with the levels above beside it."""
+    """As a draft model it scores a tree level by level, with the levels above alongside it."""
     found = recorded("deepseek_v3")
     ask = dict(prompt=found.tokens, max_new_tokens=12)
     plain = jspec.decode(found.model, found.params, **ask)

@@ -18,8 +18,8 @@ def test_products_are_those_of_numpy(lead, outputs):
     np.testing.assert_allclose(found, x @ weight.T, atol=1e-5)
 
 
-def test_a_few_rows_stand_behind_the_weights_and_one_is_a_batch_of_halves():
-    """Where there are no kernels."""
+def test_a_few_rows_follow_the_weights_and_one_is_a_batch_of_halves():
+    """Runs without kernels."""
     weight = jax.ShapeDtypeStruct((64, 32), jnp.float32)
     for rows, wanted in (
         (1, "f32[2,32,1]"),

@@ -1,4 +1,4 @@
-"""What a checkpoint gives, and the one sentence that each broken one gets."""
+"""Loading checkpoints, and the one sentence about each broken one."""
 
 import json
 import shutil
@@ -95,7 +95,10 @@ def test_special_tokens_beyond_the_vocabulary_are_left_out(folder):
         edit(folder, "config.json", eos_token_id=None, bos_token_id=None)
     ask = {"max_new_tokens": 2, "key": 0}
     few = jax.eval_shape(
-        lambda params: jspec.decode(loaded.model, params, [[5]], eos=(), **ask), loaded.params
+        lambda params: jspec.decode(
+            loaded.model, params, [[5]], stopping=jspec.Stopping(eos=()), **ask
+        ),
+        loaded.params,
     )
     assert few.tokens.shape == (1, 2)
 
@@ -167,7 +170,7 @@ def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path)
         jspec.models.load(folder, with_tokenizer=False)
 
 
-def test_tied_weights_stand_under_either_name(fixtures, tmp_path):
+def test_tied_weights_are_found_under_either_name(fixtures, tmp_path):
     folder = shutil.copytree(fixtures / "llama_biases_grouped_tied", tmp_path / "tied")
     whole = jspec.models.load(folder, with_tokenizer=False)
 
@@ -265,7 +268,10 @@ BROKEN = {
         "'LlamaForSequenceClassification'; supported",
     ),
     "field missing": (lambda f: edit(f, hidden_size=None), "no field 'hidden_size'; add it"),
-    "field of no size": (lambda f: edit(f, vocab_size=-1), "vocab_size = -1; .* at least 1"),
+    "field that is not a size": (
+        lambda f: edit(f, vocab_size=-1),
+        "vocab_size = -1; .* at least 1",
+    ),
     "heads": (lambda f: edit(f, num_key_value_heads=3), "num_key_value_heads = 3, .* divide 4"),
     "activation": (
         lambda f: edit(f, hidden_act="tanh"),
@@ -328,13 +334,13 @@ BROKEN = {
     ),
     "damaged tokenizer": (
         lambda f: (f / "tokenizer.json").write_text("{}"),
-        "tokenizer.json is no tokenizer",
+        "tokenizer.json is not a tokenizer",
     ),
     "end token": (
         lambda f: edit(f, "generation_config.json", eos_token_id=["</s>"]),
         r"eos_token_id = \['</s>'\]; it has to be token ids",
     ),
-    "end token of no kind": (
+    "end token of another type": (
         lambda f: edit(f, "generation_config.json", eos_token_id=True),
         "eos_token_id = True; it has to be token ids",
     ),
@@ -359,11 +365,11 @@ def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
         with pytest.raises(ValueError, match="is unknown; use one of float32, bfloat16"):
             jspec.models.load(folder, dtype=dtype)
     for name in ("/no/such/folder", "./here", "a/b/c", "~/nowhere/model"):
-        with pytest.raises(ValueError, match="is no folder; name an existing one, or a hub id"):
+        with pytest.raises(ValueError, match="is not a folder; name an existing one, or a hub id"):
             jspec.models.load(name)
 
 
-def test_a_file_is_no_folder(folder):
+def test_a_file_is_not_a_folder(folder):
     with pytest.raises(ValueError, match="is a file; name the folder"):
         jspec.models.load(folder / WEIGHTS)
 
@@ -389,7 +395,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
         jspec.models.load("org/model")
 
 
-def test_what_an_index_names_by_another_name_is_downloaded_too(monkeypatch, folder):
+def test_files_of_an_index_with_other_names_are_downloaded_too(monkeypatch, folder):
     import huggingface_hub
 
     shard(folder)

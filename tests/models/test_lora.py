@@ -1,4 +1,4 @@
-"""Adapters beside a base are that base with the adapter merged into its weights."""
+"""Adapters alongside a base are that base with the adapter merged into its weights."""
 
 import json
 from pathlib import Path
@@ -101,32 +101,32 @@ def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
 
 
 RECYCLING = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
-MERGED = jspec.adaptive(
-    jspec.merge(
-        RECYCLING, jspec.Suffix(num_speculative_tokens=4, capacity=64), num_speculative_tokens=6
-    ),
-    (0, 2, 6), token_budget=0.5,
-)  # fmt: skip
-COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 21: 1.1}))
+SUFFIX = jspec.Suffix(num_speculative_tokens=4, capacity=64)
+FIXED = dict(drafter=RECYCLING)
+CHOSEN = dict(
+    drafter=jspec.merge(RECYCLING, SUFFIX, num_speculative_tokens=6),
+    policy=jspec.Adaptive((0, 2, 6), token_budget=0.5),
+    policy_params=jspec.CostCurve.of({1: 1.0, 21: 1.1}),
+)
 
 
 @pytest.mark.parametrize(
-    ("adapted", "sampling", "drafter", "costs"),
+    ("adapted", "sampling", "drafting"),
     [
-        pytest.param(True, jspec.Sampling(0.8), RECYCLING, None, id="scanned-drawn"),
-        pytest.param(False, jspec.Sampling(0.8), MERGED, COSTS, marks=pytest.mark.slow, id="drawn"),
-        pytest.param(False, None, RECYCLING, None, marks=pytest.mark.slow, id="greedy"),
-        pytest.param(True, None, MERGED, COSTS, marks=pytest.mark.slow, id="scanned-greedy"),
+        pytest.param(True, jspec.Sampling(0.8), FIXED, id="scanned-drawn"),
+        pytest.param(False, jspec.Sampling(0.8), CHOSEN, marks=pytest.mark.slow, id="drawn"),
+        pytest.param(False, None, FIXED, marks=pytest.mark.slow, id="greedy"),
+        pytest.param(True, None, CHOSEN, marks=pytest.mark.slow, id="scanned-greedy"),
     ],
     indirect=["adapted"],
 )
 def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(
-    adapted, alone, sampling, drafter, costs
+    adapted, alone, sampling, drafting
 ):
     asked = dict(max_new_tokens=24, sampling=sampling, key=3)
     found = jspec.decode(
         adapted.model, adapted.model.choose(adapted.params, ["two", None, "one"]), tiny.PROMPTS,
-        LENGTHS, drafter=drafter, drafter_params=costs, **asked,
+        LENGTHS, **drafting, **asked,
     )  # fmt: skip
     plain = []
     for row, number in enumerate((2, 0, 1)):
@@ -147,9 +147,13 @@ def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
 
     def arriving(number):
         chosen = adapted.model.choose(adapted.params, [wanted[number]])
-        first = engine.prefill(chosen, prompts[number][:2], limits=16)
+        first = engine.prefill(chosen, prompts[number][:2], stopping=jspec.Stopping(max_tokens=16))
         rest = prompts[number][2:]
-        return engine.prefill(chosen, rest, limits=16, earlier=first) if rest else first
+        return (
+            engine.prefill(chosen, rest, stopping=jspec.Stopping(max_tokens=16), earlier=first)
+            if rest
+            else first
+        )
 
     def check(slot, number):
         own = alone[wanted[number]]
@@ -196,7 +200,7 @@ def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, a
         assert answers([0, 2]) == [wanted[0], wanted[2]]
 
 
-def test_what_drafts_for_the_base_is_found_for_its_adapters(adapted, alone):
+def test_drafters_of_the_base_are_found_for_its_adapters(adapted, alone):
     from jspec.models.fingerprint import fingerprint
 
     assert fingerprint(adapted.params) == fingerprint(alone[0].params)
@@ -208,7 +212,7 @@ def test_names_and_numbers_of_adapters_are_checked(adapted):
         (["three"], "adapters holds 'three'; pass None for none, or one of one, two"),
         ([3], r"adapters holds 3; pass 0 for none, or a number in 1 \.\. 2"),
         ([[1]], r"adapters holds \[1\]; pass None for none"),
-        (np.ones((1, 1), int), r"adapters has shape \(1, 1\) and dtype int64; pass one a row"),
+        (np.ones((1, 1), int), r"adapters has shape \(1, 1\) and dtype int64; pass one per row"),
     ):
         with pytest.raises(jspec.InputError, match=told):
             model.choose(params, given)
@@ -218,9 +222,9 @@ def test_names_and_numbers_of_adapters_are_checked(adapted):
 
 WRONG = (
     (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
-    (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules beside"),
+    (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules next to"),
     (dict(alpha_pattern={"q_proj": 3}), {}, "alpha_pattern: an alpha for each module"),
-    (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that stand in"),
+    (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that replace"),
     (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
     (
         dict(target_parameters=["mlp.experts.gate_up_proj"]),
@@ -256,10 +260,10 @@ WRONG = (
     ({}, {"model.layers.0.mlp.up_proj.lora_A": (2, 16)}, "lacks lora_B of model.layers.0.mlp"),
     ({}, {"model.layers.0.self_attn.q_proj.lora_B": None}, "holds no numbers in model.layers"),
 )
-"""What an adapter asks, tensors of its own, and what is said of it."""
+"""An adapter's config, its tensors, and the error about it."""
 
 
-def test_what_is_no_adapter_of_this_base_is_refused(folder, tmp_path):
+def test_an_adapter_of_another_base_is_refused(folder, tmp_path):
     one = load_file(folder / "one" / "adapter_model.safetensors")
     for config, change, told in WRONG:
         held = dict(one)

@@ -1,4 +1,4 @@
-"""Adapters that PEFT saved, against PEFT's own forward; needs `peft` and torch."""
+"""Adapters that PEFT saved, against PEFT's own forward pass; needs `peft` and torch."""
 
 import warnings
 

@@ -1,4 +1,6 @@
-"""The draft heads that come with a model's weights, against the published formula in float64."""
+"""The draft heads that come with a model's weights, against the published formula in
+float64.
+"""
 
 import dataclasses
 import json
@@ -60,7 +62,7 @@ def reference(name, checkpoint):
 
 
 def steps(head, params, reference):
-    """What the head computes at each step of a chain, all texts' pairs at once."""
+    """Computes the head's outputs at each step of a chain, all texts' pairs at once."""
     states, count = jnp.asarray(reference["states"]), reference["states"].shape[1]
     positions = jnp.broadcast_to(jnp.arange(count), states.shape[:2])
     mask = jnp.broadcast_to(jnp.tri(count, dtype=bool), (len(states), count, count))
@@ -85,7 +87,7 @@ def test_a_head_computes_what_the_formula_says(target, checkpoint, reference):
     assert params["target"]["head"] is target.params["params"]["head"]
 
 
-def test_what_is_computed_otherwise_is_told_apart(target, checkpoint, reference):
+def test_a_changed_computation_is_detected(target, checkpoint, reference):
     """Norms that change places, and the two halves of what is read: the reference would show it."""
     head, params, _ = heads.load(checkpoint, target)
     own = params["params"]
@@ -146,7 +148,7 @@ def test_rejection_keeps_the_distribution(target, checkpoint, reference):
     probs = np.asarray(jax.nn.softmax(logits / 0.7, axis=-1), np.float64)
     wanted = probs[0, 3] @ probs[:, 4]
     counted = np.bincount(found.tokens[:, 1], minlength=size) / rows
-    # The mean of this distance is about sqrt(2 p (1 - p) / (pi n)) / 2 a token: 0.04 here.
+    # The mean of this distance is about sqrt(2 p (1 - p) / (pi n)) / 2 per token: 0.04 here.
     assert np.abs(counted - wanted).sum() / 2 < 0.07
     assert np.abs(probs[0, 3] - wanted).sum() / 2 > 0.2
 
@@ -187,7 +189,7 @@ def test_a_table_of_its_own_is_kept(tmp_path, target, fixtures, name):
 
 
 @pytest.mark.parametrize("name", NAMES[1:2], indirect=True)
-def test_a_head_beside_float8_weights_is_dequantised(tmp_path, target, fixtures, name):
+def test_a_head_of_float8_weights_is_dequantised(tmp_path, target, fixtures, name):
     folder = whole(tmp_path / "it", fixtures, name)
     whole_head = heads.load(folder, target).params["params"]["fuse"]["weight"]
     file = folder / "mtp.safetensors"
@@ -244,7 +246,7 @@ def test_a_head_of_another_width_is_refused(checkpoint, target):
         heads.load(checkpoint, other)
 
 
-def test_a_scheme_that_is_none_is_refused(checkpoint, target):
+def test_an_unknown_scheme_is_refused(checkpoint, target):
     head = heads.load(checkpoint, target).head
     with pytest.raises(ValueError, match="scheme is 'recursive'; pass a draw with its verifier"):
         jspec.EAGLE(head, CHAIN, scheme="recursive")

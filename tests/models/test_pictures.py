@@ -1,4 +1,6 @@
-"""Models that read pictures too, of which the text part is loaded, by all names of its tensors."""
+"""Models that read pictures too, of which the text part is loaded, by all names of its
+tensors.
+"""
 
 import json
 
@@ -51,7 +53,7 @@ def test_the_text_part_is_the_text_model(recorded, fixtures, tmp_path):
                 jax.tree.map(np.testing.assert_array_equal, loaded.params, found.params)
 
 
-def test_what_a_published_text_part_leaves_out_is_what_it_means_in_transformers():
+def test_absent_fields_of_a_text_part_have_the_defaults_of_transformers():
     stretch = {"factor": 8.0, "rope_type": "linear"}
     gemma4b = {
         "hidden_size": 2560,

@@ -1,4 +1,6 @@
-"""Published heads, written small in their layout, against the authors' forward in torch."""
+"""Published heads, written small in their layout, against the authors' forward pass in
+torch.
+"""
 
 import dataclasses
 import json
@@ -309,7 +311,7 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path):
         ({n: t for n, t in eagle3().items() if n != "norm.weight"}, "lacks 1 tensor .norm.weight"),
         ({"0.0.linear.weight": EMBED, "0.0.linear.bias": EMBED}, "lacks 0.0.weight, the last"),
         ({"model.embed_tokens.weight": EMBED}, "holds no draft head that is known"),
-        ({"fc.weight": torch.nn.Linear(2, 2)}, r"no plain state dict \(it asks for torch"),
+        ({"fc.weight": torch.nn.Linear(2, 2)}, r"not a plain state dict \(it asks for torch"),
     ):
         with pytest.raises(ValueError, match=why):
             heads.load(write(tmp_path / "head", tensors), TARGET)
@@ -329,5 +331,5 @@ def test_damaged_files_are_refused(tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"has no config\.json; download"):
         heads.load(folder, TARGET)
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         heads.load(tmp_path / "none", TARGET)

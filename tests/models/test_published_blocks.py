@@ -276,7 +276,7 @@ def inner(**changes):
     return {"dflash_config": ZLAB["dflash_config"] | changes}
 
 
-def test_what_does_not_fit_is_refused(tmp_path):
+def test_misfits_are_refused(tmp_path):
     for layout, changes, why in (
         ("z-lab", {"block_size": 1}, "block_size = 1; a block has at least 2 slots"),
         ("z-lab", {"block_size": None}, "has no field 'block_size'"),

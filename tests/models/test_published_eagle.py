@@ -1,4 +1,6 @@
-"""EAGLE-3.1 and EAGLE-4 heads, written small in their layouts, against their forward in float64."""
+"""EAGLE-3.1 and EAGLE-4 heads, written small in their layouts, against their forward pass in
+float64.
+"""
 
 import json
 
@@ -175,7 +177,7 @@ def test_a_head_computes_what_is_published(tmp_path, config, prefix):
 
 
 @pytest.mark.parametrize("name", ["fc_norm", "norm_output", "sliding_window"])
-def test_what_is_left_out_is_told_apart(tmp_path, name):
+def test_an_omitted_part_is_detected(tmp_path, name):
     """The oracle without one thing is far from the head with it."""
     head, variables = published.read(write(tmp_path / "head", FOURTH), TARGET)
     states = normal(7, 3 * E, seed=3).astype(np.float64)

@@ -1,4 +1,6 @@
-"""Published weights in 8 and 4 bits: what is read of them, and the sentence of each broken one."""
+"""Published weights in 8 and 4 bits: what is read of them, and the sentence of each broken
+one.
+"""
 
 import json
 import shutil
@@ -17,7 +19,7 @@ FLOAT8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": list(BLOCK)
 
 
 def save(file, tensors):
-    """A safetensors file; that of NumPy has no 8-bit floats."""
+    """A safetensors file; NumPy has no 8-bit floats."""
     kinds = {"float8_e4m3fn": "F8_E4M3", "float32": "F32", "uint8": "U8"}
     header, place = {}, 0
     for name, tensor in tensors.items():
@@ -168,7 +170,7 @@ def test_mxfp4_is_read_number_by_number(fixtures, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda held: held.pop(f"{EXPERTS}.down_proj_scales"), "has no scales beside it"),
+        (lambda held: held.pop(f"{EXPERTS}.down_proj_scales"), "has no scales"),
         (
             lambda held: held.update({f"{EXPERTS}.down_proj_scales": np.zeros((4, 32, 2), "u1")}),
             r"shape \[4, 32, 1, 16\] and scales of shape \[4, 32, 2\]",
@@ -194,7 +196,7 @@ COMPRESSED = {
 
 
 def test_float8_is_read_by_rows_and_by_matrices(fixtures, tmp_path):
-    """By the names of several makers, whose scales of inputs and of memories are no weights."""
+    """By the names of several makers, whose scales of inputs and of memories are not weights."""
     low, wide = {}, {}
     draw = np.random.default_rng(0)
     for way in ("matrix", "scalar", "rows", "row"):
@@ -279,7 +281,7 @@ def test_heads_for_several_tokens_are_not_read(fixtures, tmp_path, recorded):
     more = {"model.layers.3.eh_proj.weight": np.zeros((2, 2), np.float32)}
     save_file(tensors | more, folder / shards.SINGLE)
     equal(jspec.models.load(folder, with_tokenizer=False).params, recorded("deepseek_v3").params)
-    # A layer that config.json counts is no such head.
+    # A layer that config.json counts is not such a head.
     del tensors["model.layers.2.input_layernorm.weight"]
     save_file(tensors, folder / shards.SINGLE)
     with pytest.raises(jspec.InputError, match=r"lacks 1 weight \(model.layers.2.input_layernorm"):

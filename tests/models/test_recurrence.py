@@ -108,7 +108,7 @@ def test_a_long_text_is_read_as_token_by_token(form, way, delta, count):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_tree_of_many_nodes_is_no_text(form):
+def test_a_tree_of_many_nodes_is_not_read_as_text(form):
     count = CHUNK + 6
     parents = np.array([-1, *(node // 2 for node in range(count - 1))])
     nodes, states = given(count, True)

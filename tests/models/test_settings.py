@@ -132,7 +132,7 @@ def test_layers_have_the_windows_that_slide_within_the_context():
         assert [layer.window for layer in config.layers] == windows
 
 
-def test_what_is_not_implemented_is_refused():
+def test_unimplemented_settings_are_refused():
     for kind, fields, message in (
         ("qwen3", {"layer_types": ["chunked_attention"]}, "layer of type 'chunked_attention'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported: False"),

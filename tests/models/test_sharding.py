@@ -1,4 +1,4 @@
-"""A forward over eight devices gives what one device gives."""
+"""A forward pass over eight devices gives what one device gives."""
 
 import tracemalloc
 from functools import partial
@@ -38,7 +38,7 @@ def mesh() -> Mesh:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sharded_forward_is_the_forward(name, mesh, fixtures, causal):
+def test_the_sharded_forward_pass_equals_the_plain_one(name, mesh, fixtures, causal):
     model, params, _ = jspec.models.load(fixtures / name, with_tokenizer=False)
     tokens = np.random.default_rng(3).integers(0, model.vocab_size, (4, 8))
     forward = jax.jit(model.apply)
@@ -119,7 +119,7 @@ def test_weights_are_known_however_their_columns_lie(mesh, fixtures):
     assert fingerprint(many.params) != fingerprint(one.params)
 
 
-def test_what_does_not_divide_stays_whole(mesh):
+def test_indivisible_axes_stay_whole(mesh):
     odd = jax.ShapeDtypeStruct((105, 16), jnp.float32)
     assert sharding.params({"params": {"embed": odd}}, mesh)["params"]["embed"].spec == (
         PartitionSpec(None, None)
@@ -158,7 +158,7 @@ def test_stacked_layers_are_split_as_single_ones(mesh):
 
 
 def test_every_large_parameter_of_every_family_has_its_axes(mesh, variant):
-    """What is whole on every device is small: of the hidden size, or squared where it is narrow."""
+    """Checks that whole arrays are small: of the hidden size, or squared where it is narrow."""
     table = sharding.TABLES[type(variant.model).__name__]
     places = sharding.params(variant.params, mesh, model=variant.model)
     for path, place in jax.tree_util.tree_leaves_with_path(places):
@@ -227,7 +227,7 @@ LOADERS = {
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_checkpoint_is_read_straight_into_its_parts(name, large, mesh):
-    """No more than one part and one tensor beside the parts."""
+    """No more than one part and one tensor alongside the parts."""
     folder, params = large
     load = partial(LOADERS[name], folder / name)
     largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))

@@ -54,7 +54,7 @@ def flat(tree):
 
 
 def order(stacks):
-    """Which layer each step was given, and what a step fetches for the one after it."""
+    """Returns which layer each step was given, and what a step fetches for the one after it."""
 
     def step(carry, given):
         number, weights = given
@@ -76,11 +76,11 @@ def test_a_step_gets_its_own_layer_and_fetches_the_next():
     assert outside.count("device_put") == inside.count("device_put") == 1
 
 
-def test_what_does_not_fit_is_said_before_anything_is_read(fixtures, monkeypatch):
+def test_misfits_are_refused_before_anything_is_read(fixtures, monkeypatch):
     folder = fixtures / "llama2"
     with pytest.raises(jspec.InputError, match="streams the layers of a scan; pass scan_layers"):
         jspec.models.load(folder, layer_memory=streaming.HOST, with_tokenizer=False)
-    with pytest.raises(jspec.InputError, match="layer_memory 'moon' is none of this device's"):
+    with pytest.raises(jspec.InputError, match="layer_memory 'moon' is not a memory here"):
         jspec.models.load(folder, **HOW, layer_memory="moon")
     # By hand: two layers' matrices, and the larger stack of gate and up once more.
     needed = 2 * 4 * (48 * 16 + 16 * 16 + 64 * 16 + 16 * 32) + 2 * 4 * 64 * 16

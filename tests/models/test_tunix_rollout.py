@@ -1,4 +1,4 @@
-"""The rollout worker for tunix beside tunix's own: `pip install google-tunix`."""
+"""The rollout worker for tunix alongside tunix's own: `pip install google-tunix`."""
 
 import runpy
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_sampled_answers_repeat_themselves_and_have_the_policys_log_probabilitie
     scored = ours.get_per_token_logps(*given)
     np.testing.assert_allclose(scored, theirs.get_per_token_logps(*given), atol=1e-5)
     for row, known, tokens in zip(np.asarray(scored), one.logprobs, one.tokens, strict=True):
-        # tunix's scorer takes a pad token for padding, wherever it stands.
+        # tunix's scorer takes a pad token for padding, wherever it is.
         count = int((tokens == 0).argmax()) if (tokens == 0).any() else len(tokens)
         assert count > 2
         np.testing.assert_allclose(row[:count], known[:count], atol=1e-4)

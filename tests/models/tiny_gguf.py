@@ -1,4 +1,6 @@
-"""Small GGUF files as llama.cpp's converter writes them, from folders in Hugging Face layout."""
+"""Small GGUF files as llama.cpp's converter writes them, from folders in Hugging Face
+layout.
+"""
 
 import json
 import re
@@ -21,7 +23,7 @@ TEXTS = [
 CHAT = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
-# Names of config.json's fields in GGUF, without the architecture that stands before them.
+# Names of config.json's fields in GGUF, without the architecture's prefix.
 FIELDS = {
     "hidden_size": "embedding_length",
     "n_embd": "embedding_length",
@@ -57,7 +59,7 @@ SCALES = {
     Kind.Q6_K: (208,),
 }
 PLAIN = (Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0)
-"""What gguf itself writes."""
+"""The file that gguf itself writes."""
 
 
 def words(texts=TEXTS, special=SPECIAL, split=None) -> Tokenizer:
@@ -136,8 +138,8 @@ def convert(
     changes: Mapping[str, Any] | None = None,
     long: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A checkpoint in Hugging Face layout as GGUF; `changes` are fields, None takes one away, and
-    `long` are LongRoPE's divisors by config.json's names.
+    """A checkpoint in Hugging Face layout as GGUF; `changes` are fields, None takes one away,
+    and `long` are LongRoPE's divisors by config.json's names.
     """
     config = json.loads((folder / "config.json").read_text())
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])

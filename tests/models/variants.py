@@ -143,7 +143,7 @@ VARIANTS = {
             "vocab_size_per_layer_input": 64,
         },
     ),
-    # As 26B-A4B: experts beside the MLP, and values that are keys.
+    # As 26B-A4B: experts alongside the MLP, and values that are keys.
     "gemma4_moe": (
         "gemma4_text",
         GEMMA4
@@ -322,7 +322,7 @@ VARIANTS = {
             "mlp_only_layers": [2],
         },
     ),
-    # Most layers are gated delta nets, whose projections stand part by part.
+    # Most layers are gated delta nets, whose projections are stored part by part.
     "qwen3_5": ("qwen3_5_text", QWEN3_5),
     "qwen3_5_moe": (
         "qwen3_5_moe_text",

@@ -1,4 +1,4 @@
-"""What jspec must compute, a second time: float64 numpy, loops, the papers and nothing else.
+"""Oracles: jspec's algorithms again from the papers alone, in float64 numpy with loops.
 
 Nothing here imports jax or jspec, so that an error has to be made twice, by two different roads, to
 go unseen. `p` is the target's distribution and `q` the draft's, whatever letter a paper uses.

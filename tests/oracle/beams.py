@@ -1,7 +1,8 @@
-"""Stochastic beam search (Kool et al. 2019), the tree of RSD-S (Jeon et al. 2024, Algorithms 8, 9).
+"""Stochastic beam search (Kool et al. 2019), the tree of RSD-S (Jeon et al. 2024, Algorithms
+8, 9).
 
 It samples whole sequences without replacement: a sequence's perturbed log-probability is a Gumbel
-variable around its log-probability, and that of a prefix is the largest among its sequences. So the
+variable around its log-probability, and a prefix has the largest among its sequences. So the
 order of all sequences, whose distribution is known in closed form, decides the tree.
 """
 

@@ -1,11 +1,12 @@
-"""One-pass block drafters: DFlash (z-lab), DSpark (DeepSeek 2026), JetSpec, and trees over them.
+"""One-pass block drafters: DFlash (z-lab), DSpark (DeepSeek 2026), JetSpec, and trees over
+them.
 
 A head is a dictionary of plain arrays, torch's [out, in]:
 
     fc [H, m H], state_norm [H], norm [H]
     layers: each with attention_norm, mlp_norm [H]; q [h d, H], k, v [g d, H], o [H, h d];
         q_norm, k_norm [d] or None; gate, up [I, H], down [H, I]
-    mask [H]                          what stands in the slots after the anchor
+    mask [H]                          the token in the slots after the anchor
     first [V, r], second [V, r]       the Markov head; absent without one
     confidence [H + r], offset        the confidence head; absent without one
 
@@ -93,9 +94,10 @@ def attention(head, layer, context, x):
 
 
 def scores(head, block, unembed):
-    """scores(depth, before) -> [V]: of the token at depth + 1, after the token `before` at depth.
+    """scores(depth, before) -> [V]: of the token at depth + 1, after the token `before` at
+    depth.
 
-    DSpark, section 3: U_k + W1[x_(k-1)] W2^T. Without a Markov head whatever stands before.
+    DSpark, section 3: U_k + W1[x_(k-1)] W2^T. Without a Markov head, whatever comes before.
     """
     base = np.asarray(block) @ np.asarray(unembed, np.float64).T
 
@@ -119,8 +121,8 @@ def confidence(head, block):
 
 
 def log_shares(after, depth, before, noise, weights, confident=None):
-    """log probabilities [V] that each token is the target's: a logit over log q and the position's
-    noise.
+    """log probabilities [V] that each token is the target's: a logit over log q and the
+    position's noise.
 
     weights = (a, b, _, _): a (log q(x | before) + T G(x)) + b T G(x), among all tokens. With a = 1
     and b = 0 it is the noise-ranked draft, with b = -a the published one.

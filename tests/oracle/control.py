@@ -8,7 +8,8 @@ import numpy as np
 
 
 def repetition_penalty(logits, prompt, output, penalty):
-    """CTRL (Keskar et al. 2019, section 4.1): tokens of the text, prompt and output, are punished.
+    """CTRL (Keskar et al. 2019, section 4.1): tokens of the text, prompt and output, are
+    punished.
 
     A positive logit is divided by the penalty. A negative one is multiplied with it, so that it is
     punished and not rewarded, as `transformers` does.
@@ -52,7 +53,7 @@ def min_tokens(logits, prompt, output, count, ends):
 
 
 def banned_tokens(logits, prompt, output, tokens):
-    """These tokens never."""
+    """Bans these tokens."""
     changed = np.array(logits, np.float64)
     changed[list(tokens)] = -np.inf
     return changed

@@ -1,14 +1,14 @@
-"""Token Recycling by probability: cells carry probabilities, the budget goes to the likeliest
-paths.
+"""Token Recycling by probability: cells carry probabilities, the budget goes to the
+likeliest paths.
 
 The matrix is `{token: [(candidate, mean probability), ..]}`; a token that is not in it was never
 seen. The n-gram table is `{(before, token): line, (token,): line}` of such lines, or empty.
 Probabilities are those of budgeted_merge.py's multinomial logit, with the matrix and the table as
 its
-drafters: each line's own odds, moved by a correction for its rank and its bin of odds, those of
-the table for its order too. Where tokens are drawn, the odds of each candidate are multiplied by
-exp(T (G - 0.5772)), with the noise G that decides there: `noise` holds these log odds by token, a
-list for each step from the root on, and nothing in greedy decoding.
+drafters: each line's own odds, moved by a correction for its rank and its bin of odds, and for the
+table's by its order too. Where tokens are drawn, the odds of each candidate are multiplied by exp(T
+(G - 0.5772)), with the noise G that decides there: `noise` holds these log odds by token, a list
+for each step from the root on, and nothing in greedy decoding.
 """
 
 import heapq
@@ -112,8 +112,8 @@ def visited(matrix, tokens, distributions, memory, k):
 
 
 def tabulated(rows, distributions, k):
-    """The n-gram table of rows of tokens and of the distributions [(token, probability), ..] after
-    each token."""
+    """The n-gram table of rows of tokens and of the distributions [(token, probability), ..]
+    after each token."""
     visits, sums = {}, {}
     for row, after in zip(rows, distributions, strict=True):
         for place, distribution in enumerate(after):

@@ -1,4 +1,5 @@
-"""EAGLE's trees (Li et al. 2024): the static one of EAGLE-1, expansion and rerank of EAGLE-2.
+"""EAGLE's trees (Li et al. 2024): the static one of EAGLE-1, expansion and rerank of
+EAGLE-2.
 
 Both are functions of the draft's scores alone: `scores(path)` gives the [V] logits of what follows
 the tokens `path` below the root. Equal scores: the lower token id, and the node made first.
@@ -64,7 +65,8 @@ def expand(scores, depth, k):
 
 
 def rerank(candidates, total):
-    """The `total` - 1 candidates of the largest joint probability, in the order they were made in.
+    """The `total` - 1 candidates of the largest joint probability, in the order they were made
+    in.
 
     `total` counts the root, as the published `total_token` does.
     """

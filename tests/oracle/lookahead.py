@@ -26,7 +26,7 @@ def lookahead(
     """A whole greedy decode: `(tokens, histogram, pool)`, the histogram as in `token_recycling`.
 
     Args:
-      window: [N - 1][W] tokens to begin with; entry [0][0] stands where the root is.
+      window: [N - 1][W] tokens to begin with; entry [0][0] is in the root's place.
       ngram, guesses: N and G.
       pool: of an earlier call. Not modified.
     """
@@ -42,7 +42,7 @@ def lookahead(
     rounds, ended = 0, limit == 0
     while not ended:
         context = prompt + emitted
-        # What the forward holds: each column's path, and the n-grams that begin with the root.
+        # What the forward pass holds: each column's path, and the n-grams that begin with the root.
         columns = []
         for column in range(width):
             spine = [window[0][other] for other in range(1, column + 1)]

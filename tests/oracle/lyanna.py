@@ -1,4 +1,5 @@
-"""Lyanna (Chen et al. 2026): token-info trees, re-sampling and fusion, from the paper's pseudocode.
+"""Lyanna (Chen et al. 2026): token-info trees, re-sampling and fusion, from the paper's
+pseudocode.
 
 What the paper leaves open is chosen as follows. Equal logits: the lower token id is the likelier.
 Equal joint probabilities: the node that was made first, which is the shallower one, and within a
@@ -68,7 +69,7 @@ def listed(root):
     """(path of tokens below the root, joint probability) of each drafted node, breadth first.
 
     Within a level in the order in which the nodes were made: the children of likelier frontier
-    nodes come first, although the frontier's nodes stand elsewhere among their own siblings.
+    nodes come first, although the frontier's nodes are elsewhere among their own siblings.
     """
     found, level = [], [((), root)]
     while level:
@@ -90,7 +91,7 @@ def fuse(fresh, again):
 
     Args:
         fresh: (path, joint) of the regular draft's nodes.
-        again: those of the re-sampled tree.
+        again: the re-sampled tree's.
 
     Returns:
         The fresh nodes in their order, then what only the re-sampled tree has.

@@ -41,9 +41,10 @@ def scores(hidden, blocks, matrices):
 
 
 def tree(heads, template=TEMPLATE):
-    """{path of ranks: (path of tokens, product of the heads' probabilities)}, from scores [K, V].
+    """{path of ranks: (path of tokens, product of the heads' probabilities)}, from scores [K,
+    V].
 
-    A node's token is that of its last rank by the head of its depth, whatever stands above it.
+    A node's token is that of its last rank by the head of its depth, whatever is above it.
     """
     found = {}
     for ranks in template:
@@ -72,7 +73,7 @@ def decode(next_logits, state, heads, prompt, limit, template=TEMPLATE):
         context = [*prompt, *emitted]
         drafted = set()
         if len(context) > 1:
-            # The last token is the root: no forward has seen it yet.
+            # The last token is the root: no forward pass has seen it yet.
             known = tree(heads(state(context[:-1])), template)
             drafted = {tokens for tokens, _ in known.values()}
         path = []

@@ -13,13 +13,13 @@ from .block import block
 
 
 def tokens_in_order(p, q):
-    """All tokens, the one that the target likes most beside the draft the last."""
+    """All tokens, the one that the target likes most alongside the draft the last."""
     ratios = [p[token] / q[token] if q[token] > 0 else 0.0 for token in range(len(p))]
     return sorted(range(len(p)), key=lambda token: (ratios[token], token))
 
 
 def rank(chain, p, q):
-    """Places of a chain's tokens among those of their nodes: compared as tuples."""
+    """Places of a chain's tokens among their nodes: compared as tuples."""
     return tuple(
         tokens_in_order(p[chain[:i]], q[chain[:i]]).index(token) for i, token in enumerate(chain)
     )

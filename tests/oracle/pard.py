@@ -25,9 +25,10 @@ def logits(lm, tokens):
 
 
 def predictions(lm, text, mask, num):
-    """[K, V], the scores of the K tokens after a text: K forwards, the i-th with i masks behind it.
+    """[K, V], the scores of the K tokens after a text: K forward passes, the i-th with i masks
+    behind it.
 
-    Since attention is causal, one forward with K - 1 masks gives the same rows; this takes no
+    Since attention is causal, one forward pass with K - 1 masks gives the same rows; this takes no
     advantage of that.
     """
     return np.array([logits(lm, [*text, *[mask] * masks])[-1] for masks in range(num)])

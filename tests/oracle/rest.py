@@ -1,8 +1,10 @@
-"""REST (He et al. 2023): the continuations of a suffix in a corpus, by looking at every place."""
+"""REST (He et al. 2023): the continuations of a suffix in a corpus, by looking at every
+place.
+"""
 
 
 def longest_match(corpus, text, longest=16, shortest=2):
-    """`(places, n)`: where the text's last n tokens stand in the corpus, for the largest n.
+    """`(places, n)`: where the text's last n tokens occur in the corpus, for the largest n.
 
     `places` is in the order of what begins there: token by token, what ends first going first. It
     is empty, and n is 0, if not even the last `shortest` tokens occur.

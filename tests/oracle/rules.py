@@ -1,4 +1,4 @@
-"""Acceptance at one node: which child is kept, and what is drawn when none is.
+"""Acceptance at one node: the child that is kept, or else the token that is drawn.
 
 A rule takes the target's distribution p [V], the distribution q [V] that the children were drawn
 from, and the children in drawing order, and gives `(accept [K], residual [V])`: accept[i] is the
@@ -20,7 +20,9 @@ RSD_FIGURE_1 = [
     (0.25, 0.75, [0.6250, 0.6483, 1.5931, 0.6875, 1]),
     (0.05, 0.5, [0.5725, 0.5823, 1.6463, 0.5975, 1]),
 ]
-"""Recursive Speculative Decoding, Fig. 1: the acceptances of two children by draft and target."""
+"""Recursive Speculative Decoding, Fig. 1: the acceptances of two children by draft and
+target.
+"""
 
 
 def _distribution(mass):
@@ -42,7 +44,8 @@ def _without(probs, token):
 
 
 def deterministic_proposal(p, children):
-    """Children chosen without regard to p's draw: keep x with p(x), else forget x and renormalise.
+    """Children chosen without regard to p's draw: keep x with p(x), else forget x and
+    renormalise.
 
     Emits as if a token were drawn from p and kept as a child where it is one (what Token Recycling,
     prompt lookup and every deterministic tree need). A repeated child is refused the second time.
@@ -126,7 +129,8 @@ def k_seq(p, q, children):
 
 
 def coupled(logp, gumbel, children):
-    """`(token, child)`: argmax of log p + Gumbel noise [V], and the first child holding it or -1.
+    """`(token, child)`: argmax of log p + Gumbel noise [V], and the first child holding it or
+    -1.
 
     The token follows p whatever the children are (Gumbel-max), so this keeps a drafted token
     exactly as often as `deterministic_proposal`, and yields one token for one noise, drafted or

@@ -1,14 +1,15 @@
-"""Sequoia's tree (Chen et al. 2024): its dynamic programme in loops, and every tree there is.
+"""Sequoia's tree (Chen et al. 2024): its dynamic programme in loops, and every tree there
+is.
 
 acceptance[i] is the probability that a node's i-th child is the one that is kept, wherever the node
-stands. A shape is the tuple of the shapes of a node's children; a leaf is ().
+is. A shape is the tuple of the shapes of a node's children; a leaf is ().
 """
 
 
 def sequoia_table(acceptance, nodes, levels):
     """T[m][l]: the most tokens to expect of a tree of m nodes, root included, and l levels.
 
-    Built as in the published code, from U[m][l][b], the best with just b children at the root:
+    LLM as in the published code, from U[m][l][b], the best with just b children at the root:
 
         U[1][l][0] = 1
         U[m][l][b] = max over y of U[y][l][b-1] + acceptance[b] T[m-y][l-1]

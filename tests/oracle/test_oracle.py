@@ -108,7 +108,7 @@ def test_published_tree_is_sorted_prefix_closed_and_has_40_leaves():
     assert len(template) == 80
     assert template == sorted(template, key=lambda path: (len(path), path))
     assert all(len(path) == 1 or path[:-1] in template for path in template)
-    # a node of rank r stands only beside its elder siblings
+    # a node of rank r occurs only with its elder siblings
     assert all(path[-1] == 0 or (*path[:-1], path[-1] - 1) in template for path in template)
     assert sum((*path, 0) not in template for path in template) == 40
 
@@ -173,7 +173,7 @@ def test_a_hot_start_saves_steps():
     hot = oracle.token_recycling(model, [1], 21, matrix=cold[2])
     assert hot[0] == cold[0]
     assert cold[1] > 3
-    assert hot[1] == 3 and hot[3][7] == 3  # seven tokens a step: six drafts and the bonus
+    assert hot[1] == 3 and hot[3][7] == 3  # seven tokens per step: six drafts and the bonus
 
 
 # ---- prompt lookup -------------------------------------------------------------------------------
@@ -295,7 +295,9 @@ P, Q = np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1])
 
 
 def test_children_dropped_for_their_own_probability_are_caught():
-    """Whether a sibling exists may depend on those before it, never on itself (DySpec, errata)."""
+    """Returns whether a sibling exists may depend on those before it, never on itself (DySpec,
+    errata).
+    """
 
     def by_itself(children):
         return [child for child in children if Q[child] >= 0.2]

@@ -69,7 +69,7 @@ def test_lyanna_s_pruned_tree_is_prefix_closed(rng):
 
 
 def test_ties_are_broken_by_depth():
-    """Where one token is certain, a path's joints are all 1."""
+    """Checks that a path's joints are all 1 where one token is certain."""
     logits = np.full((3, V), -1e9)
     logits[:, 5] = 0
     nodes = lyanna.listed(lyanna.build_subtree(logits, 3, 2, lambda token: np.zeros(V)))

@@ -150,9 +150,10 @@ def test_sequences_share_their_beginnings():
 
 
 def test_dyspec_by_hand():
-    """The root's slot is worth 1 and gives token 1, of 1/4; the next, worth 3/4, token 0, of 1/2.
-    Below 0 then stand 1/2, which gives token 2, and 3/8, which gives 0. Then four slots tie at 1/4:
-    the root's third, which gives 2, and the first ones below 1, below 2 and below 0 0.
+    """Checks a tree by hand. The root's slot is worth 1 and gives token 1, of 1/4. The next is
+    worth 3/4 and gives token 0, of 1/2. Below 0 are then 1/2 with token 2 and 3/8 with token 0.
+    Then four slots tie at 1/4: the root's third with token 2, and the first ones below 1, below 2
+    and below 0 0.
     """
     grown = [oracle.dyspec_greedy(HALVES, ORDERS.__getitem__, budget) for budget in range(8)]
     children = [oracle.children_of(tree) for tree in grown]
@@ -355,7 +356,7 @@ P, Q = PAIRS[0]
 
 
 def the_best(num, prefix, children):
-    """Those of the children that are among the `num` most probable nodes of the whole tree."""
+    """Returns the children that are among the `num` most probable nodes of the whole tree."""
     nodes = [s for depth in (1, 2) for s in itertools.product(range(VOCAB), repeat=depth)]
     value = {s: np.prod([Q(s[:i])[token] for i, token in enumerate(s)]) for s in nodes}
     kept = sorted(nodes, key=lambda s: -value[s])[:num]
@@ -410,5 +411,5 @@ def once(children):
         ),
     ],
 )
-def test_what_is_wrong_shows(rule, trees):
+def test_wrong_variants_are_detected(rule, trees):
     assert error(trees(), rule, P, Q) > 0.04

@@ -10,7 +10,7 @@ from oracle.trees import children_of
 
 
 def traversal(tree, p, q, without_replacement=True):
-    """The tests in their order, `(prefix, probability, residual [V])`; that of the root comes last.
+    """The tests in their order, `(prefix, probability, residual [V])`; the root's comes last.
 
     A node that is entered gets alpha = min(alpha of its parent * p(x) / q(x), 1). It is tested when
     nothing is left below it, and passes with alpha: the path to it is kept, and the next token is

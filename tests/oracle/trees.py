@@ -1,5 +1,5 @@
-"""Draft trees that are sampled from a draft model, and the distribution of what a walk over one
-emits.
+"""Draft trees that are sampled from a draft model, and the distribution of what a walk over
+one emits.
 
 A model is a function of the prefix, the tuple of tokens below the root (the root's is empty), that
 gives a distribution [V]. A tree is `(tokens, parents)`, breadth-first, node 0 the root, siblings in
@@ -32,9 +32,10 @@ def tree_of(children):
 
 
 def children_of(tree):
-    """What `tree_of` made it of: {prefix: child tokens in order}. Equal trees, equal dicts.
+    """Returns what `tree_of` made it of: {prefix: child tokens in order}. Equal trees, equal
+    dicts.
 
-    Breadth-first order is not needed; that a parent stands before its children is.
+    Breadth-first order is not needed; a parent has to come before its children.
     """
     tokens, parents = tree
     prefixes, place, children = [()], {(): 0}, {}
@@ -56,7 +57,7 @@ def rsd_c(orders, factors):
 
     Args:
       orders: prefix -> tokens in the order in which they were drawn without replacement.
-      factors: how many children a node of depth 0, 1, ... has; fewer where its order ends before.
+      factors: how many children per node of depth 0, 1, ... has; fewer where its order ends before.
     """
     return _branching(orders, factors)
 
@@ -191,7 +192,8 @@ def every_tree(build, draws):
 
 
 def walk_distribution(tree, rule, p, q, depth):
-    """The joint distribution [V, ..., V] of the first `depth` tokens emitted from a tree, exactly.
+    """The joint distribution [V, ..., V] of the first `depth` tokens emitted from a tree,
+    exactly.
 
     At each node the rule's children are tried in order; the walk goes on below the one kept, or
     emits a token of the residual and ends. What is missing then, the target draws by itself.

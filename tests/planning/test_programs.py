@@ -36,7 +36,7 @@ def test_figures_of_rounds_are_those_of_xla():
         found = asked().rounds()
     state = jspec.prefill(
         MODEL, tiny.params(MODEL), jnp.ones((2, 108), int), drafter=RECYCLING, max_new_tokens=20,
-        eos=0,
+        stopping=jspec.Stopping(eos=0),
     )  # fmt: skip
     given = bytes_of(tiny.params(MODEL)) + bytes_of(state)
     # What a program does not read is not given to it.
@@ -93,7 +93,7 @@ def test_many_rows_need_no_memory_for_their_prompts():
     assert asked(jspec.Autoregressive(), rows=2**24).state.root.shape == (2**24,)
 
 
-def test_what_cannot_be_compiled_is_one_sentence(monkeypatch):
+def test_uncompilable_programs_are_refused_in_one_sentence(monkeypatch):
     for given, said in (
         (dict(rows=0), "rows is 0"),
         (dict(capacity=9000), "capacity is 9000"),

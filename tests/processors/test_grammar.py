@@ -33,7 +33,8 @@ DRAFTER = jspec.merge(
 )
 TEMPERATURES = np.array([0.0, 0.8, 1.5])
 CALL = dict(
-    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT, eos=EOS, key=2,
+    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT,
+    stopping=jspec.Stopping(eos=EOS), key=2,
     sampling=jspec.Sampling(temperature=TEMPERATURES),
 )  # fmt: skip
 
@@ -82,24 +83,27 @@ def test_tokens_are_those_of_plain_decoding_under_the_mask():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("drafter", "params"),
+    ("drafter", "params", "policy"),
     [
-        (jspec.Autoregressive(), None),
-        (jspec.JumpForward(), None),
-        (jspec.CoupledTree(tables.Table(SIZE), 8, max_depth=4, beam=4), WEIGHTS),
+        (jspec.Autoregressive(), None, {}),
+        (jspec.JumpForward(), None, {}),
+        (jspec.CoupledTree(tables.Table(SIZE), 8, max_depth=4, beam=4), WEIGHTS, {}),
         (
-            jspec.adaptive(
-                jspec.merge(*DRAFTER.drafters, num_speculative_tokens=5), widths=(0, 2, 5)
+            jspec.merge(*DRAFTER.drafters, num_speculative_tokens=5),
+            None,
+            dict(
+                policy=jspec.Adaptive((0, 2, 5)),
+                policy_params=jspec.CostCurve.of({1: 1.0, 28: 1.0}),
             ),
-            jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 28: 1.0})),
         ),
     ],
     ids=["plain", "forced", "draft_model", "adaptive"],
 )
-def test_they_are_the_same_for_other_drafters(drafter, params):
+def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     result = jspec.decode(
-        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, processors=[GRAMMARS]
-    )
+        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, **policy,
+        processors=[GRAMMARS],
+    )  # fmt: skip
     check(result, LISTS)
     states = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=GRAMMARS[0]))
     assert states.processors[0].rows.states.shape == (3,)
@@ -114,7 +118,8 @@ def test_rejection_sampling_has_the_masked_distribution(scheme):
     target, draft = (tables.distributions(rng, 1, 4, 1) for _ in range(2))
     model = tables.Table(4)
     result = jspec.decode(
-        model, tables.logits(target), np.array([[1]] * rows), max_new_tokens=4, eos=3, key=0,
+        model, tables.logits(target), np.array([[1]] * rows), max_new_tokens=4,
+        stopping=jspec.Stopping(eos=3), key=0,
         drafter=jspec.SpeculativeDecoding(model, 2, scheme=getattr(jspec.schemes, scheme)),
         drafter_params=tables.logits(0.5 * target + 0.5 * draft), sampling=jspec.Sampling(),
         processors=choices(texts, tokens),
@@ -187,7 +192,7 @@ def test_classes_have_the_columns_of_their_tokens():
     assert made.table.shape[1] < len(set(tokens))
 
 
-def test_what_is_none_is_refused():
+def test_invalid_values_are_refused():
     refusals.check([
         (lambda: choices([], TOKENS), r"the choices are \[\]; pass a list of at least one"),
         (lambda: choices("ab", TOKENS), "the choices are 'ab'; pass a list"),
@@ -195,7 +200,7 @@ def test_what_is_none_is_refused():
         (lambda: choices(["xyz"], TOKENS), "can be written with no tokens of this vocabulary"),
         (lambda: choices(["abab" * 9], TOKENS, max_states=5), "has more than 5 states"),
         (lambda: choices(["ab"], TOKENS, max_megabytes=0), "4 classes of tokens, 0 MB, and at m"),
-        (lambda: json_schema("{", TOKENS), "is no JSON"),
+        (lambda: json_schema("{", TOKENS), "is not JSON"),
         (lambda: json_schema("[]", TOKENS), "pass an object"),
         (lambda: regex(3, TOKENS), "the regular expression is 3; pass text"),
         (
@@ -203,8 +208,9 @@ def test_what_is_none_is_refused():
             "row 0 has a grammar and no end token",
         ),
         (
-            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, eos=22, processors="a|b"),
-            r"processors is 'a\|b'; pass what jspec.processors, jspec.grammar",
+            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4,
+            stopping=jspec.Stopping(eos=22), processors="a|b"),
+            r"processors is 'a\|b'; pass what jspec.processors and jspec",
         ),
     ])  # fmt: skip
 
@@ -253,12 +259,13 @@ SCHEMA = {
 
 @needs_outlines
 @pytest.mark.slow
-def test_what_a_schema_allows_parses_and_fits():
+def test_texts_of_a_schema_parse_and_fit():
     size = len(ASCII)
     model = tables.Table(size)
     weights = np.random.default_rng(0).normal(size=(1, size, size)).astype(np.float32)
     call = dict(
-        prompt=[[65]] * 6, max_new_tokens=120, eos=size - 1, key=1, sampling=jspec.Sampling(),
+        prompt=[[65]] * 6, max_new_tokens=120,
+        stopping=jspec.Stopping(eos=size - 1), key=1, sampling=jspec.Sampling(),
         processors=json_schema(SCHEMA, ASCII),
     )  # fmt: skip
     plain = jspec.decode(model, weights, **call)
@@ -273,12 +280,12 @@ def test_what_a_schema_allows_parses_and_fits():
 
 
 @needs_outlines
-def test_what_cannot_be_read_or_explodes_is_refused():
+def test_unreadable_or_exploding_grammars_are_refused():
     refusals.check([
         (lambda: regex("a(", TOKENS), "'a\\(' has a parenthesis without its other one"),
         (lambda: regex("a)|(b", TOKENS), "a parenthesis without its other one"),
         (lambda: json_schema("[" * 100_000, TOKENS), "is nested too deep; make it flatter"),
-        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is no JSON"),
+        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is not JSON"),
         (lambda: regex("[a-d]{900}", TOKENS, max_states=99), "and at most 99 are allowed"),
         (lambda: json_schema({"type": "nonsense"}, TOKENS), "has no automaton"),
         (

@@ -1,4 +1,4 @@
-"""Schemas whose texts could break them are refused by the keyword; the others hold JSON alone."""
+"""Schemas that a grammar cannot hold are refused by keyword; the others hold JSON alone."""
 
 import json
 import re
@@ -15,7 +15,7 @@ NULL = {"type": "null"}
 PARTS = references._parts
 
 
-def test_what_is_not_held_is_refused_wherever_it_stands():
+def test_unsupported_keywords_are_refused_at_any_place():
     cases = [
         ({"type": "integer", "minimum": 0}, "'minimum'"),
         ({"type": ["string", "integer"], "maximum": 9}, "'maximum'"),
@@ -37,8 +37,8 @@ def test_what_is_not_held_is_refused_wherever_it_stands():
         ({"anyOf": [NULL, {"oneOf": []}]}, "empty 'oneOf'"),
         ({"type": []}, "empty 'type'"),
         ({"allOf": [NULL, NULL]}, "'allOf' of several"),
-        ({"type": "integer", "enum": ["a"]}, "which is no integer"),
-        ({"type": "integer", "const": True}, "which is no integer"),
+        ({"type": "integer", "enum": ["a"]}, "which is not an integer"),
+        ({"type": "integer", "const": True}, "which is not an integer"),
         ({"const": [{"a\n": 1}]}, "JSON escapes"),
         ({"type": "array", "items": NULL, "minItems": 3, "maxItems": 1}, "nothing can meet"),
         ({"if": NULL, "then": NULL}, "'if'"),
@@ -54,8 +54,8 @@ def test_what_is_not_held_is_refused_wherever_it_stands():
         ({"anyOf": [NULL], "const": False}, "'const'"),
         ({"enum": [None], "const": None}, "'const'"),
         ({"anyOf": [NULL], "additionalProperties": False}, "'additionalProperties'"),
-        ({"type": "string", "properties": {"a": NULL}}, "'properties' and is no object"),
-        ({"type": "object", "prefixItems": [NULL]}, "'prefixItems' and is no array"),
+        ({"type": "string", "properties": {"a": NULL}}, "'properties' and is not an object"),
+        ({"type": "object", "prefixItems": [NULL]}, "'prefixItems' and is not an array"),
         ({"type": "string", "minLength": 2.0}, "minLength of the schema is 2.0"),
         ({"type": "string", "maxLength": True}, "maxLength of the schema is True"),
         ({"type": "array", "items": NULL, "minItems": -1}, "minItems of the schema is -1"),
@@ -86,7 +86,7 @@ def test_what_is_not_held_is_refused_wherever_it_stands():
                 checked(whole, "the schema")
 
 
-def test_what_is_held_stays_as_it_is():
+def test_supported_schemas_stay_unchanged():
     cases = [
         {"type": "object", "properties": {"a": NULL}, "required": ["a"]},
         {"properties": {"a": NULL}, "additionalProperties": False, "title": "A", "default": {}},
@@ -183,7 +183,7 @@ TREE = {
 }
 
 
-def test_what_refers_to_itself_ends_with_whole_texts():
+def test_recursive_schemas_end_with_whole_texts():
     cases = [
         (
             LIST,
@@ -232,7 +232,7 @@ def test_branches_of_oneof_are_apart_or_refused():
         ([{"enum": ["a"]}, {"type": "string", "pattern": "b"}], False),
         ([CAT, DOG], True),
         ([CAT, {**DOG, "required": []}], False),
-        # What is no object is of both: a grammar has none, and their schemas refuse it.
+        # Values that are not objects match both; a grammar has none, and their schemas refuse them.
         ([{"properties": DOG["properties"], "required": ["kind"]}, CAT], False),
         ([{"properties": DOG["properties"]}, {"type": "string"}], False),
         ([{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}], True),
@@ -251,7 +251,7 @@ def test_branches_of_oneof_are_apart_or_refused():
                     checked(whole, "the schema")
 
 
-def test_what_describes_no_entry_or_any():
+def test_schemas_without_entries_or_of_any():
     one = {"type": "array", "items": False, "maxItems": 3}
     assert checked(one, "the schema") == {"type": "array", "maxItems": 0}
     assert checked({"type": "array", "items": {}}, "the schema") == {"type": "array"}
@@ -266,7 +266,7 @@ def test_what_describes_no_entry_or_any():
             checked(schema, "the schema")
 
 
-def test_what_does_not_refer_to_itself_stays():
+def test_schemas_without_recursion_stay():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": NULL, "b": LIST}}
     assert unrolled(schema, "the schema") is schema
     # Nor is a part gone through twice: here there are 2^60 ways to the last one.
@@ -278,7 +278,7 @@ def test_what_does_not_refer_to_itself_stays():
     assert unrolled(named, "the schema") is named
 
 
-def test_what_cannot_be_written_out_is_refused():
+def test_unrepresentable_schemas_are_refused():
     cases = [
         ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "refers to itself"),
         ({"$ref": "#"}, "refers to itself"),

@@ -24,7 +24,7 @@ SAMPLING = jspec.Sampling(
 )
 CALL = dict(
     prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, drafter=TREE, max_new_tokens=LIMIT, key=1,
-    limits=[LIMIT, LIMIT, 5], sampling=SAMPLING,
+    stopping=jspec.Stopping(max_tokens=[LIMIT, LIMIT, 5]), sampling=SAMPLING,
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def processed(logits, row):
 @pytest.mark.parametrize(
     ("mode", "wanted"), [("raw_logprobs", raw), ("processed_logprobs", processed)]
 )
-def test_they_are_those_of_a_plain_forward(mode, wanted):
+def test_they_equal_a_plain_forward_pass(mode, wanted):
     result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3, mode))
     assert int(result.stats.num_accepted_tokens.sum()) > 0
     found = jax.device_get(result.logprobs)
@@ -83,7 +83,7 @@ def test_raw_ones_are_not_those_drawn_from():
     assert max(gaps) > 0.1
 
 
-def test_chunks_have_those_of_their_tokens():
+def test_chunks_have_the_log_probabilities_of_their_tokens():
     whole = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3))
     rows = [[], [], []]
     for chunk in jspec.stream(MODEL, WEIGHTS, **CALL, processors=logprobs(3)):

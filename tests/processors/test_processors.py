@@ -15,6 +15,7 @@ import tiny
 import jspec
 from jspec import processors
 from jspec.processors import history as histories
+from jspec.processors import logits
 from jspec.types import Status
 
 SIZE, LIMIT, ROWS = 23, 16, 3
@@ -49,7 +50,7 @@ def made(settings, rows=ROWS):
         processors.frequency_penalty(asked["frequency"]),
         processors.presence_penalty(asked["presence"]),
         processors.logit_bias(asked["bias"]),
-        processors.min_tokens(asked["least"]),
+        logits.min_tokens(asked["least"]),
         processors.banned_tokens(listed),
         processors.banned_sequences(asked["sequences"]),
     ]
@@ -119,7 +120,7 @@ def nodes():
 
 
 def differences(history, logits, prompts, pasts, settings):
-    """Nodes whose logits are not those of the definition."""
+    """Nodes whose logits differ from the definition."""
     found = jnp.asarray(logits)
     for processor in made(settings):
         one = processor.init(ROWS, SIZE, None)
@@ -164,7 +165,7 @@ def test_the_whole_table_of_counts_is_that_of_the_text(nodes):
         (processors.frequency_penalty, 0.0, -0.5),
         (processors.presence_penalty, 0.0, 0.5),
         (processors.logit_bias, {}, {3: -1.0}),
-        (processors.min_tokens, 0, 2),
+        (logits.min_tokens, 0, 2),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -179,7 +180,7 @@ CALL = dict(
     prompt=[*tiny.PROMPTS.tolist(), tiny.PROMPTS[0].tolist()],
     lengths=[*tiny.LENGTHS, 8],
     max_new_tokens=LIMIT,
-    eos=EOS,
+    stopping=jspec.Stopping(eos=EOS),
     key=4,
 )
 TEMPERATURES = np.array([0.0, 0.9, 1.4, 1.0])
@@ -222,22 +223,26 @@ CLOSE = tables.logits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("drafter", "params"),
+    ("drafter", "params", "policy"),
     [
-        (jspec.Autoregressive(), None),
-        (jspec.PromptLookup(num_speculative_tokens=4, whole=False), None),
-        (jspec.SpeculativeDecoding(DRAFT, 3), CLOSE),
-        (jspec.CoupledTree(DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), CLOSE),
+        (jspec.Autoregressive(), None, {}),
+        (jspec.PromptLookup(num_speculative_tokens=4, whole=False), None, {}),
+        (jspec.SpeculativeDecoding(DRAFT, 3), CLOSE, {}),
+        (jspec.CoupledTree(DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), CLOSE, {}),
         (
-            jspec.adaptive(jspec.merge(*MEMBERS, num_speculative_tokens=6), widths=(0, 2, 6)),
-            jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 28: 1.0})),
+            jspec.merge(*MEMBERS, num_speculative_tokens=6),
+            None,
+            dict(
+                policy=jspec.Adaptive((0, 2, 6)),
+                policy_params=jspec.CostCurve.of({1: 1.0, 28: 1.0}),
+            ),
         ),
     ],
     ids=["plain", "chain", "draft_model", "coupled_tree", "adaptive"],
 )
-def test_they_are_the_same_for_other_drafters(drafter, params):
+def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     together = {name: value for one in SETTINGS.values() for name, value in one.items()}
-    accepted = check(together, drafter=drafter, drafter_params=params)
+    accepted = check(together, drafter=drafter, drafter_params=params, **policy)
     assert accepted or isinstance(drafter, jspec.Autoregressive)
 
 
@@ -291,9 +296,9 @@ def repeat_last(logits, history, strength):
     return jnp.where(same, logits + strength[:, None, None], logits)
 
 
-def test_what_is_none_is_refused():
+def test_invalid_values_are_refused():
     cases = [
-        ([lambda logits: logits], "pass what jspec.processors, jspec.grammar"),
+        ([lambda logits: logits], "pass what jspec.processors and jspec"),
         (
             [processors.own(lambda logits, history, values: logits[:1])],
             "a processor returns logits",
@@ -308,7 +313,7 @@ def test_what_is_none_is_refused():
         ([processors.banned_tokens([-1])], "banned_tokens: a token is -1"),
         ([processors.banned_tokens([[1], 2, [], []])], "a row of banned_tokens is 2; pass a list"),
         ([processors.banned_sequences([[]])], r"banned_sequences\[0\] is empty"),
-        ([processors.min_tokens(-1)], r"min_tokens\[0\] is -1, outside"),
+        ([logits.min_tokens(-1)], r"min_tokens\[0\] is -1, outside"),
     ]
     call = dict(CALL, model=MODEL, params=WEIGHTS, sampling=jspec.Sampling())
     refusals.check(cases, lambda listed: jspec.prefill(**call, processors=listed))
@@ -332,7 +337,7 @@ def test_other_values_compile_nothing():
     assert len(model.traces) == 1
 
 
-def test_what_is_no_list_is_refused_at_once():
+def test_a_list_of_another_type_is_refused_at_once():
     refusals.check([
         (lambda: processors.banned_tokens(5), "banned_tokens is 5; pass a list of token ids"),
         (lambda: processors.banned_tokens([1], capacity=None), "capacity is None; pass an integer"),
@@ -342,7 +347,7 @@ def test_what_is_no_list_is_refused_at_once():
     ])  # fmt: skip
 
 
-def test_what_can_be_gone_through_once_bans_in_every_call():
+def test_an_iterator_bans_in_every_call():
     listed = [processors.banned_tokens(iter(range(1, 22)))]
     for _ in range(2):
         result = jspec.decode(MODEL, WEIGHTS, [[1, 2]], max_new_tokens=3, processors=listed)
@@ -353,7 +358,7 @@ def test_processors_pickle_as_the_same_programs():
     made = jspec.processors
     every = [
         made.repetition_penalty(1.2), made.frequency_penalty(0.5), made.presence_penalty([0.5]),
-        made.logit_bias({3: 1.0}, capacity=5), made.min_tokens(2), made.banned_tokens([3]),
+        made.logit_bias({3: 1.0}, capacity=5), logits.min_tokens(2), made.banned_tokens([3]),
         made.banned_sequences([[1, 2]]), made.logprobs(2), made.own(_unchanged, 1.0),
         jspec.stop_strings(["b"], [b"a", b"b", b"c", b"d"]),
         jspec.grammar.choices(["ab", "a"], [b"a", b"b", b"c", b"d"]),

@@ -1,4 +1,4 @@
-"""What a schema allows and its grammar holds, by the official suite; the page says the same."""
+"""Schemas and their grammars by the official suite; the page says the same."""
 
 import pytest
 import schema_suite

@@ -1,4 +1,4 @@
-"""Stop strings and stop tokens: where a row ends, and what is left of it."""
+"""Stop strings and stop tokens: the end of a row, and its remaining text."""
 
 import jax
 import numpy as np
@@ -22,7 +22,8 @@ PROBS = tables.distributions(np.random.default_rng(3), 1, SIZE, 1)
 WEIGHTS = tables.logits(PROBS)
 DRAFTER = jspec.PromptLookup(num_speculative_tokens=3, whole=False)
 CALL = dict(
-    prompt=[[0], [1], [2], [3]], max_new_tokens=LIMIT, drafter=DRAFTER, eos=EOS, key=0,
+    prompt=[[0], [1], [2], [3]], max_new_tokens=LIMIT, drafter=DRAFTER,
+    stopping=jspec.Stopping(eos=EOS), key=0,
     sampling=jspec.Sampling(temperature=np.array([0.0, 1.0, 1.5, 1.0])),
 )  # fmt: skip
 
@@ -48,11 +49,12 @@ def cut(tokens, strings):
 
 
 def free(**options):
-    return jspec.decode(MODEL, WEIGHTS, **CALL, **options)
+    return jspec.decode(MODEL, WEIGHTS, **CALL | options)
 
 
-def asking(*stop, **call):
-    return dict(CALL, **call, processors=[*stop, jspec.processors.logprobs(2)])
+def asking(stop, **ends):
+    stopping = jspec.Stopping(eos=EOS, stop=stop, **ends)
+    return CALL | dict(stopping=stopping, processors=jspec.processors.logprobs(2))
 
 
 CASES = {
@@ -116,7 +118,7 @@ def test_a_stop_comes_before_a_limit():
     text = "".join(TEXTS[token] for token in long.tokens[row, :3].tolist())
     limits, stop = np.full(ROWS, LIMIT), [None] * ROWS
     limits[row], stop[row] = 3, stop_strings(text, TOKENS)
-    found = jspec.decode(MODEL, WEIGHTS, **asking(stop), limits=limits)
+    found = jspec.decode(MODEL, WEIGHTS, **asking(stop, max_tokens=limits))
     assert found.status[row] == Status.STOP and int(found.lengths[row]) == 0
     others = [other for other in range(ROWS) if other != row]
     assert found.tokens[np.array(others)].tolist() == long.tokens[np.array(others)].tolist()
@@ -125,9 +127,8 @@ def test_a_stop_comes_before_a_limit():
 def test_stop_tokens_end_a_row():
     whole = jspec.decode(MODEL, WEIGHTS, **asking(_NEVER))
     third = [int(row[2]) for row in whole.tokens]
-    found = jspec.decode(
-        MODEL, WEIGHTS, **CALL, limits=jspec.Limits([14, 14, 3, 14], None, np.array(third)[:, None])
-    )
+    ends = dict(max_tokens=[14, 14, 3, 14], stop_token_ids=np.array(third)[:, None])
+    found = free(stopping=jspec.Stopping(eos=EOS, **ends))
     for row in range(ROWS):
         first = whole.tokens[row].tolist().index(third[row]) + 1
         assert found.status[row] == (Status.EOS if third[row] == EOS else Status.STOP)
@@ -135,7 +136,7 @@ def test_stop_tokens_end_a_row():
         assert found.tokens[row, :first].tolist() == whole.tokens[row, :first].tolist()
 
 
-def test_what_is_none_is_refused():
+def test_invalid_values_are_refused():
     refusals.check([
         (lambda: stop_strings("", TOKENS), "a stop string is ''; pass text of 1"),
         (lambda: stop_strings([], TOKENS), "there are no stop strings"),
@@ -144,11 +145,13 @@ def test_what_is_none_is_refused():
         (lambda: stop_strings("a", ["a"]), "the vocabulary has 'a'; pass the bytes of each token"),
         (lambda: free(processors="a"), "processors is 'a'; pass what jspec.processors"),
         (
-            lambda: free(processors=[[_NEVER]]),
+            lambda: free(stopping=jspec.Stopping(stop=[_NEVER])),
             "holds a list of 1 for 4 rows; pass what jspec.stop_strings makes for all",
         ),
+        (lambda: free(stopping=jspec.Stopping(stop=["a"])), "stop is .*; pass jspec.stop_strings"),
+        (lambda: free(stopping=3), "stopping is 3; pass jspec.Stopping"),
         (
-            lambda: free(limits=jspec.Limits(stop_token_ids=SIZE)),
+            lambda: free(stopping=jspec.Stopping(stop_token_ids=SIZE)),
             r"stop_token_ids holds 19, outside the vocabulary",
         ),
     ])  # fmt: skip

@@ -54,9 +54,8 @@ def test_a_stop_string_ends_a_row_behind_min_tokens(strings):
     for key in range(2):
         for least in (np.array([0, 1, 2, 4, 7, 16]), 3):
             call = CALL | dict(key=key)
-            asked = [jspec.processors.min_tokens(least)]
-            whole = jspec.decode(MODEL, WEIGHTS, **call, processors=[*asked, never])
-            found = jspec.decode(MODEL, WEIGHTS, **call, processors=[*asked, made])
+            ends = [jspec.Stopping(min_tokens=least, stop=stop) for stop in (never, made)]
+            whole, found = (jspec.decode(MODEL, WEIGHTS, **call, stopping=one) for one in ends)
             for row in range(ROWS):
                 tokens = whole.tokens[row].tolist()
                 wait = least if isinstance(least, int) else int(least[row])
@@ -75,35 +74,30 @@ def test_a_stop_string_ends_a_row_behind_min_tokens(strings):
     assert stopped > 5
 
 
-def test_the_order_of_the_processors_does_not_matter():
-    least, made = jspec.processors.min_tokens(5), stop_strings("a", TOKENS)
-    one, other = (
-        jspec.decode(MODEL, WEIGHTS, **CALL, processors=listed)
-        for listed in ([least, made], [made, least])
+def test_strings_are_passed_over_while_the_output_is_shorter():
+    made = stop_strings("a", TOKENS)
+    late, early = (
+        jspec.decode(MODEL, WEIGHTS, **CALL, stopping=jspec.Stopping(min_tokens=least, stop=made))
+        for least in (5, None)
     )
-    assert one.tokens.tolist() == other.tokens.tolist()
-    # Were it passed over, rows would end earlier.
-    early = jspec.decode(MODEL, WEIGHTS, **CALL, processors=[made])
-    assert (early.lengths < one.lengths).any()
+    assert (early.lengths < late.lengths).any()
 
 
 def test_rows_of_an_engine_wait_each_for_its_own():
     engine = jspec.Engine(
         MODEL, num_slots=2, capacity=32,
-        processors=[jspec.processors.min_tokens(0), jspec.grammar.StopCapacity(32, 16)],
+        stopping=jspec.Stopping(min_tokens=0, stop=jspec.grammar.StopCapacity(32, 16)),
     )  # fmt: skip
     state, made = engine.init(WEIGHTS), stop_strings("\n\n", TOKENS)
     for slot, least in enumerate((0, 6)):
-        asked = [jspec.processors.min_tokens(least), made]
-        state = engine.insert(
-            state, slot, engine.prefill(WEIGHTS, [2], limits=LIMIT, processors=asked)
-        )
+        stopping = jspec.Stopping(max_tokens=LIMIT, min_tokens=least, stop=made)
+        state = engine.insert(state, slot, engine.prefill(WEIGHTS, [2], stopping=stopping))
     while not state.done.all():
         state, _ = engine.generate(WEIGHTS, state)
     for slot, least in enumerate((0, 6)):
         alone = jspec.decode(
             MODEL, WEIGHTS, [[2]], max_new_tokens=LIMIT, ids=[0],
-            processors=[jspec.processors.min_tokens(least), made],
+            stopping=jspec.Stopping(min_tokens=least, stop=made),
         )  # fmt: skip
         assert state.out[slot].tolist()[:LIMIT] == alone.tokens[0].tolist()
         assert int(state.lengths[slot]) == int(alone.lengths[0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from contract.methods import DRAFTERS, AtRandom
-from drafters.test_adaptive import FORCED, random_tree
+from policies.test_adaptive import FORCED, random_tree
 from quick import only
 
 import jspec
@@ -19,7 +19,7 @@ from jspec.models.neox import GPTNeoX, GPTNeoXConfig
 from jspec.models.rope import Rope
 from jspec.round import score
 from jspec.round.packed import largest_together, packed
-from jspec.round.widths import cut
+from jspec.round.widths import cut, sizes_of
 
 BATCH, NODES = 3, 7
 
@@ -75,7 +75,7 @@ def test_the_best_nodes_of_all_running_rows_are_kept(tokens):
 
 
 def test_equal_values_go_to_the_earlier_node():
-    """A child never stands before its parent: with equal probabilities the parent is the earlier
+    """A child never comes before its parent: with equal probabilities the parent is the earlier
     one."""
     value = jnp.array([[1.0, 0.5, 0.5, 0.5], [1.0, 0.5, 0.5, 0.5]])
     there = jnp.ones((2, 4), bool).at[:, 0].set(False)
@@ -172,16 +172,18 @@ INNER = {
     ],
 )
 def test_token_budgets_change_no_token(name, token_budget):
-    """Rows end one by one, and what they no longer need the others get. Some rounds that are asked
-    for have no room for all roots."""
-    inner, weights = INNER[name]
+    """Rows end one by one, and what they no longer need the others get. Some rounds that are
+    asked for have no room for all roots."""
+    drafter, weights = INNER[name]
     model = tiny.model()
     params = tiny.params(model)
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, limits=[24, 6, 15])
+    ask = dict(
+        sampling=MIXED, key=5, max_new_tokens=24, stopping=jspec.Stopping(max_tokens=[24, 6, 15])
+    )
     plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
     result = jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=AtRandom(inner, (0, 2, 5),
-        token_budget), drafter_params=jspec.AdaptiveParams(weights, COSTS),
+        model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=drafter,
+        drafter_params=weights, policy=AtRandom((0, 2, 5), token_budget),
     )  # fmt: skip
     np.testing.assert_array_equal(result.tokens, plain.tokens)
     np.testing.assert_array_equal(result.lengths, plain.lengths)
@@ -190,39 +192,36 @@ def test_token_budgets_change_no_token(name, token_budget):
     assert (used > 0).all() and result.stats.widths == (0, 2, 5)
 
 
-def shared(model, drafter):
-    params = tiny.params(tiny.model())
-    weights = jspec.AdaptiveParams(None, COSTS)
-    ask = dict(max_new_tokens=12, limits=[12, 3, 6])
-    return jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=drafter, drafter_params=weights
-    )
+def shared(model, policy):
+    params, (drafter, _) = tiny.params(tiny.model()), INNER["matrix and lookup"]
+    ask = dict(max_new_tokens=12, stopping=jspec.Stopping(max_tokens=[12, 3, 6]))
+    drafting = dict(drafter=drafter, policy=policy)
+    return jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, **drafting)
 
 
 @pytest.mark.parametrize(
     ("token_budget", "batch", "rows"), [(0.07, 100, 7), (0.3, 10, 3), (0.31, 10, 4)]
 )
 def test_a_token_budget_is_rounded_up_to_whole_rows(token_budget, batch, rows):
-    drafter = AtRandom(INNER["matrix and lookup"][0], (0, 3), token_budget)
-    assert drafter.sizes(jnp.zeros(batch))[0] == (0, rows)
+    assert sizes_of(AtRandom((0, 3), token_budget), jnp.zeros(batch))[0] == (0, rows)
 
 
 @pytest.mark.slow
 def test_decoding_gives_the_model_one_row():
-    """The sizes of all rounds that there may be; that of all roots is the batch as it is."""
-    drafter, shapes = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.3), []
+    """The sizes of all possible rounds; the size of all roots is the batch."""
+    policy, shapes = AtRandom((0, 2, 5), 0.3), []
     sizes = ((0, 1), (0, 3), (2, 3), (5, 6))
-    assert drafter.sizes(jnp.zeros(3)) == sizes
-    shared(Told(tiny.model(), shapes), drafter)
+    assert sizes_of(policy, jnp.zeros(3)) == sizes
+    shared(Told(tiny.model(), shapes), policy)
     assert set(shapes[-len(sizes) :]) == {(1, 1), (3, 1), (1, 3), (1, 6)}
 
 
 @pytest.mark.slow
 def test_a_round_without_room_for_all_roots_would_be_found(monkeypatch):
-    drafter = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.2)
-    plain = shared(tiny.model(), jspec.adaptive(drafter.drafter, (0,)))
-    monkeypatch.setattr("jspec.round.widths._with_room", lambda index, *_: index)
-    assert (shared(Told(tiny.model(), []), drafter).tokens != plain.tokens).any()
+    plain = shared(tiny.model(), jspec.FixedWidth(0))
+    monkeypatch.setattr("jspec.decoding.rounds.with_room", lambda index, *_: index)
+    found = shared(Told(tiny.model(), []), AtRandom((0, 2, 5), 0.2))
+    assert (found.tokens != plain.tokens).any()
 
 
 @pytest.mark.slow
@@ -234,9 +233,11 @@ def test_rows_get_nodes_where_they_are_worth_most():
     text = jspec.decode(model, params, prompt, max_new_tokens=40).tokens
     script = jspec.Script(text, jnp.array([4]))
     wrong = replace(script, tokens=text.at[1:].set((text[1:] + 1) % tiny.VOCAB))
-    drafter = jspec.adaptive(jspec.Scripted(tiny.VOCAB, trees.chain(4)), (0, 4), token_budget=0.25)
-    costs = jspec.AdaptiveParams(wrong, jspec.CostCurve.of({4: 1.0, 5: 1.05, 100: 100.0}))
-    given = dict(drafter=drafter, drafter_params=costs)
+    given = dict(
+        drafter=jspec.Scripted(tiny.VOCAB, trees.chain(4)), drafter_params=wrong,
+        policy=jspec.Adaptive((0, 4), token_budget=0.25),
+        policy_params=jspec.CostCurve.of({4: 1.0, 5: 1.05, 100: 100.0}),
+    )  # fmt: skip
     state = jspec.prefill(model, params, prompt, max_new_tokens=40, **given)
     for _ in range(20):
         state = jspec.step(model, params, state, **given)
@@ -245,10 +246,9 @@ def test_rows_get_nodes_where_they_are_worth_most():
     np.testing.assert_array_equal(state.out[0, :40], text[0])
 
 
-def test_what_does_not_fit_is_one_sentence():
-    lookup = jspec.PromptLookup(num_speculative_tokens=3)
+def test_misfits_are_refused_in_one_sentence():
     for token_budget in (-0.1, 1.5, float("nan"), "half"):
         with pytest.raises(
             jspec._validate.errors.InputError, match=r"token_budget is .*; pass a number"
         ):
-            jspec.adaptive(lookup, (0, 3), token_budget)
+            jspec.Adaptive((0, 3), token_budget)

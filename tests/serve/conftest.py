@@ -1,4 +1,4 @@
-"""What starts a server is part of its bench, which is imported from the repository."""
+"""Server fixtures, from the server's bench, which is imported from the repository."""
 
 import sys
 from pathlib import Path

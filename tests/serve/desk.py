@@ -44,7 +44,7 @@ def service(
 
 
 def events(response) -> list:
-    """What a stream sent, parsed, and that it ended as it has to."""
+    """Returns what a stream sent, parsed, and that it ended as it has to."""
     lines = [line for line in response.text.split("\n\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"

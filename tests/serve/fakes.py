@@ -50,8 +50,8 @@ def _letter(byte: int) -> str:
 
 
 def answer(prompt: Sequence[int], settings: RowSettings) -> list[int]:
-    """The whole answer of the fake: letters that follow from prompt, seed and row alone. An odd sum
-    of the prompt ends it after 10 tokens.
+    """The whole answer of the fake: letters that follow from prompt, seed and row alone. An odd
+    sum of the prompt ends it after 10 tokens.
     """
     rng = np.random.default_rng([sum(prompt), len(prompt), settings.seed % 2**32, settings.row])
     written = [*rng.integers(97, 123, settings.limit - 1).tolist(), 46]
@@ -61,7 +61,7 @@ def answer(prompt: Sequence[int], settings: RowSettings) -> list[int]:
 
 
 class FakeDevice:
-    """Rows that write `answer`, some tokens a step. A list stands for a state of one row."""
+    """Rows that write `answer`, some tokens per step. A list stands for a state of one row."""
 
     def __init__(self, num_slots: int = 2, pace: int = 3):
         self.num_slots = num_slots

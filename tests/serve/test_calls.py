@@ -8,7 +8,7 @@ import pytest
 from desk import events, service
 
 from jspec.processors import grammar
-from jspec.serve import calls
+from jspec.serve import calls, forms, making
 from jspec.serve.calls import BareCalls, Call, TaggedCalls
 
 LOOK = Call("look", '{"at": "it"}')
@@ -55,7 +55,7 @@ def tool(name, **properties):
             "",
             [Call("look", '{"at": "</tool_call>ü"}')],
         ),
-        # What is no call lasts until the next one begins, and space behind words is text.
+        # What is not a call lasts until the next one begins, and space behind words is text.
         (TaggedCalls, f'<tool_call>{{"a": 1}} x {ONE}', '<tool_call>{"a": 1} x', [LOOK]),
         (TaggedCalls, f"Hi {ONE}done \n", "Hidone \n", [LOOK]),
         (TaggedCalls, '<tool_call>{"a": 1} x', '<tool_call>{"a": 1} x', []),
@@ -154,10 +154,19 @@ class Speaker(fakes.FakeDevice):
         return found
 
 
+class MakingHere(making.Making):
+    """Makes forms in this process: another one may take a busy machine longer than it may."""
+
+    def made(self, asked, patience):
+        return [making._made(self._spelled, *one, seconds=600) for one in asked]
+
+
 @pytest.fixture(scope="module")
 def client():
-    with service(Speaker(2), target=fakes.loaded(fakes.TAGGED)) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "Making", MakingHere)
+        with service(Speaker(2), target=fakes.loaded(fakes.TAGGED)) as made:
+            yield made
 
 
 def chat(client, **body):
@@ -227,7 +236,7 @@ def test_one_call_alone_is_for_those_who_ask_for_one(client):
         assert chat(client, parallel_tool_calls=False, **free).status_code == 200
 
 
-def test_what_cannot_be_done_is_named():
+def test_unsupported_tools_are_named():
     with service(fakes.FakeDevice(1)) as client:
         for asked, param in (
             ({}, "tool_choice"),  # nobody knows how this model writes calls

@@ -27,7 +27,7 @@ def test_a_file_of_clients(tmp_path):
     assert read(file) == (ANN, Client("bob", "b"))
 
 
-def test_a_file_that_is_none_is_refused(tmp_path):
+def test_an_invalid_file_is_refused(tmp_path):
     for held, said in (
         ([], "it has to be a JSON object"),
         ({}, "has no client"),

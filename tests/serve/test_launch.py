@@ -7,12 +7,12 @@ import pytest
 from desk import service
 
 import jspec
-from jspec.methods import METHODS, Built
+from jspec.methods import LLM, METHODS
 from jspec.models import Loaded
 from jspec.models.chat_template import ChatTemplate
+from jspec.models.detokenise import Detokeniser
 from jspec.serve import launch, warming
 from jspec.serve.compiled import CompileCounter
-from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.method_choice import Choice
 from jspec.sessions.session import Session
 from jspec.training import tokenizer as tokenizers
@@ -30,7 +30,7 @@ def session() -> Session:
     chat = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", words)
     target = Loaded(model, model.init(), words, eos=(0,), bos=None, chat=chat)
     method = METHODS["autoregressive"]
-    return Session(target, Choice(method, {}), Built(model, jspec.Autoregressive(), None))
+    return Session(LLM(target, jspec.Autoregressive()), Choice(method, {}))
 
 
 def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
@@ -47,7 +47,8 @@ def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
         ]
     assert not compiled.count
     want = jspec.decode(
-        target.model, target.params, [ids] * 2, max_new_tokens=8, eos=target.eos, key=5,
+        target.model, target.params, [ids] * 2, max_new_tokens=8,
+        stopping=jspec.Stopping(eos=target.eos), key=5,
         sampling=jspec.Sampling(np.array([0.0, 1.0])), ids=np.array([0, 0]),
     )  # fmt: skip
     for text, tokens, count in zip(said, want.tokens.tolist(), want.lengths, strict=True):

@@ -1,4 +1,4 @@
-"""What a request costs before it has a row: bounds, turns of clients, and ends."""
+"""Costs of a request before it has a row: bounds, turns of clients, and ends."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ def test_one_client_leaves_places_to_others():
     asyncio.run(run())
 
 
-def test_what_is_given_up_counts_until_it_has_ended():
+def test_abandoned_work_counts_until_it_has_ended():
     async def run():
         workers, ends = Workers(2, 4, 5), threading.Event()
 
@@ -142,7 +142,7 @@ def making():
     return made
 
 
-def test_what_is_made_in_a_process_is_what_is_made_here(making):
+def test_grammars_made_in_a_process_equal_grammars_made_here(making):
     asked = [("choices", ("yes", "no"), 64), ("stops", ("ab", "c"), 64), ("regex", "a{2,5}", 64)]
     known = making.made(asked, Patience(30))
     spelled = token_bytes(fakes.loaded().tokenizer)
@@ -324,7 +324,7 @@ def test_a_head_that_does_not_come(port):
         assert said.startswith("HTTP/1.1 408 ") and "--header-seconds" in said
 
 
-def test_what_is_no_http_has_an_error_of_the_api(port):
+def test_invalid_http_gets_an_error_of_the_api(port):
     with socket.create_connection(("127.0.0.1", port)) as other:
         other.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
         head, _, body = _said(other).partition("\r\n\r\n")
@@ -334,7 +334,7 @@ def test_what_is_no_http_has_an_error_of_the_api(port):
 def test_a_port_in_use_is_one_sentence(port):
     for host, number, said in (
         ("127.0.0.1", port, f"port {port} of 127.0.0.1 is in use; choose another --port"),
-        ("no such host", 0, "--host 'no such host' is no address"),
+        ("no such host", 0, "--host 'no such host' is not an address"),
     ):
         with pytest.raises(InputError, match=said):
             listening.bound(host, number)

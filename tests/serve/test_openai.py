@@ -41,7 +41,9 @@ def test_chats_are_read_whole_and_streamed(client):
 
 
 def test_errors_are_those_of_the_client(client):
-    with pytest.raises(openai.BadRequestError, match="best_of is no field of this path") as refused:
+    with pytest.raises(
+        openai.BadRequestError, match="best_of is not a field of this path"
+    ) as refused:
         client.completions.create(**ASK, best_of=2)
     assert refused.value.param == "best_of"
     with pytest.raises(openai.NotFoundError, match="this server has"):

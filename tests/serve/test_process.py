@@ -19,7 +19,7 @@ import jspec
 from benchmarks.serving import hostile, soak
 from benchmarks.serving.process import ServerProcess
 from benchmarks.serving.requests import mixed
-from jspec.sessions.detokenise import Detokeniser
+from jspec.models.detokenise import Detokeniser
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow
@@ -111,7 +111,7 @@ def test_the_openai_client_is_answered(server, client):
 
 
 def test_requests_are_answered_with_the_adapter_that_they_name(tmp_path):
-    """Beside requests to the base, in one batch, and nothing is compiled for either."""
+    """Alongside requests to the base, in one batch, and nothing is compiled for either."""
     rng, named = np.random.default_rng(0), "base_model.model.model.layers.1.mlp.down_proj.lora_"
     shapes = {"A": (4, 256), "B": (128, 4)}
     save_file(
@@ -125,7 +125,9 @@ def test_requests_are_answered_with_the_adapter_that_they_name(tmp_path):
     target = jspec.models.load("jspec-800k", adapters={"odd": tmp_path})
     ids = target.tokenizer.encode(text).ids
     params = target.model.choose(target.params, [None, "odd"])
-    result = jspec.decode(target.model, params, [ids] * 2, max_new_tokens=16, eos=target.eos)
+    result = jspec.decode(
+        target.model, params, [ids] * 2, max_new_tokens=16, stopping=jspec.Stopping(eos=target.eos)
+    )
     wanted = [
         Detokeniser(target.tokenizer, ids).finish(row[:count].tolist())
         for row, count in zip(np.asarray(result.tokens), result.lengths, strict=True)
@@ -147,7 +149,8 @@ def test_an_answer_is_that_of_decode(client):
     served += client.completions.create(**ask, top_p=0.9, seed=5, n=2).choices
     ids = target.tokenizer.encode(text).ids
     result = jspec.decode(
-        target.model, target.params, [ids] * 3, max_new_tokens=24, eos=target.eos, key=5,
+        target.model, target.params, [ids] * 3, max_new_tokens=24,
+        stopping=jspec.Stopping(eos=target.eos), key=5,
         sampling=jspec.Sampling(np.array([0.0, 1.0, 1.0]), top_p=np.array([1.0, 0.9, 0.9])),
         ids=np.array([0, 0, 1]),
     )  # fmt: skip
@@ -168,7 +171,11 @@ def test_a_next_turn_is_not_read_again_and_is_the_same(client):
         shown = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
         ids = target.tokenizer.encode(shown, add_special_tokens=False).ids
         whole = jspec.decode(
-            target.model, target.params, np.array([ids]), max_new_tokens=16, eos=target.eos
+            target.model,
+            target.params,
+            np.array([ids]),
+            max_new_tokens=16,
+            stopping=jspec.Stopping(eos=target.eos),
         )
         tokens = whole.tokens[0, : whole.lengths[0]].tolist()
         assert said == Detokeniser(target.tokenizer, []).finish(tokens)
@@ -233,7 +240,7 @@ HANGS = (
 """A template that is at work for hours."""
 
 
-def test_what_a_drafter_has_learnt_is_there_at_the_next_start(tmp_path):
+def test_a_drafters_memory_survives_a_restart(tmp_path):
     """The same words in fewer rounds, and a place that cannot be written is said at once.
 
     What was learnt is written at the end, which comes whatever runs in threads.
@@ -300,5 +307,5 @@ def test_the_comparison_sees_a_wrong_answer():
 
 
 def test_hostile_clients_stop_nobody():
-    """It fails where an answer of a friend's is lost, or the server's log shows an error."""
+    """Fails if an answer of a friend's is lost, or the server's log shows an error."""
     hostile.main("jspec-800k", clients=4, seconds=8, seed=0)

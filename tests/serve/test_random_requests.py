@@ -20,7 +20,7 @@ def test_every_request_has_an_answer(count, caplog):
     assert "Traceback" not in caplog.text
 
 
-def test_what_is_no_answer():
+def test_invalid_answers():
     for status, content in (
         (500, b"{}"),
         (400, b"no"),

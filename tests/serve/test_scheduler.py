@@ -1,4 +1,6 @@
-"""The scheduler over a device that is none: who gets a row, when, and what is read for it."""
+"""The scheduler over a fake device: rows of jobs, their order, and the prompts that are
+read.
+"""
 
 import threading
 
@@ -118,7 +120,7 @@ def test_jobs_of_a_request_are_taken_together_or_not_at_all():
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
 def test_a_cancelled_job_frees_its_place(turns):
-    """Before it is read, while it is read, and while it writes."""
+    """Cancels before and during the reading of a prompt, and during the answer."""
     desk = Desk(FakeDevice(1), prefill_tokens=4, max_waiting=1)
     first = desk.ask([2, 2], limit=4)
     desk.scheduler.turn()
@@ -217,7 +219,7 @@ def test_several_answers_to_one_prompt_read_it_once():
     assert [desk.tokens(job) for job in jobs] == [answer(prompt, job.settings) for job in jobs]
 
 
-def test_what_stands_in_a_free_row_costs_others_nothing():
+def test_texts_in_free_rows_cost_others_nothing():
     desk = Desk(FakeDevice(3, pace=2))
     desk.ask([2, 2], limit=4)
     desk.ask([3, 3], limit=8)
@@ -265,7 +267,7 @@ def test_the_least_recently_used_goes_first():
     assert len(kept) == 2
 
 
-def test_what_texts_have_in_common():
+def test_common_prefixes_of_texts():
     rng = np.random.default_rng(0)
     for _ in range(50):
         one, two = (rng.integers(0, 3, rng.integers(1, 9)) for _ in range(2))
@@ -308,7 +310,7 @@ def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends
         desk.scheduler.submit([job])
 
 
-def test_what_was_read_is_shared_within_a_salt_alone():
+def test_prefixes_are_shared_within_a_salt_alone():
     """Of prompts that begin alike, and of turns that go on, in a row and among what is kept."""
     desk = Desk(FakeDevice(2), capacity=8)
     begin = list(range(2, 2 + 2 * WORTH))

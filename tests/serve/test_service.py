@@ -1,4 +1,4 @@
-"""The server's answers and refusals, over a device that is none."""
+"""The server's answers and refusals, over a fake device."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ def client():
 
 
 def text_of(prompt: str, end: bool = True, **settings) -> str:
-    """What the fake answers."""
+    """Returns what the fake answers."""
     asked = RowSettings(**{"limit": 16, "temperature": 1.0, **settings})
     written = fakes.answer(list(prompt.encode()), asked)
     return bytes(token for token in written if token != fakes.END).decode()
@@ -57,7 +57,7 @@ def test_a_completion(client):
     assert usage["total_tokens"] == 2 + usage["completion_tokens"]
 
 
-def test_several_prompts_and_answers_stand_in_their_order(client):
+def test_several_prompts_and_answers_keep_their_order(client):
     got = complete(client, prompt=["ab", "cd"], n=2, max_tokens=5).json()
     expected = [text_of(p, seed=1, row=row, limit=5) for p in ("ab", "cd") for row in (0, 1)]
     assert [choice["text"] for choice in got["choices"]] == expected
@@ -70,7 +70,7 @@ def test_without_a_seed_nothing_repeats_itself(client):
     assert len({choice["text"] for choice in got}) == 6
 
 
-def test_what_rows_have_no_room_for_is_never_ignored():
+def test_unsupported_requests_are_never_ignored():
     asked = {
         "repetition_penalty": 1.5, "frequency_penalty": 1, "presence_penalty": -1,
         "logit_bias": {"5": 1}, "min_tokens": 3,
@@ -161,7 +161,7 @@ def test_log_probabilities(client):
     assert all(choice["delta"] or choice["finish_reason"] for e in plain for choice in e["choices"])
 
 
-def test_parts_of_letters_stand_where_their_letter_stands():
+def test_parts_of_letters_have_the_offset_of_their_letter():
     spelling = Spelling([b"a", b"\xc3", b"\xa9", b"\xff"], None)
     known = TokenLogprobs(
         np.full(4, -0.5), np.tile([1, 2, 3], (4, 1)), np.tile([-0.1, -3.0, -5.0], (4, 1))
@@ -249,7 +249,7 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
     assert without["usage"]["prompt_tokens"] == len(shown) - len("[look]")
 
 
-def test_what_is_refused_is_named(client):
+def test_refusals_name_the_field(client):
     for path, change, param in (
         ("completions", {"best_of": 2}, "best_of"),
         ("completions", {"echo": True}, "echo"),
@@ -351,7 +351,7 @@ def test_what_is_refused_is_named(client):
         assert error["message"] and "\n" not in error["message"] and len(error["message"]) < 400
 
 
-def test_what_is_no_request(client):
+def test_invalid_requests(client):
     for body in (
         b"",
         b"{",
@@ -469,7 +469,7 @@ def test_no_answer_and_no_line_is_longer_than_a_screen(client):
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/nothing"])
-def test_who_has_no_key_and_no_path_can_read_it_behind_a_long_body(path):
+def test_errors_of_key_and_path_are_readable_after_a_long_body(path):
     """A client that writes while the answer comes, and the connection ends, does not read it."""
     with service(api_key="secret") as client:
         read = []
@@ -665,7 +665,7 @@ def test_a_request_leaves_nothing_for_the_collector(client):
 
 
 def test_a_refusal_leaves_nothing_for_the_collector(client):
-    """It would hold the body, and what was read of it, until then."""
+    """Checks that a body, and what was read of it, is not held until then."""
     long = [{"role": "user", "content": "a"}] * 1000
     assert chat(client, messages=long).status_code == 400
     with uncollected(APIError) as left:

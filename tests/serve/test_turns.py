@@ -1,4 +1,6 @@
-"""Turns with calls, as clients send them and templates read them; fields that ask for nothing."""
+"""Turns with calls, as clients send them and templates read them; fields that ask for
+nothing.
+"""
 
 import dataclasses
 import json
@@ -41,7 +43,7 @@ ASKED = {"role": "user", "content": "Hi"}
 
 
 def shown(template: str, *messages, **fields) -> str:
-    """What the model reads of a chat."""
+    """Returns what the model reads of a chat."""
     body = {"model": "bytes", "messages": [ASKED, *messages], "max_tokens": 1, **fields}
     asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
     parser = RequestParser(fakes.loaded(template), BOUNDS)
@@ -61,13 +63,13 @@ def test_turns_with_calls_reach_the_template():
         assert shown(LLAMA, calling(arguments)) == empty
     for arguments in ('{"at": 1}', {"at": 1}):
         assert shown(LLAMA, calling(arguments)) == empty.replace("{}", '{"at": 1}') + "."
-    # Half a pair is no letter.
+    # Half a pair is not a letter.
     half = "\N{REPLACEMENT CHARACTER}"
     assert half in shown(LLAMA, calling('{"at": "\\ud83d"}'))
     said = {"role": "assistant", "content": "Ho"}
     for nothing in ({"tool_calls": []}, {"tool_calls": None}, {"annotations": [], "refusal": None}):
         assert shown(LLAMA, said | nothing) == "<user>Hi<assistant>Ho"
-    # A text that stands with a call, and a call as streams have it.
+    # A text with a call, and a call as streams have it.
     streamed = calling("", content="I look.")
     streamed["tool_calls"][0]["index"] = 0
     assert shown(LLAMA, streamed) == empty
@@ -90,7 +92,7 @@ def test_an_id_of_the_servers_comes_back():
         assert call["id"] in shown(MISTRAL, turn, result)
 
 
-def test_what_a_model_thought_is_the_templates_affair():
+def test_reasoning_is_passed_to_the_template():
     template = "{% for m in messages %}{{ m.reasoning_content }}:{{ m.content }};{% endfor %}"
     said = {"role": "assistant", "content": "Ho", "reasoning_content": "hm", "id": "x"}
     assert shown(template, said) == ":Hi;hm:Ho;"
@@ -107,13 +109,13 @@ def test_fields_that_ask_for_nothing_are_taken():
             assert shown(fakes.TEMPLATE, **{name: value}).startswith("<user>Hi")
     for name, value in others.items():
         with pytest.raises(
-            APIError, match=f"{name} is no field of this path but for .*; leave it out"
+            APIError, match=f"{name} is not a field of this path but for .*; leave it out"
         ):
             shown(fakes.TEMPLATE, **{name: value})
-    # True is no number.
-    with pytest.raises(APIError, match="best_of is no field of this path but for 1"):
+    # True is not a number.
+    with pytest.raises(APIError, match="best_of is not a field of this path but for 1"):
         shown(fakes.TEMPLATE, best_of=True)
-    with pytest.raises(APIError, match="depth is no field of this path; leave"):
+    with pytest.raises(APIError, match="depth is not a field of this path; leave"):
         shown(fakes.TEMPLATE, depth=3)
 
 

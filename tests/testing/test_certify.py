@@ -1,4 +1,6 @@
-"""The certificate is given where nothing is wrong, and every check finds what is planted for it."""
+"""The certificate is given where nothing is wrong, and every check finds what is planted for
+it.
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -59,7 +61,7 @@ class Impostor(TreeVerifier):
 
 @dataclass(frozen=True)
 class Jittery:
-    """A model whose logits stand on a grid, so that ties are common, and move with the width by
+    """A model with logits on a grid, for frequent ties, which move with the width by
     what its weights say.
     """
 
@@ -126,7 +128,7 @@ def test_a_verifier_that_accepts_too_much_is_a_bug_in_both_parities():
 
 
 @pytest.mark.slow
-def test_a_tie_is_called_a_tie_and_a_bug_beside_it_a_bug():
+def test_a_tie_is_called_a_tie_and_a_bug_a_bug():
     found = certified(**jittery())
     assert found.greedy.divergences and not found.greedy.bugs
     for one in found.greedy.divergences:
@@ -146,7 +148,7 @@ def test_a_model_whose_rounding_hides_too_much_is_undecided():
 
 
 @pytest.mark.slow
-def test_forwards_that_differ_by_more_than_rounding_are_no_certificate():
+def test_differences_beyond_rounding_give_no_certificate():
     found = certified(**jittery(by=4.0))
     assert found.rounding.blind > 0.5 and found.verdict == "undecided" and found.exit_code == 1
     assert "undecided" in str(found).splitlines()[-1]
@@ -184,7 +186,7 @@ def test_a_filters_edge_counts_as_near():
     assert parity._least_change(logits, 2, jspec.Sampling(), noise, unit) < 2
 
 
-def test_the_widths_are_those_of_the_rounds_forwards():
+def test_the_widths_are_the_rounds_widths():
     ask = subject().request([0], None)
     assert forwards.widths_of(LOOKUP, drafter_params=None, **ask) == (4,)
     assert forwards.widths_of(jspec.Autoregressive(), drafter_params=None, **ask) == (1,)

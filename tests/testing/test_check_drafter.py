@@ -17,7 +17,7 @@ VOCAB = PrefixLM().vocab_size
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(jspec.Drafter):
     """Drafts the tokens after the root, counted upwards; subclasses break a promise each."""
 
     length: int = 2
@@ -67,10 +67,10 @@ def test_a_sound_drafter_passes_inside_a_merge():
     assert "inside accepted paths" in str(report)
 
 
-def test_what_the_engine_takes_for_absent_is_reported():
+def test_nodes_taken_for_absent_are_reported():
     """From the drafter to the sentence, once; the other sentences need no program."""
     found = sentence(broken(lambda tree, frame: replace(tree, depth=1)))
-    assert found.startswith("a tree is a tree: round 0, row 0: node 2 stands 2 deep")
+    assert found.startswith("a tree is a tree: round 0, row 0: node 2 is 2 deep")
 
 
 def put(field, node, value):
@@ -108,7 +108,7 @@ def test_each_fault_of_a_tree_has_its_sentence():
         (put("valid", 1, False), "node 2 hangs from node 1, which is absent"),
         (put("tokens", 2, VOCAB), f"and holds {VOCAB}"),
         (put("tokens", 2, -1), "and holds -1"),
-        (put("parents", 3, 2), "node 3 stands 3 deep and the tree's declared depth is 2"),
+        (put("parents", 3, 2), "node 3 is 3 deep and the tree's declared depth is 2"),
         (put("parents", 2, 0), "node 0 has more children than the declared width, 2"),
         (put("value", 1, np.nan), "the value of node 1 should lie in 0 .. 1 and is nan"),
         (put("value", 2, 1.5), "the value of node 2 should lie in 0 .. 1 and is 1.5"),

@@ -54,7 +54,7 @@ def test_a_model_without_nodes_serves_as_a_target():
     assert "a tree by levels" in check_model(TargetOnly(), PARAMS).skipped[0]
 
 
-def test_what_is_tentative_of_a_draft_model_has_the_methods_of_one():
+def test_a_tentative_memory_has_the_methods_of_a_memory():
     class Tuples(PrefixLM):
         """Keys and values as a tuple, which a target may have."""
 
@@ -75,7 +75,7 @@ def test_what_is_tentative_of_a_draft_model_has_the_methods_of_one():
 
     @struct.dataclass
     class Short(TreeKV):
-        """Whose room is filled from the wrong place."""
+        """A model whose room is filled from the wrong place."""
 
         def put(self, later, at):
             return super().put(later, at - 1)
@@ -150,7 +150,7 @@ def forgetful(tokens, positions, mask, cache, nodes):
     return tokens, positions, mask, cache, nodes
 
 
-def test_a_broken_forward_is_said():
+def test_a_broken_forward_pass_is_reported():
     for change, said in (
         (causal, "the mask is honoured: row 0, node 2 sees nodes that are not above it"),
         (by_index, "positions are those given"),

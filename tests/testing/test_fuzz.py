@@ -44,7 +44,7 @@ def test_wrong_use_is_an_input_error():
         fuzz(model_params={})
 
 
-def test_what_is_left_of_a_tree():
+def test_trees_after_cuts():
     for tokens, parents, valid, depth, accepted in (
         ([9, 1, 2, 3], [-1, 0, 1, 2], "1111", 3, 3),
         ([9, 1, 2, 3], [-1, 0, 1, 2], "1111", 2, 2),

@@ -110,13 +110,15 @@ def test_rows_are_forked_go_on_and_come_and_go():
     engine = jspec.Engine(MODEL, num_slots=2, capacity=40, drafter=jspec.PromptLookup(3))
     rows = engine.init(PARAMS)
     for place, prompt in ((1, [1, 2, 3]), (0, [5, 5]), (1, [7])):
-        rows = engine.insert(rows, place, engine.prefill(PARAMS, prompt, limits=9))
+        rows = engine.insert(
+            rows, place, engine.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=9))
+        )
         rows, _ = engine.generate(PARAMS, rows, rounds=20)
         alone = jspec.decode(MODEL, PARAMS, [prompt], max_new_tokens=9)
         np.testing.assert_array_equal(rows.out[place, :9], alone.tokens[0])
         rows = engine.free(rows, place)
 
 
-def test_what_needs_a_cut_is_refused():
+def test_uses_that_need_a_cut_are_refused():
     with pytest.raises(jspec.InputError, match=r"does not take|no method until"):
         jspec.CoupledTree(MODEL)

@@ -1,4 +1,4 @@
-"""What the tests of training share: a target, texts, and the command."""
+"""Shared fixtures of the training tests: a target, texts, and the command."""
 
 import json
 from contextlib import redirect_stderr, redirect_stdout

@@ -77,7 +77,7 @@ def test_rows_are_what_decode_gives_alone():
             np.array([start.prompt], np.int32),
             max_new_tokens=6,
             sampling=jspec.Sampling(start.temperature),
-            eos=eos,
+            stopping=jspec.Stopping(eos=eos),
             key=0,
             ids=np.array([start.row]),
         )
@@ -219,10 +219,10 @@ def test_a_full_disk_keeps_what_is_whole(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", ['{"precious": 1}', '{"tokens": [1, 2]}\n', "a diary\n"])
 def test_the_file_of_another_is_left_alone(tmp_path, content):
-    """What has no settings beside it is no file of the command, whatever it looks like."""
+    """Refuses a file without settings alongside it, whatever it looks like."""
     path = tmp_path / "mine.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match="is no file of this command"):
+    with pytest.raises(ValueError, match="is not a file of this command"):
         distill.RowFile(path, {})
     assert path.read_text() == content
     assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
@@ -234,7 +234,9 @@ def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "rows.jsonl"
     distill.RowFile(path, {}).append([{"tokens": [1, 2]}])
     path.write_text(path.read_text() + "{}\n")
-    with pytest.raises(ValueError, match="line 2 is no row that this command wrote; keep the 1 be"):
+    with pytest.raises(
+        ValueError, match="line 2 is not a row that this command wrote; keep the 1 be"
+    ):
         distill.RowFile(path, {})
 
 
@@ -268,7 +270,7 @@ def test_held_out_documents_are_never_used(folder, tmp_path):
         (["{text}", "--count", "0"], "count 0 in batches of 4"),
         (["{text}", "--max-new-tokens", "30"], "prompts of 8 tokens and 30 new ones"),
         (["{text}", "--temperature", "warm"], "--temperature is 'warm'"),
-        (["{text}", "--recipe", "no.toml"], "was given beside a recipe"),
+        (["{text}", "--recipe", "no.toml"], "was given with a recipe"),
         (["--recipe", "{folder}/no.toml"], "cannot be read"),
     ],
 )

@@ -45,7 +45,7 @@ def test_scores_are_spread_evenly_and_end_with_the_run():
         ({"scores": -1}, "scores is -1; use scores >= 0"),
     ],
 )
-def test_what_is_no_schedule_is_refused(change, message):
+def test_an_invalid_schedule_is_refused(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
         override(TrainingJob(Recipe(steps=7)), change)
 

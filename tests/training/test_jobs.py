@@ -38,8 +38,8 @@ def test_unknown_model_and_setting():
         (b"\xff\xfe", "is not UTF-8 text"),
         (b"text = 3\n[models.a]", "as its texts; write .*text"),
         (b"[models.a]\n[text]\npath = 'x'", "as its texts; write .*text"),
-        (b"models = 3\n[[text]]", "models = 3, which is no table; write .models"),
-        (b"[models]\na = 3\n[[text]]\nclass = 'c'\npath = 'x'", "a = 3, which is no table"),
+        (b"models = 3\n[[text]]", "models = 3, which is not a table; write .models"),
+        (b"[models]\na = 3\n[[text]]\nclass = 'c'\npath = 'x'", "a = 3, which is not a table"),
         (b"[models.a]\n[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
         (
             b"[models.a]\n[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'",
@@ -51,7 +51,7 @@ def test_unknown_model_and_setting():
         ),
     ],
 )
-def test_a_file_that_is_no_recipe(tmp_path, text, message):
+def test_a_file_that_is_not_a_recipe(tmp_path, text, message):
     path = tmp_path / "recipe.toml"
     path.write_bytes(text)
 
@@ -67,11 +67,11 @@ def test_a_file_that_is_no_recipe(tmp_path, text, message):
     ("text", "message"),
     [
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b"heads = 3", "heads = 3, which is no table"),
-        (b"[heads]\neagle = 3", "eagle = 3, which is no table"),
+        (b"heads = 3", "heads = 3, which is not a table"),
+        (b"[heads]\neagle = 3", "eagle = 3, which is not a table"),
     ],
 )
-def test_a_file_that_is_no_recipe_of_heads(tmp_path, text, message):
+def test_a_file_that_is_not_a_recipe_of_heads(tmp_path, text, message):
     path = tmp_path / "recipe.toml"
     path.write_bytes(text)
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,6 @@
-"""`jspec train lm --target`: a draft model learns its target's distributions of the next token."""
+"""`jspec train lm --target`: a draft model learns its target's distributions of the next
+token.
+"""
 
 import json
 
@@ -52,8 +54,8 @@ def test_the_loss_is_the_cross_entropy_of_the_two_distributions():
 
 
 def test_the_drawn_tokens_stand_for_all_that_are_not_hot(monkeypatch):
-    """Over all draws the estimated denominators average to the true one; without their weight, or
-    with hot tokens drawn again, they do not.
+    """Over all draws the estimated denominators average to the true one; without their weight,
+    or with hot tokens drawn again, they do not.
     """
     objective = student.NextDistribution(MODEL, MODEL, 3, drawn=1)
     hidden = jnp.asarray(RNG.normal(size=(1, 4, 16)), jnp.float32)
@@ -118,7 +120,7 @@ def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_pa
     [
         (["--hidden-size", "32"], "hidden_size is 32 and the target's width is 16"),
         (["--sequence", "32", "--context", "64"], "more than the target's context of 32"),
-        (["--tokenizer", "{folder}/model"], "--tokenizer was given beside --target"),
+        (["--tokenizer", "{folder}/model"], "--tokenizer was given with --target"),
         (["--num-target-tokens", "0"], "num_target_tokens is 0"),
         (["--sequences", "-1"], "sequences is -1"),
     ],

@@ -147,7 +147,7 @@ def test_a_run_gives_a_head_that_loads(folder, whole):
         assert line == "token info of 100 tokens: 0 MiB at decoding"
 
 
-# What the loop does for all kinds alike; that of the others is slow.
+# The loop treats all kinds alike; the others' test is slow.
 ONE_KIND = pytest.mark.parametrize(
     "whole",
     [pytest.param(kind, marks=() if kind == "eagle" else pytest.mark.slow) for kind in TWO],

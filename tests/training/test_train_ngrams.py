@@ -1,4 +1,6 @@
-"""`jspec train head --kind ngrams`: tables of the target's distributions; kills and bad input."""
+"""`jspec train head --kind ngrams`: tables of the target's distributions; kills and bad
+input.
+"""
 
 import json
 
@@ -81,7 +83,7 @@ def test_held_out_text_scores_it(asked, tmp_path):
         (["--candidates", 17], "--candidates is 17; pass an integer in 1 .. 16"),
     ],
 )
-def test_what_cannot_be_made_is_one_sentence(asked, tmp_path, arguments, said):
+def test_impossible_tables_are_refused_in_one_sentence(asked, tmp_path, arguments, said):
     code, text = asked(tmp_path / "table", *arguments)
     assert code == 2 and said in text
     assert not (tmp_path / "table").exists()

@@ -25,7 +25,7 @@ def test_anchors_are_text_that_text_follows_each_once_and_drawn_anew():
     assert len({np.asarray(at).tobytes() for at in draws}) > 3
 
 
-def test_what_is_at_hand_is_read_and_not_computed():
+def test_stored_states_are_read_and_not_computed():
     kept = Observed(jnp.ones((2, 9, 3), jnp.bfloat16), likeliest(jnp.zeros((2, 9, 4)), 9))
     seen = observed(None, {}, BATCH.replace(observed=kept), 4)
     assert seen.hidden.dtype == jnp.float32 and (seen.hidden == 1).all()
@@ -44,7 +44,7 @@ def test_all_places_drawn_are_all_and_some_are_some():
     np.testing.assert_allclose(drawn, loss, rtol=1e-5)
     for name in whole:
         np.testing.assert_allclose(same[name], whole[name], rtol=1e-5)
-    # The first step's states are compared at all places, those of further steps where drawn.
+    # The first step's states are compared at all places, further steps' where drawn.
     np.testing.assert_allclose(some["state_loss"][0], whole["state_loss"][0], rtol=1e-5)
     assert not np.allclose(some["state_loss"][1], whole["state_loss"][1])
     assert not np.allclose(some["token_loss"], whole["token_loss"])
@@ -121,8 +121,8 @@ def test_a_head_that_drafts_hot_tokens_is_compared_where_the_text_goes_on_with_o
 
 
 def test_a_head_with_token_info_of_hot_tokens_is_compared_everywhere_over_all_tokens():
-    """Lyanna section 6.1 cuts token info alone: cold tokens have their place in both distributions,
-    and count as right where the head drafts them.
+    """Lyanna section 6.1 cuts token info alone: cold tokens have their place in both
+    distributions, and count as right where the head drafts them.
     """
     chosen, head = np.random.default_rng(1).permutation(tiny.VOCAB)[:9], tiny.lyanna(hot_tokens=9)
     held = with_ids(head, jnp.asarray(chosen))

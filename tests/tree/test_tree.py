@@ -47,8 +47,9 @@ def test_ancestors_and_depths_are_those_of_a_loop(nodes):
 
 @pytest.mark.parametrize("depth", [1, 4, 24])
 def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
-    """A GPU follows paths, a CPU goes level by level; a child's probability is no larger on
-    either."""
+    """A GPU follows paths, a CPU goes level by level; a child's probability is at most as large
+    on either.
+    """
     rng = np.random.default_rng(depth)
     parents = np.full((2, 60), -1)
     level = np.zeros((2, 60), int)
@@ -74,7 +75,7 @@ def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_what_goes_along_paths_has_no_loop_where_steps_are_launched(platform):
+def test_walks_along_paths_have_no_loop_on_a_gpu(platform):
     def program(parents, probs):
         return trees.path_probabilities(parents, probs, 24), trees.places(parents, parents)
 
@@ -133,7 +134,7 @@ def test_templates():
     assert trees.Template(()).depth == 0
 
 
-def test_a_template_that_is_no_tree_is_refused():
+def test_a_template_that_is_not_a_tree_is_refused():
     cases = [
         (((0,), (0,)), "twice"),
         (((),), "empty"),
@@ -213,7 +214,7 @@ def test_an_order_is_that_of_a_walk_through_the_same_tree(ordered, walked):
     assert moved
 
 
-def test_what_is_worth_no_number_is_cut_and_the_root_stays():
+def test_nan_value_nodes_are_pruned():
     tree = Tree(
         tokens=jnp.array([[7, 1, 2, 3]]),
         parents=jnp.array([[-1, 0, 0, 1]]),

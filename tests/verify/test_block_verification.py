@@ -17,8 +17,8 @@ ACCEPTANCE = jax.jit(acceptance)
 
 
 def tables(seed, num):
-    """(p, q): dictionaries from the tokens so far to a distribution; whole, with zeros, filtered,
-    equal.
+    """(p, q): dictionaries from the tokens so far to a distribution; whole, with zeros,
+    filtered, equal.
     """
     rng = np.random.default_rng(seed)
     prefixes = [w for n in range(LENGTH + 1) for w in itertools.product(range(SIZE), repeat=n)]
@@ -183,7 +183,7 @@ def drafts(seed):
     """(tree, logits, lengths, ids, q): chains of 0 .. DEPTH tokens from distributions near the
     target's.
 
-    Node 3 is in no chain, so that ids have a gap, and q's rows stand in an order of their own.
+    Node 3 is in no chain, so that ids have a gap, and q's rows are in an order of their own.
     """
     rng = np.random.default_rng(seed)
     ids, order = [0, 1, 2, 4, 5], [2, 0, 3, 1]
@@ -248,7 +248,7 @@ def test_greedy_rows_emit_the_greedy_tokens(sampling):
 
 
 def test_a_node_without_a_distribution_ends_the_chain():
-    """What is kept before it is judged as if the chain ended there; no token is drawn from it."""
+    """Judges kept tokens as if the chain ended there; no token is drawn."""
     tree, logits, _, ids, _ = drafts(2)
     broken = logits.copy()
     broken[:, ids[2], 1], broken[:, ids[3]] = np.nan, np.nan
@@ -270,7 +270,7 @@ def test_rows_that_ended_are_not_judged():
     assert not verdict.failed.any() and (verdict.counts == 1).all()
 
 
-def test_a_row_is_judged_alike_whoever_stands_beside_it():
+def test_a_row_is_verified_independently_of_its_neighbours():
     tree, logits, *_ = drafts(4)
     whole = tree, logits, ROWS.frame()
     order = np.random.default_rng(4).permutation(BATCH)
@@ -287,7 +287,7 @@ def test_no_coin_is_tossed_twice():
     double = np.where(np.arange(VOCAB) == 0, 2, (VOCAB - 2) / (VOCAB - 1)).astype(np.float32)
 
     def kept(place, position):
-        """Whether the token there is kept: with 1/2, as all before it are for certain."""
+        """Returns whether the token there is kept: with 1/2, as all before it are for certain."""
         q = np.tile(even, (BATCH, 6, 1))
         q[:, ids[place - 1]] = double / VOCAB
         valid = np.tile(np.arange(6) <= ids[place], (BATCH, 1))
@@ -303,7 +303,7 @@ def test_no_coin_is_tossed_twice():
         assert abs(heads.mean() - 1 / 2) < 1 / 4
 
 
-def test_what_cannot_be_judged_is_said():
+def test_unverifiable_trees_are_refused():
     tree, logits, *_ = drafts(0)
     with pytest.raises(ValueError, match="judges chains and a node of this tree has up to 2"):
         BlockVerification().verdict(tree.replace(width=2), logits, ROWS.frame())

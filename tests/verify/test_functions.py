@@ -134,7 +134,7 @@ def test_the_first_token_of_a_round_has_the_targets_distribution(verify, width):
     assert tables.distance(np.bincount(drawn[:, 0], minlength=SIZE), p) > 1  # the control
 
 
-def test_what_does_not_fit_is_one_sentence():
+def test_misfits_are_refused_in_one_sentence():
     tree = jspec.tree.chain(2).fill(jnp.array([[5, 6, 7]]))
     logits = jnp.zeros((1, 3, 9))
     refusals.check([

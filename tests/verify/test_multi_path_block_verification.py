@@ -49,7 +49,7 @@ def test_the_oracle_is_lossless(chains):
         assert error(oracle.multi_path_block, p, q, chains) < 1e-12
 
 
-def test_what_is_wrong_is_caught():
+def test_wrong_variants_are_caught():
     p, q = tables(0)
     # The chain that was chosen, judged as if it had been drawn alone, or as the best of fewer.
     assert error(partial(oracle.multi_path_block, skewed=q), p, q, 2) > 0.02
@@ -91,7 +91,8 @@ VERDICT = jax.jit(VERIFIER.verdict)
 
 
 def drafts(seed):
-    """(tree, logits, q, chains): independent chains as SpecTr has them, from q near the target's.
+    """(tree, logits, q, chains): independent chains as SpecTr has them, from q near the
+    target's.
 
     What follows hangs from the first of the chains that begin alike, where the distributions are.
     """
@@ -211,7 +212,7 @@ def test_a_node_without_a_distribution_ends_the_chain():
     assert not ended.failed.any() and (ended.counts == 1).all()
 
 
-def test_what_cannot_be_judged_is_said():
+def test_unverifiable_trees_are_refused():
     tree, logits, *_ = drafts(0)
     with pytest.raises(ValueError, match="num_chains is 2 and a node of this tree has up to 3"):
         MultiPathBlockVerification(2).verdict(tree, logits, ROWS.frame())

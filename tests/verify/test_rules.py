@@ -196,7 +196,7 @@ def test_one_child_is_plain_speculative_decoding(rule, reference, draws):
 
 
 @sampled
-def test_absent_children_change_nothing_wherever_they_stand(rule, reference, draws):
+def test_absent_children_change_nothing_at_any_place(rule, reference, draws):
     p, q = (np.array(column) for column in zip(*pairs(4), strict=True))
     children = np.random.default_rng(0).integers(4, size=(len(p), 3), dtype=np.int32)
     for there in itertools.product([True, False], repeat=3):
@@ -248,8 +248,7 @@ def test_a_certain_target_is_emitted_whatever_was_drafted(rule, reference, draws
 
 @pytest.mark.parametrize("distance", [1e-3, 1.0])
 def test_float32_holds_for_a_large_vocabulary(distance):
-    """What is left of nearly equal distributions is all rounding, but as rarely reached as it is
-    small.
+    """Tests the residual of nearly equal distributions: all rounding, but rarely reached.
 
     Pairwise sums of V numbers round log V = 17 times, 6e-8 each, and a child takes two.
     """
@@ -340,7 +339,7 @@ def test_a_rule_with_the_wrong_draw_distribution_is_caught():
 
 
 def test_repeats_do_not_mislead_the_rule_for_draws_without_replacement():
-    """How long a new token takes to come depends on those before it, which one comes does not."""
+    """Tests that the time until a new token depends on those before it, but the token does not."""
     for p, q in pairs(3):
         draws = oracle.draws_iid(q, 3)
         assert error(RECURSIVE, draws, p, q) < 1e-12

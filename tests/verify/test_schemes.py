@@ -1,7 +1,8 @@
-"""Whole decodes with sampled drafts: the joint distribution of what is emitted is the target's own.
+"""Whole decodes with sampled drafts: the joint distribution of what is emitted is the
+target's own.
 
 Thousands of rows of one call are as many samples of it. Models are tables of four tokens, so the
-distribution is known exactly; three tokens a row take several rounds. A statistic is printed
+distribution is known exactly; three tokens per row take several rounds. A statistic is printed
 relative to a bound that a right distribution passes once in a million runs; keys are fixed, so a
 run can be repeated.
 """
@@ -80,7 +81,7 @@ PUBLISHED = {
 }
 
 
-# The masks of a parallel draft model stand where the texts have that token, too.
+# The masks of a parallel draft model are where the texts have that token, too.
 PARALLEL = {
     "chain": jspec.PARD.published(MODEL, mask_token_id=3, template=trees.chain(2)),
     "tree": jspec.PARD(MODEL, 3, trees.branching([2, 2]), **RECURSIVE),
@@ -112,7 +113,7 @@ def emitted(drafter, seed=0, draft=DRAFT, **sampling):
 
 
 def ended(model, params, *texts, drafter, drafter_params, max_new_tokens, **ask):
-    """What decode returns, with all of the drafter's memory."""
+    """Returns what decode returns, with all of the drafter's memory."""
     state = jspec.prefill(
         model, params, *texts, drafter=drafter, drafter_params=drafter_params,
         max_new_tokens=max_new_tokens, **ask,
@@ -131,7 +132,7 @@ def greedy(prompt):
 
 
 def check_cache(state, tokens, lengths):
-    """What the draft model knows: each token but the last two, at its place."""
+    """Checks the draft model's memory: each token but the last two, at its place."""
     assert state.cache.lengths.tolist() == (LENGTHS + lengths - 2).tolist()
     for row in (0, 1, 2, 3, ROWS):
         text = [*PROMPTS[row, : LENGTHS[row]], *tokens[row, : lengths[row]]]
@@ -163,7 +164,7 @@ def test_so_they_do_where_no_prediction_knows_the_drafted_tokens_before_it(name)
     assert result.stats.num_accepted_tokens.sum() > ROWS / 4
     tokens, lengths = np.asarray(result.tokens), np.asarray(result.lengths)
     assert tokens[-1].tolist() == greedy([2])
-    # Of the text, and of no mask, the memory holds all but the root and what is unread.
+    # The memory holds the text, without masks, except the root and what is unread.
     state = result.drafter_state
     assert (state.lengths + state.counts).tolist() == (LENGTHS + lengths - 1).tolist()
     for row in (0, 1, 2, 3, ROWS):
@@ -292,7 +293,7 @@ WRONG = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drafter", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_shows(drafter):
+def test_wrong_variants_are_detected(drafter):
     _, distance = emitted(drafter)
     print(f"{distance:.2f}")
     assert distance > 5

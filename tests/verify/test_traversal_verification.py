@@ -66,7 +66,7 @@ def test_the_oracle_is_lossless(shape):
         assert error(oracle.traversal_distribution, every_tree(shape, q), p, q) < 1e-12
 
 
-def test_what_is_wrong_is_caught():
+def test_wrong_variants_are_caught():
     rng = np.random.default_rng(0)
     p, q = model(rng), model(rng)
     # Children that were drawn without replacement, judged as if they were independent.
@@ -232,7 +232,7 @@ def test_a_node_without_a_distribution_has_nothing_below_it():
     assert not ended.failed.any() and (ended.counts == 1).all()
 
 
-def test_what_cannot_be_judged_is_said():
+def test_unverifiable_trees_are_refused():
     tree, logits, _ = drafts(0)
     with pytest.raises(ValueError, match="needs the distributions q that the children were drawn"):
         TraversalVerification().verdict(tree.replace(q=None), logits, ROWS.frame())

@@ -58,7 +58,7 @@ def test_entries_behind_the_path_are_zero():
     assert verdict.path.tolist() == [[0, 2, 0, 0]]
 
 
-def test_nan_ends_the_path_where_it_stands_and_nowhere_else():
+def test_nan_ends_its_own_path_alone():
     scores = logits(3, 0, 2, 0, 5, 4)
     assert walk(scores.at[0, 4, 1].set(jnp.nan))[0::2] == ([0, 2, 4], True)
     # A node that the walk does not reach may say what it likes.
@@ -89,7 +89,7 @@ def test_the_rule_gets_the_distribution_that_the_children_were_drawn_from():
     assert seen == [2, 0, 1, 0]
 
 
-def test_a_row_draws_by_its_key_and_position_whoever_stands_beside_it():
+def test_a_row_draws_by_its_key_and_position_alone():
     rng = np.random.default_rng(0)
     scores = jnp.asarray(rng.normal(size=(3, 6, VOCAB)), jnp.float32)
     tree = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3, axis=0), TREE)
@@ -122,7 +122,8 @@ def test_a_row_draws_by_its_key_and_position_whoever_stands_beside_it():
 
 def test_greedy_verdicts_of_all_nodes_at_once_are_those_of_a_walk():
     """Trees with absent nodes, equal siblings, more children and levels than they declare, and
-    logits that are none."""
+    logits that are NaN.
+    """
     rng = np.random.default_rng(1)
     walked = jax.jit(TreeVerifier(rules.coupled)._walk)
     at_once = jax.jit(_where_tokens_match)

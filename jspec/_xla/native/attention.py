@@ -16,7 +16,7 @@ _DTYPES = ("float32", "bfloat16")
 
 
 def takes_attention(q: Float[Array, "B N G*H D"], slot_keys: Float[Array, "B H*L S D"]) -> bool:
-    """Whether `attention` computes this on a CPU."""
+    """Returns whether `attention` computes this on a CPU."""
     return (
         q.size > 0
         and q.shape[1] <= MOST_TOKENS
@@ -41,7 +41,8 @@ def attention(
     *,
     soft_cap: float | None,
 ) -> Float[Array, "B N G*H D"]:
-    """One softmax of each query over the live slots and then over the nodes that it sees.
+    """Returns one softmax of each query over the live slots and then over the nodes that it
+    sees.
 
     Args:
         q: queries, scaled.

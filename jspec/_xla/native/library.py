@@ -11,7 +11,9 @@ from typing import Any
 import jax
 
 SWITCH = "JSPEC_NATIVE"
-"""The variable of the environment that switches the kernels off, 0, or names an instruction set."""
+"""The variable of the environment that switches the kernels off, 0, or names an instruction
+set.
+"""
 
 TARGETS = (
     *("jspec_product", "jspec_block_product", "jspec_rounded_product", "jspec_attend"),
@@ -29,7 +31,8 @@ _registered: set[str] = set()
 
 
 def instruction_set() -> str | None:
-    """The instructions that the kernels use here; None: there are no kernels, see `missing`.
+    """Returns the instructions that the kernels use here; None: there are no kernels, see
+    `missing`.
 
     Example:
         >>> instruction_set() in ("AVX2", "AVX-512", "NEON", None)
@@ -39,7 +42,7 @@ def instruction_set() -> str | None:
 
 
 def missing() -> str | None:
-    """Why there are no kernels; None: there are.
+    """Returns why there are no kernels; None: there are.
 
     Example:
         >>> (missing() is None) == (instruction_set() is not None)
@@ -49,7 +52,7 @@ def missing() -> str | None:
 
 
 def described() -> str:
-    """Which kernels run on a CPU, in a few words.
+    """Returns which kernels run on a CPU, in a few words.
 
     Example:
         >>> "kernels" in described()
@@ -60,7 +63,7 @@ def described() -> str:
 
 
 def has(target: str) -> bool:
-    """Whether there is this kernel here: a library of older sources may lack it.
+    """Returns whether there is this kernel here: a library of older sources may lack it.
 
     Example:
         >>> has("jspec_product") == (instruction_set() is not None), has("jspec_other")
@@ -71,7 +74,7 @@ def has(target: str) -> bool:
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """A context in which XLA computes in place of the kernels: to compare with.
+    """Yields a context in which XLA computes in place of the kernels: to compare with.
 
     What JAX has compiled is forgotten, before and after.
 
@@ -92,7 +95,7 @@ def disabled() -> Iterator[None]:
 
 @cache
 def _loaded() -> tuple[str | None, str | None]:
-    """The instruction set, and why there is none."""
+    """Returns the instruction set, and why there is none."""
     wanted = os.environ.get(SWITCH, "")
     if wanted == "0":
         return None, f"{SWITCH}=0 switches them off"
@@ -120,6 +123,8 @@ def _loaded() -> tuple[str | None, str | None]:
 
 
 def on_one_device(x: Any) -> bool:
-    """Whether an array lies on one device, or is one device's part: XLA cannot split a kernel."""
+    """Returns whether an array lies on one device, or is one device's part: XLA cannot split a
+    kernel.
+    """
     mesh = jax.typeof(x).sharding.mesh
     return mesh.empty or mesh.size == 1 or not (mesh.auto_axes or mesh.explicit_axes)

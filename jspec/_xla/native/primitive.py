@@ -18,7 +18,7 @@ _CHOICE.multiple_results = True
 
 
 def natively(kernel: Callable[..., Any], plainly: Callable[..., Any], *arguments: Any) -> Any:
-    """What the kernel computes on a CPU, and `plainly` elsewhere.
+    """Returns what the kernel computes on a CPU, and `plainly` elsewhere.
 
     Args:
         kernel: of the arguments; has no derivatives.

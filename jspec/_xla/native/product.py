@@ -22,7 +22,7 @@ def _few(x: Float[Array, "... _"]) -> bool:
 
 
 def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
-    """Whether there are kernels here for such rows, and numbers to compute with."""
+    """Returns whether there are kernels here for such rows, and numbers to compute with."""
     return (
         x.size > 0
         and weights.size > 0
@@ -34,7 +34,7 @@ def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
 
 
 def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
-    """Whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
+    """Returns whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
     return weights.dtype.name in _WEIGHTS and _few(x) and _at_hand(x, weights)
 
 
@@ -43,11 +43,11 @@ def product(
     weights: Num[Array, "O I"] | Num[Array, "L O I"],
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """x by the rows of the weights, summed in float32 in an order that is always the same.
+    """Multiplies x by the rows of the weights, summed in float32 in one fixed order.
 
     Args:
         x: rows; on a CPU alone, where `takes_product` says so.
-        weights: one row for each output, or those of all layers, of which none is copied.
+        weights: one row for each output, or the rows of all layers, of which none is copied.
         layer: which of them.
     """
     layer = jnp.int32(0) if layer is None else layer
@@ -70,13 +70,13 @@ def rounded_product(
     factors: Float[Array, "O"] | Float[Array, "L O"],
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32.
+    """Multiplies x, rounded to 8 bits per row, by the weights and their factors, in float32.
 
     Bit for bit what `jspec.models.eight_bits.rounded_product` computes by XLA's operations.
 
     Args:
         x: rows; on a CPU alone, where `takes_rounded_product` says so.
-        weights: one row for each output, or those of all layers; never -128.
+        weights: one row for each output, or the rows of all layers; never -128.
         factors: of the outputs.
         layer: which of the layers.
     """
@@ -115,7 +115,7 @@ def _rounded(
 
 
 def takes_block_product(x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"]) -> bool:
-    """Whether `block_product` computes this product on a CPU."""
+    """Returns whether `block_product` computes this product on a CPU."""
     return _few(x) and _at_hand(x, packed)
 
 
@@ -125,13 +125,13 @@ def block_product(
     block_bytes: int,
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """`product` with weights in blocks of 32, which are widened in the register.
+    """Returns `product` with weights in blocks of 32, which are widened in the register.
 
     Bit for bit the product with the weights in float32.
 
     Args:
         x: rows; on a CPU alone, where `takes_block_product` says so.
-        packed: as `jspec.models.blocks` has them, or those of all layers.
+        packed: as `jspec.models.blocks` has them, or of all layers.
         block_bytes: of a block, which tell the format.
         layer: which of the layers.
     """

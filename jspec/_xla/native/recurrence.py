@@ -9,7 +9,7 @@ from jspec._xla.native.library import has, on_one_device
 
 
 def takes_recurrence(x: Float[Array, "..."], *others: Float[Array, "..."]) -> bool:
-    """Whether the kernels below compute with these arrays on a CPU."""
+    """Returns whether the kernels below compute with these arrays on a CPU."""
     return has("jspec_recur") and all(
         y.dtype == jnp.float32 and y.size > 0 and on_one_device(y) for y in (x, *others)
     )
@@ -24,7 +24,8 @@ def recur(
     states: Float32[Array, "B H K D"],
     seen: Bool[Array, "B N N"],
 ) -> tuple[Float32[Array, "B H N D"], Float32[Array, "B H N D"]]:
-    """What each node reads of its state, and its update of it, each from its parent's state.
+    """Returns what each node reads of its state, and its update of it, each from its parent's
+    state.
 
     No more states are held than a count of nodes has bits, and they stay in a cache of the
     processor.
@@ -57,7 +58,8 @@ def replay(
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> Float32[Array, "B H K D"]:
-    """The states behind the first `counts` nodes of a path, with the bits that `recur` gave them.
+    """Returns the states behind the first `counts` nodes of a path, with the bits that `recur`
+    gave them.
 
     Args:
         states: before them; written in place where nothing else reads them.
@@ -78,7 +80,7 @@ def convolve(
     window: Float32[Array, "B J W C"],
     seen: Bool[Array, "B N N"],
 ) -> Float32[Array, "B J N C"]:
-    """Each lane's sum over a node and the W tokens before it on its path.
+    """Returns each lane's sum over a node and the W tokens before it on its path.
 
     Args:
         inputs: of the nodes.

@@ -19,11 +19,11 @@ class Wording(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, for the report."""
+        """The kind of row, for the report."""
         ...
 
     def ids(self, turns: Sequence[Said], answers: Sequence[str]) -> list[int]:
-        """The prompt of the last turn; the earlier ones have been answered."""
+        """Returns the prompt of the last turn; the earlier ones have been answered."""
         ...
 
 
@@ -67,7 +67,7 @@ class Templated:
 
 
 def wording(target: "Loaded", raw: bool = False) -> Wording:
-    """The chat template where the model has one, else the bare text.
+    """Returns the chat template where the model has one, else the bare text.
 
     Args:
         target: as it was loaded.

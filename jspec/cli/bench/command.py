@@ -30,8 +30,8 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="JSON",
-            help='One method more, with options: {"method": "suffix", "num_speculative_tokens": '
-            "12}. May be given several times.",
+            help='Another method, with options: {"method": "suffix", "num_speculative_tokens": '
+            "12}. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -55,17 +55,17 @@ def bench(
     ignore_eos: options.IgnoreEos = False,
     batch_size: options.BatchSize = 1,
     repeats: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Times that each prompt is measured.")
+        int, typer.Option(parser=integer, metavar="N", help="Repeats of each measurement.")
     ] = 3,
     cold: Annotated[
         bool,
-        typer.Option("--cold", help="Forget after each prompt what was learnt of those before."),
+        typer.Option("--cold", help="Reset the drafter's memory between prompts."),
     ] = False,
     memory: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Begin with what `jspec generate --memory` kept of one method; it is not written.",
+            help="Start from the memory that `jspec generate --memory` saved; it is not written.",
             show_default=False,
         ),
     ] = None,
@@ -78,12 +78,12 @@ def bench(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="Rows, figure and page. The same command goes on with what is there.",
+            help="Folder for rows, figure and page. The same command continues from there.",
         ),
     ] = Path("jspec-bench"),
     peers: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Measure methods on your model and prompts, beside plain decoding, and say which to use.
+    """Measure methods on your model and prompts, alongside plain decoding, and say which to use.
 
     What a drafter learns is kept from prompt to prompt, as `jspec generate` keeps it.
     """

@@ -1,6 +1,6 @@
-"""Who takes turns in a bench: a protocol, and jspec's own methods by it."""
+"""Contenders of a bench: a protocol, and jspec's own methods."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,12 +13,12 @@ from jspec.sessions.session import Session
 
 @dataclass(frozen=True)
 class Reply:
-    """What a contender wrote after one prompt."""
+    """A contender's output after one prompt."""
 
     tokens: list[int]
     finish_reason: str
     num_rounds: int
-    """Forwards of the target that emitted these tokens."""
+    """Forward passes of the target that emitted these tokens."""
     metrics: dict[str, Any] | None = None
     """jspec's own figures, as in `jspec generate --json`."""
 
@@ -42,7 +42,7 @@ class Contender(Protocol):
         ...
 
     def replies(self, group: Group, answer: Any) -> list[Reply]:
-        """What was written, in the order of `group.rows`; not timed."""
+        """Returns what was written, in the order of `group.rows`; not timed."""
         ...
 
     def remember(self, answer: Any) -> None:
@@ -77,7 +77,7 @@ class Drafting:
 
     def prefill(self, group: Group) -> None:
         # With limits of 0 the same program reads the prompt and emits nothing.
-        self._decode(group, limits=np.zeros_like(group.limits))
+        self._decode(replace(group, limits=np.zeros_like(group.limits)))
 
     def answer(self, group: Group) -> Any:
         return self._decode(group)
@@ -85,7 +85,7 @@ class Drafting:
     def replies(self, group: Group, answer: Any) -> list[Reply]:
         import jax
 
-        result = jax.device_get(answer.replace(drafter_state=None))
+        result = jax.device_get(answer.replace(drafter_state=None, policy_state=None))
         found = outcomes(group, result, 0.0, 0.0)
         return [
             Reply(
@@ -99,12 +99,12 @@ class Drafting:
 
     def remember(self, answer: Any) -> None:
         if self.learns:
-            self._runner.keep(answer.drafter_state)
+            self._runner.keep(answer)
 
-    def _decode(self, group: Group, **changes: Any) -> Any:
+    def _decode(self, group: Group) -> Any:
         import jax
 
         import jspec
 
-        call = self._runner.arguments(group) | changes
+        call = self._runner.arguments(group)
         return interruptible(lambda: jax.block_until_ready(jspec.decode(**call)))

@@ -12,7 +12,7 @@ _INK = "#0a0b0c"
 
 
 def draw(report: BenchReport) -> str:
-    """The figure as SVG whose text and axes have the colour of the text around them.
+    """Returns the figure as SVG whose text and axes have the colour of the text around them.
 
     A mark is a geometric mean, the thick line reaches from the first to the third quartile of the
     prompts, the thin one from the least to the largest.

@@ -19,7 +19,7 @@ class Ledger:
         path: the file; its folder is made if absent. None: rows are kept in memory alone.
 
     Raises:
-        InputError: if it cannot be written to, or a line of it is no JSON object.
+        InputError: if it cannot be written to, or a line of it is not a JSON object.
     """
 
     def __init__(self, path: Path | None):
@@ -41,14 +41,14 @@ class Ledger:
             os.fsync(file.fileno())
 
     def find(self, **wanted: Any) -> list[Row]:
-        """The rows with these values."""
+        """Returns the rows with these values."""
         return [
             row for row in self.rows if all(row.get(name) == is_ for name, is_ in wanted.items())
         ]
 
 
 def _resumed(path: Path) -> list[Row]:
-    """The rows of a file, which ends with a whole line afterwards."""
+    """Returns the rows of a file, which ends with a whole line afterwards."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab"):
@@ -67,10 +67,10 @@ def _resumed(path: Path) -> list[Row]:
 
 
 def parsed(content: bytes, path: Path) -> list[Row]:
-    """The rows of a file's lines.
+    """Returns the rows of a file's lines.
 
     Raises:
-        InputError: if one of them is no JSON object.
+        InputError: if one of them is not a JSON object.
     """
     return [
         _row(line, f"line {number} of {path}")
@@ -86,6 +86,6 @@ def _row(line: bytes, source: str) -> Row:
         row = None
     if not isinstance(row, dict):
         raise InputError(
-            f"{source} is no row of a bench; mend or remove that line, or name another folder"
+            f"{source} is not a row of a bench; mend or remove that line, or name another folder"
         )
     return row

@@ -1,4 +1,6 @@
-"""The measuring itself: question by question all contenders in turn, each row written at once."""
+"""The measuring itself: question by question all contenders in turn, each row written at
+once.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +85,7 @@ class Bench:
                 self.say(f"{count}/{len(self.questions)} {self._told(part, rows)}")
 
     def _parts(self) -> Iterator[list[int]]:
-        """The places of questions of one class that run together."""
+        """Yields the places of questions of one class that run together."""
         size, start = self.settings.run.batch_size, 0
         for end in range(1, len(self.questions) + 1):
             if (
@@ -95,7 +97,7 @@ class Bench:
                 start = end
 
     def _ask(self, part: Sequence[int], now: Sequence[str], again: Sequence[str]) -> list[Row]:
-        """The rows of these questions, turn by turn; those of `again` only learn from them."""
+        """Measures these questions, turn by turn; the methods of `again` only learn from them."""
         answers: dict[int, list[str]] = {place: [] for place in part}
         rows: list[Row] = []
         for turn in range(self.settings.turns):
@@ -121,14 +123,14 @@ class Bench:
         return rows
 
     def _plain(self, group: Group) -> list[Reply]:
-        """Plain decoding's answers, which the next turn follows."""
+        """Returns plain decoding's answers, which the next turn follows."""
         contender = self.entries[PLAIN].contender
         return contender.replies(group, contender.answer(group))
 
     def _prompts(
         self, answers: Mapping[int, list[str]], turn: int
     ) -> Iterator[tuple[int, list[int]]]:
-        """The prompts of a turn, of the conversations that have it and fit the context."""
+        """Yields the prompts of a turn, of the conversations that have it and fit the context."""
         for place, said in answers.items():
             turns = self.questions[place].turns
             if turn >= len(turns) or len(said) < turn:
@@ -145,7 +147,7 @@ class Bench:
     def _take_turns(
         self, group: Group, names: Sequence[str]
     ) -> dict[str, tuple[Timed[Any], Timed[Any]]]:
-        """Each contender's times for the whole answer and for the prompt alone."""
+        """Returns each contender's times for the whole answer and for the prompt alone."""
         going = []
         for name in dict.fromkeys(names):
             try:
@@ -174,7 +176,7 @@ class Bench:
         timed: Mapping[str, tuple[Timed[Any], Timed[Any]]],
         replies: Mapping[str, list[Reply]],
     ) -> Iterator[Row]:
-        """One row a prompt; the seconds are those of all that ran together."""
+        """Yields one row a prompt; the seconds are those of all that ran together."""
         entry = self.entries[name]
         sums = {key: sum(len(reply.tokens) for reply in replies[key]) for key in (name, PLAIN)}
         for place, reply, plain in zip(prompts, replies[name], replies[PLAIN], strict=True):
@@ -206,7 +208,7 @@ class Bench:
             }
 
     def _told(self, part: Sequence[int], rows: Sequence[Row]) -> str:
-        """One line about a question that was measured."""
+        """Returns one line about a question that was measured."""
         names = ", ".join(self.questions[place].name for place in part)
         found = {row["method"]: speedup(row) for row in rows if row["method"] != PLAIN}
         told = " · ".join(f"{name} {gain:.2f}x" for name, gain in found.items())
@@ -214,5 +216,5 @@ class Bench:
 
 
 def fits(ids: Sequence[int], max_new_tokens: int, context: int | None) -> bool:
-    """Whether a prompt leaves room for its answer."""
+    """Returns whether a prompt leaves room for its answer."""
     return context is None or len(ids) + max_new_tokens <= context

@@ -13,7 +13,7 @@ _TEMPLATE = Path(__file__).with_name("page.html.jinja")
 def render(
     report: BenchReport, absent: Mapping[str, str], facts: Mapping[str, str], figure: str
 ) -> str:
-    """The page as text.
+    """Returns the page as text.
 
     Args:
         report: the figures.
@@ -43,7 +43,7 @@ def render(
 def _classes(
     report: BenchReport, others: Sequence[str]
 ) -> list[tuple[str, int, list[tuple[str, str]]]]:
-    """Each class, its number of prompts, and a cell with its shade for each contender."""
+    """Returns each class, its number of prompts, and a cell with its shade for each contender."""
     return [
         (
             kind,
@@ -55,7 +55,7 @@ def _classes(
 
 
 def _shade(one: Summary | None) -> str:
-    """The colour class of a speed-up."""
+    """Returns the colour class of a speed-up."""
     if one is None:
         return "none"
     return "gain" if one.speedup >= 1.02 else "loss" if one.speedup < 0.98 else "even"

@@ -19,7 +19,7 @@ _KEYS = "each question needs question_id, category and turns"
 
 @dataclass(frozen=True)
 class Question:
-    """What a user asks in one conversation."""
+    """A user's turns in one conversation."""
 
     name: str
     category: str
@@ -27,18 +27,19 @@ class Question:
     turns: tuple[Said, ...]
     """The user's side, turn by turn."""
     source: str
-    """Where it stands, for messages."""
+    """Its file and line, for messages."""
 
 
 def read(path: Path, option: str = "--questions") -> list[Question]:
-    """The questions of a file in Spec-Bench's schema: JSON lines with question_id, category, turns.
+    """Returns the questions of a file in Spec-Bench's schema: JSON lines with question_id,
+    category, turns.
 
     Args:
         path: the file.
         option: who named it, for messages.
 
     Raises:
-        InputError: if it cannot be read, holds none, or a line is no such question.
+        InputError: if it cannot be read, has no questions, or has a line that is not one.
 
     Example:
         >>> question = read(SAMPLE)[0]
@@ -66,7 +67,7 @@ def read(path: Path, option: str = "--questions") -> list[Question]:
 
 
 def from_prompts(path: Path) -> list[Question]:
-    """The prompts of a file, one a line, as questions of one class.
+    """Returns the prompts of a file, one a line, as questions of one class.
 
     Raises:
         InputError: as `prompts.many`.
@@ -78,9 +79,9 @@ def from_prompts(path: Path) -> list[Question]:
 
 
 def choose(questions: Sequence[Question], limit: int | None) -> list[Question]:
-    """At most `limit` questions, as evenly over the classes as there are; None: all of them.
+    """Takes at most `limit` questions, spread evenly over the classes; None: all of them.
 
-    Those of a class are spread over the file, and stand together, the classes in their order.
+    A class's questions are spread over the file, and come together, the classes in their order.
 
     Example:
         >>> asked = [Question(str(i), "ab"[i > 6], ("?",), "") for i in range(10)]
@@ -109,9 +110,9 @@ def _question(line: str, source: str) -> Question:
     try:
         row = plain_json.parsed(line)
     except ValueError as error:
-        raise InputError(f"{source} is no JSON ({error}); {_KEYS}") from error
+        raise InputError(f"{source} is not JSON ({error}); {_KEYS}") from error
     if not isinstance(row, dict):
-        raise InputError(f"{source} is {shown(row)}, which is no JSON object; {_KEYS}")
+        raise InputError(f"{source} is {shown(row)}, which is not a JSON object; {_KEYS}")
     for key in ("question_id", "category", "turns"):
         if key not in row:
             raise InputError(f"{source} has no {key}; {_KEYS}")

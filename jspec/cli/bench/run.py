@@ -23,7 +23,7 @@ from jspec.cli.bench.measure import Bench, ReportedContender, fits
 from jspec.cli.bench.questions import Question, choose
 from jspec.cli.bench.settings import PLAIN, BenchOptions
 from jspec.cli.bench.statistics import report
-from jspec.methods import BUNDLED, BUNDLED_DRAFT, Built, describe
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, describe
 from jspec.methods.builders import COUPLED
 from jspec.models.fingerprint import fingerprint
 from jspec.sessions import session as sessions
@@ -44,7 +44,7 @@ def run(
     Args:
         job: models, methods and settings.
         questions: to choose from.
-        ledger: where rows are kept; figure and page go beside it.
+        ledger: where rows are kept; figure and page go alongside it.
         invite: makes other engines that take part, see `benchmarks.peers`.
 
     Raises:
@@ -87,7 +87,9 @@ def run(
 def _fitting(
     job: BenchOptions, target: models.Loaded, wording: chat.Wording, questions: Sequence[Question]
 ) -> tuple[list[Question], int]:
-    """The chosen questions among those that fit the context, and the most tokens of a prompt."""
+    """Returns the chosen questions among those that fit the context, and the most tokens of a
+    prompt.
+    """
     lengths: dict[int, int] = {}
     context, most = target.model.context, job.settings.run.max_new_tokens
     for place, question in enumerate(questions):
@@ -118,20 +120,19 @@ def _fitting(
 def _methods(
     job: BenchOptions, target: models.Loaded, draft: models.Loaded | None
 ) -> dict[str, ReportedContender]:
-    """Plain decoding, and every method that was chosen."""
+    """Returns plain decoding, and every method that was chosen."""
     run, cold = job.settings.run, job.settings.cold
     plain = describe("autoregressive")
-    built = plain.build(target)
-    session = sessions.Session(target, Choice(plain, {}), built)
+    session = sessions.Session(plain.build(target), Choice(plain, {}))
     entries = {PLAIN: ReportedContender(Drafting(session, run, plain=True))}
     # The bundled draft model is there for those that need one; another was asked for.
     named = job.draft_model not in (None, BUNDLED_DRAFT)
     for label, choice in job.choices.items():
         method = choice.method
         second = draft if method.needs_draft_model or (method.takes_draft_model and named) else None
-        made: Built = method.build(target, second, **choice.options)
+        llm = method.build(target, second, **choice.options)
         entries[label] = ReportedContender(
-            Drafting(sessions.Session(target, choice, made), run, cold=cold),
+            Drafting(sessions.Session(llm, choice), run, cold=cold),
             # Greedy decoding has one token to choose, in every scheme.
             same_tokens=run.temperature == 0 or choice.scheme == COUPLED,
         )
@@ -145,7 +146,9 @@ def _about(
     wording: chat.Wording,
     asked: Sequence[Question],
 ) -> dict[str, Any]:
-    """All that a row depends on besides its method: rows of other settings are left alone."""
+    """Returns all that a row depends on besides its method: rows of other settings are left
+    alone.
+    """
     said = json.dumps([[question.category, *question.turns] for question in asked])
     model: Any = target.model
     kernels = f", {native.described()}" if jax.default_backend() == "cpu" else ""
@@ -168,7 +171,7 @@ def _about(
 
 
 def _settings(job: BenchOptions) -> dict[str, Any]:
-    """The settings; a file of memory is its content."""
+    """Returns the settings; a file of memory is its content."""
     settings, file = asdict(job.settings), job.settings.run.memory
     if file is not None:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
@@ -177,7 +180,7 @@ def _settings(job: BenchOptions) -> dict[str, Any]:
 
 
 def _rows(ledger: Ledger, name: str) -> list[Row]:
-    """The rows of a run, the last of each prompt that was measured again."""
+    """Returns the rows of a run, the last of each prompt that was measured again."""
     found = {
         (row["method"], row["prompt"], row["turn"]): row
         for row in ledger.find(run=name)
@@ -207,7 +210,7 @@ def _tell(
     file = folder / "report.html"
     drawn = figure.draw(figures)
     file.write_text(page.render(figures, absent, facts, drawn), "utf-8")
-    # Alone it stands on a white page.
+    # Alone it is on a white page.
     (folder / "figure.svg").write_text(drawn.replace("currentColor", "black"), "utf-8")
     for note in verdict.notes(figures):
         screen.print(note, markup=False, soft_wrap=True)
@@ -216,7 +219,7 @@ def _tell(
 
 
 def _facts(about: dict[str, Any]) -> dict[str, str]:
-    """What was measured, in words."""
+    """Returns what was measured, in words."""
     settings = about["settings"]
     run = settings["run"]
     kind = "greedy" if run["temperature"] == 0 else f"temperature {run['temperature']:g}"

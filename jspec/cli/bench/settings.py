@@ -1,4 +1,4 @@
-"""What `jspec bench` compares, checked before anything is loaded; JAX is not needed for that."""
+"""Settings of `jspec bench`, checked before anything is loaded and without JAX."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class BenchSettings:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is to be measured, as the command line said it."""
+    """The measurements asked for on the command line."""
 
     model: str | None
     """None is the bundled model."""
@@ -72,7 +72,7 @@ class BenchOptions:
 def choices(
     names: str | None, configs: Sequence[str], head: str | None, draft_model: str | None
 ) -> dict[str, Choice]:
-    """The methods to measure, by the label of their column.
+    """Returns the methods to measure, by the label of their column.
 
     Args:
         names: `--methods`, separated by commas.
@@ -110,7 +110,7 @@ def choices(
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The object that a text is in JSON, or None if it is none."""
+    """Returns the JSON object of a text, or None if it is not one."""
     try:
         parsed = plain_json.parsed(text)
     except ValueError:
@@ -119,7 +119,7 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 
 def draft_model(chosen: dict[str, Choice], model: str | None, named: str | None) -> str | None:
-    """The draft model to load, if a method needs one.
+    """Returns the draft model to load, if a method needs one.
 
     Args:
         chosen: the methods.
@@ -146,7 +146,7 @@ def _none_of(found: Mapping[str, Choice]) -> str:
 
 
 def _put(found: dict[str, Choice], choice: Choice, head: str | None) -> None:
-    """Adds a method under the label of its options; those of `--head` go without saying."""
+    """Adds a method under the label of its options; options of `--head` are not in it."""
     # The baseline is there in any case.
     if not choice.method.drafts:
         return

@@ -1,4 +1,4 @@
-"""What the rows of a bench say: speed-ups with their spread, tokens per step, differing tokens."""
+"""Figures of a bench: speed-ups with their spread, tokens per step, differing tokens."""
 
 import math
 import statistics
@@ -9,7 +9,7 @@ from jspec.cli.bench.ledger import Row
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The mean of ratios; NaN of nothing.
+    """Returns the mean of ratios; NaN of nothing.
 
     Example:
         >>> geometric_mean([0.5, 2.0])
@@ -19,7 +19,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:
-    """The geometric mean, and its bounds at two standard errors of the logarithms.
+    """Returns the geometric mean, and its bounds at two standard errors of the logarithms.
 
     Example:
         >>> spread([1.0, 1.0, 1.0])
@@ -34,7 +34,7 @@ def spread(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, float]:
-    """The least, the quartiles and the largest value, interpolated between neighbours.
+    """Returns the least, the quartiles and the largest value, interpolated between neighbours.
 
     Example:
         >>> quartiles([4.0, 1.0, 2.0, 3.0, 5.0])
@@ -48,7 +48,8 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, floa
 
 
 def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
-    """The place of the first token that differs, counted from 0; None if all are the same.
+    """Returns the place of the first token that differs, counted from 0; None if all are the
+    same.
 
     Example:
         >>> first_difference([1, 2], [1, 2, 3]), first_difference([1], [1])
@@ -61,26 +62,26 @@ def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
 
 
 def speedup(row: Row) -> float:
-    """Tokens per second over plain decoding's: the median of neighbours in time."""
+    """Returns tokens per second over plain decoding's: the median of neighbours in time."""
     pairs = zip(row["plain_seconds"], row["seconds"], strict=True)
     return statistics.median(plain / ours for plain, ours in pairs) * _longer(row)
 
 
 def decode_speedup(row: Row) -> float | None:
-    """The same without reading the prompt; None where that took all the time."""
+    """Returns the same without reading the prompt; None where that took all the time."""
     ours, plain = decode_seconds(row), decode_seconds(row, "plain_")
     return None if ours is None or plain is None else plain / ours * _longer(row)
 
 
 def decode_seconds(row: Row, whose: str = "") -> float | None:
-    """The median time of a row without that of its prompt; None if the clock cannot tell."""
+    """Returns the median time of a row after its prompt; None if the clock cannot tell."""
     whole = statistics.median(row[f"{whose}seconds"])
     left = whole - statistics.median(row[f"{whose}prefill_seconds"])
     return left if left > 0 else None
 
 
 def _longer(row: Row) -> float:
-    """The tokens of a method over plain decoding's; 1 wherever the two say the same."""
+    """Returns the tokens of a method over plain decoding's; 1 wherever the two say the same."""
     # Of a model that has no token to write, both have none.
     return max(row["num_tokens_together"], 1) / max(row["plain_num_tokens_together"], 1)
 
@@ -117,7 +118,7 @@ class Summary:
 
 
 def summarise(name: str, rows: Sequence[Row]) -> Summary:
-    """The figures of one contender's rows.
+    """Returns the figures of one contender's rows.
 
     Args:
         name: of the contender.
@@ -165,7 +166,7 @@ class BenchReport:
 
 
 def report(rows: Sequence[Row], names: Sequence[str]) -> BenchReport:
-    """The figures of the rows, over all and by class.
+    """Returns the figures of the rows, over all and by class.
 
     Args:
         rows: of one run.

@@ -1,4 +1,4 @@
-"""The tables of a bench on the terminal, and their cells, which the page shows as well."""
+"""Tables of a bench on the terminal; the page shows their cells as well."""
 
 import math
 import sys
@@ -28,7 +28,7 @@ _WIDTH = 140
 
 
 def console() -> Console:
-    """The standard output."""
+    """Returns the standard output."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
@@ -55,7 +55,7 @@ def show(screen: Console, report: BenchReport, absent: Mapping[str, str]) -> Non
 
 
 def by_class(report: BenchReport) -> Table:
-    """The speed-up of each contender in each class, with its tokens per step."""
+    """Returns the speed-up of each contender in each class, with its tokens per step."""
     others = [name for name in report.summaries if name != PLAIN]
     table = Table(
         title="Speed-up and tokens per step, by class", title_style="bold", title_justify="left",
@@ -75,7 +75,7 @@ def by_class(report: BenchReport) -> Table:
 
 
 def cells(one: Summary) -> list[str]:
-    """The row of a contender over all prompts."""
+    """Returns the row of a contender over all prompts."""
     figures = [f"{one.tokens_per_step:.2f}", f"{one.tokens_per_second:.1f}"]
     if one.name == PLAIN:
         return [one.name, *figures, *["1.00x"] * 2, "", ""]
@@ -90,24 +90,24 @@ def cells(one: Summary) -> list[str]:
 
 
 def class_cell(one: Summary | None) -> str:
-    """The cell of a contender and a class."""
+    """Returns the cell of a contender and a class."""
     return "-" if one is None else f"{times(one.speedup)}, {one.tokens_per_step:.2f}"
 
 
 def times(value: float) -> str:
-    """A speed-up in words of two decimals."""
+    """Returns a speed-up in words of two decimals."""
     return "-" if math.isnan(value) else f"{value:.2f}x"
 
 
 def bounds(one: Summary) -> str:
-    """Where the mean lies within two standard errors."""
+    """Returns where the mean lies within two standard errors."""
     if one.num_prompts < 2:
         return "one prompt"
     return f"{one.bounds[0]:.2f} .. {one.bounds[1]:.2f}"
 
 
 def agreement(one: Summary) -> str:
-    """Whether the tokens are plain decoding's."""
+    """Returns whether the tokens are plain decoding's."""
     if one.differing:
         return f"others in {len(one.differing)} of {one.num_prompts}"
     return "the same" if one.compared else "drawn by other noise"

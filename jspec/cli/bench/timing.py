@@ -1,4 +1,6 @@
-"""Seconds of runs that take turns, so that what else the machine does hits all of them alike."""
+"""Seconds of runs that take turns, so that what else the machine does hits all of them
+alike.
+"""
 
 import os
 import platform
@@ -13,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass
 class Timed(Generic[T]):
-    """What a run gave the last time, and how long it took each time."""
+    """The last result of a run, and its time in each repeat."""
 
     value: T
     seconds: list[float] = field(default_factory=list)
@@ -45,7 +47,7 @@ def in_turn(runs: Mapping[K, Callable[[], T]], repeats: int) -> dict[K, Timed[T]
 
 
 def device(more: str = "") -> str:
-    """The devices that are timed, with the machine that they are in, and more about it."""
+    """Returns the devices that are timed, with the machine that they are in, and more about it."""
     import jax
 
     kind = jax.devices()[0].device_kind

@@ -1,4 +1,4 @@
-"""The last sentence of a bench: which method to use here, or that plain decoding is best."""
+"""The last sentence of a bench: the method to use here, or that plain decoding is best."""
 
 from jspec.cli.bench.settings import PLAIN
 from jspec.cli.bench.statistics import BenchReport, Summary
@@ -7,14 +7,18 @@ _ENOUGH = 5
 """Prompts below which two standard errors mean nothing."""
 
 _UNSTEADY = 1.25
-"""The longest time of a prompt over its shortest, above which a reader should not trust either."""
+"""The longest time of a prompt over its shortest, above which a reader should not trust
+either.
+"""
 
 
 def sentence(report: BenchReport) -> str:
-    """The advice, on the times that include reading the prompt, as a user waits for both."""
+    """Returns the advice, on the times that include reading the prompt, as a user waits for
+    both.
+    """
     ours = [one for one in report.summaries.values() if not one.is_peer and one.name != PLAIN]
     if not ours:
-        return "No method was measured beside plain decoding, so there is none to recommend."
+        return "Only plain decoding was measured, so there is no method to recommend."
     best = max(ours, key=lambda one: one.speedup)
     gain = f"{best.speedup:.2f} times plain decoding"
     bounds = f"{best.bounds[0]:.2f} .. {best.bounds[1]:.2f} within two standard errors"
@@ -42,7 +46,9 @@ def sentence(report: BenchReport) -> str:
 
 
 def notes(report: BenchReport) -> list[str]:
-    """What else has to be said: tokens that differ, times that cannot be trusted, quicker peers."""
+    """Returns what else has to be said: tokens that differ, times that cannot be trusted,
+    quicker peers.
+    """
     found = []
     for one in report.summaries.values():
         if one.differing:
@@ -64,8 +70,9 @@ def notes(report: BenchReport) -> list[str]:
     best = max(ours, key=lambda one: one.speedup, default=None)
     if best is not None and best.name != PLAIN:
         found += [
-            f"Beside {one.name}: {best.name} {best.speedup / one.speedup:.2f} times as fast, plain "
-            f"decoding {1 / one.speedup:.2f} times (geometric means of {one.num_prompts} prompts)."
+            f"Compared with {one.name}: {best.name} {best.speedup / one.speedup:.2f} times "
+            f"as fast, plain decoding {1 / one.speedup:.2f} times "
+            f"(geometric means of {one.num_prompts} prompts)."
             for one in peers
         ]
     if peers and ours:
@@ -79,7 +86,7 @@ def notes(report: BenchReport) -> list[str]:
 
 
 def _worst(report: BenchReport, best: Summary) -> str:
-    """The class in which the best method loses most, if it loses in one."""
+    """Returns the class in which the best method loses most, if it loses in one."""
     gains = {kind: found[best.name].speedup for kind, found in report.by_class.items()
              if best.name in found}  # fmt: skip
     kind = min(gains, key=lambda name: gains[name])

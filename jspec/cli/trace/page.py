@@ -1,4 +1,6 @@
-"""The trace as one HTML file: the parts beside this module, with the data written into them."""
+"""The trace as one HTML file: the parts alongside this module, with the data written into
+them.
+"""
 
 import base64
 import hashlib
@@ -10,14 +12,14 @@ from typing import Any
 import jspec
 from jspec.cli.trace.token_text import Tokenizer, strings
 from jspec.cli.trace.tracing import Trace
-from jspec.sessions.detokenise import Detokeniser
+from jspec.models.detokenise import Detokeniser
 
 _SCRIPTS = ("data.js", "labels.js", "tree.js", "panels.js", "overview.js", "viewer.js")
 """The parts of the page's script, in the order in which they use one another."""
 
 
 def page(trace: Trace, tokenizer: Tokenizer, settings: Mapping[str, str]) -> str:
-    """The HTML of a trace.
+    """Returns the HTML of a trace.
 
     Args:
         trace: of one generation.
@@ -42,7 +44,7 @@ def page(trace: Trace, tokenizer: Tokenizer, settings: Mapping[str, str]) -> str
 
 
 def data(trace: Trace, tokenizer: Tokenizer, settings: Mapping[str, str]) -> dict[str, Any]:
-    """The data of the page: the trace, and what its tokens say."""
+    """Returns the data of the page: the trace, and what its tokens say."""
     prompt, tokens = trace.prompt.tolist(), trace.tokens.tolist()
     row = Detokeniser(tokenizer, prompt)
     pieces = [row.push([token]) for token in tokens]
@@ -58,7 +60,7 @@ def data(trace: Trace, tokenizer: Tokenizer, settings: Mapping[str, str]) -> dic
 
 
 def _tokens(trace: Trace, emitted: Sequence[int]) -> Iterable[int]:
-    """Every token that the page shows, once."""
+    """Returns every token that the page shows, once."""
     shown = {*emitted}
     for one in trace.rounds:
         shown |= {one.bonus, *one.tokens.tolist(), *one.candidates.ravel().tolist()}
@@ -66,7 +68,7 @@ def _tokens(trace: Trace, emitted: Sequence[int]) -> Iterable[int]:
 
 
 def _inline(value: Any) -> str:
-    """JSON that no HTML parser can take for markup, whatever the text says."""
+    """Returns JSON that no HTML parser takes for markup, whatever the text says."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""The text of single tokens, for labels: as they stand within a text, not at its beginning."""
+"""Labels of single tokens: their text within a text, not at its beginning."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -21,8 +21,8 @@ class Tokenizer(Protocol):
 
 
 def strings(tokenizer: Tokenizer, tokens: Iterable[int]) -> dict[int, str | dict[str, str]]:
-    """The text of each token. One that has none by itself is {"bytes": in hexadecimal} if it is a
-    part of a character, and else {"sign": its name}, such as an end token.
+    """Returns the text of each token. One that has none by itself is {"bytes": in hexadecimal}
+    if it is a part of a character, and else {"sign": its name}, such as an end token.
     """
     anchor = tokenizer.encode(_ANCHOR).ids[-1:]
     before = tokenizer.decode(anchor)
@@ -46,7 +46,9 @@ def _named(entry: str | None, token: int) -> dict[str, str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for (GPT-2's table)."""
+    """Returns the byte that each character of a byte-level vocabulary stands for (GPT-2's
+    table).
+    """
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]
     table = {chr(byte): byte for byte in shown}

@@ -14,10 +14,17 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import of_ragged
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
-from jspec.round import frame
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.round import frame, sizes_of
 from jspec.testing import origins
-from jspec.testing.recorded import Recorded, RecordedOutcome, RecordedTrees
+from jspec.testing.recorded import (
+    Recorded,
+    RecordedChoice,
+    RecordedOutcome,
+    RecordedPolicy,
+    RecordedTrees,
+)
 from jspec.types import NO_PARENT, PyTree, State, Status, Tree
 from jspec.verify.choice import verifier_of
 
@@ -31,14 +38,14 @@ class TracedWidths:
     widths: tuple[int, ...]
     """Numbers of drafted nodes, rising."""
     index: int
-    """Which of them was chosen."""
+    """The chosen one's index."""
     expected_tokens: Float[np.ndarray, " W"]
     seconds: Float[np.ndarray, " W"]
 
 
 @dataclass(frozen=True)
 class TracedRound:
-    """One round: N nodes, the verified ones first. A parent stands before its children.
+    """One round: N nodes, the verified ones first. A parent comes before its children.
 
     Node 0 is the root, the last token of the round before. Siblings keep their order.
     """
@@ -50,7 +57,7 @@ class TracedRound:
     estimates: Float[np.ndarray, " N"]
     """The drafter's estimate that each node is accepted, with all above it; NaN: it has none."""
     origins: Bool[np.ndarray, "N origins"]
-    """Which of `Trace.origins` offered each node; none offered the root."""
+    """Indices into `Trace.origins` of the offers of each node; the root has none."""
     probs: Float[np.ndarray, " N"]
     """The target's probability of each node's token after its parent; NaN where not verified."""
     path: Int[np.ndarray, " P"]
@@ -60,8 +67,9 @@ class TracedRound:
     bonus_prob: float
     """The target's probability of it."""
     emitted: Int[np.ndarray, " _"]
-    """The tokens of the round: those of the path without the root, then the bonus, cut at end
-    tokens and limits."""
+    """The tokens of the round: the path without the root, then the bonus, cut at end tokens and
+    limits.
+    """
     candidates: Int[np.ndarray, "verified k"]
     """The target's likeliest tokens after each verified node. Under sampling one more: the token
     that the noise makes the target's own draw there."""
@@ -88,12 +96,12 @@ class Trace:
 
     @property
     def tokens(self) -> Int[np.ndarray, " _"]:
-        """The generated tokens: those of `decode` with the same arguments."""
+        """The generated tokens: the arguments of `decode`."""
         return np.concatenate([np.zeros(0, np.int32), *(one.emitted for one in self.rounds)])
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers that the json module can write. Numbers are rounded to 4 digits, and
-        None stands where there is none.
+        None means that there is none.
         """
         return {
             "prompt": self.prompt.tolist(),
@@ -112,12 +120,14 @@ def trace(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     **request,
 ) -> Trace:
-    """Decodes one prompt and records every round: what each drafter offered, what was verified and
-    accepted, and how likely the target held it.
+    """Decodes one prompt and records every round: what each drafter offered, what was verified
+    and accepted, and how likely the target held it.
 
-    The rounds are the engine's own, and the tokens those of `decode`.
+    The rounds are the engine's own, and the tokens are those of `decode`.
 
     Args:
         model: the target; static.
@@ -126,6 +136,8 @@ def trace(
         lengths: [1] tokens of the prompt; None: all.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
+        policy: as in `decode`.
+        policy_params: as in `decode`.
         request: all else as in `decode`.
 
     Returns:
@@ -150,19 +162,30 @@ def trace(
     prompt, lengths = of_ragged(prompt, lengths)
     if (rows := _num_rows(prompt)) > 1:
         raise InputError(f"prompt has {rows} rows and a trace is of one; pass [1, T] token ids")
+    knows: dict[str, Any] = dict(drafter_params=drafter_params, policy_params=policy_params)
     state = prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
+        model, params, prompt, lengths, drafter=drafter, policy=policy, **knows, **request
     )
     given = np.asarray(prompt)[0]
     given = given if lengths is None else given[: int(np.ravel(lengths)[0])]
     recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
     recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
-    state = replace(state, drafter_state=recorder.around(state.drafter_state))
+    widths = tuple(width for width, _ in sizes_of(policy, state.root)) if policy.widths else ()
+    deciding = RecordedPolicy(policy, len(widths))
+    state = replace(
+        state,
+        drafter_state=recorder.around(state.drafter_state),
+        policy_state=deciding.around(state.policy_state),
+    )
     names, rounds = origins.names(drafter), []
     while not jax.device_get(state.done).all():
-        state = step(model, params, state, drafter=recorder, drafter_params=drafter_params)
-        offered, scored = jax.device_get(_last(state))
-        rounds.append(_round(offered, scored, len(names)))
+        state = step(model, params, state, drafter=recorder, policy=deciding, **knows)
+        (offered, scored), choice = jax.device_get(_last(state))
+        chosen = None
+        if widths:
+            index = int(choice.index)
+            chosen = TracedWidths(widths, index, choice.expected_tokens, choice.seconds)
+        rounds.append(_round(offered, scored, chosen, len(names)))
     return Trace(
         prompt=given,
         rounds=tuple(rounds),
@@ -173,7 +196,7 @@ def trace(
 
 
 def _num_rows(prompt: Any) -> int:
-    """The rows of a prompt; 1 for what is none, of which `prefill` says what it should be."""
+    """Returns the rows of a prompt; 1 if it is not valid, which `prefill` refuses."""
     try:
         shape = np.shape(prompt)
     except ValueError:  # lists of different lengths
@@ -181,8 +204,8 @@ def _num_rows(prompt: Any) -> int:
     return shape[0] if len(shape) == 2 else 1
 
 
-def _last(state: State) -> tuple[RecordedTrees, RecordedOutcome]:
-    return state.drafter_state.last
+def _last(state: State) -> tuple[tuple[RecordedTrees, RecordedOutcome], RecordedChoice]:
+    return state.drafter_state.last, state.policy_state
 
 
 class _Nodes:
@@ -214,8 +237,13 @@ class _Nodes:
         return numbers
 
 
-def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) -> TracedRound:
-    """The first row's round: its nodes joined by their paths, whoever numbered them."""
+def _round(
+    drafted: RecordedTrees,
+    scored: RecordedOutcome,
+    choice: TracedWidths | None,
+    num_origins: int,
+) -> TracedRound:
+    """Returns the first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
     own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
     there = np.flatnonzero(scored.valid[0])
@@ -237,7 +265,6 @@ def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) ->
         whose[[number for number in numbers if number > 0], origin] = True
     probs = np.full(size, np.nan, np.float32)
     probs[:num_verified] = scored.probs[0, there]
-    choice = drafted.choice
     noise = scored.candidate_noise
     return TracedRound(
         tokens=np.array(nodes.tokens, np.int32),
@@ -253,9 +280,7 @@ def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) ->
         candidates=np.asarray(scored.candidates)[0, there],
         candidate_probs=np.asarray(scored.candidate_probs)[0, there],
         candidate_noise=None if noise is None else np.asarray(noise)[0, there],
-        choice=None
-        if choice is None
-        else TracedWidths(choice.widths, int(choice.index), choice.expected_tokens, choice.seconds),
+        choice=choice,
     )
 
 

@@ -33,7 +33,7 @@ BOUNDS = {
 
 
 def load(folder: str | Path) -> Callable[..., list[list[int]]]:
-    """The generation of a folder that `jspec.export` wrote.
+    """Returns the generation of a folder that `jspec.export` wrote.
 
     Args:
         folder: with artefact.json, weights.npz and a program for each number of rows.
@@ -105,13 +105,13 @@ _NAMES = {
     "weights": str,
 }
 _LISTS = ("dtypes", "platforms", "programs", "rows", "weights")
-"""What artefact.json has to hold; these are lists."""
+"""Required fields of artefact.json; these are lists."""
 
 
 @contextmanager
 def _whole(file: Path) -> Iterator[Path]:
-    """Whatever reading the file raises is said in a sentence: its readers have errors of many
-    kinds for one that is cut or another.
+    """Yields whatever reading the file raises is said in a sentence: its readers have errors of
+    many kinds for one that is cut or another.
     """
     try:
         yield file
@@ -123,7 +123,7 @@ def _whole(file: Path) -> Iterator[Path]:
 
 
 def _described(place: Path) -> dict[str, Any]:
-    """What artefact.json says, if it is of this version."""
+    """Returns what artefact.json says, if it is of this version."""
     with _whole(place / "artefact.json") as file:
         told = json.loads(file.read_text("utf-8"))
         if not isinstance(told, dict):
@@ -131,8 +131,8 @@ def _described(place: Path) -> dict[str, Any]:
     if told.get("format") != FORMAT:
         raise ValueError(
             f"{file} was written by jspec {told.get('jspec')!s:.20} in format "
-            f"{told.get('format')!r:.20} and this program reads format {FORMAT}; run the run.py "
-            "that lies beside it"
+            f"{told.get('format')!r:.20} and this program reads format {FORMAT}; "
+            "run the run.py next to it"
         )
     for name, entries in _NAMES.items():
         value = told.get(name)
@@ -159,7 +159,7 @@ def _described(place: Path) -> dict[str, Any]:
 
 
 def _program(content: bytes, rows: int, weights: Sequence[Any], told: dict[str, Any]) -> Any:
-    """The program of so many rows.
+    """Returns the program of so many rows.
 
     Raises:
         ValueError: if it is not the one that was written, which nothing else would find out before
@@ -233,7 +233,7 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"prompts is {text!r:.60}, which is no JSON ({error}); give lists of token ids, such "
+            f"prompts is {text!r:.60}, which is not JSON ({error}); give lists of token ids, such "
             'as "[[5, 3, 9], [8, 1]]"'
         ) from None
 

@@ -1,9 +1,12 @@
-"""Writes an artefact: programs of `jax.export`, weights apart, and the script that runs them."""
+"""Writes an artefact: programs of `jax.export`, weights apart, and the script that runs
+them.
+"""
 
 import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,9 @@ from jspec.decoding import decode
 from jspec.decoding.artefact import run
 from jspec.decoding.programs import row_counts
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
-from jspec.types import PyTree, Sampling
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.types import PyTree, Sampling, Stopping
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -35,7 +39,9 @@ def export(
     rows: int | Sequence[int] = 1,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
-    eos: int | Sequence[int] | None = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
+    stopping: Stopping = Stopping(),
     platforms: Sequence[str] = PLATFORMS,
 ) -> Path:
     """Writes the whole generation as files that a process with only JAX loads and runs.
@@ -56,7 +62,9 @@ def export(
             that holds the prompts runs.
         drafter: proposes the trees.
         drafter_params: its weights.
-        eos: token or tokens that end a row.
+        policy: as in `jspec.decode`.
+        policy_params: as in `jspec.decode`.
+        stopping: the end tokens of rows, and what else ends them; each call says their most tokens.
         platforms: that it shall run on, of "cpu", "cuda" and "tpu".
 
     Returns:
@@ -85,17 +93,19 @@ def export(
     batches = row_counts(rows)
     check_integer("prompt_tokens", prompt_tokens, 1, model.context)
     check_integer("max_new_tokens", max_new_tokens, 1, model.context)
-    leaves, structure = jax.tree.flatten((params, drafter_params))
+    leaves, structure = jax.tree.flatten((params, drafter_params, policy_params))
     # What a head shares with its target is written once.
     held = {id(leaf): leaf for leaf in leaves}
     places = {key: number for number, key in enumerate(held)}
     order = [places[id(leaf)] for leaf in leaves]
 
     def generate(weights, prompt, lengths, limits, seed, temperature, top_k, top_p, min_p):
-        params, drafter_params = jax.tree.unflatten(structure, [weights[at] for at in order])
+        parts = jax.tree.unflatten(structure, [weights[at] for at in order])
+        params, drafter_params, policy_params = parts
         result = decode(
             model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
-            max_new_tokens=max_new_tokens, limits=limits, eos=eos, key=jax.random.key(seed),
+            policy=policy, policy_params=policy_params, max_new_tokens=max_new_tokens,
+            stopping=replace(stopping, max_tokens=limits), key=jax.random.key(seed),
             sampling=Sampling(temperature, top_k, top_p, min_p),
         )  # fmt: skip
         return result.tokens, result.lengths
@@ -140,11 +150,11 @@ def _write(
     arrays: Sequence[jax.Array],
     told: dict[str, Any],
 ) -> Path:
-    """The folder with all files; artefact.json comes last, when all else is whole."""
+    """Returns the folder with all files; artefact.json comes last, when all else is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "artefact.json").unlink(missing_ok=True)
     names = [str(number) for number in range(len(arrays))]
-    # NumPy's files know no bfloat16: bytes, with the dtype's name beside them.
+    # NumPy's files know no bfloat16: bytes, with the dtype's name alongside them.
     plain = [np.asarray(leaf) for leaf in arrays]
     np.savez(
         folder / "weights.npz",

@@ -1,4 +1,5 @@
-"""Acceptance probabilities of a block's tokens, from the head's scores, the noise and online fits.
+"""Acceptance probabilities of a block's tokens, from the head's scores, the noise and online
+fits.
 
 D: tokens of a block. K: candidates of a depth. M: tokens that candidates are to follow.
 
@@ -17,8 +18,8 @@ and head decides which candidates come first, and what a text alone teaches of i
 follows slowly.
 
 On 24 held-out texts of SmolLM2's block head, each with weights of its own, this drafted 1.71 tokens
-a round at temperature 1 and 1.95 in greedy decoding. Weights for the head and for the noise, both 2
-at first and learnt alike, drafted 1.63 and 1.91 (15 nodes, 2026-11-23). The sharper head of
+per round at temperature 1 and 1.95 in greedy decoding. Weights for the head and for the noise, both
+2 at first and learnt alike, drafted 1.63 and 1.91 (15 nodes, 2026-11-23). The sharper head of
 jspec-7m, for which these had been chosen: 2.41 and 2.15, with them 2.36 and 2.16 (7 nodes).
 """
 
@@ -36,15 +37,19 @@ _FIRST = (1.0, 0.0, 0.0, 0.25)
 """The first weights a, b, c, e."""
 _RANGE = ((0.25, -8.0, -8.0, 0.0), (8.0, 8.0, 8.0, 4.0))
 _PRIOR = (10.0, 1000.0, 10.0, 10.0)
-"""The curvature that the first weights count for: b is all but fixed for some hundred tokens."""
+"""The curvature that the first weights count for: b is all but fixed for some hundred
+tokens.
+"""
 _MEMORY = 0.99
 """The share of the curvature that remains after a token."""
 _STEP_SIZE, _MAX_STEP = 0.5, 0.5
-"""The share of a Newton step taken, since the weights mend the same error; and the largest step."""
+"""The share of a Newton step that is taken, as the weights share one error; the largest
+step.
+"""
 _RATIOS = (0.25, 4.0)
 """The range of a / (a + b) by which candidates are chosen."""
 _LEAST = 1e-9
-"""The least mass of all tokens that are no candidates."""
+"""The least mass of all tokens that are not candidates."""
 _LOWEST = -30.0
 """The log probability below which all tokens are alike."""
 _BARRED = -1e5
@@ -67,7 +72,7 @@ class ProbabilityWeights:
 
     @property
     def ratio(self) -> Float[Array, "B D"]:
-        """a / (a + b): how much the head counts beside the noise."""
+        """a / (a + b): how much the head counts alongside the noise."""
         head, noise = self.values[..., 0], self.values[..., :2].sum(-1)
         return jnp.clip(head / jnp.maximum(noise, 1e-3), *_RATIOS)
 
@@ -97,7 +102,8 @@ def block_distributions(
     frame: Frame,
     size: int,
 ) -> BlockDistributions:
-    """The K candidates of each depth, by log q * ratio + T G with the noise of their position.
+    """Returns the K candidates of each depth, by log q * ratio + T G with the noise of their
+    position.
 
     All of it is of the d tokens that the head scores: a vocabulary may be many times as large.
 
@@ -105,7 +111,7 @@ def block_distributions(
         head: see `jspec.drafters.draft_head.block.OnePassHead`.
         params: its variables.
         hidden: the states of the block.
-        ratio: how much log q counts beside the noise.
+        ratio: how much log q counts alongside the noise.
         frame: of the round.
         size: K, of `head.num_scored` at most.
     """
@@ -156,7 +162,8 @@ def probabilities(
     weights: Float[Array, "B M 4"],
     before: Int[Array, "B M"],
 ) -> CandidateProbabilities:
-    """The probabilities of the candidates of M distributions, each after the token `before` it.
+    """Returns the probabilities of the candidates of M distributions, each after the token
+    `before` it.
 
     Args:
         head: as in `block_distributions`.
@@ -208,7 +215,7 @@ def learn(
     mean = jnp.einsum("bmk,bmkf->bmf", probs, features)
     spread = jnp.einsum("bmk,bmkf->bmf", probs, jnp.square(features)) - jnp.square(mean)
     surplus = jnp.where(right[..., None], features, 0.0).sum(2) - mean
-    # Logits that are no numbers teach nothing.
+    # Logits that are not numbers teach nothing.
     known = (jnp.arange(depth)[None] < counts[:, None]) & jnp.isfinite(surplus + spread).all(-1)
     weight = _MEMORY * curvature + jnp.maximum(spread, 0.0)
     step = jnp.clip(_STEP_SIZE * surplus / weight, -_MAX_STEP, _MAX_STEP)

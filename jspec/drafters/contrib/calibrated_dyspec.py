@@ -33,7 +33,7 @@ class RateTable:
     taken: Float[Array, "B R Q"]
 
     def __call__(self, probability: Float[Array, "B W K"]) -> Float[Array, "B W K"]:
-        """The acceptance rates of siblings in drawing order, given a probability of each."""
+        """Returns the acceptance rates of siblings in drawing order, given their probabilities."""
         cell = _cell(probability)
         flat = (self.taken / self.tried).reshape(len(self.tried), -1)
         return jax.vmap(lambda rates, cell: rates[cell])(flat, cell)
@@ -44,7 +44,7 @@ class RateTable:
         tried: Bool[Array, "B P K"],
         taken: Bool[Array, "B P K"],
     ) -> "RateTable":
-        """The table after a round's attempts."""
+        """Returns the table after a round's attempts."""
         cell = _cell(probability).reshape(len(tried), -1)
 
         def add(known, new):
@@ -66,7 +66,7 @@ class RateTable:
 
     @staticmethod
     def init(batch: int) -> "RateTable":
-        """The published estimate: a token is accepted with the draft's probability of it."""
+        """Returns the published estimate: the draft's probability of each token."""
         centre = 2.0 ** (-(jnp.arange(_BUCKETS, dtype=jnp.float32) + 0.5) / 2)
         tried = jnp.full((batch, _RANKS, _BUCKETS), _PRIOR, jnp.float32)
         return RateTable(tried=tried, taken=tried * centre[None, None])
@@ -107,7 +107,7 @@ class CalibratedDySpec(DySpec):
         threshold: slots of this value or less are not drafted.
         order: of the nodes; None is breadth first.
         scheme: how children are drawn and verified, such as `jspec.schemes.RECURSIVE`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range.
@@ -123,7 +123,9 @@ class CalibratedDySpec(DySpec):
     paper_settings: ClassVar = None
 
     def init_memory(self, batch: int, earlier: AcceptanceRates | None) -> AcceptanceRates:
-        """The memory at the start of a call: each row's is the mean of what earlier rows learnt."""
+        """Returns the memory at the start of a call: each row's is the mean of what earlier rows
+        learnt.
+        """
         if earlier is None:
             return AcceptanceRates(slots=RateTable.init(batch), tokens=RateTable.init(batch))
         return jax.tree.map(
@@ -173,9 +175,10 @@ class CalibratedDySpec(DySpec):
 def _residual_probabilities(
     drawn: ChildDraws,
 ) -> tuple[Float[Array, "B W K"], Float[Array, "B W K"]]:
-    """Two probabilities under what the earlier siblings left of the draft's distribution.
+    """Returns two probabilities under what the earlier siblings left of the draft's
+    distribution.
 
-    The first is the largest one before each draw, the second that of the drawn token.
+    The first is the largest one before each draw, the second the drawn token's.
     """
     # The largest remaining probability is the largest of all until that token is drawn, and the
     # second largest after it. If the second is drawn too, the third would be right. The second is
@@ -195,7 +198,7 @@ def _residual_probabilities(
 
 
 def _cell(probability: Float[Array, "*S K"]) -> Int[Array, "*S K"]:
-    """The flat index of (rank, bucket)."""
+    """Returns the flat index of (rank, bucket)."""
     bucket = jnp.clip(jnp.floor(-2 * jnp.log2(probability)), 0, _BUCKETS - 1).astype(jnp.int32)
     rank = jnp.minimum(jnp.arange(probability.shape[-1]), _RANKS - 1)
     return jnp.broadcast_to(rank * _BUCKETS, bucket.shape) + bucket

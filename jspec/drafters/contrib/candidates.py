@@ -56,7 +56,7 @@ class Candidates:
 def source(
     tokens: Int[Array, "*S k"], probs: Float[Array, "*S k"], kind: Int[Array, "*#S k"]
 ) -> Source:
-    """A source that gives its candidates probabilities; 0 means that there is none.
+    """Returns a source that gives its candidates probabilities; 0 means that there is none.
 
     Args:
         tokens: its candidates.
@@ -70,7 +70,7 @@ def source(
 
 
 def united(sources: Sequence[Source], acceptance: AcceptanceModel) -> Candidates:
-    """The candidates of all sources. One that several offer is likelier for it."""
+    """Returns the candidates of all sources. One that several offer is likelier for it."""
     if len(sources) == 1:  # which has a token once: there is nothing to compare
         (one,) = sources
         bucket = one.bucket[..., None]
@@ -98,19 +98,23 @@ def united(sources: Sequence[Source], acceptance: AcceptanceModel) -> Candidates
 def _candidates(
     tokens: Int[Array, "*S c"], buckets: Int[Array, "*S c sources"], weight: Float[Array, "*S c"]
 ) -> Candidates:
-    """Candidates of these weights, beside which "none of them" has 1."""
+    """Returns candidates of these weights, alongside which "none of them" has 1."""
     return Candidates(tokens, buckets, weight / (1 + weight.sum(-1, keepdims=True)))
 
 
 def raised(offered: Candidates, by: Float[Array, "*S c"]) -> Float[Array, "*S c"]:
-    """The probabilities of candidates whose log odds against all others are raised by that."""
+    """Returns the probabilities of candidates whose log odds against all others are raised by
+    that.
+    """
     none = jnp.maximum(1 - offered.probs.sum(-1, keepdims=True), _LEAST)
     weight = offered.probs / none * jnp.exp(jnp.minimum(by, _MOST))
     return weight / (1 + weight.sum(-1, keepdims=True))
 
 
 def likeliest(offered: Candidates, k: int) -> tuple[Int[Array, "*S k"], Float[Array, "*S k"]]:
-    """The k likeliest candidates and their probabilities; all, in their order, if there are k."""
+    """Returns the k likeliest candidates and their probabilities; all, in their order, if there
+    are k.
+    """
     if offered.tokens.shape[-1] == k:
         return offered.tokens, offered.probs
     probs, place = largest(offered.probs, k)

@@ -47,10 +47,9 @@ class CoupledTree(BestFirst):
     Under the coupled rule the target's token is argmax(log p + G), any proposal is lossless, and
     the noise G is known before p is. So the tree may look at G: a child's share of its parent's
     value is softmax(beta z) over its siblings, with z = logits of q + T G at temperature T. That is
-    the probability that it is the target's token if the logits of p differ from those of q by
-    Gumbel noise of scale 1 / beta. The inverse temperature beta follows the text, row by row, by
-    one Newton step of the log-likelihood per emitted token. At T = 0 the same line ranks plain
-    logits.
+    the probability that it is the target's token if the logits of p differ from q's by Gumbel noise
+    of scale 1 / beta. The inverse temperature beta follows the text, row by row, by one Newton step
+    of the log-likelihood per emitted token. At T = 0 the same line ranks plain logits.
 
     Sampling then costs few more rounds than greedy decoding: the noise that makes the target's
     choice uncertain is known to the draft.
@@ -64,7 +63,7 @@ class CoupledTree(BestFirst):
             expected of the round.
         order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first.
         scheme: `jspec.schemes.COUPLED`, the only one that allows a look at the noise.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range, or another scheme is asked for.
@@ -89,7 +88,9 @@ class CoupledTree(BestFirst):
         super().__post_init__()
 
     def init_memory(self, batch: int, earlier: InverseTemperature | None) -> InverseTemperature:
-        """The memory at the start of a call: each row's is the mean of what earlier rows learnt."""
+        """Returns the memory at the start of a call: each row's is the mean of what earlier rows
+        learnt.
+        """
         if earlier is None:
             earlier = InverseTemperature(
                 log=jnp.log(jnp.full(1, _PRIOR, jnp.float32)),
@@ -114,7 +115,7 @@ class CoupledTree(BestFirst):
         emitted = jnp.arange(feedback.emitted.shape[1])[None] < feedback.counts[:, None]
         hit = drawn.tokens == feedback.emitted[..., None]
         # Tokens that the draft holds impossible would make the moments 0 * inf; a node whose logits
-        # are no numbers teaches nothing.
+        # are not numbers teaches nothing.
         best = drawn.notes[0].max(-1, keepdims=True)
         scores = jnp.maximum(drawn.notes[0], best - _WIDEST)
         known = emitted & has_drawn & hit.any(-1) & jnp.isfinite(best[..., 0])

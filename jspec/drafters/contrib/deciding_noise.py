@@ -1,4 +1,5 @@
-"""Conditions candidates' probabilities on the sampling noise, which is known before the target is.
+"""Conditions candidates' probabilities on the sampling noise, which is known before the
+target is.
 
 Under the coupled rule a token is argmax(log p + T G), see `jspec.sampling.gumbel`. G depends on the
 key, the row and the position alone, so that a drafter can look at it. A token whose noise is large
@@ -27,7 +28,8 @@ def given(
     positions: Int[Array, " B"],
     vocab_size: int,
 ) -> Candidates:
-    """Candidates at a position, given its noise: their log odds are raised by T (G - its mean).
+    """Returns candidates at a position, given its noise: their log odds are raised by T (G - its
+    mean).
 
     In greedy decoding they are what they were, and nothing is computed.
 

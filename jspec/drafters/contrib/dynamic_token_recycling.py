@@ -2,8 +2,8 @@
 
 The published method (Luo et al. 2024) keeps ranks alone and drafts one fixed tree of them. Here the
 cells of the adjacency matrix carry probabilities as well, and the budget goes to the paths of
-largest product. An n-gram table of the target's own distributions may stand beside the matrix, so
-that the first drafts know something, and know it after two tokens.
+largest product. An n-gram table of the target's own distributions may complement the matrix,
+so that the first drafts know something, and know it after two tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -18,9 +18,8 @@ from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer, Number
-from jspec._xla.manual_axes import vary
+from jspec._xla.manual_axes import cond, vary
 from jspec.arrays.top_k import largest, top_k
-from jspec.drafters.backoff import learn_unless
 from jspec.drafters.contrib import deciding_noise
 from jspec.drafters.contrib.candidates import (
     NUM_KINDS,
@@ -29,9 +28,10 @@ from jspec.drafters.contrib.candidates import (
     source,
     united,
 )
-from jspec.drafters.contrib.ngram_table import NONE, NGramTable
+from jspec.drafters.contrib.ngram_table import NGramTable
 from jspec.drafters.growth.calibration import AcceptanceModel
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines, write_lines
+from jspec.drafters.retrieval.token_pairs import NONE
 from jspec.protocols import Verifier
 from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
@@ -62,13 +62,14 @@ class DynamicTokenRecycling(MatrixDrafter):
     jspec's own extension of Token Recycling (Luo et al. 2024, arXiv 2408.08696), in six points:
 
     - A cell holds a token and a running mean, over the visits of its line, of the probability that
-      the target gave that token. A single visit says too much: the same token stands in other
-      texts too. A candidate stays as long as its mean is among the k largest.
+      the target gave that token. A single visit says too much: the same token occurs in other texts
+      too. A candidate stays as long as its mean is among the k largest.
     - How far a mean can be trusted is learnt from every emitted token, by rank and probability
       (`jspec.drafters.growth.calibration`).
-    - Beside a line stands what an n-gram table offers after the last two tokens, if there is one:
-      the params of this drafter, made of text that the target read (`jspec.ngrams.build`). What
-      both offer is likelier, and how far each can be trusted is learnt.
+    - A line is joined by an n-gram table's candidates after the last two tokens, if there is one:
+      the params of this drafter, made of text that the target read
+      (`jspec.drafters.contrib.ngrams`). What both offer is likelier, and how far each can be
+      trusted is learnt.
     - Where tokens are drawn, the noise that decides them is known before the target's distribution
     is, and
       the candidates are those that it favours (`deciding_noise`).
@@ -119,7 +120,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         return COUPLED.verifier
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> DynamicMatrixState:
-        """The empty matrix, or the earlier one; R is the batch with `per_row`, else 1."""
+        """Returns the empty matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del capacity
         if earlier is None:
             shape = self.shape(batch)
@@ -152,7 +153,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def draft(
         self, params: NGramTable | None, state: DynamicMatrixState, frame: Frame
     ) -> tuple[Tree, None]:
-        """The tree of the best nodes among all that the best nodes of each level offer."""
+        """Returns the tree of the best nodes among all that the best nodes of each level offer."""
         batch = len(frame.root)
         self.check_state(state, batch)
         # The frontier: the nodes that offer children, the tokens before them, and their values and
@@ -190,24 +191,21 @@ class DynamicTokenRecycling(MatrixDrafter):
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
     ) -> DynamicMatrixState:
-        """The state after a chunk of the prompt, whose last read token stands before the root."""
+        """The state after a chunk of the prompt, which teaches only with `update_on_prefill`."""
         _check_table(params, chunk.output.logits.shape[-1])
-        last = jnp.maximum(chunk.counts - 1, 0)[:, None]
-        read = jnp.take_along_axis(chunk.tokens, last, axis=1)[:, 0]
-        state = replace(state, before=jnp.where(chunk.counts > 0, read, state.before))
         return super().prefill(params, state, chunk)
 
     def update(
         self, params: NGramTable | None, state: DynamicMatrixState, aux: None, feedback: Feedback
     ) -> DynamicMatrixState:
-        """The state after a round: first the acceptance model learns, then the matrix."""
+        """Returns the state after a round: first the acceptance model learns, then the matrix."""
         scored, emitted = feedback.scored, feedback.emitted
         # Outside of the condition, which would copy the matrix, and as `recycle` reads: once.
         tokens = scored.tree.tokens
         lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
 
         def learnt() -> AcceptanceModel:
-            # Before each emitted token stood a node of the accepted path.
+            # Before each emitted token there was a node of the accepted path.
             path = jnp.maximum(scored.verdict.path, 0)
             nodes, names, means = (_of_nodes(cells, path) for cells in (tokens, *lines))
             before = jnp.concatenate([state.before[:, None], nodes[:, :-1]], axis=1)
@@ -221,16 +219,14 @@ class DynamicTokenRecycling(MatrixDrafter):
                 found.tokens == emitted[:, : path.shape[1], None],
             )
 
-        acceptance = learn_unless(feedback.skip_expensive_updates, learnt, state.acceptance)
-        # The new root is the last of what was emitted; above it stands the one before, or the root.
-        text = jnp.concatenate([tokens[:, :1], emitted], axis=1)
-        above = _of_nodes(text, jnp.maximum(feedback.counts - 1, 0)[:, None])[:, 0]
-        above = jnp.where(feedback.counts > 0, above, state.before)
-        state = replace(state, acceptance=acceptance, before=above)
-        return super().update(params, state, aux, feedback)
+        skip, acceptance = feedback.skip_expensive_updates, state.acceptance
+        acceptance = (
+            learnt() if skip is None else cond(~skip, learnt, lambda: acceptance, acceptance)
+        )
+        return super().update(params, replace(state, acceptance=acceptance), aux, feedback)
 
     def _given_noise(self, found: Candidates, feedback: Feedback) -> Candidates:
-        """What was offered after the accepted nodes, given the noise of their places."""
+        """Returns what was offered after the accepted nodes, given the noise of their places."""
 
         def at(found, step):
             known = feedback.keys, feedback.sampling, feedback.positions + step, self.vocab_size
@@ -248,7 +244,9 @@ class DynamicTokenRecycling(MatrixDrafter):
         names: Int[Array, "B N k"],
         means: Float[Array, "B N k"],
     ) -> Candidates:
-        """What their lines offer after tokens, and the table after them and the ones before."""
+        """Returns what their lines offer after tokens, and the table after them and the ones
+        before.
+        """
         sources = [source(names, means, _ranks(self.k, NUM_KINDS))]
         if params is not None:
             found, probs, order = params.after(before, tokens)
@@ -260,11 +258,13 @@ class DynamicTokenRecycling(MatrixDrafter):
     def recycle(
         self,
         state: DynamicMatrixState,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> DynamicMatrixState:
         """The lines' means moved by a visit; the k largest of old and new candidates stay."""
+        del before
         old, mean = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
         like = old, mean, logits, live
         nothing = tuple(
@@ -290,7 +290,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         mean: Float[Array, "B N k"],
         logits: Float[Array, "B N V"],
     ) -> tuple[Int[Array, "B N k"], Float[Array, "B N k"]]:
-        """Lines after a visit: candidates, and their means."""
+        """Returns lines after a visit: candidates, and their means."""
         highest, new = top_k(logits, self.k)
         total = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)
 
@@ -312,23 +312,25 @@ class DynamicTokenRecycling(MatrixDrafter):
 
 
 def _of_nodes(cells: Shaped[Array, "B N *k"], nodes: Int[Array, "B P"]) -> Shaped[Array, "B P *k"]:
-    """What some nodes have."""
+    """Returns what some nodes have."""
     return jax.vmap(lambda cells, nodes: cells[nodes])(cells, nodes)
 
 
 def _ranks(k: int, most: int) -> Int[Array, "1 1 k"]:
-    """The ranks of a line's k candidates, of which so many are told apart; the last shares."""
+    """Returns the ranks of a line's k candidates, of which so many are told apart; the last
+    shares.
+    """
     return jnp.minimum(jnp.arange(k, dtype=jnp.int32), most - 1)[None, None]
 
 
 def _check_table(params: PyTree, vocab_size: int) -> None:
-    """Raises InputError unless the params are none, or a table for the target's vocabulary."""
+    """Raises InputError unless the params are None, or a table for the target's vocabulary."""
     if params is None:
         return
     if not isinstance(params, NGramTable):
         raise InputError(
             f"drafter_params of DynamicTokenRecycling is a {type(params).__name__}; pass None, or "
-            "a table from jspec.ngrams.load or build"
+            "a table from jspec.drafters.contrib.ngrams.load or build"
         )
     if (size := params.line_of_token.shape[0]) != vocab_size:
         raise InputError(

@@ -1,12 +1,12 @@
 """N-gram tables: a target's mean distributions after two tokens and after one.
 
 Made once from a text that the target has read (`build`), and looked up while drafting. It backs
-off: a pair of tokens that the text has is followed by what stands in the pair's own line, and any
-other by what stands in that of its last token.
+off: a pair of tokens that the text has is followed by the pair's own line, and any other pair by
+its last token's line.
 
 Axes besides those of `jspec.types`:
 
-    lines      first those of single tokens, then those of pairs
+    lines of single tokens first, then of pairs
     buckets    a power of two; a pair's key says which it is in
     entries    pairs of the fullest bucket
 """
@@ -20,23 +20,19 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt
 from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec.types import HostOrDevice
+from jspec.drafters.retrieval.token_pairs import NONE, pair_key, slot_of
 
-NONE = -1
-"""No token, or no line."""
 _PER_BUCKET = 2
 """The pairs of a bucket in the mean, at most: a whole bucket is read for each look-up."""
-_MULTIPLIER = np.uint32(2654435769)
-"""2^32 by the golden ratio: a key's product with it has well mixed high bits (Knuth, 6.4)."""
 _UNSEEN = 1.0
-"""How often a pair's back-off counts as seen, beside the pair's own visits."""
+"""Visits that a pair's back-off counts as, in addition to the pair's own."""
 
 
 @struct.dataclass
 class NGramTable:
     """The likely tokens after pairs of tokens and after single ones; params of a drafter.
 
-    Make one with `jspec.ngrams.build`, or `jspec.ngrams.load` one.
+    `jspec.drafters.contrib.ngrams` has `build`, and `load` for one on disk.
     """
 
     tokens: Int[Array, "lines k"]
@@ -52,7 +48,7 @@ class NGramTable:
     def after(
         self, before: Int[Array, "*S"], tokens: Int[Array, "*S"]
     ) -> tuple[Int[Array, "*S k"], Float[Array, "*S k"], Int[Array, "*S"]]:
-        """The likely tokens after each token.
+        """Returns the likely tokens after each token.
 
         Args:
             before: the token before it; `NONE` where there is none.
@@ -60,40 +56,30 @@ class NGramTable:
 
         Returns:
             (candidates, probs, order): probabilities are 0 where there is no candidate, and order
-            is the number of tokens that the line stands after: 2, 1, or 0 where there is none.
+            is the number of preceding tokens of the line: 2, 1, or 0 where there is none.
         """
         key = pair_key(before, tokens, self.line_of_token.shape[0])
-        bucket = _bucket(key, self.keys.shape[0])
+        bucket = slot_of(key, self.keys.shape[0])
         here = (self.keys[bucket] == key[..., None]) & (before >= 0)[..., None]
         pair = jnp.where(here, self.line_of_pair[bucket], NONE).max(-1)
         line = jnp.where(pair >= 0, pair, self.line_of_token[tokens])
         order = jnp.where(pair >= 0, 2, jnp.where(line >= 0, 1, 0)).astype(jnp.int32)
-        # A line that is none reads another one, whose probabilities then count as none.
+        # An absent line reads another one, whose probabilities then count as 0.
         probs = jnp.where((order > 0)[..., None], self.probs[line], 0.0)
         return self.tokens[line], probs, order
 
 
 @struct.dataclass
 class NGramLines:
-    """The lines of a table and what they stand after, on the host and as a file holds them."""
+    """The lines of a table and their preceding tokens, on the host and as a file holds them."""
 
     tokens: Int[np.ndarray, "lines k"]
     probs: Float[np.ndarray, "lines k"]
     singles: Int[np.ndarray, " singles"]
-    """The token that each of the first lines stands after."""
+    """The preceding token of each of the first lines."""
     pairs: UInt[np.ndarray, " pairs"]
-    """The key of the pair that each of the other lines stands after."""
+    """The key of the preceding pair of each of the other lines."""
     vocab_size: int = struct.field(pytree_node=False)
-
-
-def pair_key(
-    before: Int[HostOrDevice, "*S"], tokens: Int[HostOrDevice, "*S"], vocab_size: int
-) -> UInt[HostOrDevice, "*S"]:
-    """The 32 bits by which pairs are told apart: `before * V + token` modulo 2^32.
-
-    Beyond 65,536 tokens some pairs have one key, and so one line: worse drafts, no other tokens.
-    """
-    return before.astype(np.uint32) * np.uint32(vocab_size) + tokens.astype(np.uint32)
 
 
 def build(
@@ -103,11 +89,12 @@ def build(
     k: int = 6,
     live: Bool[np.ndarray, "M T"] | None = None,
 ) -> NGramLines:
-    """The lines of a text: the mean distribution after each pair of tokens, and after each token.
+    """Returns the lines of a text: the mean distribution after each pair of tokens, and after
+    each token.
 
-    With n visits of a pair (a, b) the mean of their distributions is m, and that of all visits of b
-    is m_b; the pair's line holds, of the tokens that its own distributions have, the k likeliest
-    under (n m + m_b) / (n + 1). A pair seen once is thereby not taken for sure.
+    With n visits of a pair (a, b) the mean of their distributions is m, and the mean of all visits
+    of b is m_b; the pair's line holds, of the tokens that its own distributions have, the k
+    likeliest under (n m + m_b) / (n + 1). A pair seen once is thereby not taken for sure.
 
     Args:
         text: token ids, rows that do not hang together.
@@ -115,7 +102,7 @@ def build(
             as the target gave them.
         vocab_size: V of the target.
         k: candidates that a line keeps.
-        live: False at places that are no text; None: all are text.
+        live: False at places that are not text; None: all are text.
 
     Raises:
         InputError: if there is no text, or a token outside the vocabulary.
@@ -131,7 +118,7 @@ def build(
         if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
             raise InputError(
                 f"the {name} tokens {ids.min()} .. {ids.max()}, outside the vocabulary of "
-                f"{vocab_size}; pass those of this target's tokenizer"
+                f"{vocab_size}; pass ids of this target's tokenizer"
             )
     singles = _Means.of(last, tokens, probs, vocab_size)
     has_pair = before >= 0
@@ -154,12 +141,12 @@ def build(
 
 
 def table(lines: NGramLines) -> NGramTable:
-    """The lines on the default device, with what finds them."""
+    """Returns the lines on the default device, with what finds them."""
     singles, pairs = lines.singles, lines.pairs
     of_token = np.full(lines.vocab_size, NONE, np.int32)
     of_token[singles] = np.arange(len(singles))
     buckets = 1 << max((len(pairs) - 1) // _PER_BUCKET, 0).bit_length()
-    bucket = _bucket(pairs, buckets)
+    bucket = slot_of(pairs, buckets)
     order = np.argsort(bucket, kind="stable")
     counts = np.bincount(bucket, minlength=buckets)
     place = _places(counts)
@@ -176,27 +163,21 @@ def table(lines: NGramLines) -> NGramTable:
     )
 
 
-def _bucket(keys: UInt[HostOrDevice, "*S"], buckets: int) -> Int[HostOrDevice, "*S"]:
-    """The bucket of each key: the high bits of its product, as many as say which."""
-    mixed = (keys * _MULTIPLIER) >> np.uint32(1)
-    return (mixed >> np.uint32(32 - buckets.bit_length())).astype(np.int32)
-
-
 def _places(counts: Int[np.ndarray, " groups"]) -> Int[np.ndarray, " entries"]:
-    """The place of each entry in its group, of groups that stand one behind the other."""
+    """Returns the place of each entry in its group, of groups that follow one another."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 @dataclass(frozen=True)
 class _Means:
-    """Mean distributions by what they stand after, each a run of entries (token, probability)."""
+    """Mean distributions by preceding tokens, each a run of entries (token, probability)."""
 
     names: Shaped[np.ndarray, " names"]
-    """What stood before, rising."""
+    """Preceding tokens as names, rising."""
     visits: Int[np.ndarray, " names"]
-    """How often it did."""
+    """Their counts."""
     group: Int[np.ndarray, " entries"]
-    """Which name each entry is of, rising; within one name tokens rise."""
+    """The name of each entry, rising; within one name tokens rise."""
     tokens: Int[np.ndarray, " entries"]
     probs: Float[np.ndarray, " entries"]
     vocab_size: int
@@ -208,7 +189,7 @@ class _Means:
         probs: Float[np.ndarray, "visits K"],
         vocab_size: int,
     ) -> "_Means":
-        """The means over the visits of each name."""
+        """Returns the means over the visits of each name."""
         found, group, visits = np.unique(names, return_inverse=True, return_counts=True)
         entry = np.repeat(group.astype(np.int64), tokens.shape[1]) * vocab_size + tokens.reshape(-1)
         entries, place = np.unique(entry, return_inverse=True)
@@ -219,7 +200,7 @@ class _Means:
     def probs_of(
         self, names: Shaped[np.ndarray, " asked"], tokens: Int[np.ndarray, " asked"]
     ) -> Float[np.ndarray, " asked"]:
-        """The mean probability of a token after each name; 0 where it was not likely."""
+        """Returns the mean probability of a token after each name; 0 where it was not likely."""
         wanted = np.searchsorted(self.names, names) * self.vocab_size + tokens
         entries = self.group * self.vocab_size + self.tokens
         place = np.minimum(np.searchsorted(entries, wanted), len(entries) - 1)
@@ -228,7 +209,9 @@ class _Means:
     def largest(
         self, values: Float[np.ndarray, " entries"], k: int
     ) -> tuple[Int[np.ndarray, "names k"], Float[np.ndarray, "names k"]]:
-        """The tokens and values of each name's entries of largest value, falling; 0 behind them."""
+        """Returns the tokens and values of each name's entries of largest value, falling; 0 behind
+        them.
+        """
         order = np.lexsort((self.tokens, -values, self.group))
         group = self.group[order]
         counts = np.bincount(group, minlength=len(self.names))

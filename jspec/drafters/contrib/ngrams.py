@@ -57,7 +57,8 @@ def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
 
 
 def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTable:
-    """The table of a file that `save` wrote, on the default device; `save` has an example.
+    """Returns the table of a file that `save` wrote, on the default device; `save` has an
+    example.
 
     Args:
         path: the file.
@@ -65,7 +66,7 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
         vocab_size: V of these.
 
     Raises:
-        InputError: if it is no such file, or one for other weights.
+        InputError: if it is not such a file, or one for other weights.
     """
     if made_for(path) != (target, vocab_size):
         raise InputError(
@@ -99,10 +100,10 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
 
 
 def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
-    """The (fingerprint, vocabulary) of the weights whose distributions a file has.
+    """Returns the (fingerprint, vocabulary) of the weights whose distributions a file has.
 
     Raises:
-        InputError: if it is no file of n-grams.
+        InputError: if it is not a file of n-grams.
     """
     try:
         with safe_open(path, "numpy") as file:

@@ -22,7 +22,7 @@ from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput
 from jspec.memory import KVCache, TreeKV
-from jspec.protocols import Verifier
+from jspec.protocols import Drafter, Verifier
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Sampling, Tree
 from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import COUPLED
@@ -30,10 +30,11 @@ from jspec.verify.schemes import COUPLED
 
 @runtime_checkable
 class OnePassHead(Protocol):
-    """A network that drafts D tokens in one forward: static, hashable and pure, as a CausalLM.
+    """A network that drafts D tokens in one forward pass: static, hashable and pure, as a
+    CausalLM.
 
-    It reads the target's states of all tokens before the root, F wide, which may be those of
-    several layers side by side. The root's own state is not known when it drafts.
+    It reads the target's states of all tokens before the root, F wide, which may join several
+    layers. The root's own state is not known when it drafts.
     """
 
     @property
@@ -49,7 +50,7 @@ class OnePassHead(Protocol):
 
     @property
     def num_slots(self) -> int:
-        """The number D of tokens that a forward drafts."""
+        """The number D of tokens that a forward pass drafts."""
         ...
 
     @property
@@ -58,39 +59,41 @@ class OnePassHead(Protocol):
         ...
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
-        """An empty cache, for the context."""
+        """Returns an empty cache, for the context."""
         ...
 
     def read(
         self, params: PyTree, hidden: Float[Array, "B N F"], positions: Int[Array, "B N"]
     ) -> TreeKV:
-        """Keys and values of the target's states at some positions."""
+        """Returns keys and values of the target's states at some positions."""
         ...
 
     def draft(
         self, params: PyTree, root: Int[Array, " B"], positions: Int[Array, " B"], cache: KVCache
     ) -> Float[Array, "B D E"]:
-        """The states of the D tokens after the root, given the context in the cache."""
+        """Returns the states of the D tokens after the root, given the context in the cache."""
         ...
 
     def scored(self, params: PyTree) -> Int[Array, " d"]:
-        """The tokens that it scores."""
+        """Returns the tokens that it scores."""
         ...
 
     def score(self, params: PyTree, hidden: Float[Array, "B D E"]) -> Float[Array, "B D d"]:
-        """The scores that states give these, whatever token comes before."""
+        """Returns the scores that states give these, whatever token comes before."""
         ...
 
     def transition(
         self, params: PyTree, tokens: Int[Array, "B M"], following: Int[Array, "B M K"]
     ) -> Float[Array, "B M K"]:
-        """What a token adds to the scores of those that may follow; 0 if that is not known."""
+        """Returns a token's addition to the scores of the next one; 0 if it is not known."""
         ...
 
     def confidence(
         self, params: PyTree, hidden: Float[Array, "B M E"], tokens: Int[Array, "B M"]
     ) -> Float[Array, "B M"]:
-        """The log odds that what a state drafts after a token is kept; 0 if that is not known."""
+        """Returns the log odds that what a state drafts after a token is kept; 0 if that is not
+        known.
+        """
         ...
 
 
@@ -163,15 +166,15 @@ class BlockScorer:
 
 
 @dataclass(frozen=True)
-class BlockDrafter:
-    """Drafts a tree from a whole block of distributions that one forward of a head gives.
+class BlockDrafter(Drafter):
+    """Drafts a tree from a whole block of distributions that one forward pass of a head gives.
 
     The head reads what the target's layers made of the text, and gives a distribution for each of
     the next D tokens at once. Each distribution is cut to the candidates that it and its position's
     noise rank first, the very noise G that will decide the target's token there, as
     argmax(log p + G). The tree is grown best first by the product of the candidates' probabilities,
     which depend on the token before where the head knows that (DSpark's Markov map). How sharp the
-    distributions are, and how much the noise counts beside them, is learnt, depth by depth, see
+    distributions are, and how much the noise counts alongside them, is learnt, depth by depth, see
     `jspec.drafters.contrib.block_probabilities`. With a beam of 1 the tree is a chain, as DFlash
     and DSpark draft it.
 
@@ -190,7 +193,7 @@ class BlockDrafter:
         num_candidates: tokens of a level among which children are chosen, K.
 
     Raises:
-        InputError: if the head is none, or an argument is out of range.
+        InputError: if the head is of another kind, or an argument is out of range.
 
     Example:
         >>> from jspec.models.heads.block import BlockConfig, BlockHead
@@ -237,7 +240,7 @@ class BlockDrafter:
         return COUPLED.verifier
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> BlockState:
-        """An empty context; of an earlier call what it learnt of the probabilities is kept."""
+        """Returns an empty context; learnt calibrations of an earlier call are kept."""
         check_depth(self.depth, capacity, self.context)
         weights = ProbabilityWeights.init(batch, self.depth)
         if earlier is not None:
@@ -314,13 +317,15 @@ class BlockDrafter:
         first: Int[Array, " B"],
         counts: Int[Array, " B"],
     ) -> KVCache:
-        """The context with the first `counts` of C more states, which begin at position `first`."""
+        """Returns the context with the first `counts` of C more states, which begin at position
+        `first`.
+        """
         lanes, _ = sequence(*hidden.shape[:2])
         made = self.head.read(params, hidden, first[:, None] + lanes)
         return memory.commit(memory.until(state.cache, first), made, lanes, counts)
 
 
 def _path_probability(drawn: ChildDraws, value: Float[Array, "B W"]) -> NodeValues:
-    """Values a node by the product of the probabilities along its path."""
+    """Returns values per node by the product of the probabilities along its path."""
     values = value[..., None] * drawn.child_probs
     return NodeValues(values, values)

@@ -1,4 +1,4 @@
-"""What a draft head owes the drafters that have one."""
+"""The interface of draft heads to their drafters."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,8 +13,8 @@ class DraftHead(Protocol):
     """A small network over the target's hidden states: static, hashable and pure, as a CausalLM.
 
     It reads pairs: the target's state at position j, and the token that followed, at j + 1. From
-    them it predicts the target's state at j + 1, and so the token at j + 2. A pair stands at its
-    state's position. F is the width of the states it reads, which may be several side by side.
+    them it predicts the target's state at j + 1, and so the token at j + 2. A pair has its state's
+    position. F is the width of the states it reads, which may be several side by side.
     """
 
     @property
@@ -34,7 +34,7 @@ class DraftHead(Protocol):
         ...
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
-        """An empty memory, for pairs."""
+        """Returns an empty memory, for pairs."""
         ...
 
     def commit(
@@ -44,7 +44,7 @@ class DraftHead(Protocol):
         ...
 
     def until(self, memory: Any, lengths: Int[Array, " B"], /) -> Any:
-        """The memory with no more than so many pairs of each row."""
+        """Returns the memory with no more than so many pairs of each row."""
         ...
 
     def apply(
@@ -65,7 +65,7 @@ class DraftHead(Protocol):
         ...
 
     def score(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """The scores of states that the head predicted."""
+        """Returns the scores of states that the head predicted."""
         ...
 
     def inform(

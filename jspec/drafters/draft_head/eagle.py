@@ -29,7 +29,9 @@ from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import COUPLED, Scheme
 
 _UNSCORED = 2
-"""The first index of a tree's scorer with a pair of its own: the root's pair is in the cache."""
+"""The first index of a tree's scorer with a pair of its own: the root's pair is in the
+cache.
+"""
 
 # `mc_sim_7b_63` of the authors' code: 25 drafted nodes in 5 levels.
 PUBLISHED = Template(
@@ -58,7 +60,7 @@ class HeadScorer:
     places: int
 
     def root(self) -> LevelOutput:
-        """The head's prediction when it read the last true pair, as the root's level."""
+        """Returns the head's prediction when it read the last true pair, as the root's level."""
         batch = len(self.frame.root)
         hidden = self.hidden[:, None]
         held = self.head.init_memory(batch, self.places)
@@ -78,7 +80,7 @@ class HeadScorer:
     ) -> LevelOutput:
         """Scores W nodes of one depth, each from the pair of its parent's state and its token."""
         above, hidden = inherited
-        # A pair stands at its state's position, one before its token's.
+        # A pair has its state's position, one before its token's.
         positions = jnp.broadcast_to((self.frame.positions + level - 1)[:, None], tokens.shape)
         output = self.head.apply(
             self.params, hidden, tokens, positions, attention_mask(above), self.cache, kv
@@ -102,8 +104,8 @@ class EAGLE(HeadDrafter):
             children are drawn from the head's distribution at the target's temperature.
 
     Raises:
-        InputError: if the head is none, or the tree is no template, empty, or asks for more
-            children than tokens, or the scheme is none.
+        InputError: if the head is of another kind, or the tree is not a template, empty, or asks
+            for more children than tokens, or the scheme is unknown.
 
     Example:
         >>> import jspec
@@ -152,9 +154,9 @@ class EAGLE2(HeadDrafter):
         head: see `jspec.models.heads.eagle`, `jspec.models.heads.eagle3` and
             `jspec.models.heads.mtp`.
         num_speculative_tokens: drafted nodes, without the root. The default is the authors' 60
-            tokens a forward, for GPUs; 8 to 16 suit CPUs.
+            tokens a forward pass, for GPUs; 8 to 16 suit CPUs.
         max_depth: most levels; 8 are the authors' "depth 7", which counts those after the first.
-        beam: paths expanded a level, and children of each ("top-k").
+        beam: paths expanded per level, and children of each ("top-k").
         min_gain: no level is grown that adds less than this share to the tokens expected so far.
         sharpness: power of the head's probabilities; 1 is published. See
             `jspec.drafters.draft_head.head_drafter.child_probability`.
@@ -205,6 +207,6 @@ class EAGLE2(HeadDrafter):
 def joint_probability(
     drawn: ChildDraws, value: Float[Array, "B M"], sharpness: float = 1.0
 ) -> NodeValues:
-    """Values a node by the joint probability of its path."""
+    """Returns values per node by the joint probability of its path."""
     value = value[..., None] * child_probability(drawn, sharpness)
     return NodeValues(value, value)

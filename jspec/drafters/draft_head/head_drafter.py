@@ -1,6 +1,6 @@
 """A draft head over the target's hidden states: its cache of pairs, and its predictions."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from jspec._validate.options import check_fields
 from jspec.arrays.ragged import sequence
 from jspec.drafters.draft_head.draft_head import DraftHead
 from jspec.memory import KVCache
-from jspec.protocols import Verifier
+from jspec.protocols import Drafter, Verifier
 from jspec.types import (
     Feedback,
     Frame,
@@ -42,12 +42,12 @@ class HeadState:
 
 
 @dataclass(frozen=True)
-class HeadDrafter(ABC):
+class HeadDrafter(Drafter):
     """A drafter whose proposals come from a head that continues the target's hidden states.
 
-    After each round the head reads the true pairs that the round brought, all in one forward, and
-    forgets what it had predicted of them (as EAGLE does). They are read from the accepted path, so
-    it is the same in a tree that was united with another drafter's.
+    After each round the head reads the true pairs that the round brought, all in one forward pass,
+    and forgets what it had predicted of them (as EAGLE does). They are read from the accepted path,
+    so it is the same in a tree that was united with another drafter's.
 
     `drafter_params` of a call are the head's variables, see `jspec.models.heads`.
 
@@ -55,7 +55,7 @@ class HeadDrafter(ABC):
         head: static, as the target is.
 
     Raises:
-        InputError: if it is no head.
+        InputError: if it is not a head.
     """
 
     head: DraftHead
@@ -83,25 +83,27 @@ class HeadDrafter(ABC):
 
     @abstractmethod
     def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
-        """The tree of a round, and what `learn` gets of it."""
+        """Returns the tree of a round, and what `learn` gets of it."""
 
     def init_memory(self, batch: int) -> PyTree:
-        """The method's own memory at the beginning of a call."""
+        """Returns the method's own memory at the beginning of a call."""
         del batch
         return ()
 
     def after_reading(self, memory: PyTree, read: Bool[Array, " B"]) -> PyTree:
-        """The method's own memory where rows have read more text than their rounds emitted."""
+        """Returns the method's own memory for rows that read more text than they emitted."""
         del read
         return memory
 
     def learn(self, memory: PyTree, aux: PyTree | None, feedback: Feedback) -> PyTree:
-        """The method's own memory after a round; `aux` is what `draft` gave, None in a back-off."""
+        """Returns the method's own memory after a round; `aux` is what `draft` gave, None in a
+        back-off.
+        """
         del aux, feedback
         return memory
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> HeadState:
-        """The empty memory: nothing outlives a call, so an earlier state is not read."""
+        """Returns the empty memory: nothing outlives a call, so an earlier state is not read."""
         del earlier
         head = self.head
         check_depth(self.depth, capacity, self.context)
@@ -142,7 +144,7 @@ class HeadDrafter(ABC):
         first: Int[Array, " B"],
         counts: Int[Array, " B"],
     ) -> HeadState:
-        """The state after `counts` more true pairs, the first of them at position `first`."""
+        """Returns the state after `counts` more true pairs from position `first` on."""
         lanes, causal = sequence(*following.shape)
         positions = first[:, None] + lanes
         known = self.head.until(state.cache, first)
@@ -160,8 +162,8 @@ def check_depth(depth: int, capacity: int, context: int | None) -> None:
     capacity = capacity if context is None else min(capacity, context)
     if depth >= capacity:
         raise InputError(
-            f"the drafter's trees are {depth} deep and the call's cache holds {capacity} tokens a "
-            f"row; draft at most {capacity - 1} levels"
+            f"the drafter's trees are {depth} deep and the call's cache holds "
+            f"{capacity} tokens per row; draft at most {capacity - 1} levels"
         )
 
 
@@ -169,12 +171,12 @@ def check_head(head: DraftHead, params: PyTree, output: Output) -> None:
     """Raises InputError unless the head can read what the target gives."""
     if params is None:
         raise InputError(
-            "drafter_params is None and a draft head needs its weights; pass "
-            "drafter_params=variables, beside the drafter"
+            "drafter_params is None and a draft head needs its weights; "
+            "pass drafter_params=variables along with the drafter"
         )
     if output.hidden is None:
         raise InputError(
-            "the target's forward gives no hidden states and a draft head reads them; take a "
+            "the target's forward pass gives no hidden states and a draft head reads them; take a "
             "model whose Output.hidden is set"
         )
     if (found := output.logits.shape[-1]) != head.vocab_size:
@@ -222,7 +224,7 @@ def child_probability(drawn: ChildDraws, sharpness: float = 1.0) -> Float[Array,
     weight = jnp.exp(sharpness * (drawn.scores - top))
     left = jnp.maximum(1.0 - drawn.child_probs.sum(-1, keepdims=True), 0.0)
     total = weight.sum(-1, keepdims=True) + (left * jnp.exp(-top)) ** sharpness
-    # Where filters left tokens of no weight at all, none is probable.
+    # Where filters left no token with a weight, none is probable.
     return weight / jnp.where(total > 0, total, 1.0)
 
 
@@ -243,7 +245,9 @@ def check_is_head(head: Any, protocol: type, wanted: str) -> None:
 def _last(
     output: Output, counts: Int[Array, " B"], before: Float[Array, "B E"]
 ) -> Float[Array, "B E"]:
-    """The prediction after the last of `counts` pairs; the earlier one if there was none."""
+    """Returns the prediction after the last of `counts` pairs; the earlier one if there was
+    none.
+    """
     assert output.hidden is not None, "a head predicts states"
     last = jnp.maximum(counts - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0].astype(before.dtype)

@@ -29,13 +29,13 @@ class ChainCache:
 
     logits: Float[Array, "B L V"]
     num_decided: Int[Array, " B"]
-    """The number of decided levels: the accepted ones, and that of the target's own token."""
+    """The number of decided levels: the accepted ones', and the target's own token's."""
     resampled: Bool[Array, " B"]
     """True where the tree under verification is a second one, after which a chain is spent."""
 
     @staticmethod
     def init(batch: int, levels: int, vocab_size: int) -> "ChainCache":
-        """A spent chain: before the first round there is nothing to use again."""
+        """Returns a spent chain: before the first round there is nothing to use again."""
         return ChainCache(
             logits=jnp.zeros((batch, levels, vocab_size), jnp.float32),
             num_decided=jnp.full(batch, levels, jnp.int32),
@@ -48,7 +48,9 @@ class ChainCache:
         return self.logits.shape[1] - self.num_decided
 
     def spent_where(self, read: Bool[Array, " B"]) -> "ChainCache":
-        """The cache where rows go on with other text: a chain holds for the text that it was of."""
+        """Returns the cache where rows go on with other text: a chain holds for the text that it
+        was of.
+        """
         return replace(
             self,
             num_decided=jnp.where(read, self.logits.shape[1], self.num_decided),
@@ -56,15 +58,19 @@ class ChainCache:
         )
 
     def decide(self, counts: Int[Array, " B"]) -> "ChainCache":
-        """The cache after a round in which `counts` levels were decided."""
+        """Returns the cache after a round in which `counts` levels were decided."""
         spent = jnp.where(self.resampled, self.logits.shape[1], counts)
         return replace(self, num_decided=spent, resampled=jnp.zeros_like(self.resampled))
 
 
 DraftFresh = Callable[[int], tuple[Tree, Float[Array, "B L V"]]]
-"""A function `fresh(more)`: a tree of so many nodes above the budget, and its chain's scores."""
+"""A function `fresh(more)`: a tree of so many nodes above the budget, and its chain's
+scores.
+"""
 GrowTree = Callable[[Float[Array, "B L V"], Int[Array, " B"], int, int], Tree]
-"""A function `grow(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
+"""A function `grow(logits, first, depth, nodes)`: the tree of a chain's levels from `first`
+on.
+"""
 
 
 @dataclass(frozen=True)
@@ -90,14 +96,14 @@ class Resampling(ABC):
     def trees(
         self, cache: ChainCache, fresh: DraftFresh, grow: GrowTree, done: Bool[Array, " B"]
     ) -> tuple[Tree, ChainCache]:
-        """The tree to verify, and the cache that holds its chain."""
+        """Returns the tree to verify, and the cache that holds its chain."""
 
     def learn(self, cache: ChainCache, feedback: Feedback) -> ChainCache:
-        """The cache after a round."""
+        """Returns the cache after a round."""
         return cache.decide(feedback.counts)
 
     def second(self, cache: ChainCache, grow: GrowTree) -> Tree:
-        """The tree of the levels that still hold; the root alone where these are too few."""
+        """Returns the tree of the levels that still hold; the root alone if too few do."""
         levels = cache.logits.shape[1]
         first = jnp.where(cache.num_reusable > self.threshold, cache.num_decided, levels)
         return grow(cache.logits, first, max(levels - 1, 1), self.num_speculative_tokens)
@@ -105,8 +111,8 @@ class Resampling(ABC):
 
 @dataclass(frozen=True)
 class Merged(Resampling):
-    """Verification fusion as published (section 6.2): the second tree's nodes on top of the fresh
-    tree's, united at their root. Where there is no second tree the fresh one stands alone.
+    """Verification fusion as published (section 6.2): the second tree's nodes on top of the
+    fresh tree's, united at their root. Where there is no second tree the fresh one stands alone.
 
     Example:
         >>> Merged(num_speculative_tokens=2)
@@ -126,8 +132,8 @@ class Merged(Resampling):
 class Fused(Resampling):
     """Fusion that fills its budget: the nodes of both trees of largest joint probability.
 
-    As many nodes as `Merged` has at most, in every round. Nodes of the second tree compete with
-    those of a larger fresh one, and are left out where they are the less likely.
+    As many nodes as `Merged` has at most, in every round. Nodes of the second tree compete with a
+    larger fresh one's, and are left out where they are less likely.
 
     Example:
         >>> Fused(num_speculative_tokens=2)
@@ -146,7 +152,8 @@ class Fused(Resampling):
 
 @dataclass(frozen=True)
 class Separate(Resampling):
-    """The slower way that the paper's ablation needs: the second tree has a forward of its own.
+    """The slower way that the paper's ablation needs: the second tree has a forward pass of its
+    own.
 
     A row that has a second tree verifies that; the other rows draft a fresh chain. The head does
     not run in a round in which every row has a second tree.
@@ -181,7 +188,7 @@ FUSED = Fused()
 
 
 def _pad(tree: Tree, size: int) -> Tree:
-    """The tree with absent nodes up to `size`."""
+    """Returns the tree with absent nodes up to `size`."""
 
     def pad(array: Shaped[Array, "B N"], value: float = 0) -> Shaped[Array, "B size"]:
         missing = size - array.shape[1]
@@ -198,7 +205,7 @@ def _pad(tree: Tree, size: int) -> Tree:
 
 
 def _choose(which: Bool[Array, " B"], a: Tree, b: Tree) -> Tree:
-    """The arrays of a in the rows of `which`, those of b in the others."""
+    """Returns the arrays of a in the rows of `which`, and of b in the others."""
     static = {"depth": max(a.depth, b.depth), "width": max(a.width, b.width)}
     a, b = replace(a, **static), replace(b, **static)
     return jax.tree.map(lambda x, y: jnp.where(which[:, None], x, y), a, b)

@@ -16,7 +16,8 @@ from jspec.types import Frame, PyTree, Tree
 
 @dataclass(frozen=True)
 class ChainScorer:
-    """The raw scores of a chain of states, with the token info of each node added for its children.
+    """The raw scores of a chain of states, with the token info of each node added for its
+    children.
 
     Args:
         head: with the method `inform`.
@@ -50,12 +51,12 @@ class ChainScorer:
         return self._informed(level, tokens)
 
     def _informed(self, level: Int[Array, ""] | int, tokens: Int[Array, "B M"]) -> LevelOutput:
-        """The scores with their token's info added, l' = l + RMSNorm(E'(t)) (section 4.1)."""
+        """Returns scores with token info added, l' = l + RMSNorm(E'(t)) (section 4.1)."""
         row = (self.first + level)[:, None, None]
         raw = jnp.take_along_axis(self.logits, row, axis=1, mode="clip")
         raw = jnp.broadcast_to(raw, (*tokens.shape, raw.shape[-1]))
         informed = self.head.inform(self.params, raw, tokens)
-        # What is no number offers no child.
+        # What is not a number offers no child.
         there = row < self.logits.shape[1]
         return LevelOutput(jnp.where(there, informed, jnp.nan), inherited=(), kv=())
 
@@ -63,7 +64,8 @@ class ChainScorer:
 def token_info_tree(
     scorer: ChainScorer, depth: int, branch: int, nodes: int, sharpness: float = 1.0
 ) -> Tree:
-    """The tree of Algorithm 1, pruned to the `nodes` of largest joint probability (section 5.2).
+    """Returns the tree of Algorithm 1, pruned to the `nodes` of largest joint probability
+    (section 5.2).
 
     Args:
         scorer: the chain.

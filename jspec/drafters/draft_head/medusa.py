@@ -11,7 +11,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head.head_drafter import check_head, check_is_head, child_probability
 from jspec.drafters.growth.template_trees import check_template
-from jspec.protocols import Verifier
+from jspec.protocols import Drafter, Verifier
 from jspec.tree import Template, best_paths
 from jspec.types import (
     Feedback,
@@ -71,7 +71,7 @@ class ParallelHeads(Protocol):
         ...
 
     def scored(self, params: PyTree) -> Int[Array, " d"]:
-        """The tokens that the heads score."""
+        """Returns the tokens that the heads score."""
         ...
 
     def apply(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Any:
@@ -80,11 +80,11 @@ class ParallelHeads(Protocol):
 
 
 @dataclass(frozen=True)
-class Medusa:
-    """Drafts the Cartesian product of the heads' top tokens: one forward for all levels.
+class Medusa(Drafter):
+    """Drafts the Cartesian product of the heads' top tokens: one forward pass for all levels.
 
     Head i proposes the tokens of level i + 1, from the target's state at the last committed token,
-    whatever stands above them. All that it keeps from round to round is that state.
+    whatever is above them. All that it keeps from round to round is that state.
 
     Source: Cai et al. 2024, arXiv:2401.10774. The authors accept tokens by a threshold ("typical
     acceptance"), which changes the distribution; here the tokens are those of plain decoding.
@@ -96,7 +96,7 @@ class Medusa:
             the published one suits GPUs, `published` and `fitted` make smaller ones.
 
     Raises:
-        InputError: if the tree is no template, empty, asks for more children than tokens, or is
+        InputError: if the tree is not a template, empty, asks for more children than tokens, or is
             deeper than there are heads.
 
     Example:
@@ -169,7 +169,8 @@ class Medusa:
 
 
 def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
-    """The best tree of so many drafted nodes, as the authors build theirs (section 2.3.3).
+    """Returns the best tree of so many drafted nodes, as the authors build theirs (section
+    2.3.3).
 
     Takes for granted that head i's token of rank r is right with probability `accuracies[i][r]`
     whatever the other heads say, so that a node has the value of the product along its path.
@@ -200,7 +201,7 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
 def _state(
     output: Output, place: Int[Array, " B"], there: Array, before: Float[Array, "B E"]
 ) -> Float[Array, "B E"]:
-    """The target's state at a place of its forward, where there is one."""
+    """Returns the target's state at a place of its forward pass, where there is one."""
     assert output.hidden is not None, "it was there when the call began"
     found = jnp.take_along_axis(output.hidden, place[:, None, None], axis=1)[:, 0]
     return jnp.where(there[:, None], found.astype(before.dtype), before)

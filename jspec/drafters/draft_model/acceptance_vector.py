@@ -1,6 +1,7 @@
-"""Measures the acceptance vector of two models: how often the child of each rank is kept (Sequoia).
+"""Measures the acceptance vector of two models: how often the child of each rank is kept
+(Sequoia).
 
-It is measured over a given text, so one forward of each model does. Children are drawn as the
+It is measured over a given text, so one forward pass of each model does. Children are drawn as the
 scheme draws them, and the rule's probabilities of taking them are averaged: nothing is drawn to
 decide, so the variance is that of the draws alone.
 
@@ -68,13 +69,13 @@ def measure(
         lengths: its tokens per row.
         width: W, children of a node.
         sampling: the target's; None is greedy.
-        draft_sampling: the draft's own temperature and filters; None: those of the target.
+        draft_sampling: the draft's own temperature and filters; None: the target's.
         scheme: how children are drawn and verified, see `jspec.schemes`.
         key: a random key or a seed, for draws at random. Not consumed: draws are those of `decode`
             with this key, in rows 0 .. B-1.
 
     Returns:
-        One probability a rank, what `jspec.sequoia_tree.best_template` takes.
+        One probability a rank, what `sequoia_tree.best_template` takes.
 
     Raises:
         InputError: if W is out of range, the scheme does not judge node by node, or a key is
@@ -141,7 +142,7 @@ def trials(
         roots: Int[Array, " B"],
         positions: Int[Array, " B"],
     ):
-        """Every row's token at one position as the root of a tree of depth 1."""
+        """Returns every row's token at one position as the root of a tree of depth 1."""
         known = None if sampling is None else target
         frame = Frame(roots, positions, keys, known, jnp.zeros(batch, bool))
         drawn = scheme.draw(other[:, None], draft_sampling, frame, 0, width)
@@ -166,7 +167,7 @@ def trials(
 
 
 def _kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:
-    """The probability that each child is kept; of equal ones it is the first."""
+    """Returns the probability that each child is kept; of equal ones it is the first."""
     refused = jnp.cumprod(1 - accept)
     taken = accept * jnp.concatenate([jnp.ones_like(refused[:1]), refused[:-1]])
     first = (children[:, None] == children).argmax(-1)

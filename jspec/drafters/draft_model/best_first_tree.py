@@ -1,4 +1,6 @@
-"""Trees that grow where values are largest, from one forward of the draft model per level."""
+"""Trees that grow where values are largest, from one forward pass of the draft model per
+level.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -25,7 +27,7 @@ _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
 
 
 def drawn_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
-    """The children drawn at each node of the accepted path, and where there are any.
+    """Returns the children drawn at each node of the accepted path, and where there are any.
 
     There are none at a node that this draft model did not score, or that another drafter proposed
     in a merge.
@@ -49,13 +51,13 @@ class BestFirst(DraftModel):
             nodes one by one gives, if that takes no more than `beam` children of a node and gives
             no more than `beam` nodes of a level children.
         min_gain: a level is not grown if it can add no more than this share to the tokens that are
-            expected of the round; 0 grows every level that can enter the tree. It saves forward
-            passes of the draft model, and only the coupled scheme is lossless with it.
+            expected of the round; 0 grows every level that can enter the tree. The bound saves
+            forward passes of the draft model; only the coupled scheme is lossless with it.
         order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first, as they grow.
             One that moves siblings, as `jspec.tree.heavy_paths` does, is lossless with the coupled
             scheme alone: the rules of draws go by the order in which children were drawn.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range.
@@ -114,7 +116,7 @@ class BestFirst(DraftModel):
 
     @abstractmethod
     def value_fn(self, memory: PyTree) -> ValueFn:
-        """The function that values children, given the method's memory."""
+        """Returns the function that values children, given the method's memory."""
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, DrawnChildren]:
         draft, drawn = best_first.grow(

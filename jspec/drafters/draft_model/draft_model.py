@@ -33,7 +33,7 @@ class DraftModelState:
     cache: PyTree
     """The model's own memory."""
     lengths: Int[Array, " B"]
-    """How many tokens of each row that holds."""
+    """Number of tokens that it holds, per row."""
     previous: Int[Array, " B"]
     """The token before the root; not read while there is none."""
     memory: PyTree
@@ -42,14 +42,14 @@ class DraftModelState:
 
 @struct.dataclass
 class Drafted:
-    """What a draft model needs of a round's draft in its update."""
+    """A draft model's record of its draft, for its update."""
 
     kv: PyTree
-    """What is tentative of the scored nodes."""
+    """The tentative record of the scored nodes."""
     kv_index: Int[Array, "B N"]
     """The index in `kv` of each node of the tree; not read for nodes without children."""
     grown: PyTree
-    """What the method itself keeps of it."""
+    """The method's own record."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,10 @@ class DraftModel(ModelDrafter):
     Args:
         model: the draft model; static, as the target is.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters, in plain numbers; None: those of the
-            target.
+        sampling: the draft's own temperature and filters, in plain numbers; None: the target's.
 
     Raises:
-        InputError: if the model is no language model, or an argument is out of range.
+        InputError: if the model is not a language model, or an argument is out of range.
     """
 
     def __post_init__(self):
@@ -84,10 +83,10 @@ class DraftModel(ModelDrafter):
 
     @abstractmethod
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
-        """The draft of a round, and what `learn` finds of it in `Drafted.grown`."""
+        """Returns the draft of a round, and what `learn` finds of it in `Drafted.grown`."""
 
     def init_memory(self, batch: int, earlier: PyTree | None) -> PyTree:
-        """The method's memory at the start of a call.
+        """Returns the method's memory at the start of a call.
 
         Args:
             batch: rows.
@@ -97,7 +96,7 @@ class DraftModel(ModelDrafter):
         return ()
 
     def learn(self, memory: PyTree, aux: Drafted, feedback: Feedback) -> PyTree:
-        """The method's memory after a round that was drafted for.
+        """Returns the method's memory after a round that was drafted for.
 
         Args:
             memory: before the round.
@@ -162,7 +161,8 @@ class DraftModel(ModelDrafter):
         tokens: Int[Array, "B C+1"],
         first: Int[Array, " B"],
     ) -> Output:
-        """The forward over the token before some text, and the text but its last two tokens.
+        """Returns the forward pass over the token before some text, and the text but its last two
+        tokens.
 
         Args:
             params: the model's weights.
@@ -172,7 +172,7 @@ class DraftModel(ModelDrafter):
         """
         tokens = jnp.concatenate([state.previous[:, None], tokens], axis=1)[:, :-2]
         lanes, causal = sequence(*tokens.shape)
-        # Where the text begins, nothing stands before it.
+        # Nothing comes before the beginning of the text.
         known = self.model.until(state.cache, first)  # pyright: ignore[reportAttributeAccessIssue]
         follows = (state.lengths < first)[:, None, None]
         mask = causal & (follows | (lanes > 0)[:, None] | (lanes == 0)[:, :, None])
@@ -189,7 +189,7 @@ def _moved_on(
     first: Int[Array, " B"],
     counts: Int[Array, " B"],
 ) -> DraftModelState:
-    """The state after `counts` more committed tokens.
+    """Returns the state after `counts` more committed tokens.
 
     Args:
         model: the draft model.

@@ -40,7 +40,7 @@ class DySpec(BestFirst):
             the greedy tree, which fills its budget.
         order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range.
@@ -65,7 +65,7 @@ class DySpec(BestFirst):
 
     @classmethod
     def published(cls, model: CausalLM, **options: Any) -> Self:
-        """The method as its paper has it, with bounds that small trees do not meet.
+        """Returns the method as its paper has it, with bounds that small trees do not meet.
 
         Algorithm 1 bounds nothing. A tree of n nodes has at most n children of a node, of which 128
         are drawn: of 768 nodes an uncertain draft may want more. Levels are at most 16, above 64
@@ -104,14 +104,16 @@ class DySpec(BestFirst):
 
 
 def reach_values(drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
-    """Values by equations 9 to 11: v (1 - q of earlier siblings) for a slot, v q(y) for token y."""
+    """Returns values by equations 9 to 11: v (1 - q of earlier siblings) for a slot, v q(y) for
+    token y.
+    """
     return NodeValues(
         above[..., None] * remaining_mass(drawn.child_probs), above[..., None] * drawn.child_probs
     )
 
 
 def remaining_mass(probabilities: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
-    """The probability that the earlier siblings left in the draft's distribution.
+    """Returns the probability that the earlier siblings left in the draft's distribution.
 
     Args:
         probabilities: the draft's probability of each sibling, in drawing order.

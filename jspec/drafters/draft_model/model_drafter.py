@@ -1,6 +1,8 @@
-"""A language model of the target's vocabulary that drafts: its arguments, and what is refused."""
+"""A language model of the target's vocabulary that drafts: its arguments, and what is
+refused.
+"""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -9,14 +11,14 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import check_number
 from jspec._validate.options import check_fields
-from jspec.protocols import CausalLM, Verifier
+from jspec.protocols import CausalLM, Drafter, Verifier
 from jspec.types import Output, PyTree, Sampling
 from jspec.verify import schemes
 from jspec.verify.schemes import COUPLED, Scheme
 
 
 @dataclass(frozen=True)
-class ModelDrafter(ABC):
+class ModelDrafter(Drafter):
     """A drafter whose proposals come from a language model of the target's vocabulary.
 
     The model's weights are the `drafter_params` of a call. A subclass says when the model is asked.
@@ -25,11 +27,10 @@ class ModelDrafter(ABC):
         model: the draft model; static, as the target is.
         scheme: how children are drawn and verified, one of `jspec.schemes`. The default is the
             coupled scheme, under which the tokens are those of plain decoding with the same key.
-        sampling: the draft's own temperature and filters, in plain numbers; None: those of the
-            target.
+        sampling: the draft's own temperature and filters, in plain numbers; None: the target's.
 
     Raises:
-        InputError: if the model is no language model, or an argument is out of range.
+        InputError: if the model is not a language model, or an argument is out of range.
     """
 
     model: CausalLM
@@ -42,7 +43,8 @@ class ModelDrafter(ABC):
 
     @classmethod
     def published(cls, model: CausalLM, **options: Any) -> Self:
-        """The method as its paper has it: with the paper's verification scheme and settings.
+        """Returns the method as its paper has it: with the paper's verification scheme and
+        settings.
 
         Args:
             model: the draft model.
@@ -92,7 +94,7 @@ class ModelDrafter(ABC):
         """The largest number of levels below the root."""
 
     def empty_cache(self, batch: int, capacity: int) -> PyTree:
-        """The model's own memory of rows of so many tokens, at most as many as it can read."""
+        """Returns the model's memory for rows of so many tokens, at most its context."""
         # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
         capacity = capacity if self.context is None else min(capacity, self.context)
         return self.model.init_memory(batch, capacity)
@@ -102,8 +104,8 @@ class ModelDrafter(ABC):
         _check_vocabulary(self.model.vocab_size, target.logits.shape[-1])
         if params is None:
             raise InputError(
-                "drafter_params is None and a draft model needs its weights; pass "
-                "drafter_params=weights, beside the drafter"
+                "drafter_params is None and a draft model needs its weights; "
+                "pass drafter_params=weights along with the drafter"
             )
 
     def check_weights(self, own: Output) -> None:

@@ -11,7 +11,7 @@ from jspec.protocols import CausalLM
 from jspec.types import Frame, PyTree
 
 NUM_FIRST = 2
-"""Tokens of the first forward in a round: the one before the root, and the root."""
+"""Tokens of the first forward pass in a round: the one before the root, and the root."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ModelScorer:
         inherited: Bool[Array, "B W M"],
         kv: Any,
     ) -> LevelOutput:
-        """Scores W nodes of one depth in one forward of the draft model."""
+        """Scores W nodes of one depth in one forward pass of the draft model."""
         positions = jnp.broadcast_to((self.frame.positions + level)[:, None], tokens.shape)
         mask = attention_mask(inherited)
         output = self.model.apply(self.params, tokens, positions, mask, self.memory, kv)

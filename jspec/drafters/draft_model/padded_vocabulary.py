@@ -26,7 +26,7 @@ class PaddedVocabulary:
         vocab_size: V of the target.
 
     Raises:
-        InputError: if the size is none.
+        InputError: if the size is not valid.
 
     Example:
         >>> from jspec.testing import PrefixLM
@@ -47,7 +47,7 @@ class PaddedVocabulary:
         return self.model.context
 
     def init_memory(self, batch: int, capacity: int) -> PyTree:
-        """The model's memory."""
+        """Returns the model's memory."""
         return self.model.init_memory(batch, capacity)
 
     @property
@@ -68,7 +68,7 @@ class PaddedVocabulary:
         memory: PyTree,
         nodes: PyTree = None,
     ) -> Output:
-        """The model's forward; see `jspec.protocols.CausalLM`."""
+        """Returns the model's forward pass; see `jspec.protocols.CausalLM`."""
         known = jnp.minimum(tokens, self.model.vocab_size - 1)
         earlier = () if nodes is None else (nodes,)
         output = self.model.apply(params, known, positions, mask, memory, *earlier)

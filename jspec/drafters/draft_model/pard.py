@@ -1,6 +1,6 @@
 """PARD (An et al. 2025): a draft model that proposes all of its tokens in one forward.
 
-K: the levels of the tree, and so the tokens that a forward predicts.
+K: the levels of the tree, and so the tokens that a forward pass predicts.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _CHAIN = chain(8)
 
 @struct.dataclass
 class PARDState:
-    """What a parallel draft model has read, and what is to be read with the next draft."""
+    """A parallel draft model's memory, and the tokens to read with the next draft."""
 
     cache: PyTree
     """The model's own memory."""
@@ -41,16 +41,16 @@ class PARDState:
 
 @dataclass(frozen=True)
 class ParallelScorer:
-    """The predictions of one forward as a `jspec.drafters.growth.scorer.Scorer`.
+    """The predictions of one forward pass as a `jspec.drafters.growth.scorer.Scorer`.
 
-    What stands at a depth depends on the text alone, and not on the drafted tokens above.
+    Tokens at a depth depend on the text alone, and not on the drafted tokens above.
     """
 
     logits: Float[Array, "B K V"]
     frame: Frame
 
     def root(self) -> LevelOutput:
-        """The prediction of the token after the root."""
+        """Returns the prediction of the token after the root."""
         return LevelOutput(self.logits[:, :1], inherited=(), kv=())
 
     def below(
@@ -61,7 +61,7 @@ class ParallelScorer:
         inherited: PyTree,
         kv: PyTree,
     ) -> LevelOutput:
-        """The prediction of depth `level` + 1, for each of W tokens at depth `level`."""
+        """Returns the prediction of depth `level` + 1, for each of W tokens at depth `level`."""
         del kv_index, inherited, kv
         one = jax.lax.dynamic_index_in_dim(self.logits, level, axis=1)
         each = jnp.broadcast_to(one, (*tokens.shape, one.shape[-1]))
@@ -73,10 +73,10 @@ class PARD(ModelDrafter):
     """PARD's parallel draft model; verified by the coupled scheme unless asked.
 
     A small language model was trained on so that K - 1 mask tokens behind a text make it predict
-    the next K tokens at once (An et al. 2025, section 3). A round is one forward of it: over the
-    tokens that the last round emitted, the root, and the masks. Keys and values of text stay in its
-    memory, those of masks are dropped. So the tokens of a path are drafted without one another:
-    each is the likeliest of its position, whatever stands before it.
+    the next K tokens at once (An et al. 2025, section 3). A round is one forward pass of it: over
+    the tokens that the last round emitted, the root, and the masks. Keys and values of text stay in
+    its memory, and masks' are dropped. So the tokens of a path are drafted without one another:
+    each is the likeliest of its position, whatever comes before it.
 
     The paper drafts a chain and verifies by rejection sampling, which `PARD.published(model, ..)`
     does. The default is jspec's coupled scheme, whose tokens are those of plain decoding with the
@@ -93,11 +93,11 @@ class PARD(ModelDrafter):
             config.json.
         template: the tree's shape; K is its depth. The authors' models draft chains of 8 to 12.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
-        InputError: if the mask token is none of the model's, or the template is empty or gives a
-            node more children than there are tokens.
+        InputError: if the mask token is not in the model's vocabulary, or the template is empty or
+            gives a node more children than there are tokens.
 
     Example:
         >>> import jspec
@@ -124,11 +124,11 @@ class PARD(ModelDrafter):
 
     @property
     def depth(self) -> int:
-        """The number K of tokens that a forward predicts."""
+        """The number K of tokens that a forward pass predicts."""
         return self.template.depth
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PARDState:
-        """The empty memory; nothing of an earlier call is kept."""
+        """Returns the empty memory; nothing of an earlier call is kept."""
         if earlier is not None and not isinstance(earlier, PARDState):
             raise InputError(
                 f"drafter_state is a {type(earlier).__name__} and PARD keeps a PARDState; pass the "
@@ -169,7 +169,7 @@ class PARD(ModelDrafter):
         if aux is None:
             text = jnp.concatenate([root, emitted], axis=1)[:, :-1]
             return self._read(params, state, text, feedback.positions, counts)
-        # The unread tokens and the root, which stand side by side among what was scored.
+        # The unread tokens and the root, which are adjacent among the scored tokens.
         wrote, most = counts > 0, self.depth
         first = (most - state.counts)[:, None]
         path = jnp.minimum(first + jnp.arange(most + 1, dtype=jnp.int32)[None], most)
@@ -198,7 +198,7 @@ class PARD(ModelDrafter):
         first: Int[Array, " B"],
         counts: Int[Array, " B"],
     ) -> PARDState:
-        """The state with all that is unread before a text, and the text.
+        """Returns the state with all that is unread before a text, and the text.
 
         Args:
             params: the model's weights.
@@ -236,5 +236,5 @@ class PARD(ModelDrafter):
 
 
 def _among(there: Bool[Array, "B N"], causal: Bool[Array, "B N N"]) -> Bool[Array, "B N N"]:
-    """The mask of text of which some is absent: nothing attends to that but itself."""
+    """Returns the mask of text of which some is absent: nothing attends to that but itself."""
     return (causal & there[:, None]) | jnp.eye(there.shape[1], dtype=bool)[None]

@@ -23,7 +23,7 @@ class RSDC(StaticTree):
         model: the draft model.
         branching: children of a node, level by level, b in the paper.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if `branching` is empty, has a number below 1 or above the vocabulary, or makes
@@ -33,7 +33,7 @@ class RSDC(StaticTree):
         >>> import jspec
         >>> from jspec.models.llama import Llama, LlamaConfig
         >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
-        >>> len(jspec.RSDC(draft, (2, 2, 2)).shape.paths)  # drafted tokens a round
+        >>> len(jspec.RSDC(draft, (2, 2, 2)).shape.paths)  # drafted tokens per round
         14
         >>> jspec.RSDC.published(draft).scheme == jspec.schemes.RECURSIVE
         True

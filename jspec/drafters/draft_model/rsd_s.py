@@ -1,6 +1,6 @@
 """RSD-S (Jeon et al. 2024, section 3.2.1): stochastic beam search as a drafter."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ class RSDS(DraftModel):
     It keeps at each depth the W sequences of largest perturbed log-probability (Jeon et al. 2024,
     Algorithms 8 and 9). The perturbed values of a node's children are Gumbels whose maximum is the
     node's own (Kool et al. 2019), so each level is a sample of W sequences without replacement. How
-    many children a node has is random but does not depend on which token the last one is, which
+    many children per node has is random but does not depend on which token the last one is, which
     keeps the rejection exact. The paper verifies by recursive rejection, which
     `RSDS.published(model)` does. The default is jspec's coupled scheme, whose tokens are those of
     plain decoding with the same key.
@@ -35,7 +35,7 @@ class RSDS(DraftModel):
         beam: W, sequences kept at each depth.
         max_depth: L, levels.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range, such as a beam wider than the vocabulary.
@@ -50,6 +50,7 @@ class RSDS(DraftModel):
         True
     """
 
+    _: KW_ONLY
     beam: Annotated[int, COUNT] = 4
     max_depth: Annotated[int, COUNT] = 4
 
@@ -105,7 +106,9 @@ class _Beam(NamedTuple):
 
 
 def _select(drawn: ChildDraws, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
-    """The K best of all children of the beam, largest first, and each one's parent in the beam."""
+    """Returns the K best of all children of the beam, largest first, and each one's parent in
+    the beam.
+    """
     batch, _, width = drawn.tokens.shape
     log_probs = above.log_probs[..., None] + jnp.log(drawn.child_probs)
     # Free Gumbels, and Gumbels given the parent's. A node's first child has its largest value.

@@ -12,17 +12,17 @@ from jspec.verify.schemes import RECURSIVE
 class Sequoia(StaticTree):
     """Sequoia, a tree fitted to two models; verified by the coupled scheme unless asked.
 
-    It fills a template that `jspec.sequoia_tree` found (Chen et al. 2024, section 3.1). The paper
-    draws children without replacement and verifies by recursive rejection (section 3.2), which
-    `Sequoia.published(model, template=...)` does. The default is jspec's coupled scheme, whose
-    tokens are those of plain decoding with the same key.
+    It fills a template that `jspec.drafters.draft_model.sequoia_tree` found (Chen et al. 2024,
+    section 3.1). The paper draws children without replacement and verifies by recursive rejection
+    (section 3.2), which `Sequoia.published(model, template=...)` does. The default is jspec's
+    coupled scheme, whose tokens are those of plain decoding with the same key.
 
     Args:
         model: the draft model.
-        template: the tree's shape, from `jspec.sequoia_tree.best_template` and an acceptance vector
-            that `jspec.acceptance_vector.measure` found for this pair of models under the scheme.
+        template: the tree's shape, from `sequoia_tree.best_template` and an acceptance vector that
+            `acceptance_vector.measure` found for this pair of models under the scheme.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if the template is empty, or gives a node more children than there are tokens.

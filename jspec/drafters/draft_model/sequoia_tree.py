@@ -1,4 +1,5 @@
-"""Sequoia's dynamic programme (Chen et al. 2024): the best static tree for an acceptance vector.
+"""Sequoia's dynamic programme (Chen et al. 2024): the best static tree for an acceptance
+vector.
 
 acceptance[i] is the probability that, of a node's children in drawing order, child i is the one
 that is kept; what is missing to 1 is the probability that none is. A node is then reached with the
@@ -32,15 +33,15 @@ class Optimum:
     """The best trees of up to M drafted nodes and D levels, from one run of the programme."""
 
     tokens: Float[np.ndarray, "M+1 D+1"]
-    """The tokens [m, d] that a round is expected to emit with the best tree of m drafted nodes in
-    at most d levels; -inf where there is no such tree."""
+    """The tokens [m, d] that a round is expected to emit with the best tree of m drafted nodes
+    in at most d levels; -inf where there is no such tree."""
     shares: Int[np.ndarray, "D+1 K M+2"]
-    """The number [d, k, n] of n nodes that go to child k of a node and its descendants, if the rest
-    goes to later siblings and all stand in the d levels below the node. Inside the table a tree's
-    own root counts as one of its nodes."""
+    """The number [d, k, n] of n nodes that go to child k of a node and its descendants, if the
+    rest goes to later siblings and all are in the d levels below the node. Inside the table a
+    tree's own root counts as one of its nodes."""
 
     def template(self, num_speculative_tokens: int, max_depth: int) -> Template:
-        """The tree behind `tokens[num_speculative_tokens, max_depth]`.
+        """Returns the tree behind `tokens[num_speculative_tokens, max_depth]`.
 
         Args:
             num_speculative_tokens: drafted nodes; the root is not counted.
@@ -63,7 +64,7 @@ class Optimum:
         return Template(tuple(self._paths(num_speculative_tokens, max_depth, ())))
 
     def _paths(self, below: int, depth: int, above: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """The paths of the `below` nodes that hang from the node with the path `above`."""
+        """Yields the paths of the `below` nodes that hang from the node with the path `above`."""
         rank = 0
         while below:
             share = int(self.shares[depth, rank, below])
@@ -73,7 +74,7 @@ class Optimum:
 
 
 def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -> Optimum:
-    """Runs the programme (Chen et al. 2024, section 3.1): O(M^2 D K) for K children a node.
+    """Runs the programme (Chen et al. 2024, section 3.1): O(M^2 D K) for K children per node.
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept; or such a row
@@ -87,7 +88,7 @@ def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -
 
     Example:
         >>> table = solve([0.5, 0.25], num_speculative_tokens=3, max_depth=2)
-        >>> float(table.tokens[2].max())  # the tree of both ranks, and that of rank 0 twice
+        >>> float(table.tokens[2].max())  # the tree of both ranks, and of rank 0 twice
         1.75
         >>> table.template(2, 1).paths
         ((0,), (1,))
@@ -104,7 +105,7 @@ def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -
     padded = np.full(2 * nodes + 1, -np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, nodes + 1)[:, ::-1]
     for levels in range(1, max_depth + 1):
-        # Apart, because -inf times a probability of 0 is no number.
+        # Apart, because -inf times a probability of 0 is not a number.
         possible = np.isfinite(best)
         below, barred = np.where(possible, best, 0.0), np.where(possible, 0.0, -np.inf)
         rest = np.where(counts == 0, 0.0, -np.inf)
@@ -121,14 +122,15 @@ def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -
 
 
 def best_template(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -> Template:
-    """The tree with which a round is expected to emit most tokens (Chen et al. 2024, section 3.1).
+    """Returns the tree with which a round is expected to emit most tokens (Chen et al. 2024,
+    section 3.1).
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept, such as
-            `jspec.acceptance_vector.measure` finds; or such a row for each depth of the parent, see
+            `acceptance_vector.measure` finds; or such a row for each depth of the parent, see
             `solve`.
         num_speculative_tokens: drafted nodes; the root is not counted.
-        max_depth: most levels below the root, each a forward of the draft model.
+        max_depth: most levels below the root, each a forward pass of the draft model.
 
     Returns:
         A template of exactly so many nodes, for `jspec.Sequoia`.
@@ -162,7 +164,8 @@ def choose(
     draft_cost: float,
     max_depth: int,
 ) -> TreeShape:
-    """The size with the least (depth * draft_cost + target_cost[nodes]) / expected tokens.
+    """Returns the size with the least (depth * draft_cost + target_cost[nodes]) / expected
+    tokens.
 
     This is Sequoia's hardware-aware choice (Chen et al. 2024, section 3.3). A tree of d levels
     takes d forward passes of the draft model. Sequoia counts one more, for the root's level: add
@@ -170,9 +173,9 @@ def choose(
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept.
-        target_cost: time of the target's forward over a tree, by its drafted nodes; 0 is the
-            forward of plain decoding. These are the sizes to choose from.
-        draft_cost: time of one forward of the draft model.
+        target_cost: time of the target's forward pass over a tree, by its drafted nodes; 0 is the
+            forward pass of plain decoding. These are the sizes to choose from.
+        draft_cost: time of one forward pass of the draft model.
         max_depth: most levels below the root.
 
     Raises:
@@ -183,7 +186,9 @@ def choose(
         (4, 4)
     """
     if not target_cost:
-        raise InputError("target_cost is empty; pass the time of a forward for one size or more")
+        raise InputError(
+            "target_cost is empty; pass the time of a forward pass for one size or more"
+        )
     for nodes, time in target_cost.items():
         check_integer("target_cost has a size that", nodes, 0, None, "in drafted nodes")
         check_number(f"target_cost[{nodes}]", time, 0, None, "a time", above_low=True)
@@ -205,14 +210,15 @@ def choose(
 
 
 def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
-    """MBSU (Jeon et al. 2024, appendix C.2): the speed-up if reading weights is all there is.
+    """Computes MBSU (Jeon et al. 2024, appendix C.2): the speed-up if only reading weights
+    counts.
 
     eta / (L r + 1). (The text of the paper has r upside down; its tables have it so.)
 
     Args:
-        tokens: eta, emitted per target forward, the bonus token included.
+        tokens: eta, emitted per target forward pass, the bonus token included.
         levels: L, forward passes of the draft model per target forward.
-        ratio: r, parameters of the draft over those of the target.
+        ratio: r, parameters of the draft over the target's.
     """
     return tokens / (levels * ratio + 1)
 

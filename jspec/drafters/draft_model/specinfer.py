@@ -16,16 +16,16 @@ class SpecInfer(StaticTree):
 
     Every node of depth l has `branching[l]` children (Miao et al. 2023, section 3). The paper draws
     them independently and verifies by multi-step speculative sampling, which
-    `SpecInfer.published(model)` does: equal draws are kept, and the paper's random order of the
-    children is the order in which independent draws stand already. The default is jspec's coupled
-    scheme, whose tokens are those of plain decoding with the same key.
+    `SpecInfer.published(model)` does: equal draws are kept, and independent draws already have the
+    paper's random order of children. The default is jspec's coupled scheme, whose tokens are those
+    of plain decoding with the same key.
 
     Args:
         model: the draft model.
         branching: children of a node, level by level, the paper's expansion configuration
             <k1, k2, ...>.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if `branching` is empty, has a number below 1 or above the vocabulary, or makes
@@ -35,7 +35,7 @@ class SpecInfer(StaticTree):
         >>> import jspec
         >>> from jspec.models.llama import Llama, LlamaConfig
         >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
-        >>> len(jspec.SpecInfer(draft, (3, 1, 1)).shape.paths)  # drafted tokens a round
+        >>> len(jspec.SpecInfer(draft, (3, 1, 1)).shape.paths)  # drafted tokens per round
         9
         >>> jspec.SpecInfer.published(draft).scheme == jspec.schemes.MULTI_ROUND
         True

@@ -1,6 +1,6 @@
 """SpecTr (Sun et al. 2023): several independent chains from one draft model."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 import jax
@@ -31,7 +31,7 @@ class SpecTr(DraftModel):
         num_chains: chains, K in the paper.
         max_depth: tokens of a chain, L.
         scheme: how tokens are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range, such as more chains than there are tokens.
@@ -46,6 +46,7 @@ class SpecTr(DraftModel):
         True
     """
 
+    _: KW_ONLY
     num_chains: Annotated[int, COUNT] = 4
     max_depth: Annotated[int, COUNT] = 4
 
@@ -90,5 +91,7 @@ class SpecTr(DraftModel):
 
 
 def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:
-    """The pairs of chains that are equal so far, given those equal before their last token."""
+    """Returns the pairs of chains that are equal so far, given those equal before their last
+    token.
+    """
     return before & (tokens[:, :, None] == tokens[:, None, :])

@@ -1,4 +1,6 @@
-"""Speculative decoding (Leviathan et al. 2023; Chen et al. 2023): a chain from a draft model."""
+"""Speculative decoding (Leviathan et al. 2023; Chen et al. 2023): a chain from a draft
+model.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -23,7 +25,7 @@ class SpeculativeDecoding(StaticTree):
         model: the draft model.
         num_speculative_tokens: tokens of the chain (gamma in Leviathan et al., K in Chen et al.).
         scheme: how tokens are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
         InputError: if an argument is out of range.

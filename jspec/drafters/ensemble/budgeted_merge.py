@@ -22,15 +22,15 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT
 from jspec._validate.options import check_fields
-from jspec._xla.manual_axes import vary
-from jspec.drafters.backoff import if_any_drafted
-from jspec.drafters.ensemble.members import MemberDraft, MemberDrafts, Members
+from jspec._xla.manual_axes import cond, vary
+from jspec.drafters.ensemble.members import MemberDrafts, Members
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
     among_siblings,
     features,
     outcomes,
 )
+from jspec.round.own_view import MemberDraft
 from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 
 
@@ -67,7 +67,8 @@ class BudgetedMergeState:
 
 @dataclass(frozen=True)
 class BudgetedMerge(Members):
-    """Drafts the best of what its drafters propose. Made by `merge(.., num_speculative_tokens=n)`.
+    """Drafts the best of what its drafters propose. Made by `merge(..,
+    num_speculative_tokens=n)`.
 
     Params are a tuple. The estimate starts from the drafters' own (`Tree.value`, or the order of
     siblings where there is none), is learnt by all rows together, and survives calls.
@@ -146,23 +147,26 @@ class BudgetedMerge(Members):
         nodes = aux.nodes
 
         def learnt() -> AcceptanceModel:
-            tried, taken = outcomes(
-                nodes.tokens, nodes.parents, nodes.valid, nodes.depths, feedback
-            )
+            tried, taken = outcomes(nodes, nodes.depths, feedback)
             return state.acceptance.learn(nodes.buckets, aux.probs, tried, taken)
 
-        return BudgetedMergeState(members, if_any_drafted(nodes.valid, learnt, nothing))
+        any_drafted = nodes.valid[:, 1:].any()
+        known = cond(any_drafted, learnt, lambda: nothing, nothing)
+        return BudgetedMergeState(members, known)
 
 
 def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Array, "B N"]:
-    """The numbers of a member's nodes among the chosen ones; n where a node was not chosen."""
+    """Returns the numbers of a member's nodes among the chosen ones; n where a node was not
+    chosen.
+    """
     place = trees.places(chosen, number)
     found = jnp.take_along_axis(chosen, place, axis=1, mode="fill", fill_value=-1)
     return jnp.where(found == number, place, chosen.shape[1])
 
 
 def gathered(drafts: tuple[Tree, ...]) -> tuple[DraftedNodes, tuple[Int[Array, "B N"], ...]]:
-    """The nodes of D trees at their common root, equal paths once, each at its first place.
+    """Returns the nodes of D trees at their common root, equal paths once, each at its first
+    place.
 
     Returns:
         All nodes, and for each drafter the numbers of its own among them.
@@ -212,7 +216,7 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[DraftedNodes, tuple[Int[Array, "
 def _first(
     tokens: Int[Array, "B M"], parents: Int[Array, "B M"], valid: Bool[Array, "B M"], depth: int
 ) -> Int[Array, "B M"]:
-    """The first valid node with the path of each; itself for a node that is not valid.
+    """Returns the first valid node with the path of each; itself for a node that is not valid.
 
     No node is deeper than `depth`, and what is above a valid node is valid.
     """

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
-from jspec.drafters.ensemble.members import MemberDraft, MemberDrafts, Members
+from jspec.drafters.ensemble.members import MemberDrafts, Members
 from jspec.drafters.growth.union import union
 from jspec.protocols import Drafter
+from jspec.round.own_view import MemberDraft
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
@@ -25,7 +26,7 @@ class Merge(Members):
     """Drafts the trees of its drafters together, equal paths once.
 
     Make it with `merge`, which says what it refuses. Params are a tuple. A drafter's nodes follow
-    those of the drafters before it.
+    the earlier drafters' nodes.
     """
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MergeState:

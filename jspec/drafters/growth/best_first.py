@@ -92,20 +92,20 @@ def grow(
 ) -> tuple[Draft, DrawnChildren]:
     """Grows the tree of the slots of largest value (DySpec, Xiong et al. 2024, Algorithm 1).
 
-    The paper's Algorithm 1 takes one slot after another from a heap, which costs a forward of the
-    draft model per node. Here every level costs one forward, and the tree is the same: values fall
-    along every path, so the nodes that the heap takes from a level are the best of that level. The
-    W children of largest value are scored in each level, and the best slots of all levels are taken
-    at the end. The trees differ only if the heap would score more than W nodes of one level, or
-    draw more than W children of one node. (The paper asks for such an algorithm in its appendix
-    B.1: its own trees of 768 nodes are grown level by level with a fixed threshold.)
+    The paper's Algorithm 1 takes one slot after another from a heap, which costs a forward pass of
+    the draft model per node. Here every level costs one forward pass, and the tree is the same:
+    values fall along every path, so the nodes that the heap takes from a level are the best of that
+    level. The W children of largest value are scored in each level, and the best slots of all
+    levels are taken at the end. The trees differ only if the heap would score more than W nodes of
+    one level, or draw more than W children of one node. (The paper asks for such an algorithm in
+    its appendix B.1: its own trees of 768 nodes are grown level by level with a fixed threshold.)
 
     No further level is grown once none of its nodes could enter the tree.
 
     Args:
         scorer: scores the nodes, with room for W in each of `max_depth` - 1 levels.
         draw: draws the children of a node.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
         value_fn: values the drawn children.
         num_speculative_tokens: drafted nodes; the root is not counted.
         max_depth: most levels below the root.
@@ -142,7 +142,7 @@ def grow(
 def _first_level(
     frame: Frame, scored: LevelOutput, drawn: ChildDraws, value_fn: ValueFn, limits: TreeLimits
 ) -> _Growth:
-    """The growth after the root was scored and its children were drawn."""
+    """Returns the growth after the root was scored and its children were drawn."""
     certain = jnp.ones((len(frame.root), 1), jnp.float32)
     values = _falling(value_fn(drawn, certain), drawn, certain)
     pool = empty_pool(frame.root, 1 + limits.most_nodes, values.notes)
@@ -163,7 +163,7 @@ def _first_level(
 def _next_level(
     growth: _Growth, scored: LevelOutput, drawn: ChildDraws, value_fn: ValueFn, limits: TreeLimits
 ) -> _Growth:
-    """The growth after its frontier was scored and the frontier's children were drawn."""
+    """Returns the growth after its frontier was scored and the frontier's children were drawn."""
     level, frontier, pool = growth.level, growth.frontier, growth.pool
     values = _falling(value_fn(drawn, frontier.values), drawn, frontier.values)
     first_kv, first_child = limits.first_kv_index(level), limits.first_child(level)
@@ -180,7 +180,9 @@ def _next_level(
 
 
 def _falling(values: NodeValues, drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
-    """Values that fall along every path and from sibling to sibling; 0 where there is no child."""
+    """Returns values that fall along every path and from sibling to sibling; 0 where there is no
+    child.
+    """
     slot, child, notes = values
     # NaN counts for nothing: sorting would put it above all numbers, the root's among them.
     there = (drawn.scores > -jnp.inf) & (above > 0)[..., None] & (slot >= 0) & (child >= 0)
@@ -196,7 +198,7 @@ def _frontier(
     values: NodeValues,
     limits: TreeLimits,
 ) -> _Frontier:
-    """The children of largest value; all of them stand in the pool from place `at` on."""
+    """Returns the children of largest value; all of them are in the pool from place `at` on."""
     best, chosen = largest(flat(values.child), limits.beam)
     return _Frontier(
         ids=at + chosen,
@@ -207,7 +209,7 @@ def _frontier(
 
 
 def _can_gain(growth: _Growth, limits: TreeLimits) -> Bool[Array, " B"]:
-    """True where the frontier's children could enter the tree and add enough to it."""
+    """Returns True where the frontier's children could enter the tree and add enough to it."""
     best, _ = largest(growth.pool.slots, limits.num_speculative_tokens + 1)
     frontier = growth.frontier.values
     enters = frontier.max(-1) > jnp.maximum(best[:, -1], limits.threshold)

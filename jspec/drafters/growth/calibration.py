@@ -19,12 +19,13 @@ step), summed over the last hundred rounds or so, as old rounds fade at a consta
 
 No constant below is critical. With each halved or doubled (1 - `_DECAY` is, logarithms move by 1,
 numbers of buckets are halved), dynamic Token Recycling and suffix, merged under a budget of 16
-nodes, emitted 1.1% fewer to 0.2% more tokens a round on the bundled jspec-800k (180 prompts of
+nodes, emitted 1.1% fewer to 0.2% more tokens per round on the bundled jspec-800k (180 prompts of
 `benchmarks.prompts.LEARNING`, 48 tokens each, 2026-11-22). Without any learning they emitted 4.0%
 fewer. Both have estimates: buckets by rank, for drafters that have none, were not measured.
 """
 
 from math import log
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
 from jspec.tree import along
-from jspec.types import Feedback, Tree
+from jspec.types import Feedback, PolicyFeedback, Tree
 
 NUM_BUCKETS = 64
 """The number of kinds of proposals of each drafter: depth x rank, or depth x estimate."""
@@ -58,7 +59,7 @@ _MAX_CORRECTION = 12.0
 class AcceptanceModel:
     """The corrections of all drafters, learnt from all rows together.
 
-    Axis `corrections`: that of b, then `NUM_BUCKETS` for each drafter.
+    Axis `corrections`: for b, then `NUM_BUCKETS` for each drafter.
     """
 
     bias: Float[Array, " corrections"]
@@ -68,7 +69,7 @@ class AcceptanceModel:
 
     @staticmethod
     def init(num_drafters: int) -> "AcceptanceModel":
-        """A model that believes the drafters' own estimates."""
+        """Returns a model that believes the drafters' own estimates."""
         size = 1 + num_drafters * NUM_BUCKETS
         return AcceptanceModel(
             jnp.zeros(size, jnp.float32), jnp.full(size, _PRIOR_CURVATURE, jnp.float32)
@@ -77,7 +78,7 @@ class AcceptanceModel:
     def scores(
         self, prior: Float[Array, "*S drafters"], bucket: Int[Array, "*S drafters"]
     ) -> Float[Array, "*S"]:
-        """The score s of each child.
+        """Returns the score s of each child.
 
         Args:
             prior: z, as `features` gives it; not read where the bucket is -1.
@@ -94,7 +95,7 @@ class AcceptanceModel:
         known: Bool[Array, "*S"],
         taken: Bool[Array, "*S"],
     ) -> "AcceptanceModel":
-        """The model after a round.
+        """Returns the model after a round.
 
         Args:
             bucket: of each child, as in `scores`.
@@ -102,7 +103,7 @@ class AcceptanceModel:
             known: whether the token that follows its parent is known.
             taken: whether the child is that token.
         """
-        # A row whose logits are no numbers must not teach the others.
+        # A row whose logits are not numbers must not teach the others.
         known = known & jnp.isfinite(probs)
         gradient = jnp.where(known, taken.astype(jnp.float32) - probs, 0.0)
         curvature = jnp.where(known, probs * (1 - probs), 0.0)
@@ -122,14 +123,16 @@ class AcceptanceModel:
         return AcceptanceModel(bias, faded)
 
     def after_nothing(self) -> "AcceptanceModel":
-        """The model after a round in which nothing was known: `learn` of that is the same."""
+        """Returns the model after a round without information, as `learn` would give it."""
         return AcceptanceModel(self.bias, _DECAY * self.curvature)
 
 
 def _index(
     bucket: Int[Array, "*S drafters"], proposed: Bool[Array, "*S drafters"]
 ) -> Int[Array, "*S drafters"]:
-    """The index of each drafter's correction; any index where the drafter proposes nothing."""
+    """Returns the index of each drafter's correction; any index where the drafter proposes
+    nothing.
+    """
     drafter = jnp.arange(bucket.shape[-1], dtype=jnp.int32)
     drafter = jnp.broadcast_to(drafter, bucket.shape)
     return 1 + drafter * NUM_BUCKETS + jnp.where(proposed, bucket, 0)
@@ -138,10 +141,10 @@ def _index(
 def features(
     tree: Tree, depths: Int[Array, "B N"]
 ) -> tuple[Float[Array, "B N"], Int[Array, "B N"]]:
-    """The (prior, bucket) of each node of one drafter's tree, for `AcceptanceModel`.
+    """Returns the (prior, bucket) of each node of one drafter's tree, for `AcceptanceModel`.
 
     They come from the drafter's estimates (`Tree.value`), or from the order of siblings if it has
-    none. Those of the root and of absent nodes mean nothing.
+    none. Entries of the root and of absent nodes mean nothing.
 
     Args:
         tree: the drafter's draft.
@@ -169,7 +172,7 @@ def _from_values(
 ) -> tuple[Float[Array, "B N"], Int[Array, "B N"]]:
     assert tree.value is not None
     parents = jnp.maximum(tree.parents, 0)
-    # An estimate that is no number says nothing for a node, and nothing against its siblings.
+    # An estimate that is not a number says nothing for a node, and nothing against its siblings.
     value = jnp.where(jnp.isfinite(tree.value), tree.value, 0.0)
     above = jnp.take_along_axis(value, parents, axis=1)
     prob = jnp.clip(value / jnp.maximum(above, 1e-9), 1e-3, 1.0)
@@ -181,7 +184,8 @@ def _from_values(
 
 
 def log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
-    """The log odds of each child against "none of the proposed", at most `_MAX_LOG_ODDS`.
+    """Returns the log odds of each child against "none of the proposed", at most
+    `_MAX_LOG_ODDS`.
 
     Args:
         prob: of the child.
@@ -194,8 +198,8 @@ def log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
 def among_siblings(
     parents: Int[Array, "B N"], valid: Bool[Array, "B N"], scores: Float[Array, "B N"]
 ) -> Float[Array, "B N"]:
-    """The logit's probabilities, of each node among its siblings; 1 at the root."""
-    # All exponents less the largest, which that of "none of them", 0, is among.
+    """Returns the logit's probabilities, of each node among its siblings; 1 at the root."""
+    # All exponents less the largest, among them 0 for "none of them".
     top = jnp.maximum(jnp.where(valid, scores, 0.0).max(-1, keepdims=True), 0.0)
     weight = jnp.where(valid, jnp.exp(scores - top), 0.0)
     total = jnp.exp(-top) + _of_siblings(parents, valid, weight)
@@ -207,7 +211,7 @@ def among_siblings(
 def _of_siblings(
     parents: Int[Array, "B N"], valid: Bool[Array, "B N"], values: Float[Array, "B N"]
 ) -> Float[Array, "B N"]:
-    """The sum of the values of each node and its siblings, of those that are valid.
+    """Returns the sum of the values of each node and its siblings, of those that are valid.
 
     The root is nobody's child, and its sum means nothing.
     """
@@ -228,22 +232,24 @@ def _of_siblings(
 
 
 def outcomes(
-    tokens: Int[Array, "B N"],
-    parents: Int[Array, "B N"],
-    valid: Bool[Array, "B N"],
-    depths: Int[Array, "B N"],
-    feedback: Feedback,
+    nodes: Any, depths: Int[Array, "B N"], feedback: Feedback | PolicyFeedback
 ) -> tuple[Bool[Array, "B N"], Bool[Array, "B N"]]:
-    """The pair (tried, taken) of nodes that were offered, whether or not they were verified.
+    """Returns the pair (tried, taken) of nodes that were offered, whether or not they were
+    verified.
 
     The emitted tokens tell of every offered path how far it would have been taken. A node was tried
     if its parent was taken and the token after that is known.
+
+    Args:
+        nodes: `tokens`, `parents` and `valid` [B, N] of what was offered.
+        depths: edges between each node and the root.
+        feedback: of the round: what was emitted.
     """
     lane = jnp.maximum(depths - 1, 0)
-    known = valid & (depths <= feedback.counts[:, None])
+    known = nodes.valid & (depths <= feedback.counts[:, None])
     emitted = jnp.take_along_axis(feedback.emitted, lane, axis=1, mode="clip")
-    root = (jnp.arange(tokens.shape[1]) == 0)[None]
-    right = root | (known & (tokens == emitted))
-    taken = along(parents, right, jnp.logical_and, feedback.emitted.shape[1])
-    above = jnp.take_along_axis(taken, jnp.maximum(parents, 0), axis=1)
+    root = (jnp.arange(depths.shape[1]) == 0)[None]
+    right = root | (known & (nodes.tokens == emitted))
+    taken = along(nodes.parents, right, jnp.logical_and, feedback.emitted.shape[1])
+    above = jnp.take_along_axis(taken, jnp.maximum(nodes.parents, 0), axis=1)
     return known & above & ~root, taken

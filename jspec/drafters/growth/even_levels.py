@@ -14,7 +14,7 @@ from jspec.types import NO_PARENT, PyTree, Tree
 
 
 class Level(NamedTuple):
-    """The nodes of one level, or those of L levels behind a leading axis, as a scan stacks them."""
+    """The nodes of one level, or of L levels behind a leading axis, as a scan stacks them."""
 
     tokens: Int[Array, "*L B W"]
     parents: Int[Array, "*L B W"]
@@ -25,7 +25,7 @@ class Level(NamedTuple):
 
 
 def join_levels(root: Int[Array, " B"], first: Level, below: Level, kv: PyTree) -> Draft:
-    """The tree of the root, the first level and L more.
+    """Returns the tree of the root, the first level and L more.
 
     Args:
         root: the last emitted tokens.

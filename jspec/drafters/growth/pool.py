@@ -1,4 +1,5 @@
-"""The pool of a tree that grows level by level: all nodes it could have, and the best of them.
+"""The pool of a tree that grows level by level: all nodes it could have, and the best of
+them.
 
 W: the beam, nodes scored per level, each with as many children. C: nodes of the pool. Q: nodes that
 were scored, the root included.
@@ -38,16 +39,18 @@ class TreeLimits:
         return 1 + (self.max_depth - 1) * self.beam
 
     def first_child(self, level: Int[Array, ""] | int) -> Int[Array, ""] | int:
-        """The first place in the pool of the children of the nodes of `level`, 1 or more."""
+        """Returns the first place in the pool of the children of `level`, 1 or more."""
         return 1 + self.beam + (level - 1) * self.beam**2
 
     def first_kv_index(self, level: Int[Array, ""] | int) -> Int[Array, ""] | int:
-        """The first index among keys and values of the scored nodes of `level`, 1 or more."""
+        """Returns the first index of the scored nodes of `level` among keys and values."""
         return 2 + (level - 1) * self.beam
 
 
 class DrawnChildren(NamedTuple):
-    """The children of all scored nodes; row i holds those of the node with `kv_index` i + 1."""
+    """The children of all scored nodes; row i holds the children of the node with `kv_index` i +
+    1.
+    """
 
     tokens: Int[Array, "B Q K"]
     notes: tuple[Float[Array, "B Q K"], ...]
@@ -73,7 +76,7 @@ class Pool:
         slots: Float[Array, "B W K"],
         notes: tuple[Float[Array, "B W K"], ...],
     ) -> "Pool":
-        """The pool with the K children of each of W nodes, from place `at` on."""
+        """Returns the pool with the K children of each of W nodes, from place `at` on."""
         return replace(
             self,
             tokens=put(self.tokens, flat(tokens), at),
@@ -85,7 +88,7 @@ class Pool:
         )
 
     def best(self, limits: TreeLimits, kv: PyTree, q: Float[Array, "B Q V"] | None) -> Draft:
-        """The tree of the best slots, in the pool's order, which is breadth first.
+        """Returns the tree of the best slots, in the pool's order, which is breadth first.
 
         Args:
             limits: how many nodes, and above which threshold.
@@ -121,7 +124,7 @@ class Pool:
         return Draft(tree=tree, kv_index=kv_index, kv=kv)
 
     def children(self, beam: int) -> DrawnChildren:
-        """The nodes below the root, grouped by their parents."""
+        """Returns the nodes below the root, grouped by their parents."""
 
         def rows(array: Array) -> Array:
             return array[:, 1:].reshape(len(array), -1, beam)
@@ -130,7 +133,9 @@ class Pool:
 
 
 def empty_pool(root: Int[Array, " B"], size: int, notes: tuple[Array, ...]) -> Pool:
-    """A pool of `size` places that holds the root alone; `notes` tell the kinds of its notes."""
+    """Returns a pool of `size` places that holds the root alone; `notes` tell the kinds of its
+    notes.
+    """
     batch = len(root)
     zeros = jnp.zeros((batch, size), jnp.int32)
     return Pool(
@@ -143,10 +148,10 @@ def empty_pool(root: Int[Array, " B"], size: int, notes: tuple[Array, ...]) -> P
 
 
 def flat(array: Array) -> Array:
-    """The array [B, W, K] as [B, W K], in the order of the pool."""
+    """Returns the array [B, W, K] as [B, W K], in the order of the pool."""
     return array.reshape(len(array), -1)
 
 
 def put(array: Array, new: Array, at: Int[Array, ""] | int) -> Array:
-    """The array with `new` from place `at` of its second axis on."""
+    """Returns the array with `new` from place `at` of its second axis on."""
     return jax.lax.dynamic_update_slice_in_dim(array, new.astype(array.dtype), at, axis=1)

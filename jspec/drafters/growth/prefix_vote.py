@@ -22,7 +22,7 @@ def top_prefixes(
 
     A prefix is a node of the continuations' trie. Its value is the sum of the weights of the
     continuations that begin with it, and falls along every path; so the best nodes are a tree, the
-    one that best-first search would grow. It takes C * C * D operations a row and no loop over
+    one that best-first search would grow. It takes C * C * D operations per row and no loop over
     nodes.
 
     Args:
@@ -52,7 +52,7 @@ def top_prefixes(
     total = jax.lax.cummin(jnp.take_along_axis(total, first, axis=1), axis=2)
     value = jnp.where(first == lanes, total, 0.0)
 
-    # Shallow before deep, so that a parent stands before a child of equal value.
+    # Shallow before deep, so that a parent comes before a child of equal value.
     def by_level(array: Array) -> Array:
         return array.swapaxes(1, 2).reshape(batch, depth * count)
 
@@ -66,7 +66,7 @@ def top_prefixes(
     drafted = jnp.where(valid, jnp.take_along_axis(by_level(tokens), chosen, axis=1), 0)
 
     def with_root(entry: int | bool, drafted: Array) -> Array:
-        """The root's entry, those of the drafted nodes, and empty ones up to the budget."""
+        """Returns the entries of root and drafted nodes, and empty ones up to the budget."""
         drafted = jnp.pad(drafted, ((0, 0), (0, num_speculative_tokens - num_kept)))
         return jnp.concatenate([jnp.full((batch, 1), entry, drafted.dtype), drafted], axis=1)
 

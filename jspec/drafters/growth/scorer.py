@@ -20,13 +20,13 @@ class LevelOutput(NamedTuple):
     """Arrays [B, W, ...] that each node hands on to its children, such as the mask of its
     ancestors."""
     kv: PyTree
-    """What is tentative of all nodes scored so far, or other data that the scorer keeps."""
+    """The tentative record of all nodes scored so far, or other data of the scorer."""
 
 
 class Scorer(Protocol):
     """Scores the nodes of one round's tree.
 
-    Each scored node has a `kv_index`, where its keys and values stand in `LevelOutput.kv`. The
+    Each scored node has a `kv_index`, the index of its keys and values in `LevelOutput.kv`. The
     root's is 1.
     """
 
@@ -67,7 +67,7 @@ class Draft(NamedTuple):
 
 
 def attention_mask(ancestors: Bool[Array, "B W M"]) -> Bool[Array, "B W M+W"]:
-    """The mask of W nodes of one depth: each attends to its ancestors, and to itself."""
+    """Returns the mask of W nodes of one depth: each attends to its ancestors, and to itself."""
     batch, width, _ = ancestors.shape
     own = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
     return jnp.concatenate([ancestors, own], axis=-1)
@@ -76,7 +76,7 @@ def attention_mask(ancestors: Bool[Array, "B W M"]) -> Bool[Array, "B W M+W"]:
 def append_kv(
     ancestors: Bool[Array, "B W M"], kv: Any, output: Output, kv_index: Int[Array, ""] | int
 ) -> tuple[Bool[Array, "B W M"], Any]:
-    """Writes what is tentative of W scored nodes behind that of the levels above.
+    """Writes the tentative record of W scored nodes after the levels above.
 
     Args:
         ancestors: which entries of `kv` are each node's ancestors.
@@ -94,7 +94,7 @@ def append_kv(
 
 
 def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:
-    """The arrays that each of W children inherits from its parent.
+    """Returns the arrays that each of W children inherits from its parent.
 
     Args:
         inherited: `LevelOutput.inherited` of the level above.

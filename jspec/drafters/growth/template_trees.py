@@ -55,7 +55,7 @@ def check_branching(factors: Any) -> None:
 
 
 def num_scored(template: Template) -> int:
-    """The number of nodes below the root that `fill` scores, level padding included."""
+    """Returns the number of nodes below the root that `fill` scores, level padding included."""
     return (template.depth - 1) * _width(template)
 
 
@@ -72,13 +72,13 @@ def fill(
         template: the shape, with at least one node below the root.
         scorer: scores the nodes, with room for `num_scored` below the root.
         draw: draws the children of a node.
-        sampling: the draft's own temperature and filters; None: those of the target.
+        sampling: the draft's own temperature and filters; None: the target's.
     """
     frame, layout = scorer.frame, _layout(template)
     first_children, later_children = _num_children(template)
 
     def hand_on(level: LevelOutput, drawn: ChildDraws, valid: Bool[Array, "B W K"], nodes):
-        """The input for scoring `nodes`, children of this level."""
+        """Returns the input for scoring `nodes`, children of this level."""
         above, rank = layout.column_of_parent[nodes], jnp.asarray(template.ranks)[nodes]
         inherited = jax.tree.map(lambda array: array[:, above], level.inherited)
         return drawn.tokens[:, above, rank], valid[:, above, rank], inherited, level.kv
@@ -150,13 +150,14 @@ def _layout(template: Template) -> _Layout:
 
 
 def _num_children(template: Template) -> tuple[int, int]:
-    """The number of draws at the root, and at each scored node below it."""
+    """Returns the number of draws at the root, and at each scored node below it."""
     ranks, lower = template.ranks, template.ranks[template.parents > 0]
     return int(ranks[template.levels[0]].max()) + 1, int(lower.max(initial=0)) + 1
 
 
 def _by_node(template: Template, layout: _Layout, root: Array, first: Array, below: Array) -> Array:
-    """The array [B, N] of the root's entry, and each node's from the draws of the level above.
+    """Returns the array [B, N] of the root's entry, and each node's from the draws of the level
+    above.
 
     Args:
         template: whose nodes they are.
@@ -173,10 +174,10 @@ def _by_node(template: Template, layout: _Layout, root: Array, first: Array, bel
 
 
 def _inner(template: Template) -> list[Int[np.ndarray, " _"]]:
-    """The nodes with children in each level below the root; the last level has none."""
+    """Returns the nodes with children in each level below the root; the last level has none."""
     return [np.intersect1d(level, template.parents) for level in template.levels[:-1]]
 
 
 def _width(template: Template) -> int:
-    """The largest number W of nodes with children in a level below the root."""
+    """Returns the largest number W of nodes with children in a level below the root."""
     return max(map(len, _inner(template)), default=1)

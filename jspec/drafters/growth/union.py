@@ -9,7 +9,8 @@ from jspec.types import NO_PARENT, Tree
 
 
 def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
-    """Trees a and b at their common root, N = Na + Nb - 1; a node of b that a has is absent.
+    """Returns trees a and b at their common root, N = Na + Nb - 1; a node of b that a has is
+    absent.
 
     Args:
         a: its nodes keep their numbers.
@@ -19,7 +20,8 @@ def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
         The tree, and the number in it of each node of b.
 
     Raises:
-        InputError: if a tree was sampled: siblings of two trees are no draws from one distribution.
+        InputError: if a tree was sampled: siblings of two trees are not draws from one
+            distribution.
     """
     check_deterministic(a)
     check_deterministic(b)

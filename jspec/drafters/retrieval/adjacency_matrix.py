@@ -4,7 +4,9 @@ Line t of an adjacency matrix [V, k] holds k tokens that looked likely after tok
 are one that all rows of the batch share (R = 1), or one for each row (R = B).
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.options import check_fields
+from jspec.protocols import Drafter
 from jspec.round.request import check_vocabulary
 from jspec.types import Feedback, PromptChunk, PyTree
 
@@ -20,14 +23,14 @@ from jspec.types import Feedback, PromptChunk, PyTree
 def read_cells(
     matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"], ranks: Int[np.ndarray, " N"]
 ) -> Shaped[Array, "B N"]:
-    """One cell of each token's line: that of a rank."""
-    # Matrix by matrix: those of rows are then read on the devices of their rows.
+    """Returns one cell of each token's line: of a rank."""
+    # Matrix by matrix: rows' matrices are then read on the devices of their rows.
     own = tokens.reshape(matrix.shape[0], -1, tokens.shape[1])
     return jax.vmap(lambda lines, tokens: lines[tokens, ranks])(matrix, own).reshape(tokens.shape)
 
 
 def read_lines(matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"]) -> Shaped[Array, "B N k"]:
-    """The line of each token."""
+    """Returns the line of each token."""
     # Of one line XLA makes a slice, which is read again wherever it is used, and a matrix that is
     # read after it was written is copied whole. Of two it makes a gather, which is read once.
     twice = jnp.repeat(tokens, 2, axis=1) if tokens.size == 1 else tokens
@@ -44,7 +47,7 @@ def write_lines(
     live: Bool[Array, "B N"],
     lines: Shaped[Array, "B N k"],
 ) -> Shaped[Array, "R V k"]:
-    """The matrix with the lines of some tokens replaced.
+    """Returns the matrix with the lines of some tokens replaced.
 
     Where several nodes write one line, the last of them wins, row after row of the batch.
 
@@ -71,7 +74,7 @@ def write_lines(
     return jax.vmap(write)(matrix, split(tokens), split(live), split(lines))
 
 
-class MatrixDrafter(ABC):
+class MatrixDrafter(Drafter):
     """A drafter whose matrix learns from all nodes of every round, and from the prompt if asked."""
 
     vocab_size: int
@@ -86,7 +89,7 @@ class MatrixDrafter(ABC):
         check_fields(self)
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        """The shape of the matrix, (R, V, k)."""
+        """Returns the shape of the matrix, (R, V, k)."""
         return batch if self.per_row else 1, self.vocab_size, self.k
 
     @abstractmethod
@@ -96,31 +99,56 @@ class MatrixDrafter(ABC):
     @abstractmethod
     def recycle(
         self,
-        state: PyTree,
+        state: Any,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
-    ) -> PyTree:
-        """The state after the target scored these tokens; as it was if none of them is live."""
+    ) -> Any:
+        """Returns the state after the target scored tokens; the same if none of them is live.
 
-    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
+        Args:
+            state: has `before`, the token before each row's last one; None: it needs none.
+            before: the token before each, `NONE` where there is none; None if `state.before` is.
+            tokens: that were scored.
+            logits: of what follows them.
+            live: which of them teach.
+        """
+
+    def prefill(self, params: PyTree, state: Any, chunk: PromptChunk) -> Any:
         """The state after a chunk of the prompt, which teaches only with `update_on_prefill`."""
         del params
-        logits = chunk.output.logits
+        logits, read, before, moved = chunk.output.logits, chunk.read, None, state
         check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
+        if state.before is not None:
+            before = jnp.concatenate([state.before[:, None], read[:, :-1]], axis=1)
+            moved = _moved(state, read, chunk.counts)
         if not self.update_on_prefill:
-            return state
-        live = jnp.arange(chunk.read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
-        return self.recycle(state, chunk.read, logits, live)
+            return moved
+        live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
+        return self.recycle(moved, before, read, logits, live)
 
-    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
+    def update(self, params: PyTree, state: Any, aux: None, feedback: Feedback) -> Any:
         """The state with every verified node in the matrix, whoever drafted it, accepted or not.
 
         A row's last round teaches nothing, as published: its text goes no further.
         """
         del params, aux
-        scored = feedback.scored
+        scored, before, moved = feedback.scored, None, state
+        tokens, parents = scored.tree.tokens, scored.tree.parents
         live = scored.tree.valid & ~feedback.done[:, None]
         if feedback.skip_expensive_updates is not None:
             live &= ~feedback.skip_expensive_updates
-        return self.recycle(state, scored.tree.tokens, scored.output.logits, live)
+        if state.before is not None:
+            above = jnp.take_along_axis(tokens, jnp.maximum(parents, 0), axis=1)
+            before = above.at[:, 0].set(state.before)
+            # The last of what was emitted is the new root.
+            text = jnp.concatenate([tokens[:, :1], feedback.emitted], axis=1)
+            moved = _moved(state, text, feedback.counts)
+        return self.recycle(moved, before, tokens, scored.output.logits, live)
+
+
+def _moved(state: Any, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> Any:
+    """Returns the state with the last of `counts` tokens before the root, if there are some."""
+    last = jnp.take_along_axis(text, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
+    return replace(state, before=jnp.where(counts > 0, last, state.before))

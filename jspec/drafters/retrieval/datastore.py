@@ -142,16 +142,16 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
         The datastore, the params of `jspec.REST`.
 
     Raises:
-        InputError: if it is no datastore, of another version or tokenizer, or not whole.
+        InputError: if it is not a datastore, of another version or tokenizer, or not whole.
     """
     path, again = Path(path), "build it again with `jspec datastore build`"
     if not path.is_file():
-        raise InputError(f"{path} is no file; make a datastore with `jspec datastore build`")
+        raise InputError(f"{path} is not a file; make a datastore with `jspec datastore build`")
     length = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(_FIELDS.size + _DIGEST)
     if len(head) < _FIELDS.size + _DIGEST or not head.startswith(_MAGIC):
-        raise InputError(f"{path} is no datastore; make one with `jspec datastore build`")
+        raise InputError(f"{path} is not a datastore; make one with `jspec datastore build`")
     _, version, width, vocab_size, size, tokenizer = _FIELDS.unpack_from(head)
     if version != VERSION:
         raise InputError(f"{path} has format {version} and this jspec reads {VERSION}; {again}")
@@ -196,7 +196,7 @@ def _token_type(vocab_size: int) -> np.dtype:
 
 
 def _layout(width: int, size: int) -> tuple[int, int, int]:
-    """The bytes at which tokens begin, suffixes begin and the file ends."""
+    """Returns the bytes at which tokens begin, suffixes begin and the file ends."""
     first = _aligned(_FIELDS.size + _DIGEST)
     second = _aligned(first + size * width)
     return first, second, second + size * 4

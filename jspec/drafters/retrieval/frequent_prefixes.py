@@ -11,12 +11,12 @@ from jspec.arrays.top_k import largest
 from jspec.types import NO_PARENT, Tree
 
 NOTHING = -1
-"""The token before the text and behind the corpus. It is less than every other, as a suffix that
-ends is less than one that goes on."""
+"""The token before the text and behind the corpus. It is less than every other, as a suffix
+that ends is less than one that goes on."""
 _ESCAPE = 2.0
-"""Matches that are counted for "something else follows". Of the tokens that followed a single
-match, the bundled model's own were 0.30 (2,000 places in held-out text): 1 / (1 + 2) says 0.33. Of
-many matches it takes little from the shares."""
+"""Matches that are counted for "something else follows". Of the tokens that followed a
+single match, the bundled model's own were 0.30 (2,000 places in held-out text): 1 / (1 + 2) says
+0.33. Of many matches it takes little from the shares."""
 
 
 def frequent_prefixes(
@@ -24,8 +24,8 @@ def frequent_prefixes(
 ) -> Tree:
     """Makes the tree of the most frequent prefixes of sorted continuations, most frequent first.
 
-    A prefix is at most as frequent as its own prefixes, so that the most frequent ones are a tree,
-    and in this order parents stand before their children.
+    A prefix is at most as frequent as its own prefixes, so the most frequent ones are a tree, and
+    in this order parents come before children.
 
     Args:
         root: the last emitted tokens.
@@ -47,7 +47,7 @@ def frequent_prefixes(
         return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)
 
     def below(first, rest):
-        """The root's entry, followed by those of the drafted nodes."""
+        """Returns the entries of the root and then of the drafted nodes."""
         return jnp.pad(rest, ((0, 0), (1, 0)), constant_values=first)
 
     # The parent is the run one level up that holds this one.
@@ -70,7 +70,7 @@ def _runs(
 ) -> tuple[
     Bool[Array, "B matches depth"], Int[Array, "B matches depth"], Int[Array, "B matches depth"]
 ]:
-    """The (fresh, begin, counts) of the prefix that ends at each token.
+    """Returns the (fresh, begin, counts) of the prefix that ends at each token.
 
     The continuations are sorted, so that those with the same prefix are neighbours, a run. `fresh`
     is true at the first of a run, `begin` is the place of that one, `counts` is the run's length.
@@ -90,7 +90,7 @@ def _runs(
 def _values(
     follow: Int[Array, "B matches depth"], counts: Int[Array, "B matches depth"]
 ) -> Float[Array, "B matches depth"]:
-    """The estimated probability of the prefix that ends at each token.
+    """Returns the estimated probability of the prefix that ends at each token.
 
     Along its path, it is each token's share of the matches that lead to it, `_ESCAPE` added to them
     for what none of them showed (as in PPM, Cleary and Witten 1984).

@@ -1,4 +1,5 @@
-"""Lookahead decoding (Fu et al. 2024): a Jacobi window beside the text, and the n-grams it left.
+"""Lookahead decoding (Fu et al. 2024): a Jacobi window alongside the text, and the n-grams
+it left.
 
 Axes besides those of `jspec.types`, with the letters of the paper where it has some:
 
@@ -24,6 +25,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer
 from jspec._validate.options import check_fields
 from jspec.drafters.growth.prefix_vote import top_prefixes
+from jspec.protocols import Drafter
 from jspec.round.request import check_vocabulary
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
@@ -48,18 +50,19 @@ class LookaheadState:
     """The window of each row, and the pool of n-grams."""
 
     window: Int[Array, "B levels W"]
-    """Level 0 is a guess at the text from the root on (column 0 is the root itself, and not read);
-    level l has, in each column, the l-th token that the model saw behind level 0."""
+    """Level 0 is a guess at the text from the root on (column 0 is the root itself, and not
+    read); level l has, in each column, the l-th token that the model saw behind level 0."""
     age: Int[Array, " B"]
-    """Rounds so far, at most levels - 1: from then on the model wrote all of the window but level
-    0, so that its n-grams are the model's own."""
+    """Rounds so far, at most levels - 1: from then on the model wrote all of the window but
+    level 0, so that its n-grams are the model's own."""
     pool: Int[Array, "R V G levels"]
     """The tails of the last G distinct n-grams that began with each token, the newest first."""
 
 
 @dataclass(frozen=True)
-class Lookahead:
-    """Drafts the n-grams that begin with the last token, from a pool that the model itself fills.
+class Lookahead(Drafter):
+    """Drafts the n-grams that begin with the last token, from a pool that the model itself
+    fills.
 
     Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding",
     arXiv 2402.02057, section 3. Two things share one tree of (N - 1)(W + G) tokens, the root
@@ -67,7 +70,7 @@ class Lookahead:
 
     - the pool's n-grams that begin with the root, at most G (the paper's verification branch);
     - the window (its lookahead branch): a spine of W guesses at the text to come, and from each
-      node of the spine a branch of N - 2 tokens. A forward adds a token to each branch, which
+      node of the spine a branch of N - 2 tokens. A forward pass adds a token to each branch, which
       makes it an n-gram for the pool. Then the window moves on by a token.
 
     The window follows the model's likeliest tokens, in sampling as in greedy decoding.
@@ -131,7 +134,7 @@ class Lookahead:
         return max(self.window - 1 + self.levels - 1, self.levels)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> LookaheadState:
-        """No window yet, and the pool of the earlier state; R is the batch with `per_row`."""
+        """Returns an empty window and the earlier state's pool; R is the batch with `per_row`."""
         del capacity
         if earlier is None:
             pool = jnp.full(self._pool_shape(batch), _EMPTY, jnp.int32)
@@ -145,7 +148,7 @@ class Lookahead:
         )
 
     def prefill(self, params: PyTree, state: LookaheadState, chunk: PromptChunk) -> LookaheadState:
-        """The first window and, if asked for, the n-grams of a chunk of the prompt.
+        """Returns the first window and, if asked for, the n-grams of a chunk of the prompt.
 
         N-grams that begin in one chunk and end in the next are left out.
         """
@@ -169,7 +172,8 @@ class Lookahead:
         position: Int[Array, ""],
         length: Int[Array, ""],
     ) -> Int[Array, "levels W"]:
-        """The first window: random tokens of a row's text so far, the same for the same text.
+        """Returns the first window: random tokens of a row's text so far, the same for the same
+        text.
 
         Args:
             window: of the text before.
@@ -182,7 +186,7 @@ class Lookahead:
         return jnp.where(place >= 0, tokens[jnp.maximum(place, 0)].astype(jnp.int32), window)
 
     def draft(self, params: PyTree, state: LookaheadState, frame: Frame) -> tuple[Tree, None]:
-        """The window's paths and the root's n-grams, as the prefixes of one tree."""
+        """Returns the window's paths and the root's n-grams, as the prefixes of one tree."""
         del params
         batch = len(frame.root)
         self._check_state(state, batch)
@@ -211,7 +215,8 @@ class Lookahead:
     def update(
         self, params: PyTree, state: LookaheadState, aux: None, feedback: Feedback
     ) -> LookaheadState:
-        """The state after a round: each branch's n-gram is in the pool, the window moved on by one.
+        """Returns the state after a round: each branch's n-gram is in the pool, the window moved on
+        by one.
 
         A column whose end was not verified, since a merge left it out, gets no new token.
         """
@@ -239,7 +244,7 @@ class Lookahead:
         tails: Int[Array, "B grams levels"],
         live: Bool[Array, "B grams"],
     ) -> Int[Array, "R V G levels"]:
-        """The pool after n-grams of each row went in, row by row and one by one.
+        """Returns the pool after n-grams of each row went in, row by row and one by one.
 
         One that is there already becomes the newest; else the oldest of its token is forgotten.
         Those that are not `live` do not go in.
@@ -266,7 +271,7 @@ class Lookahead:
         return np.arange(self.depth)[None] < column + self.levels - 1
 
     def _paths(self, window: Int[Array, "B levels W"]) -> Int[Array, "B W path"]:
-        """The tokens from below the root to the end of each column's branch."""
+        """Returns the tokens from below the root to the end of each column's branch."""
         columns, steps = np.arange(self.window)[:, None], np.arange(self.depth)[None]
         spine = steps < columns
         level = np.where(spine, 0, np.minimum(steps - columns + 1, self.levels - 1))
@@ -276,7 +281,8 @@ class Lookahead:
     def _ends(
         self, window: Int[Array, "B levels W"], tree: Tree
     ) -> tuple[Int[Array, "B W"], Bool[Array, "B W"]]:
-        """The node at the end of each column's branch, and True where its whole path was verified.
+        """Returns the node at the end of each column's branch, and True where its whole path was
+        verified.
 
         Found by the path's tokens, since columns with equal paths share their nodes.
         """

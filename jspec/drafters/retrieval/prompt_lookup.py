@@ -13,6 +13,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.kinds import Flag, Integer
 from jspec._validate.options import check_fields
 from jspec.arrays.ragged import append
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
@@ -21,19 +22,19 @@ class TextState:
     """The text of each row so far, prompt and output."""
 
     tokens: Int[Array, "B text"]
-    """The tokens: one more than the cache has slots, as the last emitted needs none. Entries at or
-    beyond `lengths` are never read."""
+    """The tokens: one more than the cache has slots, as the last emitted needs none. Entries at
+    or beyond `lengths` are never read."""
     lengths: Int[Array, " B"]
 
     @staticmethod
     def empty(batch: int, capacity: int) -> "TextState":
-        """An empty text, with room for what the cache can hold."""
+        """Returns an empty text, with room for what the cache can hold."""
         return TextState(
             tokens=jnp.zeros((batch, capacity + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
         )
 
     def read(self, chunk: PromptChunk) -> "TextState":
-        """The text up to the end of a chunk of the prompt."""
+        """Returns the text up to the end of a chunk of the prompt."""
         known = chunk.counts + 1
         return TextState(
             tokens=append(self.tokens, chunk.positions, chunk.tokens, known),
@@ -41,7 +42,7 @@ class TextState:
         )
 
     def extend(self, feedback: Feedback) -> "TextState":
-        """The text and what a round emitted."""
+        """Returns the text and what a round emitted."""
         return TextState(
             tokens=append(self.tokens, self.lengths, feedback.emitted, feedback.counts),
             lengths=self.lengths + feedback.counts,
@@ -49,7 +50,7 @@ class TextState:
 
 
 @dataclass(frozen=True)
-class PromptLookup:
+class PromptLookup(Drafter):
     """Drafts a chain of the tokens that followed the last ones earlier in the text.
 
     Saxena 2023, "Prompt Lookup Decoding". Among all earlier places, the one with the longest match
@@ -88,13 +89,13 @@ class PromptLookup:
         check_match(self.min_match, self.max_match)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> TextState:
-        """An empty text. An earlier call's is of no use: the memory is the row's own text."""
+        """Returns an empty text. An earlier call's is ignored: the memory is the row's own text."""
         if earlier is not None:
             self._check_state(earlier)
         return TextState.empty(batch, capacity)
 
     def prefill(self, params: PyTree, state: TextState, chunk: PromptChunk) -> TextState:
-        """The text with a chunk of the prompt."""
+        """Returns the text with a chunk of the prompt."""
         del params
         return state.read(chunk)
 
@@ -126,7 +127,7 @@ class PromptLookup:
         return replace(tree, valid=tree.valid.at[:, 1:].set(valid)), None
 
     def update(self, params: PyTree, state: TextState, aux: None, feedback: Feedback) -> TextState:
-        """The text with the round's emitted tokens added."""
+        """Returns the text with the round's emitted tokens added."""
         del params, aux
         return state.extend(feedback)
 

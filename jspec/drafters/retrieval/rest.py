@@ -25,6 +25,7 @@ from jspec._xla.manual_axes import vary
 from jspec.drafters.retrieval.datastore import Datastore
 from jspec.drafters.retrieval.frequent_prefixes import NOTHING, frequent_prefixes
 from jspec.drafters.retrieval.prompt_lookup import check_match
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _MOST = 256
@@ -32,7 +33,7 @@ _MOST = 256
 
 
 @dataclass(frozen=True)
-class REST:
+class REST(Drafter):
     """Drafts a tree of the most frequent continuations of the text's longest suffix in a corpus.
 
     He et al. 2023, "REST: Retrieval-Based Speculative Decoding", arXiv 2311.08252, section 3. All
@@ -87,7 +88,7 @@ class REST:
         )
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Int[Array, "B suffix"]:
-        """An empty suffix. An earlier call's is of no use: the memory is the row's own text."""
+        """Returns an empty suffix: the memory is the row's own text, not an earlier call's."""
         del capacity
         if earlier is not None:
             self._check_state(earlier)
@@ -96,10 +97,10 @@ class REST:
     def prefill(
         self, params: Datastore, state: Int[Array, "B suffix"], chunk: PromptChunk
     ) -> Int[Array, "B suffix"]:
-        """The suffix after a chunk of the prompt: its last tokens.
+        """Returns the suffix after a chunk of the prompt: its last tokens.
 
         Raises:
-            InputError: if the params are no datastore, or one of a larger vocabulary.
+            InputError: if the params are not datastore, or one of a larger vocabulary.
         """
         if not isinstance(params, Datastore):
             raise InputError(
@@ -126,7 +127,7 @@ class REST:
     def update(
         self, params: Datastore, state: Int[Array, "B suffix"], aux: None, feedback: Feedback
     ) -> Int[Array, "B suffix"]:
-        """The suffix after a round: the last tokens, the emitted ones included."""
+        """Returns the suffix after a round: the last tokens, the emitted ones included."""
         del params, aux
         return _append(state, feedback.emitted, feedback.counts)
 
@@ -143,7 +144,7 @@ class REST:
 def _append(
     suffix: Int[Array, "B suffix"], new: Int[Array, "B T"], counts: Int[Array, " B"]
 ) -> Int[Array, "B suffix"]:
-    """The last tokens of the suffix and, behind it, the first `counts` of `new`."""
+    """Returns the last tokens of the suffix and, behind it, the first `counts` of `new`."""
     lanes = counts[:, None] + jnp.arange(suffix.shape[1], dtype=jnp.int32)[None]
     both = jnp.concatenate([suffix, new.astype(jnp.int32)], axis=1)
     return jnp.take_along_axis(both, lanes, axis=1)
@@ -163,7 +164,7 @@ def longest_match(
         min_match: the shortest suffix that counts.
 
     Returns:
-        (first, count, length): what begins with the suffix stands at `first` .. `first + count - 1`
+        (first, count, length): matches of the suffix begin at `first` .. `first + count - 1`
         of the suffix array, and the suffix has `length` tokens. The count is 0 if none occurs.
     """
     size, width = store.suffixes.shape[0], suffix.shape[1]
@@ -212,8 +213,8 @@ def continuations(
 ) -> Int[Array, "B matches depth"]:
     """Reads what follows the matches, `num_matches` of them at most, evenly spaced.
 
-    They stay in the order of the suffix array. Behind the corpus, and where there is no match,
-    stands -1.
+    They stay in the order of the suffix array. After the corpus, and where there is no match, the
+    token is -1.
     """
     rank, count = jnp.arange(num_matches, dtype=jnp.int32)[None], count[:, None]
     # rank * count / num_matches, without the product, which may not fit into 32 bits.
@@ -224,7 +225,7 @@ def continuations(
 
 
 def _read(store: Datastore, place: Int[Array, "*I"], size: int) -> Int[Array, "*I size"]:
-    """The tokens from these places on, -1 behind the corpus."""
+    """Returns the tokens from these places on, -1 behind the corpus."""
     lane = jnp.arange(size, dtype=jnp.int32)
     places = place[..., None] + jnp.expand_dims(lane, tuple(range(place.ndim)))
     last = store.corpus.shape[0] - 1

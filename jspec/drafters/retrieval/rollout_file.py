@@ -22,7 +22,7 @@ from jspec.drafters.retrieval.suffix import Rollouts
 __all__ = ["load", "save"]
 
 _FORMAT = "jspec rollouts 1"
-_AGAIN = "write it again with jspec.rollout_file.save"
+_AGAIN = "write it again with jspec.drafters.retrieval.rollout_file.save"
 
 
 def save(path: str | os.PathLike[str], rollouts: Rollouts, vocabulary: Mapping[str, int]) -> None:
@@ -39,11 +39,12 @@ def save(path: str | os.PathLike[str], rollouts: Rollouts, vocabulary: Mapping[s
 
     Example:
         >>> import jspec, numpy as np, tempfile
+        >>> from jspec.drafters.retrieval import rollout_file
         >>> vocabulary = {"a": 0, "b": 1, "c": 2}
         >>> last = jspec.Rollouts(np.array([[2, 0], [1, 0]]), np.array([2, 1]))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     jspec.rollout_file.save(f"{folder}/last", last, vocabulary)
-        ...     jspec.rollout_file.load(f"{folder}/last", vocabulary).tokens.tolist()
+        ...     rollout_file.save(f"{folder}/last", last, vocabulary)
+        ...     rollout_file.load(f"{folder}/last", vocabulary).tokens.tolist()
         [[2, 0], [1, 0]]
     """
     arrays = {"tokens": np.asarray(rollouts.tokens), "lengths": np.asarray(rollouts.lengths)}
@@ -62,14 +63,14 @@ def save(path: str | os.PathLike[str], rollouts: Rollouts, vocabulary: Mapping[s
 
 
 def load(path: str | os.PathLike[str], vocabulary: Mapping[str, int]) -> Rollouts:
-    """The rollouts that `save` wrote: params of `jspec.Suffix`.
+    """Returns the rollouts that `save` wrote: params of `jspec.Suffix`.
 
     Args:
         path: of the file.
         vocabulary: the target's ids by token, `tokenizer.get_vocab()`.
 
     Raises:
-        InputError: if it is no file of rollouts, or damaged, empty, or of another tokenizer.
+        InputError: if it is not a file of rollouts, or damaged, empty, or of another tokenizer.
     """
     try:
         with safe_open(path, "numpy") as file:
@@ -78,21 +79,21 @@ def load(path: str | os.PathLike[str], vocabulary: Mapping[str, int]) -> Rollout
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as rollouts: {error}; {_AGAIN}") from error
     if said.get("format") != _FORMAT:
-        raise InputError(f"{path} is no file of rollouts; {_AGAIN}")
+        raise InputError(f"{path} is not a file of rollouts; {_AGAIN}")
     if said.get("tokenizer") != fingerprint(vocabulary).hex():
         raise InputError(
             f"{path} holds tokens of another tokenizer than the target's; pass the rollouts of a "
             "model with the target's tokenizer"
         )
     if set(arrays) != {"tokens", "lengths"} or said.get("digest") != _digest(arrays):
-        raise InputError(f"{path} is damaged: its digest is not that of its arrays; {_AGAIN}")
+        raise InputError(f"{path} is damaged: its digest does not match its arrays; {_AGAIN}")
     if fault := _fault(arrays, vocabulary):
         raise InputError(f"{path} has {fault}")
     return Rollouts(jnp.asarray(arrays["tokens"]), jnp.asarray(arrays["lengths"]))
 
 
 def _fault(arrays: Mapping[str, np.ndarray], vocabulary: Mapping[str, int]) -> str:
-    """What is wrong with the arrays, and the fix; empty if nothing is."""
+    """Returns what is wrong with the arrays, and the fix; empty if nothing is."""
     tokens, lengths = arrays["tokens"], arrays["lengths"]
     integers = all(np.issubdtype(array.dtype, np.integer) for array in arrays.values())
     if tokens.ndim != 2 or lengths.shape != tokens.shape[:1] or not integers:
@@ -104,7 +105,7 @@ def _fault(arrays: Mapping[str, np.ndarray], vocabulary: Mapping[str, int]) -> s
     if wrong.size:
         return f"a length of {wrong[0]}; pass lengths in 0 .. {tokens.shape[1]}"
     if not lengths.any():
-        return "no tokens; pass those of rows that have written some"
+        return "no tokens; pass rows that have some"
     most = max(vocabulary.values(), default=-1)
     written = tokens[np.arange(tokens.shape[1]) < lengths[:, None]]
     low, high = int(written.min()), int(written.max())
@@ -117,7 +118,7 @@ def _fault(arrays: Mapping[str, np.ndarray], vocabulary: Mapping[str, int]) -> s
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:
-    """The same for the same names, shapes and values."""
+    """Returns the same for the same names, shapes and values."""
     found = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]

@@ -24,6 +24,7 @@ from jspec._validate.options import check_fields
 from jspec.arrays.top_k import largest
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
+from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _GAP = -1
@@ -49,9 +50,9 @@ class SuffixState:
 
 @struct.dataclass
 class Rollouts:
-    """What each row wrote the last time: params of `Suffix`.
+    """Each row's last output: params of `Suffix`.
 
-    The tokens and lengths of an earlier `jspec.Result` are such, if the rows stand in its order.
+    The tokens and lengths of an earlier `jspec.Result` fit, if the rows keep its order.
     """
 
     tokens: Int[Array, "B T"]
@@ -61,7 +62,7 @@ class Rollouts:
 
 
 @dataclass(frozen=True)
-class Suffix:
+class Suffix(Drafter):
     """Drafts a tree of the tokens that followed wherever the text had the same last tokens.
 
     Of the family of SAM-Decoding (Hu et al. 2024, arXiv 2411.10666) and SuffixDecoding (Oliaro et
@@ -73,8 +74,8 @@ class Suffix:
        and at these sizes cheaper than an index.
     2. Select. The `num_matches` places with the longest matches vote; of equal ones the newest.
        In a rollout the same position counts as a token more, and of equals the nearest comes first.
-    3. Continue. Each place votes for the tokens that follow it. Those of the row's own text go on
-       with themselves when they reach its end, as in LZ77, so that a loop is drafted to any depth.
+    3. Continue. Each place votes for the tokens that follow it. Matches in the row's own text
+       continue with themselves at its end, as in LZ77, so that a loop is drafted to any depth.
     4. Weigh. The longest matches come first: they are right with the measured rate of matches of
        that length. Shorter ones are right where all longer ones are wrong. The further tokens of a
        continuation are as sure as a match that has grown by the ones before.
@@ -94,9 +95,9 @@ class Suffix:
         max_match: longest match that is told from longer ones.
         factor: levels for each token of the match: a path has at most `offset + factor * match`
             tokens. SAM-Decoding has 4, Arctic's SuffixDecoding 1.
-        offset: levels beside those. SAM-Decoding has 1, Arctic 0.
-        threshold: nodes of no larger probability are not drafted. Arctic has 0.1. A node left out
-            saves nothing, but leaves its place to other drafters in `jspec.merge`.
+        offset: levels alongside those. SAM-Decoding has 1, Arctic 0.
+        threshold: nodes of this probability or less are not drafted. Arctic has 0.1. A node left
+            out saves nothing, but leaves its place to other drafters in `jspec.merge`.
         capacity: tokens of past outputs, all rows together, the oldest forgotten first; 0: only
             the row's own text is searched.
         num_matches: most places that vote.
@@ -157,7 +158,7 @@ class Suffix:
         return self.capacity + 1 + self.max_match
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> SuffixState:
-        """An empty text, and the past outputs of the earlier state."""
+        """Returns an empty text, and the past outputs of the earlier state."""
         past = jnp.full(self.capacity, _GAP, jnp.int32)
         if earlier is not None:
             self._check_state(earlier)
@@ -170,7 +171,9 @@ class Suffix:
         )
 
     def prefill(self, params: PyTree, state: SuffixState, chunk: PromptChunk) -> SuffixState:
-        """The text with a chunk of the prompts, behind which outputs begin; the past as it was."""
+        """Returns the text with a chunk of the prompts, behind which outputs begin; the past as it
+        was.
+        """
         del params
         text = state.text.read(chunk)
         fresh = jnp.zeros_like(state.archived)
@@ -193,7 +196,7 @@ class Suffix:
     def update(
         self, params: PyTree, state: SuffixState, aux: None, feedback: Feedback
     ) -> SuffixState:
-        """The text with the emitted tokens; the outputs of rows that ended join the past."""
+        """Returns the text with the emitted tokens; finished rows' outputs join the past."""
         del params, aux
         state = replace(state, text=state.text.extend(feedback))
         if not self.capacity:
@@ -205,7 +208,7 @@ class Suffix:
         return replace(state, past=past, archived=feedback.done)
 
     def merged(self, states: Sequence[SuffixState]) -> SuffixState:
-        """The past of all replicas, of each as much of the newest as there is room for."""
+        """Returns the past of all replicas, of each as much of the newest as there is room for."""
         each = self.capacity // len(states)
         newest = jnp.stack([state.past for state in states])[:, self.capacity - each :]
         # What begins within an output does not follow what is before it.
@@ -216,7 +219,7 @@ class Suffix:
     def _search(
         self, state: SuffixState, rollouts: Rollouts | None
     ) -> tuple[Int[Array, "B searched"], Int[Array, "B searched"]]:
-        """The searched tokens and the match at each place, 0 where nothing can be drafted.
+        """Returns the searched tokens and the match at each place, 0 where nothing can be drafted.
 
         What is searched: past outputs, a gap, the row's rollout, if there is one, behind the last
         tokens of its prompt, a gap, and the row's own text, which is the newest.
@@ -249,7 +252,7 @@ class Suffix:
         return searched, jnp.where(followed & (match >= self.min_match), match, 0)
 
     def _rollouts(self, state: SuffixState, rollouts: Rollouts) -> Int[Array, "B max_match+T"]:
-        """The last tokens of each row's prompt, and its rollout."""
+        """Returns the last tokens of each row's prompt, and its rollout."""
         place = (
             jnp.arange(-self.max_match, 0, dtype=jnp.int32)[None] + state.prompt_lengths[:, None]
         )
@@ -262,7 +265,9 @@ class Suffix:
     def _same_position(
         self, state: SuffixState, rollouts: Rollouts | None
     ) -> Int[Array, "B 1"] | None:
-        """The place behind which the rollout has its token for the position that is drafted for."""
+        """Returns the place behind which the rollout has its token for the position that is drafted
+        for.
+        """
         if rollouts is None:
             return None
         written = state.text.lengths - state.prompt_lengths
@@ -271,7 +276,7 @@ class Suffix:
     def _select(
         self, match: Int[Array, "B searched"], same_position: Int[Array, "B 1"] | None, own: int
     ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
-        """The (match, place) of the longest matches, the newest first among equals.
+        """Returns the (match, place) of the longest matches, the newest first among equals.
 
         In a rollout the nearest to `same_position` comes first. `own` is where the row's own text
         begins.
@@ -295,16 +300,17 @@ class Suffix:
         lengths: Int[Array, " B"],
         own: int,
     ) -> Int[Array, "B matches depth"]:
-        """The tokens that follow each place; from a gap on they mean nothing."""
+        """Returns the tokens that follow each place; from a gap on they mean nothing."""
         start = place[..., None] + 1
         step = jnp.arange(self.max_depth, dtype=jnp.int32)[None, None]
-        # In the row's own text, what stands between the place and the end repeats itself.
+        # In the row's own text, the text between the place and the end repeats itself.
         period = jnp.maximum(own + lengths[:, None, None] - start, 1)
         ahead = start + jnp.where(start >= own, step % period, step)
         return jnp.take_along_axis(searched[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
 
     def _follow_probs(self, match: Int[Array, "B matches"]) -> Float[Array, "B matches"]:
-        """The probability that what followed a place follows now; at most 1 over all places.
+        """Returns the probability that what followed a place follows now; at most 1 over all
+        places.
 
         With h(m) the hit rate of a match of m tokens and n(m) the number of places with it:
         h(m) / n(m) times the product of 1 - h(l) over all longer matches l that there are.
@@ -317,10 +323,9 @@ class Suffix:
         return hit / equal * jnp.exp(jnp.where(longer, missed[:, None, :], 0.0).sum(-1))
 
     def _archive(self, state: SuffixState, ended: Bool[Array, " B"]) -> Int[Array, " capacity"]:
-        """The past with the outputs of rows that ended at its end; as many old tokens go.
+        """Returns the past with the outputs of rows that ended at its end; as many old tokens go.
 
-        Before each output stand a gap and the prompt's last tokens, which the beginning of the
-        output is found by.
+        Before each output are a gap and the prompt's last tokens, by which its beginning is found.
         """
         tokens, lengths = state.text.tokens, state.text.lengths
         first = jnp.maximum(state.prompt_lengths - self.max_match, 0)
@@ -333,7 +338,7 @@ class Suffix:
         lane = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] - first[:, None]
         place = starts[:, None] + lane
         inside = (lane >= 0) & (lane < counts[:, None]) & (place >= 0)
-        # What does not fit, or is no part of it, goes off the end.
+        # What does not fit, or is not part of it, goes off the end.
         return past.at[jnp.where(inside, place, self.capacity)].set(tokens, mode="drop")
 
     def _check_state(self, state: PyTree) -> None:

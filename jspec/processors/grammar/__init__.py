@@ -1,4 +1,4 @@
-"""What a row may hold, and what ends it: texts as automata that read tokens.
+"""Grammars and stop strings as automata that read tokens.
 
 `regex`, `json_schema` and `choices` compile a grammar for `jspec.decode(..., processors=)`. Regular
 expressions and schemas need `outlines-core`, the extra `grammar`.

@@ -1,4 +1,5 @@
-"""Token automata: what a machine that reads bytes does when it reads tokens, as a small table.
+"""Token automata: what a machine that reads bytes does when it reads tokens, as a small
+table.
 
 Most tokens of a large vocabulary do the same in every state, such as all that no string may hold.
 They are one *class*, and a table has a column for each class instead of one for each token.
@@ -67,11 +68,11 @@ class Capacity:
         return self.states * self.classes * 4 / _MEGABYTE
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """Rows that ask for nothing."""
+        """Returns rows that ask for nothing."""
         return self.kind.prepare([None] * batch, vocab_size, end_tokens, self)
 
     def row(self, given: Any) -> "ByRow":
-        """What one row asks for, in this room."""
+        """Returns what one row asks for, in this room."""
         if not (given is None or given is self or isinstance(given, self.kind)):
             raise InputError(
                 f"processors holds {given!r:.80} where the engine has another capacity; pass "
@@ -82,7 +83,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class ByRow:
-    """What rows ask for of which each has its own, or None.
+    """Automata of rows, of which each row has its own, or None.
 
     Args:
         kind: its class.
@@ -95,7 +96,7 @@ class ByRow:
     capacity: Capacity | None = None
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """The member for B rows. Raises InputError unless there is an entry for each."""
+        """Returns the member for B rows. Raises InputError unless there is an entry for each."""
         if len(self.rows) != batch:
             raise InputError(
                 f"processors holds a list of {len(self.rows)} for {batch} rows; pass "
@@ -209,11 +210,11 @@ class _Reader:
         self.all = np.arange(len(spelled))
 
     def places_of(self, tokens: np.ndarray) -> np.ndarray:
-        """The places of those of the tokens that have bytes."""
+        """Returns the places of tokens that have bytes."""
         return np.flatnonzero(np.isin(self.tokens, tokens))
 
     def read(self, state: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The places whose tokens can be read to their end, and the states there."""
+        """Returns the places whose tokens can be read to their end, and the states there."""
         states = np.full(len(places), state)
         done_places, done_states = [], []
         for at in range(self._bytes.shape[1]):
@@ -241,8 +242,8 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 @struct.dataclass
 class Tables:
-    """Token automata one behind the other. Of state 0, that of rows without one, every token leads
-    back to it. Where each row has a table of its own, table and values have B in front.
+    """Token automata one behind the other. State 0 is for rows without one, and every token
+    leads back to it. Where each row has a table of its own, table and values have B in front.
     """
 
     table: Int[Array, "*own states classes"]
@@ -255,7 +256,7 @@ class Tables:
 
 @struct.dataclass
 class AutomatonRows:
-    """What belongs to rows of token automata."""
+    """Per-row data of token automata."""
 
     states: Int[Array, " B"]
     which: Int[Array, " B"] | None = None
@@ -273,26 +274,26 @@ class Automata:
 
     @staticmethod
     def of(rows: AutomatonRows, shared: Tables | None) -> "Automata":
-        """Of the two parts of a member."""
+        """Returns the result for the two parts of a member."""
         tables = rows.own if shared is None else shared
         assert tables is not None, "they are shared, or of the rows"
         return Automata(tables, rows.which)
 
     def step(self, states: Int[Array, "B *S"], tokens: Int[Array, "B *S"]) -> Int[Array, "B *S"]:
-        """The states after one token each; -1 where it leads nowhere."""
+        """Returns the states after one token each; -1 where it leads nowhere."""
         return self._at(self.tables.table, states, self._of_tokens(self.tables.classes, tokens))
 
     def value(self, name: str, states: Int[Array, "B *S"]) -> Array:
-        """A value of the states."""
+        """Returns a value of the states."""
         return self._at(self.tables.values[name], states)
 
     def sizes(self, tokens: Int[Array, "B *S"]) -> Int[Array, "B *S"]:
-        """The bytes of tokens."""
+        """Returns the bytes of tokens."""
         assert self.tables.sizes is not None, "they were asked for"
         return self._of_tokens(self.tables.sizes, tokens)
 
     def leads(self, states: Int[Array, "B N"]) -> Bool[Array, "B N V"]:
-        """Which tokens lead somewhere."""
+        """Returns which tokens lead somewhere."""
         somewhere, classes = self._at(self.tables.table, states) >= 0, self.tables.classes
         classes = classes if self.which is None else classes[self.which]
         return jax.vmap(lambda row, column: row[:, column])(somewhere, classes)
@@ -309,7 +310,7 @@ class Automata:
 
 
 class HasAutomaton(Protocol):
-    """What `stack` takes: an automaton, and values of its states under other names."""
+    """An input of `stack`: an automaton, and values of its states."""
 
     @property
     def automaton(self) -> TokenAutomaton: ...
@@ -324,7 +325,7 @@ def stack(
     capacity: Capacity | None = None,
     sized: bool = False,
 ) -> tuple[AutomatonRows, Tables | None]:
-    """The automata of rows as the two parts of a member: of the rows, and shared.
+    """Returns the automata of rows as the two parts of a member: of the rows, and shared.
 
     Args:
         rows: one for each row, or None; one that several rows have is held once.
@@ -358,7 +359,7 @@ def _unused(
     capacity: Capacity,
     sized: bool,
 ) -> tuple[AutomatonRows, Tables]:
-    """Those of rows that have none, made once: most requests have none."""
+    """Returns the automata of rows without any, made once: most requests have none."""
     known = _stacked([None] * count, vocab_size, dict(free), capacity, sized)
     for leaf in jax.tree.leaves(known):
         leaf.setflags(write=False)
@@ -372,7 +373,7 @@ def _stacked(
     capacity: Capacity | None,
     sized: bool,
 ) -> tuple[AutomatonRows, Tables]:
-    """See `stack`, with tables that are shared."""
+    """Stacks automata like `stack`, with tables that are shared."""
     distinct = list({id(one): one for one in rows if one is not None}.values())
     parts = [one.automaton for one in distinct]
     ends = np.cumsum([1, *(len(part.table) for part in parts)])
@@ -422,6 +423,6 @@ def _check_capacity(capacity: Capacity, num_states: int, num_classes: int) -> No
 
 
 def _rounded(count: int) -> int:
-    """The next of sizes that grow by 32, and later by a quarter or less."""
+    """Returns the next of sizes that grow by 32, and later by a quarter or less."""
     part = max(32, 1 << max(0, (count - 1).bit_length() - 3))
     return -(-count // part) * part

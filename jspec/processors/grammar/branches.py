@@ -1,4 +1,6 @@
-"""Branches of `oneOf` that no text has both of: an automaton holds all that one of them holds."""
+"""Branches of `oneOf` that no text has both of: an automaton holds all that one of them
+holds.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,8 @@ Follow = Callable[[str], Any]
 
 
 def check_apart(branches: Sequence[Any], follow: Follow, what: str) -> None:
-    """Raises InputError unless each two have types, constants or a property that keep them apart.
+    """Raises InputError unless each two have types, constants or a property that keep them
+    apart.
 
     Args:
         branches: schemas.
@@ -42,7 +45,7 @@ def check_apart(branches: Sequence[Any], follow: Follow, what: str) -> None:
 
 
 def _apart(one: Any, other: Any, follow: Follow, depth: int) -> bool:
-    """Whether it can be told that no value is of both."""
+    """Returns whether it can be told that no value is of both."""
     if depth == _DEEPEST:
         return False
     one, other = _meant(one, follow, depth), _meant(other, follow, depth)
@@ -61,7 +64,7 @@ def _apart(one: Any, other: Any, follow: Follow, depth: int) -> bool:
     if not isinstance(mine, Mapping) or not isinstance(theirs, Mapping):
         return False
     if one.get("type") != "object" or other.get("type") != "object":
-        return False  # both hold whatever is no object
+        return False  # both hold whatever is not an object
     always = set(one.get("required") or ()) & set(other.get("required") or ())
     return any(
         _apart(mine[name], theirs[name], follow, depth + 1)
@@ -70,7 +73,7 @@ def _apart(one: Any, other: Any, follow: Follow, depth: int) -> bool:
 
 
 def _meant(schema: Any, follow: Follow, depth: int) -> Any:
-    """A schema behind references and lists of one."""
+    """Returns a schema behind references and lists of one."""
     for _ in range(_DEEPEST - depth):
         if not isinstance(schema, Mapping):
             break
@@ -93,7 +96,9 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _values(schema: Mapping[str, Any]) -> set[str] | None:
-    """The values that a schema lists, as text that is one for equal values; None if it does not."""
+    """Returns the values that a schema lists, as text that is one for equal values; None if it
+    does not.
+    """
     if "const" in schema:
         return {_text(schema["const"])}
     return (
@@ -102,7 +107,7 @@ def _values(schema: Mapping[str, Any]) -> set[str] | None:
 
 
 def _text(value: Any) -> str:
-    """Numbers are equal by their value: 1 is 1.0 in JSON."""
+    """Returns numbers are equal by their value: 1 is 1.0 in JSON."""
     return json.dumps(_plain(value), sort_keys=True)
 
 

@@ -19,12 +19,12 @@ from jspec.processors.grammar import process_memory
 from jspec.processors.grammar.regex_syntax import check_groups, without_anchors
 
 _MEGABYTES = 2048
-"""That the process may take, beside what it has when it begins."""
+"""Bytes that the process may take beyond its initial memory."""
 _MEGABYTE = 2**20
 RAISE_MEMORY = "let this process take more memory"
 """The end of the sentence for what takes more."""
 
-# What no text has (Unicode calls it a noncharacter) stands behind every text. An index loses bytes
+# A noncharacter of Unicode, which no text has, follows every text. An index loses bytes
 # after a place where the expression could end, if it cannot end right behind them; so it may end
 # nowhere else.
 _SENTINEL = "\U0010ffff".encode()
@@ -75,11 +75,11 @@ class ByteMachine:
     step: Int[np.ndarray, "states 256"]
     """The next state by state and byte; -1 where there is none."""
     accepting: Bool[np.ndarray, " states"]
-    """Whether what was read is whole."""
+    """True if what was read is whole."""
 
 
 def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
-    """The machine of a regular expression, in the syntax of Rust's `regex`.
+    """Returns the machine of a regular expression, in the syntax of Rust's `regex`.
 
     Args:
         pattern: the expression, which all of a text matches: `^` and `$` around it say nothing.
@@ -96,7 +96,7 @@ def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> By
 
 
 def of_schema(schema: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
-    """The machine of all JSON texts of a schema; arguments and errors as in `of_regex`."""
+    """Returns the machine of all JSON texts of a schema; arguments and errors as in `of_regex`."""
     return _machine({"pattern": None, "schema": schema}, what, max_states, max_seconds)
 
 

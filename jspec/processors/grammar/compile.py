@@ -1,4 +1,4 @@
-"""What a row may hold: a regular expression, a JSON schema or a choice of texts, for its tokens."""
+"""Grammars of rows: a regular expression, a JSON schema or a choice of texts, over tokens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def regex(
     max_megabytes: int = 256,
     max_seconds: float = 20.0,
 ) -> Grammar:
-    """The grammar of a regular expression, which all of the output matches.
+    """Returns the grammar of a regular expression, which all of the output matches.
 
     Args:
         pattern: in the syntax of Rust's `regex`: no lookaround, no references.
@@ -57,11 +57,11 @@ def json_schema(
     max_megabytes: int = 256,
     max_seconds: float = 20.0,
 ) -> Grammar:
-    """The grammar of the JSON texts of a schema.
+    """Returns the grammar of the JSON texts of a schema.
 
     What `outlines-core` knows of JSON Schema holds: objects with their properties in the order of
-    the schema, arrays, enums, `anyOf`, bounds of lengths, references, which stand in themselves up
-    to three times (`jspec.grammar.references`). At most one space stands between two parts. What it
+    the schema, arrays, enums, `anyOf`, bounds of lengths, references, nested in themselves up to
+    three times (`jspec.grammar.references`). There is at most one space between two parts. What it
     does not know, such as `minimum`, is refused: every text of the grammar is JSON of the schema.
 
     Args:
@@ -72,7 +72,7 @@ def json_schema(
         max_seconds: the most time to read the schema.
 
     Raises:
-        InputError: if it is no schema, cannot be met, is too large, or can be written with no
+        InputError: if it is not a schema, cannot be met, is too large, or can be written with no
             tokens of this vocabulary.
     """
     shown = schema if isinstance(schema, str) else type(schema).__name__
@@ -80,7 +80,7 @@ def json_schema(
         text = schema if isinstance(schema, str) else json.dumps(schema)
         known = json.loads(text)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the JSON schema {shown!r:.60} is no JSON: {error}") from None
+        raise InputError(f"the JSON schema {shown!r:.60} is not JSON: {error}") from None
     except RecursionError:
         raise InputError(
             f"the JSON schema {shown!r:.60} is nested too deep; make it flatter"
@@ -93,7 +93,9 @@ def json_schema(
     except RecursionError:
         raise InputError(f"{what} is nested too deep; make it flatter") from None
     except (TypeError, AttributeError):
-        raise InputError(f"{what} is no schema: a keyword has a value of the wrong kind") from None
+        raise InputError(
+            f"{what} is not a schema: a keyword has a value of the wrong kind"
+        ) from None
     machine = byte_machine.of_schema(held, what, max_states, max_seconds)
     return _grammar(machine, tokenizer, what, Bounds(max_states, max_megabytes))
 
@@ -101,7 +103,7 @@ def json_schema(
 def choices(
     texts: Sequence[str], tokenizer: Any, *, max_states: int = 20_000, max_megabytes: int = 256
 ) -> Grammar:
-    """The grammar of a few texts, one of which the output is.
+    """Returns the grammar of a few texts, one of which the output is.
 
     Args:
         texts: one or more.
@@ -169,7 +171,7 @@ def _grammar(machine: ByteMachine, tokenizer: Any, what: str, bounds: Bounds) ->
 def _can_end(
     table: Int[np.ndarray, "states classes"], accepting: Bool[np.ndarray, " states"]
 ) -> Bool[np.ndarray, " states"]:
-    """The states from which an accepting one can be reached."""
+    """Returns the states from which an accepting one can be reached."""
     # Imported where it is needed: to import jspec shall not take its time.
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order
@@ -177,7 +179,7 @@ def _can_end(
     size = len(table)
     before, column = np.nonzero(table >= 0)
     after = table[before, column]
-    # Backwards from a node that stands behind all accepting states.
+    # Backwards from a node after all accepting states.
     ends = np.flatnonzero(accepting)
     heads = np.concatenate([after, np.full(len(ends), size)])
     tails = np.concatenate([before, ends])
@@ -192,8 +194,9 @@ def _forced(
     accepting: Bool[np.ndarray, " states"],
     tokens: Sequence[bytes | None],
 ) -> Int[np.ndarray, " states"]:
-    """The token to draft in each state. Bytes are forced more often than tokens are: what one token
-    spells several short ones spell too, and the longest is what a model mostly writes.
+    """Returns the token to draft in each state. Bytes are forced more often than tokens are:
+    what one token spells several short ones spell too, and the longest is what a model mostly
+    writes.
     """
     number = {text: token for token, text in enumerate(tokens) if text}
     longest = max(map(len, number), default=0)

@@ -13,12 +13,12 @@ from jspec.processors.grammar.regex_syntax import check_groups, end_of_part, wit
 _PLAIN = r'[^"\\\x00-\x1F\x7F-\x9F]'
 """The letters that stand for themselves in JSON text."""
 _ANY = r"[\u2028\u2029]"
-"""Ends of lines beside those that JSON escapes, which a dot does not match."""
+"""Ends of lines alongside those that JSON escapes, which a dot does not match."""
 _SPACES = r"\t\n\x0B\x0C\r \u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000\uFEFF"
 _KINDS = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACES}
 """ECMA-262, 22.2.2.9: the letters of an escape; its capital stands for all others."""
 _FOREIGN = re.compile(r"\\[aAzQEhHRXNLU<>]|\\b\{|\(\?[a-zA-Z-]*[a-zA-OQ-Z-][:)]|\{,")
-"""What Rust knows and ECMA does not, or means otherwise: escapes, flags, `{,n}`."""
+"""Syntax of Rust that ECMA lacks or reads otherwise: escapes, flags, `{,n}`."""
 _IN_CLASS = re.compile(r"\[|&&|--|~~")
 """Operations on classes, whose letters are letters in ECMA."""
 
@@ -31,8 +31,8 @@ def json_text(pattern: str, what: str) -> str:
         what: the words for the schema in messages.
 
     Raises:
-        InputError: if it asks for a quotation mark or a letter that JSON escapes, has what ECMA
-            does not know, or is no pattern.
+        InputError: if it asks for a quotation mark or a letter that JSON escapes, has syntax that
+            ECMA lacks, or is not a pattern.
 
     Example:
         >>> print(json_text(r"a[b-d]\d", "the schema").replace(_PLAIN, "PLAIN"))
@@ -68,12 +68,12 @@ def json_text(pattern: str, what: str) -> str:
             part = f"[{_letters(part)}&&{_PLAIN}]"
         made.append(part)
         place = end
-    # In a group: what stands around it does not belong to the first of its choices.
+    # In a group: the text around it does not belong to the first of its choices.
     return f"(?:{''.join(made)})"
 
 
 def _letters(escape: str) -> str:
-    """An escape as a class, or as what stands in one."""
+    """Returns an escape as a class, or as a part of one."""
     kind = escape[1:2]
     if kind in _KINDS:
         return f"[{_KINDS[kind]}]"
@@ -81,7 +81,7 @@ def _letters(escape: str) -> str:
 
 
 def _class(part: str, what: str) -> str:
-    """A class of letters."""
+    """Returns a class of letters."""
     place = 2 if part.startswith("[^") else 1
     made = [part[:place]]
     if part[place : place + 1] == "]":

@@ -1,4 +1,6 @@
-"""Grammars in the loop: the state of a node is one look-up from its parent's, its mask one row."""
+"""Grammars in the loop: the state of a node is one look-up from its parent's, its mask one
+row.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +23,7 @@ from jspec.processors.grammar.automaton import (
     TokenAutomaton,
     stack,
 )
-from jspec.protocols import LogitsProcessor, Nodes, Round
+from jspec.protocols import Nodes, Round, RowControl
 from jspec.types import Tree
 
 END = -2
@@ -41,10 +43,10 @@ class Grammar:
     """The words for it."""
     automaton: TokenAutomaton
     accepting: Bool[np.ndarray, " states"]
-    """Whether the text is whole: an end token is allowed."""
+    """True if the text is whole: an end token is allowed."""
     forced: Int[np.ndarray, " states"]
-    """The token that is drafted: the longest that spells what the grammar forces; -2: an end token,
-    -1: none."""
+    """The token that is drafted: the longest that spells what the grammar forces; -2: an end
+    token, -1: none."""
     sizes = None
     what_row = "a Grammar"
     by_row = classmethod(ByRow)
@@ -54,7 +56,7 @@ class Grammar:
         return f"Grammar of {self.what}: {states} states, {classes} classes of tokens"
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Grammars":
-        """That of all rows. Raises InputError if a row has no end token."""
+        """Returns the grammar of all rows. Raises InputError if a row has no end token."""
         return self.prepare([self] * batch, vocab_size, end_tokens)
 
     @staticmethod
@@ -64,7 +66,7 @@ class Grammar:
         end_tokens: Any,
         capacity: "Capacity | None" = None,
     ) -> "Grammars":
-        """The grammars of rows.
+        """Returns the grammars of rows.
 
         Args:
             rows: one for each row, or None.
@@ -81,12 +83,12 @@ class Grammar:
             if endless.any():
                 raise InputError(
                     f"row {int(endless.argmax())} has a grammar and no end token, so that it could "
-                    "not end; pass eos=, the model's end token"
+                    "not end; pass stopping=jspec.Stopping(eos=..), the model's end token"
                 )
         return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, capacity))
 
     def row(self, given: Any) -> ByRow:
-        """None: an engine's rows have a `Capacity`."""
+        """Returns None: an engine's rows have a `Capacity`."""
         raise InputError(
             f"processors of an engine holds {self!r:.80}; give it jspec.grammar.Capacity(states, "
             "classes), and each request its grammar"
@@ -113,8 +115,8 @@ class Capacity(automaton.Capacity):
 
 
 @struct.dataclass
-class Grammars(LogitsProcessor):
-    """The grammars of all rows, and where their texts stand in them."""
+class Grammars(RowControl):
+    """The grammars of all rows, and the states of their texts."""
 
     rows: AutomatonRows
     shared: Tables | None = None
@@ -124,11 +126,11 @@ class Grammars(LogitsProcessor):
         return Automata.of(self.rows, self.shared)
 
     def on(self) -> Bool[Array, " B"]:
-        """The rows that have a grammar, by their states."""
+        """Returns the rows that have a grammar, by their states."""
         return self.rows.states != automaton.FREE
 
     def process(self, logits: Float[Array, "B N V"], nodes: Nodes) -> Float[Array, "B N V"]:
-        """The logits with -inf for what is not allowed."""
+        """Returns the logits with -inf for what is not allowed."""
         states, _ = of_nodes(self.automata, self.rows.states, nodes.tree, nodes.end_tokens)
         return masked(self.automata, states, logits, nodes.end_tokens)
 
@@ -136,7 +138,7 @@ class Grammars(LogitsProcessor):
         return GrammarState(self.automata, self.rows.states, end_tokens)
 
     def advance(self, round: Round) -> Self:
-        """Behind the round's tokens."""
+        """Advances by the round's tokens."""
         states = self.rows.states
         for place in range(round.tokens.shape[1]):
             after = step(self.automata, states, round.tokens[:, place])
@@ -146,23 +148,23 @@ class Grammars(LogitsProcessor):
 
 @struct.dataclass
 class GrammarState:
-    """Where the text of each row stands in its grammar: what a drafter may know of it."""
+    """The grammar's state of each row, as far as drafters may know it."""
 
     automata: Automata
     states: Int[Array, " B"]
     end_tokens: Int[Array, "B X"]
 
     def forced(self, states: Int[Array, " B"]) -> Int[Array, " B"]:
-        """The token that the grammar forces in a state of each row; -1 if there is none."""
+        """Returns the token that the grammar forces in a state of each row; -1 if there is none."""
         token = self.automata.value("forced", states)
         return jnp.where(token == END, self.end_tokens.max(-1), token)
 
     def step(self, states: Int[Array, " B"], tokens: Int[Array, " B"]) -> Int[Array, " B"]:
-        """The states after one token each."""
+        """Returns the states after one token each."""
         return step(self.automata, states, tokens)
 
     def allows(self, tree: Tree) -> Bool[Array, "B N"]:
-        """The nodes of a tree that the grammar allows, with all above them."""
+        """Returns the nodes of a tree that the grammar allows, with all above them."""
         _, allowed = of_nodes(self.automata, self.states, tree, self.end_tokens)
         return allowed
 
@@ -170,8 +172,8 @@ class GrammarState:
 def step(
     automata: Automata, states: Int[Array, "B *S"], tokens: Int[Array, "B *S"]
 ) -> Int[Array, "B *S"]:
-    """The states after one token each. Behind what is not allowed, and behind an end token,
-    anything is: nothing is ever emitted there.
+    """Returns the states after one token each. Behind what is not allowed, and behind an end
+    token, anything is: nothing is ever emitted there.
     """
     return jnp.maximum(automata.step(states, tokens), 0)
 
@@ -179,7 +181,8 @@ def step(
 def of_nodes(
     automata: Automata, states: Int[Array, " B"], tree: Tree, end_tokens: Int[Array, "B X"]
 ) -> tuple[Int[Array, "B N"], Bool[Array, "B N"]]:
-    """The states of a tree's nodes, and which of them the grammar allows with all above them.
+    """Returns the states of a tree's nodes, and which of them the grammar allows with all above
+    them.
 
     Args:
         automata: of the rows.
@@ -207,7 +210,9 @@ def masked(
     logits: Float[Array, "B N V"],
     end_tokens: Int[Array, "B X"],
 ) -> Float[Array, "B N V"]:
-    """The logits with -inf for what is not allowed. End tokens are allowed in accepting states."""
+    """Returns the logits with -inf for what is not allowed. End tokens are allowed in accepting
+    states.
+    """
     kept = jnp.where(automata.leads(states), logits, -jnp.inf)
     size = logits.shape[-1]
     place = jnp.where(end_tokens < 0, size, end_tokens)

@@ -1,4 +1,5 @@
-"""The memory of a process that makes automata: what it may write to, by Linux's `RLIMIT_DATA`.
+"""The memory of a process that makes automata: what it may write to, by Linux's
+`RLIMIT_DATA`.
 
 Elsewhere nothing bounds it but the bounds of the automata.
 """
@@ -7,7 +8,7 @@ from contextlib import suppress
 
 
 def held() -> int:
-    """Bytes that this process may write to.
+    """Returns bytes that this process may write to.
 
     Raises:
         OSError: if the system does not say.
@@ -28,7 +29,7 @@ def bound(size: int) -> None:
 
 
 def left(most: int) -> int:
-    """The bytes that this process may still take, so many at most."""
+    """Returns the bytes that this process may still take, so many at most."""
     with suppress(ImportError, OSError):
         import resource
 

@@ -1,7 +1,7 @@
 """JSON schemas that refer to themselves, written out to a depth at which they stop.
 
 `outlines-core` writes references out itself, and leaves out what is too deep: what has to be there
-is then missing, and the text is no JSON of the schema. Here what needs the part that is too deep
+is then missing, and the text is not a JSON of the schema. Here what needs the part that is too deep
 goes with it: a branch of `anyOf`, a property that may be absent, the items of an array.
 """
 
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from jspec._validate.errors import InputError
 
 _DEPTH = 3
-"""Times that a reference stands within itself."""
+"""Times that a reference is nested within itself."""
 _MOST = 20_000
 """Schemas in all."""
 _NOTHING = object()
@@ -21,7 +21,7 @@ _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 
 
 def unrolled(schema: Any, what: str) -> Any:
-    """The schema without references to what they stand in; one without such stays as it is.
+    """Returns the schema without references to their own ancestors.
 
     Args:
         schema: a JSON schema.
@@ -48,7 +48,9 @@ def unrolled(schema: Any, what: str) -> Any:
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[Any]:
-    """The schemas that a schema consists of; not those that are only there to be referred to."""
+    """Yields the schemas that a schema consists of; not those that are only there to be referred
+    to.
+    """
     for key in _LISTS:
         yield from schema.get(key) or () if isinstance(schema.get(key), list) else ()
     if isinstance(properties := schema.get("properties"), dict):
@@ -58,7 +60,7 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
-    """Whether some reference leads back to where it stands.
+    """Returns True if some reference leads back to its own place.
 
     Args:
         whole: the schema in which references look.
@@ -81,7 +83,7 @@ def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
 
 
 def target(whole: Any, place: str) -> Any:
-    """What a reference within the schema refers to; None: nothing, or it goes by a name."""
+    """Returns what a reference within the schema refers to; None: nothing, or it goes by a name."""
     if place != "#" and not place.startswith("#/"):
         return None
     for name in unquote(place).split("/")[1:]:
@@ -103,7 +105,7 @@ class _Unrolling:
         self._count = 0
 
     def of(self, schema: Any, above: tuple[str, ...]) -> Any:
-        """A part, or `_NOTHING`; `above` are the references that it stands in."""
+        """Returns a part, or `_NOTHING`; `above` are the references around it."""
         if not isinstance(schema, dict):
             return schema
         self._count += 1
@@ -141,6 +143,6 @@ class _Unrolling:
             elif key in schema:
                 if schema.get(least):
                     return _NOTHING
-                # Beside named properties no others are written anyway.
+                # Alongside named properties no others are written anyway.
                 made |= {key: False} if "properties" in schema else {key: {}, most: 0}
         return made

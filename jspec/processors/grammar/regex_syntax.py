@@ -43,7 +43,7 @@ def without_anchors(pattern: str) -> str:
 
 
 def _end_of_class(pattern: str, place: int) -> int:
-    """The end of a class of letters, others within it."""
+    """Returns the end of a class of letters, others within it."""
     depth, first = 0, False
     while place < len(pattern):
         letter = pattern[place]

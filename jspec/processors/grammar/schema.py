@@ -1,4 +1,4 @@
-"""What a JSON schema may say, so that every text of its grammar is JSON of the schema.
+"""JSON schemas: checks that every text of the grammar is JSON of the schema.
 
 `outlines-core` leaves out what it does not know: a text could break a bound that was asked for, or
 be no JSON. Such a schema is refused by the keyword. The grammar may hold fewer texts than the
@@ -17,7 +17,7 @@ from jspec.processors.grammar.ecma_patterns import json_text
 from jspec.processors.grammar.references import target
 
 _ORDER = ("properties", "allOf", "anyOf", "oneOf", "prefixItems", "enum", "const", "$ref", "type")
-"""What decides how a schema is read: the first of these that it has."""
+"""Keywords that decide how a schema is read: the first of these that it has."""
 _BY_TYPE: Mapping[str, Collection[str]] = {
     "string": ("minLength", "maxLength", "pattern", "format"),
     "integer": (),
@@ -56,9 +56,9 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     **dict.fromkeys(("items", "additionalItems", "unevaluatedItems"), ({}, True)),
     **dict.fromkeys(("additionalProperties", "unevaluatedProperties", "propertyNames"), ({}, True)),
 }
-"""Values with which a keyword asks for nothing, wherever it stands; None is one for most."""
+"""Values with which a keyword has no effect at any place; None is one for most."""
 _ENTRIES = {"items": "Items", "additionalProperties": "Properties"}
-"""What describes the entries of arrays and objects, and what their number is called."""
+"""Keywords for the entries of arrays and objects, and for their number."""
 _FEW = {"minProperties": 1, "maxProperties": 0}
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _LEAST, _MOST = -(2**63), 2**64 - 1
@@ -73,8 +73,10 @@ _FORMATS: Mapping[str, str] = {
     "date-time": rf"{_DATE}T{_HOUR}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:Z|[+-]{_HOUR})",
     "uuid": "-".join(rf"[0-9a-fA-F]{{{size}}}" for size in (8, 4, 4, 4, 12)),
 }
-"""Days of years without a leap, times of RFC 3339 with their zone. Those of outlines-core take
-other digits than 0 to 9, and times without a zone; of other formats its texts are no JSON."""
+"""Days of years without a leap, times of RFC 3339 with their zone. The formats of
+outlines-core take other digits than 0 to 9, and times without a zone; of other formats its texts
+are not JSON.
+"""
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
     "array": list, "object": dict,
@@ -82,7 +84,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 
 
 def checked(schema: Any, what: str, whole: Any = None) -> Any:
-    """The schema with patterns that hold JSON text alone.
+    """Returns the schema with patterns that hold JSON text alone.
 
     Args:
         schema: of a JSON text, or of a part of it.
@@ -96,16 +98,16 @@ def checked(schema: Any, what: str, whole: Any = None) -> Any:
         >>> checked({"type": "integer", "minimum": 1}, "the schema")
         Traceback (most recent call last):
             ...
-        jspec.InputError: the schema has 'minimum', which a grammar does not hold beside ...
+        jspec.InputError: the schema has 'minimum', which a grammar does not hold alongside ...
     """
     if not isinstance(schema, dict):
         if isinstance(schema, bool):
             raise InputError(f"{what} has the part {json.dumps(schema)}; describe what it holds")
-        return schema  # what is no schema: outlines-core says so
+        return schema  # what is not a schema: outlines-core says so
     whole = schema if whole is None else whole
     kind = next((key for key in _ORDER if key in schema), None)
     if kind is None and not _BOUNDS & schema.keys():
-        # outlines-core writes all kinds out, to texts that are no JSON where they stand in objects.
+        # outlines-core writes all kinds out, to texts that are not JSON inside objects.
         raise InputError(
             f"{what} has a part of any kind, {schema!r:.60}, which no automaton holds; give it "
             "a type"
@@ -156,11 +158,11 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
             continue
         if schema[key] is not None or key in ("const", "enum"):
             raise InputError(
-                f"{what} has {key!r}, which a grammar does not hold beside {kind!r}; leave it out"
+                f"{what} has {key!r}, which a grammar does not support with {kind!r}; leave it out"
             )
     for one, type_of_it in (("properties", "object"), ("prefixItems", "array")):
         if kind == one and types is not None and type_of_it not in names:
-            raise InputError(f"{what} has {one!r} and is no {type_of_it}; leave one of them out")
+            raise InputError(f"{what} has {one!r} and is not a {type_of_it}; leave one of them out")
     for key in ("allOf", "anyOf", "oneOf", "enum", "type"):
         if schema.get(key) == []:
             raise InputError(f"{what} has an empty {key!r}, which nothing can meet; fill it")
@@ -194,11 +196,11 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     if types is not None:
         for value in values:
             if not any(_is(value, name) for name in names):
-                raise InputError(f"{what} has the value {value!r:.60}, which is no {types}")
+                raise InputError(f"{what} has the value {value!r:.60}, which is not a {types}")
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
-    """The numbers in a JSON value; NaN is none that lies within bounds."""
+    """Yields the numbers in a JSON value; NaN is not within any bounds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         yield value if isinstance(value, int) or not math.isfinite(value) else 0
     elif isinstance(value, list | dict):
@@ -207,7 +209,7 @@ def _numbers(value: Any) -> Iterator[int | float]:
 
 
 def _names(values: Sequence[Any]) -> Iterator[str]:
-    """The names in JSON values, but for those of the parts of properties."""
+    """Yields the names in JSON values, except in the parts of properties."""
     for value in values:
         if isinstance(value, dict):
             yield from value

@@ -35,7 +35,7 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
             bytes themselves, one entry a token.
 
     Raises:
-        InputError: if it is none of them, or of another kind.
+        InputError: if it is not one of them, or of another kind.
 
     Example:
         >>> token_bytes([b"a", b"bc", None])
@@ -70,7 +70,7 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
 
 
 def _reader(described: dict[str, Any]) -> Any:
-    """What makes bytes of a token's name, by the decoder of the tokenizer."""
+    """Returns what makes bytes of a token's name, by the decoder of the tokenizer."""
     decoder = described.get("decoder") or {}
     parts = decoder.get("decoders", [decoder])
     kinds = {part.get("type") for part in parts}
@@ -97,8 +97,8 @@ def _reader(described: dict[str, Any]) -> Any:
 
 
 def _byte_letters() -> dict[str, bytes]:
-    """The letters by which GPT-2's vocabulary writes bytes (Radford et al. 2019): printable ones
-    stand for themselves, the others for those after 255, in their order.
+    """Returns the letters by which GPT-2's vocabulary writes bytes (Radford et al. 2019):
+    printable ones stand for themselves, the others for those after 255, in their order.
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]

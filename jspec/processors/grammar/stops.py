@@ -29,21 +29,21 @@ from jspec.processors.grammar.automaton import (
     stack,
 )
 from jspec.processors.grammar.spelling import token_bytes
-from jspec.protocols import LogitsProcessor, Round, Start
+from jspec.protocols import Round, RowControl, Start
 
 _LONGEST = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class StopStrings:
-    """Texts that end a row: one of the `processors` of a call. Made by `stop_strings`."""
+    """Texts that end a row: `Stopping.stop` of a call. Made by `stop_strings`."""
 
     strings: tuple[str, ...]
     automaton: TokenAutomaton
     held: Int[np.ndarray, " states"]
     """The last bytes of the text that are of a stop string, or may become one."""
     complete: Bool[np.ndarray, " states"]
-    """Whether they are one; there may be bytes behind it, of the same token."""
+    """True if they are one; there may be bytes behind it, of the same token."""
     sizes: Int[np.ndarray, " V"]
     """The bytes of each token."""
     searching: Int[np.ndarray, " states"]
@@ -53,7 +53,7 @@ class StopStrings:
     by_row = classmethod(ByRow)
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
-        """Those of all rows."""
+        """Returns the stop strings of all rows."""
         return self.prepare([self] * batch, vocab_size, end_tokens)
 
     @staticmethod
@@ -63,13 +63,13 @@ class StopStrings:
         end_tokens: Any = None,
         capacity: "StopCapacity | None" = None,
     ) -> "Stops":
-        """The stop strings of rows.
+        """Returns the stop strings of rows.
 
         Args:
-            rows: those of each row, or None.
+            rows: stop strings of each row, or None.
             vocab_size: V.
-            end_tokens: of no use here.
-            capacity: for those of a single row that may come to others, whether it has any or not.
+            end_tokens: unused here.
+            capacity: for a single row that may join others, whether it has any or not.
 
         Raises:
             InputError: if there is no room for them.
@@ -81,16 +81,16 @@ class StopStrings:
         return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros, zeros), tables)
 
     def row(self, given: Any) -> ByRow:
-        """None: an engine's rows have a `StopCapacity`."""
+        """Returns None: an engine's rows have a `StopCapacity`."""
         raise InputError(
-            f"processors of an engine holds stop strings, {self.strings!r:.80}; give it "
+            f"stop of an engine is stop strings, {self.strings!r:.80}; give it "
             "jspec.grammar.StopCapacity(states, classes), and each request its strings"
         )
 
 
 class StopCapacity(automaton.Capacity):
-    """The room for the stop strings of one row, where rows come and go: one of the `processors` of
-    a `jspec.Engine`. Static.
+    """The room for the stop strings of one row, where rows come and go: `Stopping.stop` of a
+    `jspec.Engine`. Static.
 
     Args:
         states: most states.
@@ -106,12 +106,12 @@ class StopCapacity(automaton.Capacity):
 def stop_strings(
     strings: str | Sequence[str], tokenizer: Any, *, max_states: int = 20_000
 ) -> StopStrings:
-    """Texts that end a row as soon as its output has one of them, for `processors` of `decode`.
+    """Returns texts that end a row as soon as its output has one of them, for `Stopping.stop`.
 
     The one that is complete first ends the row, and of several the longest. The output is cut
     before it: tokens of which all is part of the stop string, or behind it, are no longer there.
     Of a token that begins before it the text has to be cut, by `Result.stop_bytes`. The prompt is
-    not searched. With `processors.min_tokens` a string that is complete earlier is passed over.
+    not searched. With `Stopping.min_tokens` a string that is complete earlier is passed over.
 
     A special token has no text, and a string may go on across it. Where a string contains its name,
     such as "<|im_end|>", the token is that name.
@@ -176,8 +176,8 @@ def _machine(
     whole in it, and the first of the states that wait.
 
     State 0 is the first. A complete string leads to states that count the bytes behind its begin.
-    The states that wait are the last ones: those of the strings once more, in which a string that
-    is complete is text like any other.
+    The states that wait are the last ones: the strings' states once more, in which a complete
+    string is ordinary text.
 
     Raises InputError as soon as the strings have more beginnings than there may be states.
     """
@@ -191,7 +191,7 @@ def _machine(
                 children.append({})
                 depth.append(depth[state] + 1)
                 ends.append(0)
-                # What is whole is none of these states.
+                # A complete string is in none of these states.
                 if len(children) - len(strings) > max_states:
                     raise InputError(
                         f"the automaton of the stop strings has more than {max_states} states; "
@@ -230,7 +230,7 @@ def _machine(
 
 @struct.dataclass
 class StopRows:
-    """What stop strings keep of rows."""
+    """Per-row state of stop strings."""
 
     automaton: AutomatonRows
     pending: Int[Array, " B"]
@@ -238,8 +238,8 @@ class StopRows:
     stop_bytes: Int[Array, " B"]
     """The bytes at the end of the output that are of the stop string that ended the row."""
     dropped: Int[Array, " B"]
-    """The tokens that were emitted and are not in the output: all of them is of the stop string, or
-    behind it. The cache has them."""
+    """The tokens that were emitted and are not in the output: all of them is of the stop string,
+    or behind it. The cache has them."""
     begins: Int[Array, " B"]
     """The token before the output."""
     waits: Int[Array, " B"]
@@ -247,7 +247,7 @@ class StopRows:
 
 
 @struct.dataclass
-class Stops(LogitsProcessor):
+class Stops(RowControl):
     """The stop strings of all rows."""
 
     rows: StopRows
@@ -277,7 +277,7 @@ class Stops(LogitsProcessor):
         return replace(self, rows=replace(self.rows, automaton=begun, waits=waits))
 
     def begin(self, start: Start) -> Self:
-        """Before the output, which comes behind the last token of the prompt."""
+        """Starts before the output, after the last token of the prompt."""
         root = jnp.take_along_axis(start.prompt, (start.lengths - 1)[:, None], axis=1)[:, 0]
         return replace(self, rows=replace(self.rows, begins=root))
 
@@ -290,7 +290,7 @@ class Stops(LogitsProcessor):
         return jnp.where(self.dropped > 0, last, root)
 
     def follow(self, tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
-        """The states after each of the tokens."""
+        """Returns the states after each of the tokens."""
         states, found = self.rows.automaton.states, []
         for place in range(tokens.shape[1]):
             after = self.automata.step(states, tokens[:, place])
@@ -302,11 +302,11 @@ class Stops(LogitsProcessor):
         return jnp.stack(found, axis=1)
 
     def ends(self, tokens: Int[Array, "B P"]) -> Bool[Array, "B P"]:
-        """The tokens behind which a stop string is complete."""
+        """Returns the tokens behind which a stop string is complete."""
         return self.automata.value("complete", self.follow(tokens))
 
     def advance(self, round: Round) -> Self:
-        """Behind the round's tokens; `dropped` says which of them a stop string takes back."""
+        """Advances by the round's tokens; `dropped` marks tokens that a stop string removes."""
         begun = self.rows.automaton.states[:, None]
         passed = jnp.concatenate([begun, self.follow(round.tokens)], axis=1)
         states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]

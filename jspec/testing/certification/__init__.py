@@ -1,1 +1,1 @@
-"""Whether drafted decoding is lossless for one model, one drafter and one setting, and how sure."""
+"""Certification that drafted decoding is lossless for one model, drafter and setting."""

@@ -1,4 +1,4 @@
-"""Whether a node of a tree has the bits that its token has in plain decoding."""
+"""Bitwise comparison of tree nodes with their tokens in plain decoding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from jspec.types import NO_PARENT, Frame, PyTree, Tree
 
 @dataclass(frozen=True)
 class Bits:
-    """What `check_bits` found.
+    """The findings of `check_bits`.
 
     Example:
         >>> found = Bits(10, 640, 0, (1, 4), 1, "AVX2")
@@ -65,16 +65,16 @@ def check_bits(
     seed: int = 0,
     said: Callable[[str], None] = lambda line: None,
 ) -> Bits:
-    """Compares the logits and hidden states of nodes with those of plain decoding, bit by bit.
+    """Compares nodes' logits and hidden states bit by bit with plain decoding.
 
     Every text is fed token by token, each row alone. Then it is fed again as a path of random
-    trees, with random tokens beside it, several rows at a time and each at its own pace.
+    trees, with random tokens alongside it, several rows at a time and each at its own pace.
 
     Args:
         model: the target.
         params: its weights.
         texts: token lists, prompts included.
-        sizes: tokens of a forward, the root included.
+        sizes: tokens of a forward pass, the root included.
         batch_size: rows of a tree's forward.
         seed: of the trees.
         said: is told in a few words how far it is.
@@ -130,7 +130,9 @@ def _fed(
     draw: np.random.Generator,
     longest: int,
 ) -> list[np.ndarray]:
-    """The logits and hidden states of each text's tokens, [T, V + F], by trees of `size` tokens."""
+    """Returns the logits and hidden states of each text's tokens, [T, V + F], by trees of `size`
+    tokens.
+    """
     found: list[list[np.ndarray]] = [[] for _ in texts]
     memory, done = model.init_memory(len(texts), longest + 1), [0] * len(texts)
     while any(at < len(text) for at, text in zip(done, texts, strict=True)):
@@ -146,7 +148,7 @@ def _fed(
 
 
 def _tree(rest: Sequence[int], size: int, vocab_size: int, draw: np.random.Generator) -> Any:
-    """A random tree with a path of the text's next tokens: its nodes, and that path."""
+    """Returns a random tree with a path of the text's next tokens: its nodes, and that path."""
     count = min(int(draw.integers(1, size + 1)), len(rest))
     path = np.zeros(size, np.int32)
     path[1:count] = np.sort(draw.choice(np.arange(1, size), max(count - 1, 0), replace=False))
@@ -168,7 +170,9 @@ def _step(
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> tuple[Array, PyTree]:
-    """One forward over trees, what it gives for their paths, and the memory behind these."""
+    """Returns one forward pass over trees, what it gives for their paths, and the memory behind
+    these.
+    """
     batch, size = tokens.shape
     tree = Tree(tokens, parents, jnp.ones((batch, size), bool), depth=size - 1, width=size)
     frame = Frame(

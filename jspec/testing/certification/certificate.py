@@ -18,7 +18,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a certification found. `verdict` is its one word, `str` a few lines.
+    """The result of a certification. `verdict` is its one word, `str` a few lines.
 
     Args:
         settings: of the certification, by name.
@@ -74,7 +74,7 @@ class Certificate:
         return 0 if self.verdict == LOSSLESS else 1
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it by name, as JSON has it; infinities are None there."""
+        """Returns all of it by name, as JSON has it; infinities become None."""
         draws = None
         if self.draws is not None:
             test = self.draws.test

@@ -9,7 +9,8 @@ import numpy as np
 from jspec._validate.errors import InputError
 from jspec._xla import compiler
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.protocols import CausalLM, Drafter
+from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.testing.certification.certificate import Certificate
 from jspec.testing.certification.draws import check_draws
 from jspec.testing.certification.forwards import widths_of
@@ -30,6 +31,8 @@ def certify(
     drafter: Drafter,
     drafter_params: PyTree = None,
     *,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int = 64,
     batch_size: int = 1,
@@ -53,6 +56,8 @@ def certify(
         params: its weights.
         drafter: the drafter to certify, with its verifier.
         drafter_params: its weights, if it has any.
+        policy: as in `jspec.decode`.
+        policy_params: as in `jspec.decode`.
         prompts: token lists.
         max_new_tokens: most tokens per prompt.
         batch_size: prompts that run together; the drafter's memory goes from group to group.
@@ -88,9 +93,11 @@ def certify(
     # A draft model that draws needs a key and a temperature, if only 0, to draw by.
     still = None if coupled else Sampling(temperature=0.0)
     first = subject.request(range(min(batch_size, len(prompts))), sampling)
-    widths = widths_of(drafter, drafter_params=drafter_params, **first)
-    drafting = drafter, drafter_params
-    plainly: Drafting = Autoregressive(), None
+    drafting: Drafting = dict(
+        drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
+    )
+    widths = widths_of(**drafting, **first)
+    plainly: Drafting = dict(drafter=Autoregressive())
 
     greedy = subject.run("greedy", {"plain": plainly, "drafted": drafting}, still)
     rounding = _rounding(subject, greedy["plain"], widths)
@@ -142,7 +149,9 @@ def _check(
 
 
 def _rounding(subject: CertifiedSubject, plain: CertifiedRun, widths: tuple[int, ...]) -> Rounding:
-    """The rounding by the narrowest and the widest forward that is wider than one token."""
+    """Returns the rounding by the narrowest and the widest forward pass that is wider than one
+    token.
+    """
     wider = [width for width in widths if width > 1]
     chosen = sorted({*wider[:1], *wider[-1:]})
     # As many rows as the runs had: arithmetic depends on them too.

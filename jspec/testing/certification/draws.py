@@ -1,4 +1,5 @@
-"""The distribution of drafted tokens against the target's own, for rules that draw by themselves.
+"""The distribution of drafted tokens against the target's own, for rules that draw by
+themselves.
 
 Such a rule gives other tokens than plain decoding with the same key, of the same distribution. The
 first tokens after a prompt are drawn under thousands of keys, and counted in a partition of all
@@ -20,10 +21,12 @@ from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.goodness import ALARM, GTest, g_test
 from jspec.testing.certification.runs import CertifiedSubject, Drafting
-from jspec.types import Sampling
+from jspec.types import Sampling, Stopping
 
 NUM_TOKENS = 3
-"""Tokens of a draw: more than one round emits where something is refused, so two rounds count."""
+"""Tokens of a draw: more than one round emits where something is refused, so two rounds
+count.
+"""
 _ROWS = 64
 """Draws that run together."""
 _WORTH = 100
@@ -31,7 +34,9 @@ _WORTH = 100
 _BEGINNINGS = 24
 """The most beginnings of a prompt that are looked behind."""
 _APART = 2**20
-"""The distance of the prompts' row ids: no draw shares its noise with another, or a parity run."""
+"""The distance of the prompts' row ids: no draw shares its noise with another, or a parity
+run.
+"""
 
 Text = tuple[int, ...]
 
@@ -63,7 +68,7 @@ def check_draws(
 
     Args:
         subject: the target and the prompts.
-        drafting: the drafter, whose verifier draws, and its weights.
+        drafting: with the drafter whose verifier draws.
         sampling: the target's.
         num_draws: of all prompts together.
         num_prompts: on how many prompts.
@@ -83,7 +88,7 @@ def check_draws(
 def _distributions(
     subject: CertifiedSubject, texts: Sequence[Sequence[int]], sampling: Sampling
 ) -> Float[np.ndarray, "R V"]:
-    """The distribution of the token after each text."""
+    """Returns the distribution of the token after each text."""
     logits = next_logits(subject.model, subject.params, texts)
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, (len(texts),)), sampling)
     probs = np.asarray(samplings.probabilities(jnp.asarray(logits), rows), np.float64)
@@ -91,7 +96,8 @@ def _distributions(
 
 
 def _least_certain(subject: CertifiedSubject, sampling: Sampling, count: int) -> list[int]:
-    """The prompts whose next token has the largest entropy: a certain token tests nothing.
+    """Returns the prompts whose next token has the largest entropy: a certain token tests
+    nothing.
 
     Raises:
         InputError: if no prompt leaves room for a draw.
@@ -158,7 +164,7 @@ class _Distribution:
         return cls(tuple(distributions), cells, np.concatenate([*probabilities, [0.0]]))
 
     def count(self, seen: Sequence[Text]) -> Int[np.ndarray, " C"]:
-        """How often each cell was drawn."""
+        """Returns how often each cell was drawn."""
         places = {text: place for place, text in enumerate(self.beginnings)}
         counts = np.zeros(len(self.probs), int)
         for text in seen:
@@ -178,12 +184,12 @@ def _draw(
     first_id: int,
     num_draws: int,
 ) -> list[Text]:
-    """The first tokens after a prompt under the keys of so many row ids, from one prefill."""
-    drafter, weights = drafting
-    asked: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
+    """Returns the first tokens after a prompt under the keys of so many row ids, from one
+    prefill.
+    """
     start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
-        eos=subject.eos, sampling=sampling, key=subject.key, **asked,
+        stopping=Stopping(eos=subject.eos), sampling=sampling, key=subject.key, **drafting,
     )  # fmt: skip
     seen: list[Text] = []
     for first in range(0, num_draws, _ROWS):
@@ -191,7 +197,7 @@ def _draw(
         state = jax.tree.map(jnp.copy, start)
         state = replace(state, request=replace(state.request, keys=subject.keys(ids)))
         while not jax.device_get(state.done).all():
-            state = decoding.step(subject.model, subject.params, state, **asked)
+            state = decoding.step(subject.model, subject.params, state, **drafting)
         out, lengths = jax.device_get((state.out, state.lengths))
         seen += [tuple(out[place, : lengths[place]].tolist()) for place in range(_ROWS)]
     return seen

@@ -1,7 +1,7 @@
 """The target's logits at a place of a text, by forward passes of one token and of any width.
 
-A forward of another width adds the same numbers in another order. What that changes is measured
-here, without any drafter: it is the yardstick of what rounding can do.
+A forward pass of another width adds the same numbers in another order. What that changes is
+measured here, without any drafter: it is the yardstick of what rounding can do.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import decoding
 from jspec import tree as trees
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM
 from jspec.round import frame, score
 from jspec.types import Frame, PyTree, State
 
@@ -26,21 +26,19 @@ BEST = 8
 """The tokens of largest logit that are looked at in every place."""
 
 
-def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
-    """The widths of all forward passes that a round may take, root included, rising; nothing is
-    compiled.
+def widths_of(**request: Any) -> tuple[int, ...]:
+    """Returns the widths of all forward passes that a round may take, root included, rising;
+    nothing is compiled.
 
     Args:
-        drafter: whose rounds.
         request: the arguments of a call.
 
     Raises:
         InputError: as in `decode`.
     """
-    weights = {name: request.pop(name) for name in ("params", "drafter_params")}
-    state = jax.eval_shape(
-        lambda weights: decoding.prefill(drafter=drafter, **request, **weights), weights
-    )
+    names = "params", "drafter_params", "policy_params"
+    weights = {name: request.pop(name, None) for name in names}
+    state = jax.eval_shape(lambda weights: decoding.prefill(**request, **weights), weights)
     return tuple(1 + width for width in state.stats.widths)
 
 
@@ -71,7 +69,7 @@ def _score_root(model: CausalLM, params: PyTree, state: State) -> Float[Array, "
 
 
 def padded(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """The (prompt, lengths) of token lists, padded on the right."""
+    """Returns the (prompt, lengths) of token lists, padded on the right."""
     lengths = np.array([len(text) for text in texts], np.int32)
     prompt = np.zeros((len(texts), lengths.max()), np.int32)
     for row, text in enumerate(texts):

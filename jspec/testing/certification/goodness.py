@@ -7,7 +7,7 @@ from jaxtyping import Float, Num
 from scipy import special
 
 ALARM = 1e-4
-"""The p-value below which counts are taken for those of another distribution."""
+"""The p-value below which counts are taken to come from another distribution."""
 _LEAST = 5.0
 """The least expected count of a bin; cells of less share one."""
 
@@ -51,7 +51,8 @@ class GTest:
 
 
 def g_test(counts: Num[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTest:
-    """The G-test of how often each cell was seen; cells where fewer than 5 are expected are one.
+    """Returns the G-test of how often each cell was seen; cells where fewer than 5 are expected
+    are one.
 
     Args:
         counts: how often.
@@ -75,7 +76,7 @@ def g_test(counts: Num[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTe
 
 
 def distance(counts: Num[np.ndarray, "..."], probs: Float[np.ndarray, "..."]) -> float:
-    """G over its bound, which it passes once in a million runs where the distribution is right.
+    """Returns G over its bound, exceeded once in a million runs if the distribution is right.
 
     Args:
         counts: how often each cell was seen.

@@ -1,4 +1,4 @@
-"""Drafted texts against plain ones, and what each divergence is: a tie of rounding, or a bug."""
+"""Drafted texts against plain ones: each divergence is a tie of rounding or a bug."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,9 +31,10 @@ class Divergence:
     """The token of plain decoding; None: it had ended."""
     drafted: int | None
     gap: float
-    """How far rounding has to bring the two tokens together to swap them: their logits' gap where
-    decoding is greedy, twice the least change of single logits that makes the target draw the
-    other token where it draws. Infinity if no rounding does it."""
+    """Rounding error that swaps the two tokens: their logits' gap in greedy decoding, otherwise
+    twice the least change of single logits that makes the target draw the other token. Infinity if
+    no rounding does it.
+    """
     bounds: float
     """The gap over what rounding was seen to explain, `Rounding.bound` or `drawn_bound`."""
     verdict: str
@@ -64,7 +65,9 @@ class Parity:
 
 
 def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None:
-    """The first place in which two texts differ, the end of one among them; None if they do not."""
+    """Returns the first place in which two texts differ, the end of one among them; None if they
+    do not.
+    """
     if list(plain) == list(drafted):
         return None
     pairs = enumerate(zip(plain, drafted, strict=False))
@@ -140,7 +143,8 @@ def _least_change(
     noise: Float[Array, " V"],
     unit: float,
 ) -> float:
-    """The least change of each logit, to within a factor of sqrt(2), that draws the token.
+    """Returns the least change of each logit, to within a factor of sqrt(2), that draws the
+    token.
 
     Tried are the two kinds of change that favour it most: all others fall; or those above it fall
     and those below it rise, which makes it the last that a filter keeps.
@@ -160,7 +164,7 @@ def _drawn(
     sampling: Sampling,
     noise: Float[Array, " V"],
 ) -> Int[Array, "2 C"]:
-    """The token that the noise draws after each change of each kind."""
+    """Returns the token that the noise draws after each change of each kind."""
     own = jnp.arange(logits.shape[0]) == token
     lifted = jnp.where(own, 1.0, -1.0)
     filtered = jnp.where(own | (logits < logits[token]), 1.0, -1.0)

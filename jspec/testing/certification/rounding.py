@@ -1,4 +1,4 @@
-"""What rounding does to the target's logits: the yardstick by which a divergence is a tie."""
+"""Rounding errors of the target's logits, by which a divergence is judged a tie."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from jspec.types import PyTree
 _FLOOR = 2.0
 """Units in the last place that are rounding, whatever was measured."""
 _MARGIN = 2.0
-"""What was measured is the largest of a sample; a tie may need this many times as much."""
+"""Factor on the largest error of a sample that a tie may need."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,13 @@ class Rounding:
     """The share of places whose two best tokens are as near as that: a bug there looks like a
     tie."""
     equal_bits: float
-    """The share of places whose largest logits are equal to the last bit by the widest forward
-    pass, which verifies a chain, and by those of one token."""
+    """The share of places whose largest logits are bitwise equal in the widest forward pass,
+    over a chain, and in passes of one token.
+    """
 
 
 def ulp(value: float, epsilon: float) -> float:
-    """The distance of a number of this size to the next one.
+    """Returns the distance of a number of this size to the next one.
 
     Example:
         >>> ulp(20.0, 2**-7)  # of bfloat16
@@ -68,7 +69,7 @@ def measure(
         params: its weights.
         prompts: token lists.
         texts: what plain decoding made of them.
-        widths: of the forward passes beside one token.
+        widths: of the forward passes alongside one token.
         batch_size: rows that run together.
         said: is told what is being measured.
     """

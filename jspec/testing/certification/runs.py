@@ -11,17 +11,19 @@ from jaxtyping import Array, Int
 from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate import seeds
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM
 from jspec.testing.certification.forwards import padded
-from jspec.types import PyTree, Sampling
+from jspec.types import PyTree, Sampling, Stopping
 
-Drafting = tuple[Drafter, PyTree]
-"""A drafter and its weights."""
+Drafting = dict[str, Any]
+"""The arguments of a call that say how it drafts: drafter, policy, and the params of both."""
+_KEPT = "drafter_state", "policy_state"
+"""Memories that a call passes on to the next one."""
 
 
 @dataclass
 class CertifiedRun:
-    """What one drafter made of all prompts."""
+    """One drafter's output for all prompts."""
 
     tokens: list[list[int]] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
@@ -57,13 +59,13 @@ class CertifiedSubject:
         return frozenset(np.ravel([] if self.eos is None else self.eos).astype(int).tolist())
 
     def keys(self, ids: Int[Array, " B"]) -> jax.Array:
-        """The random keys of rows."""
+        """Returns the random keys of rows."""
         key = seeds.to_key(self.key)
         assert key is not None, "a key was asked for"
         return samplings.row_keys(key, ids)
 
     def request(self, rows: Sequence[int], sampling: Sampling | None) -> dict[str, Any]:
-        """The arguments of a call for some prompts; it is filled up with the first of them."""
+        """Returns a call's arguments for some prompts, padded with copies of the first."""
         size = min(self.batch_size, len(self.prompts))
         filled = [*rows, *[rows[0]] * (size - len(rows))]
         prompt, lengths = padded([self.prompts[row] for row in filled])
@@ -74,9 +76,8 @@ class CertifiedSubject:
             prompt=prompt,
             lengths=lengths,
             max_new_tokens=self.max_new_tokens,
-            limits=limits,
+            stopping=Stopping(max_tokens=limits, eos=self.eos),
             sampling=sampling,
-            eos=self.eos,
             key=self.key,
             ids=np.array(filled, np.int32),
         )
@@ -86,17 +87,16 @@ class CertifiedSubject:
     ) -> dict[str, CertifiedRun]:
         """Decodes all prompts by every drafter, group by group, each with its memory kept hot."""
         runs = {name: CertifiedRun() for name in drafters}
-        states: dict[str, PyTree] = dict.fromkeys(drafters)
+        states: dict[str, dict[str, PyTree]] = {name: {} for name in drafters}
         for start in range(0, len(self.prompts), self.batch_size):
             self.said(f"{what}: {start} of {len(self.prompts)} prompts")
             rows = range(start, min(start + self.batch_size, len(self.prompts)))
             request = self.request(rows, sampling)
-            for name, (drafter, weights) in drafters.items():
-                drafting = dict(drafter_params=weights, drafter_state=states[name])
-                call: dict[str, Any] = request | {"drafter": drafter} | drafting
-                result = decoding.decode(**call)
-                run, states[name] = runs[name], result.drafter_state
-                result = jax.device_get(replace(result, drafter_state=None))
+            for name, drafting in drafters.items():
+                result = decoding.decode(**request, **drafting, **states[name])
+                run = runs[name]
+                states[name] = {each: getattr(result, each) for each in _KEPT}
+                result = jax.device_get(replace(result, drafter_state=None, policy_state=None))
                 for place in range(len(rows)):
                     run.tokens.append(result.tokens[place, : result.lengths[place]].tolist())
                     run.status.append(int(result.status[place]))

@@ -21,7 +21,7 @@ ROWS, WHOLE = PartitionSpec("data"), PartitionSpec()
 
 
 def called(run, *arguments):
-    """Whether a program calls the kernel."""
+    """True if a program calls the kernel."""
     return "jspec_product" in run.lower(*arguments).as_text()
 
 
@@ -66,7 +66,7 @@ def test_a_loop_and_a_program_compiled_ahead_call_it():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_is_what_xla_makes_of_it(value):
+def test_nans_are_as_in_xla(value):
     bad, weights = np.array(X[0]), np.array(WEIGHTS)
     bad[1, 7], weights[2, 9] = value, value
     with np.errstate(invalid="ignore"):

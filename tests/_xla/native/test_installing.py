@@ -1,4 +1,4 @@
-"""jspec is installed with its kernels or without them: no build that fails is a failing install."""
+"""Installation with kernels or without: a failing build does not fail the install."""
 
 import importlib.util
 import sys

@@ -53,7 +53,7 @@ def test_products_are_numpys_and_a_rows_bits_are_its_own(dtype, outputs, inputs)
     np.testing.assert_allclose(whole, wanted, atol=2e-6 * np.abs(wanted).max() * inputs**0.5)
     for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17):
         np.testing.assert_array_equal(bits(run(x[:rows], weights)), bits(whole)[:rows])
-    # Nor do they depend on the outputs beside it.
+    # Nor do they depend on neighbouring outputs.
     np.testing.assert_array_equal(bits(run(x[:9], weights[-1:])), bits(whole)[:9, -1:])
 
 
@@ -129,7 +129,7 @@ def test_products_of_integers_are_exact_with_kernels_and_without(kernels, output
 
 
 @pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
-def test_a_rounded_row_that_is_no_number_touches_no_other(kernels):
+def test_a_rounded_nan_row_affects_no_other_row(kernels):
     draw = np.random.default_rng(0)
     held = eight_bits.LowPrecision(
         weights_of("int8", 30, 70, draw), np.ones(30, np.float32), jnp.float32, rounds_states=True
@@ -151,7 +151,7 @@ def test_a_rounded_row_that_is_no_number_touches_no_other(kernels):
 
 
 @there
-def test_what_is_no_number_stays_none_and_touches_no_other_row():
+def test_nans_stay_and_affect_no_other_row():
     draw = np.random.default_rng(0)
     weights = weights_of("float32", 30, 40, draw)
     x = draw.normal(size=(9, 40)).astype(np.float32)
@@ -166,7 +166,7 @@ def test_what_is_no_number_stays_none_and_touches_no_other_row():
 
 
 @there
-def test_what_the_kernels_do_not_take_is_xlas():
+def test_unsupported_products_are_xlas():
     x = jnp.ones((4, 8))
     assert native.takes_product(x, jnp.ones((3, 8)))
     assert not native.takes_product(jnp.ones((129, 8)), jnp.ones((3, 8)))

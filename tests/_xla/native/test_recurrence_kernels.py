@@ -1,4 +1,4 @@
-"""The kernels of recurrent layers: a node's bits are its token's, whatever else is in the tree."""
+"""Kernels of recurrent layers: a node's bits are its token's, whatever the tree."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,9 @@ def bits(x):
 
 
 def tree_of(sizes, parents, delta, seed=0):
-    """What `native.recur` gets for a tree in each of two rows, and the states behind it."""
+    """Returns the inputs of `native.recur` for a tree in each of two rows, and the states after
+    it.
+    """
     key_heads, heads, key, dim = sizes
     draw, count = np.random.default_rng(seed), len(parents)
 
@@ -68,8 +70,8 @@ def test_a_nodes_bits_are_its_tokens(sizes, delta):
 
 @pytest.mark.parametrize("delta", [True, False])
 @pytest.mark.parametrize("count", [5, 40, 150])
-def test_nor_do_they_depend_on_where_the_nodes_stand(count, delta):
-    """Random trees, and the same in another order: some stand before their parents."""
+def test_bits_do_not_depend_on_the_order_of_nodes(count, delta):
+    """Random trees, and the same in another order: some come before their parents."""
     draw = np.random.default_rng(count)
     parents = np.array([-1, *(draw.integers(0, node) for node in range(1, count))])
     seen = ancestors(parents)
@@ -83,7 +85,7 @@ def test_nor_do_they_depend_on_where_the_nodes_stand(count, delta):
 
 
 def test_of_products_that_is_not_true():
-    """The negative control: in the form of other devices a node's bits follow from the tree."""
+    """The negative control: in the form of other devices per node's bits follow from the tree."""
     nodes, states = tree_of((3, 3, 33, 16), PARENTS, True)
     given, seen = (*nodes[:3], jnp.log(nodes[3]), nodes[4]), ancestors(PARENTS)
     run = jax.jit(recurrence.by_chunks)
@@ -129,7 +131,7 @@ def test_rows_keep_different_numbers_of_nodes():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_reaches_the_nodes_below_it_alone(value):
+def test_nans_reach_descendants_alone(value):
     nodes, states = tree_of((2, 4, 12, 20), PARENTS, True)
     seen = ancestors(PARENTS)
     wide = np.broadcast_to(seen, (2, *seen.shape))
@@ -156,7 +158,7 @@ def test_tokens_that_are_not_there_get_zeros():
 
 @pytest.mark.parametrize("shape", [(1, 3, 4), (2, 40, 3), (2, 5, 1)])
 def test_the_convolution_of_a_path(shape):
-    """Against float64; and a node's bits are its token's, whose ancestors are committed."""
+    """Compares with float64; a node's bits are its token's after committed ancestors."""
     heads, lanes, before = shape
     draw, count, seen = np.random.default_rng(0), len(PARENTS), ancestors(PARENTS)
     inputs, window = (

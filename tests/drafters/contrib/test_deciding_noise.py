@@ -36,7 +36,7 @@ def log_likelihood(found, drawn):
 
 
 def test_log_odds_are_raised_by_the_temperature_times_the_noise_less_its_mean():
-    """Those of a candidate against none of them, row by row and node by node."""
+    """Returns the odds of a candidate against no candidate, by row and node."""
     keys, positions = rows(3), jnp.array([4, 9, 9])
     tokens = jnp.array([[[1, 5], [0, 39]]] * 3)
     probs = jnp.broadcast_to(jnp.array([0.5, 0.2]), tokens.shape)

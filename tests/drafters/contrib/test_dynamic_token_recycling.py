@@ -7,6 +7,7 @@ from oracle import dynamic_token_recycling as oracle
 
 import jspec
 from jspec import sampling as samplings
+from jspec.drafters.contrib import ngrams as files
 from jspec.drafters.contrib.dynamic_token_recycling import DynamicTokenRecycling
 from jspec.types import Frame
 
@@ -79,12 +80,12 @@ def softmax(logits):
 def ngrams(target):
     """A table, as the drafter has it and as the oracle does."""
     rows, tokens, probabilities = read_by(target)
-    lines = jspec.ngrams.build(rows, (tokens, probabilities), tiny.VOCAB, k=2)
+    lines = files.build(rows, (tokens, probabilities), tiny.VOCAB, k=2)
     distributions = [
         [list(zip(t.tolist(), p.tolist(), strict=True)) for t, p in zip(*row, strict=True)]
         for row in zip(tokens, probabilities, strict=True)
     ]
-    return jspec.ngrams.table(lines), oracle.tabulated(rows.tolist(), distributions, 2)
+    return files.table(lines), oracle.tabulated(rows.tolist(), distributions, 2)
 
 
 @pytest.mark.parametrize(

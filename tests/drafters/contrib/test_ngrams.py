@@ -8,7 +8,7 @@ from oracle import dynamic_token_recycling as oracle
 
 import jspec
 from jspec import ngrams
-from jspec.drafters.contrib.ngram_table import pair_key
+from jspec.drafters.retrieval.token_pairs import pair_key
 
 K = 3
 
@@ -63,7 +63,7 @@ def test_every_pair_has_its_line_and_every_other_its_last_tokens(vocab_size):
     assert all(orders.values()) or vocab_size == 9, "every case is met"
 
 
-def test_places_that_are_no_text_count_for_nothing():
+def test_padding_counts_for_nothing():
     text, tokens, probs = text_and_distributions(9)
     live = np.arange(text.shape[1]) < np.arange(3, 3 + len(text))[:, None] * 5
     table = ngrams.table(ngrams.build(text, (tokens, probs), 9, K, live))

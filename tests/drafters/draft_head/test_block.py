@@ -273,11 +273,11 @@ def test_weights_follow_what_is_emitted_depth_by_depth():
     learnt = follow(ProbabilityWeights.init(1, 2))
     np.testing.assert_allclose(learnt[-1, :, :3], true[:, :3], atol=0.6)
     assert (learnt[-1, :, 1] < -0.5).all()
-    # How sharp the distributions are moves long before what the noise counts beside them.
+    # The sharpness of the distributions moves long before the weight of the noise.
     assert learnt[60, 0, 0] > 1.3 and (abs(learnt[60, :, 1]) < 0.1).all(), learnt[60]
 
 
-def test_what_is_no_number_or_was_not_emitted_teaches_nothing():
+def test_nans_and_tokens_not_emitted_teach_nothing():
     fields = distributions_of(np.random.default_rng(2), 1)
     distributions = BlockDistributions(**{name: array[0] for name, array in fields.items()})
     weights, head, empty = ProbabilityWeights.init(1, 2), BigramHead(), jnp.zeros((V, V))

@@ -51,7 +51,7 @@ def causal():
         output = HEAD.apply(variables, hidden, tokens, jnp.arange(count)[None], mask, None)
         return output.hidden, output.logits
 
-    size = 16  # one program; what stands behind the last pair is not seen by it
+    size = 16  # one program; it does not see what follows the last pair
 
     def run(variables, hidden, tokens):
         filled = np.zeros((1, size, 16), np.float32)
@@ -164,7 +164,7 @@ def test_dynamic_trees(params, variables, scores, shape):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spoilt", [jnp.nan, jnp.inf])
-def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, variables, spoilt):
+def test_a_head_of_nans_drafts_nothing_and_loses_nothing(params, variables, spoilt):
     broken = jax.tree.map(lambda leaf: leaf * spoilt, variables["params"])
     broken = {**variables, "params": broken}
     drafter = EAGLE2(HEAD, num_speculative_tokens=3, max_depth=2, beam=4)

@@ -63,7 +63,7 @@ def nodes_of(tree, row):
             while at:
                 path.insert(0, int(tokens[at]))
                 at = parents[at]
-            assert tuple(path) not in found, "a path stands in the tree twice"
+            assert tuple(path) not in found, "a path is in the tree twice"
             found[tuple(path)] = float(tree.value[row, node])
     return found
 

@@ -33,7 +33,7 @@ def weights(seed=3, scale=0.5, heads=HEADS):
 
 @pytest.fixture(scope="module")
 def forward(target):
-    """(logits, states) of a whole sequence, by one forward without a cache."""
+    """Returns (logits, states) of a whole sequence, by one forward pass without a cache."""
     causal = jnp.tril(jnp.ones((1, 48, 48), bool))
     run = jax.jit(lambda tokens: target[0].apply(target[1], tokens, jnp.arange(48)[None], causal))
 

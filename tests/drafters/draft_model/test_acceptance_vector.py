@@ -43,7 +43,7 @@ def measured(p, q, tokens, lengths, **options):
 
 
 def over_text(distributions, tokens, lengths, **options):
-    """What `measure` and `trials` give for two tables of distributions."""
+    """Returns the results of `measure` and `trials` for two tables of distributions."""
     model = tables.Table(SIZE)
     options = dict(width=WIDTH, sampling=SAMPLED, key=0) | options
 

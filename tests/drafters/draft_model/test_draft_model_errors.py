@@ -1,4 +1,4 @@
-"""What is wrong with a drafter or a call is said in one sentence, before anything is compiled."""
+"""Errors in a drafter or a call are one sentence, before anything is compiled."""
 
 import jax
 import jax.numpy as jnp
@@ -36,11 +36,11 @@ class WithoutNodes(tables.Table):
         (lambda: jspec.RSDC(MODEL, (6,)), "a node 6 children and the vocabulary has 5"),
         (lambda: jspec.Sequoia(MODEL, trees.Template(())), "no node below the root"),
         (
-            lambda: jspec.SpecTr(MODEL, 6, 1),
+            lambda: jspec.SpecTr(MODEL, num_chains=6, max_depth=1),
             r"num_chains is 6; pass an integer in 1 \.\. 5, the vocabulary",
         ),
         (
-            lambda: jspec.RSDS(MODEL, 6, 1),
+            lambda: jspec.RSDS(MODEL, beam=6, max_depth=1),
             r"beam is 6; pass an integer in 1 \.\. 5, the vocabulary",
         ),
         (lambda: jspec.DySpec(MODEL, beam=6), r"beam is 6; pass an integer in 1 \.\. 5"),
@@ -125,7 +125,9 @@ def test_a_draft_model_serves_whatever_text_fits_its_context(plain):
     # Its last levels would be beyond the context.
     assert result.stats.num_rounds.max() < 4
     short = jspec.SpeculativeDecoding(tables.Table(SIZE, context=5), 3)
-    np.testing.assert_array_equal(decode(short, limits=[2, 1]).tokens[:, :1], plain[:, :1])
+    np.testing.assert_array_equal(
+        decode(short, stopping=jspec.Stopping(max_tokens=[2, 1])).tokens[:, :1], plain[:, :1]
+    )
 
 
 @pytest.mark.slow
@@ -316,7 +318,13 @@ def test_a_vocabulary_that_is_padded_is_said_to_be():
 
 
 @pytest.mark.parametrize("drafter", [CALIBRATED, COUPLED_TREE])
-def test_what_was_learnt_serves_a_batch_of_another_size(drafter):
+def test_a_learnt_memory_serves_a_batch_of_another_size(drafter):
     earlier = drafter.init(3, 16, None)
     again = drafter.init(2, 24, earlier)
     assert jax.tree.all(jax.tree.map(lambda leaf: leaf.shape[0] == 2, again.memory))
+
+
+def test_width_and_depth_are_keywords():
+    for drafter in (jspec.RSDS, jspec.SpecTr):
+        with pytest.raises(TypeError, match="positional argument"):
+            drafter(MODEL, 2, 2)

@@ -1,4 +1,4 @@
-"""What a drafted tree costs at a real vocabulary, in memory. Nothing is computed, only traced."""
+"""Memory of a drafted tree at a real vocabulary. Nothing is computed, only traced."""
 
 import jax
 import jax.numpy as jnp

@@ -18,10 +18,10 @@ DRAFTERS = (
     jspec.SpeculativeDecoding(MODEL, 2, scheme=schemes.RECURSIVE, sampling=SAMPLED),
     jspec.SpeculativeDecoding(MODEL, 2, scheme=schemes.BLOCK),
     jspec.SpeculativeDecoding(MODEL, 2, scheme=schemes.GUMBEL_LIST),
-    jspec.SpecTr(MODEL, 2, 2, scheme=schemes.K_SEQ),
+    jspec.SpecTr(MODEL, num_chains=2, max_depth=2, scheme=schemes.K_SEQ),
     jspec.SpecInfer(MODEL, (2, 1), scheme=schemes.MULTI_ROUND),
     jspec.DySpec.published(MODEL, num_speculative_tokens=4),
-    jspec.RSDS(MODEL, 2, 2, scheme=schemes.TRAVERSAL),
+    jspec.RSDS(MODEL, beam=2, max_depth=2, scheme=schemes.TRAVERSAL),
 )
 
 

@@ -1,4 +1,5 @@
-"""DySpec's greedy tree has the largest value (Xiong et al. 2024, appendix D), by enumeration.
+"""DySpec's greedy tree (Xiong et al. 2024, appendix D) has the largest value, by
+enumeration.
 
 The drafter's tree is the oracle's, see `tests/drafters/draft_model/test_trees_of_draft_models.py`.
 """

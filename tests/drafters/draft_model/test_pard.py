@@ -1,4 +1,4 @@
-"""PARD: its K predictions are those of K forwards with explicit masks, whatever was read before."""
+"""PARD's K predictions equal those of K forward passes with explicit masks."""
 
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,7 @@ update = jax.jit(lambda state, aux, feedback: DRAFTER.update(PARAMS, state, aux,
 
 
 class Rows:
-    """The texts of some rows, and the drafter's state beside them."""
+    """The texts of some rows, and the drafter's state."""
 
     def __init__(self, texts):
         self.texts, self.last = [[] for _ in texts], None
@@ -107,7 +107,7 @@ def drawn(rng, sizes):
     return [rng.integers(0, V, size).tolist() for size in sizes]
 
 
-def test_k_predictions_are_those_of_k_forwards_with_explicit_masks():
+def test_k_predictions_equal_k_forward_passes_with_explicit_masks():
     """Rounds of all lengths, back-offs, longer paths of others, ended rows, texts that were cut."""
     rng = np.random.default_rng(0)
     rows = Rows(drawn(rng, (5, 1, 8)))
@@ -189,8 +189,8 @@ def _places(template):
     return depth, [path[-1] for path in template.paths]
 
 
-def test_forwards_of_transformers_with_masks_give_the_same(tmp_path):
-    """As the authors' code asks for them: one forward of the text and the masks."""
+def test_transformers_with_masks_gives_the_same(tmp_path):
+    """As the authors' code asks for them: one forward pass over the text and the masks."""
     torch = pytest.importorskip("torch", reason="needs the parity extra")
     from transformers import AutoModelForCausalLM
 
@@ -219,7 +219,7 @@ def test_forwards_of_transformers_with_masks_give_the_same(tmp_path):
         (partial(jspec.PARD, MODEL, 1, jspec.tree.chain(0)), "no node below the root"),
     ],
 )
-def test_what_is_no_parallel_draft_is_refused(make, told):
+def test_a_draft_model_without_a_mask_token_is_refused(make, told):
     with pytest.raises(jspec.InputError, match=told):
         make()
 

@@ -1,4 +1,4 @@
-"""Whether a slot is there must not depend on the token drawn into it, not by a bit.
+"""Predictability: the presence of a slot never depends on the token drawn into it.
 
 Each of these once let it, and biased what was emitted by tens of standard deviations.
 """
@@ -20,7 +20,7 @@ MODEL = tables.Table(SIZE)
 
 
 @pytest.mark.parametrize("first", [1.0, 0.5])
-def test_what_is_left_to_draw_is_rounded_without_the_draw(first):
+def test_the_remaining_mass_is_rounded_without_the_draw(first):
     """1 - (sum - own) is 0 or 6e-8 by the token itself where the first has nearly all mass."""
     own = jnp.geomspace(1e-9, 0.4, 200).astype(jnp.float32)
     probabilities = jnp.stack([jnp.full_like(own, first), own, own / 2], axis=-1)
@@ -41,7 +41,7 @@ def test_growing_trees_refuse_what_would_be_biased(method, message, settings):
         method(MODEL, num_speculative_tokens=4, max_depth=2, beam=2, **settings)
 
 
-def test_what_the_coupled_rule_decides_may_stop_growing():
+def test_growth_may_stop_under_the_coupled_rule():
     """Whatever the way of drawing."""
     for scheme in (schemes.COUPLED, schemes.GUMBEL_LIST):
         assert jspec.DySpec(
@@ -63,7 +63,7 @@ def test_a_node_without_a_distribution_has_no_independent_draws():
 
 @pytest.mark.slow
 def test_tokens_that_the_draft_holds_impossible_leave_sharpness_a_number():
-    """They stand among a node's best where fewer than a beam's width are possible."""
+    """They are among a node's best where fewer than a beam's width are possible."""
     rng = np.random.default_rng(0)
     target = rng.normal(size=(1, SIZE, SIZE)).astype(np.float32)
     draft = target.copy()

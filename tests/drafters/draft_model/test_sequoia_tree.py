@@ -1,4 +1,4 @@
-"""Sequoia's programme against its published figures, a second programme in loops, and all trees."""
+"""Sequoia's program against its published figures, a second program, and all trees."""
 
 import numpy as np
 import oracle
@@ -15,7 +15,7 @@ HALF_A_DIGIT = 5e-5
 
 
 def bounds(figure):
-    """What `figure(acceptance)`, which grows with it, can be for the whole vector.
+    """Returns the range of `figure(acceptance)`, which grows with it, over the whole vector.
 
     From below there is no tail and every digit was rounded up; from above all of the tail is one
     more rank, the best it can be, and every digit was rounded down.
@@ -38,7 +38,7 @@ def bounds(figure):
 def test_published_values(nodes, published, slack):
     """The root counts in what is published.
 
-    Up to 16 nodes the tail is of no use and the digits decide. At 32 it could add 0.008 and at
+    Up to 16 nodes the tail is useless and the digits decide. At 32 it could add 0.008 and at
     64 0.1; as printed, without it, all values come out to 1e-4 and the tail adds nothing.
     """
 
@@ -63,7 +63,7 @@ def test_published_tree():
 
 
 def test_published_choice():
-    """Sequoia's demo, which counts the root's level as one more forward of the draft model."""
+    """Sequoia's demo, which counts the root's level as one more forward pass of the draft model."""
     demo = {1: 10.0, 2: 10.0, 4: 10.0, 8: 12.0, 16: 14.0, 32: 18.0}
     demo = {nodes - 1: time for nodes, time in demo.items()}  # Sequoia counts the root
     costs = {nodes: time + 0.3 for nodes, time in demo.items()}

@@ -1,4 +1,4 @@
-"""Trees of the draft models, token for token those of the oracles that grow them one by one.
+"""Trees of the draft models equal, token for token, the oracles' trees.
 
 The draft model is a table whose logits carry, behind the distribution of the next token, what is
 drawn
@@ -38,9 +38,7 @@ CONTEXT = (1, 1, 0)
 
 
 def written(size):
-    """A draw that reads tokens from the logits, behind those of the distribution; -1 where none is
-    left.
-    """
+    """Draws tokens read from the logits; -1 where none is left."""
 
     def draw(logits, sampling, frame, level, count):
         probs = jax.nn.softmax(logits[..., :size])
@@ -148,7 +146,7 @@ WRITTEN = written(WIDE)
 
 
 @pytest.mark.parametrize("budget", quick.only([4, 7, 12], 7))
-def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
+def test_dyspec_by_levels_equals_the_heap(models, budget):
     """Algorithm 1. No level asks for more than 8 nodes or children, none is below the 12th."""
     distributions, orders = models
     tree = grown(
@@ -178,7 +176,7 @@ def test_a_threshold_is_the_layer_by_layer_tree(models):
         equal(tree, row, wanted)
 
 
-def test_a_row_that_needs_no_more_levels_is_not_changed_by_those_of_others(models):
+def test_a_finished_row_is_not_changed_by_levels_of_others(models):
     """Growth ends when no row hopes for more, so a row sees more levels in company than alone."""
     distributions, orders = models
     drafter = best_first(jspec.DySpec, num_speculative_tokens=7, max_depth=7)
@@ -244,7 +242,10 @@ def test_spectr_is_the_oracles():
         return ChildDraws(tokens, some, some, probs, probs)
 
     drafter = jspec.SpecTr(
-        tables.Table(size + 1), chains, length, scheme=Scheme(draw, TreeVerifier(rules.k_seq))
+        tables.Table(size + 1),
+        num_chains=chains,
+        max_depth=length,
+        scheme=Scheme(draw, TreeVerifier(rules.k_seq)),
     )
     distributions = tables.distributions(rng, 1, size + 1, 2)
     tree = grown(drafter, distributions, np.zeros((ROWS, size + 1, size + 1, 0)))
@@ -256,7 +257,7 @@ def test_spectr_is_the_oracles():
 def test_stochastic_beam_search_is_the_oracles(models, width):
     distributions, _ = models
     noise = np.random.default_rng(3).gumbel(size=distributions.shape).astype(np.float32)
-    drafter = jspec.RSDS(tables.Table(WIDE), width, 3, scheme=perturbed(WIDE))
+    drafter = jspec.RSDS(tables.Table(WIDE), beam=width, max_depth=3, scheme=perturbed(WIDE))
     tree = grown(drafter, distributions, noise)
     for row in range(ROWS):
         equal(tree, row, oracle.rsd_s(at(distributions, row), at(noise, row), width, 3))
@@ -266,9 +267,9 @@ def test_stochastic_beam_search_is_the_oracles(models, width):
     "drafter",
     [
         jspec.SpeculativeDecoding(tables.Table(WIDE), 1, scheme=WRITTEN),
-        jspec.SpecTr(tables.Table(WIDE), 3, 1, scheme=WRITTEN),
+        jspec.SpecTr(tables.Table(WIDE), num_chains=3, max_depth=1, scheme=WRITTEN),
         jspec.RSDC(tables.Table(WIDE), (3,), scheme=WRITTEN),
-        jspec.RSDS(tables.Table(WIDE), 3, 1, scheme=perturbed(WIDE)),
+        jspec.RSDS(tables.Table(WIDE), beam=3, max_depth=1, scheme=perturbed(WIDE)),
         best_first(jspec.DySpec, num_speculative_tokens=3, max_depth=1),
     ],
     ids=lambda drafter: type(drafter).__name__,
@@ -430,11 +431,11 @@ def test_a_worth_that_looks_at_the_drawn_token_is_caught(method, change):
     assert size > 0.01
 
 
-# ---- what is learnt beside another drafter -------------------------------------------------------
+# ---- what is learnt next to another drafter ------------------------------------------------------
 
 
 def beside_another(drafter):
-    """What a round teaches whose root had the children 0 and 1, and a neighbour's 2 was taken."""
+    """Returns the lesson of a round with root children 0 and 1, where a neighbour's 2 was taken."""
     drawn = DrawnChildren(
         tokens=jnp.array([[[0, 1]]]), notes=(jnp.array([[[0.6, 0.3]]]),) * drafter_notes(drafter)
     )

@@ -24,7 +24,7 @@ class Told:
     value: jax.Array | None
 
 
-class Telling:
+class Telling(jspec.Drafter):
     """Drafts what it is told, in the shape of a template."""
 
     def __init__(self, template):
@@ -73,7 +73,7 @@ def paths(tree, row):
 
 
 def forest(drafters, params, row):
-    """What each drafter was told, as the oracle has it. Of equal siblings the first counts."""
+    """Returns each drafter's feedback by the oracle. Of equal siblings the first counts."""
     found = []
     for drafter, weights in zip(drafters, params, strict=True):
         tree, _ = drafter.draft(weights, (), None)

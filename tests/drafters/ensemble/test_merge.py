@@ -36,7 +36,7 @@ def test_the_union_has_every_path_once():
             got = paths(both, row)
             assert len(got) == len(set(got))
             assert set(got) == set(paths(a, row)) | set(paths(b, row))
-        # Every node of b stands in the union under its number, with its token.
+        # Every node of b is in the union under its number, with its token.
         there = np.take_along_axis(np.asarray(both.tokens), np.asarray(number), axis=1)
         assert (there == np.asarray(b.tokens))[np.asarray(b.valid)].all()
 

@@ -17,7 +17,7 @@ LIMIT = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Watching:
+class Watching(jspec.Drafter):
     """Drafts what it is told, and counts what its feedback says: accepted nodes of its own."""
 
     length: int = 3

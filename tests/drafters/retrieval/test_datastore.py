@@ -53,7 +53,7 @@ def test_a_cpu_reads_the_file_in_place(saved):
         ([-1, 2], "tokens -1 .. 2"),
     ],
 )
-def test_a_corpus_that_is_none_is_refused(tokens, said):
+def test_an_invalid_corpus_is_refused(tokens, said):
     with pytest.raises(ValueError, match=said):
         datastore.build(np.asarray(tokens, None if tokens else np.int64), 4)
 
@@ -83,10 +83,10 @@ def flip(place):
 @pytest.mark.parametrize(
     ("spoils", "said"),
     [
-        (lambda path: path.unlink(), "is no file; make a datastore"),
-        (lambda path: path.write_bytes(b""), "is no datastore"),
-        (lambda path: path.write_bytes(b"jspecSA\0"), "is no datastore"),
-        (flip(0), "is no datastore"),
+        (lambda path: path.unlink(), "is not a file; make a datastore"),
+        (lambda path: path.write_bytes(b""), "is not a datastore"),
+        (lambda path: path.write_bytes(b"jspecSA\0"), "is not a datastore"),
+        (flip(0), "is not a datastore"),
         (flip(8), "has format 0 and this jspec reads 1"),
         (flip(16), "is damaged"),  # the vocabulary
         (flip(24), "has 220 bytes and its header says"),  # the number of tokens

@@ -132,7 +132,7 @@ def test_the_tail_follows_the_text():
     drafter = jspec.REST(max_match=4, num_speculative_tokens=3, max_depth=3)
     result = jspec.decode(
         model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=store,
-        max_new_tokens=10, limits=[10, 1, 0],
+        max_new_tokens=10, stopping=jspec.Stopping(max_tokens=[10, 1, 0]),
     )  # fmt: skip
     for row, length in enumerate(tiny.LENGTHS):
         text = tiny.PROMPTS[row, :length].tolist()

@@ -1,4 +1,4 @@
-"""What every drafter that looks tokens up refuses, and JAX's strict promotion."""
+"""Refusals of all retrieval drafters, and JAX's strict promotion."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jspec
+from jspec.drafters.contrib import ngrams
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import fitted
 from jspec.types import Feedback, Frame, Output, PromptChunk, Verdict
@@ -61,12 +62,12 @@ def frame(batch=2):
 
 
 def params(name):
-    """What a drafter reads beside its state."""
+    """Returns a drafter's inputs besides its state."""
     if name == "rest":
         return jspec.datastore.build([0, 1, 2, 0, 1], V)
     if name == "dynamic_token_recycling":
         distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
-        return jspec.ngrams.table(jspec.ngrams.build(np.array([[0, 1, 2]]), distributions, V, k=1))
+        return ngrams.table(ngrams.build(np.array([[0, 1, 2]]), distributions, V, k=1))
     return None
 
 
@@ -157,12 +158,13 @@ def test_a_matrix_for_each_of_many_rows_needs_no_index_of_64_bits():
 
     def call(state, tokens, lines):
         live = jnp.ones(tokens.shape, bool)
-        return drafter.draft(None, state, frame(batch)), write_lines(state, tokens, live, lines)
+        drafted = drafter.draft(None, state, frame(batch))
+        return drafted, write_lines(state.lines, tokens, live, lines)
 
-    state = jax.ShapeDtypeStruct((batch, 2**17, 1), jnp.int32)
+    state = jax.eval_shape(lambda: drafter.init(batch, 8, None))
     tokens = jax.ShapeDtypeStruct((batch, 3), jnp.int32)
     _, written = jax.eval_shape(call, state, tokens, jax.ShapeDtypeStruct((batch, 3, 1), jnp.int32))
-    assert written.shape == state.shape
+    assert written.shape == state.lines.shape == (batch, 2**17, 1)
 
 
 def test_a_matrix_for_each_row_is_written_by_its_row_alone():

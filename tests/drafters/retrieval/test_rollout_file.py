@@ -37,7 +37,7 @@ def test_rows_are_drafted_from_as_they_were_written(file):
     np.testing.assert_array_equal(read.tokens, LAST.tokens)
 
 
-def test_what_stands_beyond_a_row_is_not_kept(tmp_path):
+def test_tokens_beyond_a_row_are_not_kept(tmp_path):
     given = jspec.Rollouts(np.array([[1, 99], [99, 99]]), np.array([1, 0]))
     rollout_file.save(tmp_path / "last", given, WORDS)
     assert rollout_file.load(tmp_path / "last", WORDS).tokens.tolist() == [[1, 0], [0, 0]]
@@ -52,8 +52,8 @@ def test_what_stands_beyond_a_row_is_not_kept(tmp_path):
             {},
             "holds tokens of another tokenizer",
         ),
-        (WORDS, {"format": "jspec memory 2"}, "is no file of rollouts; write it again with"),
-        (WORDS, {"tokens": np.ones((3, 4), np.int32)}, "is damaged: its digest is not that of"),
+        (WORDS, {"format": "jspec memory 2"}, "is not a file of rollouts; write it again with"),
+        (WORDS, {"tokens": np.ones((3, 4), np.int32)}, "is damaged: its digest does not match"),
         (WORDS, {"lengths": np.zeros(3, np.int32)}, "is damaged"),
         (WORDS, {"others": np.zeros(3, np.int32)}, "is damaged"),
     ],
@@ -85,7 +85,7 @@ def test_each_byte_that_is_lost_or_changed_is_noticed(file):
 @pytest.mark.parametrize(
     ("tokens", "lengths", "told"),
     [
-        (np.zeros((0, 4), int), np.zeros(0, int), "no tokens; pass those of rows that have"),
+        (np.zeros((0, 4), int), np.zeros(0, int), "no tokens; pass rows that have"),
         (np.zeros((2, 4), int), np.zeros(2, int), "no tokens"),
         (np.zeros((2, 0), int), np.zeros(2, int), "no tokens"),
         (np.zeros((2, 4), int), np.array([5, 1]), r"a length of 5; pass lengths in 0 \.\. 4"),
@@ -94,7 +94,7 @@ def test_each_byte_that_is_lost_or_changed_is_noticed(file):
         (np.zeros((2, 4), int), np.array([4]), r"pass integers \[B, T\] and \[B\]"),
     ],
 )
-def test_what_no_rows_wrote_is_not_saved(tmp_path, tokens, lengths, told):
+def test_empty_rollouts_are_not_saved(tmp_path, tokens, lengths, told):
     # No `Rollouts`, whose arrays the tests check when it is made.
     given: Any = SimpleNamespace(tokens=tokens, lengths=lengths)
     with pytest.raises(jspec.InputError, match=f"the rollouts have .*{told}"):

@@ -195,7 +195,14 @@ def test_rows_of_an_engine_have_their_rollouts():
         state = engine.insert(
             state,
             slot,
-            engine.prefill(params, prompt, limits=16, id=slot, drafter_params=one, **asked),
+            engine.prefill(
+                params,
+                prompt,
+                stopping=jspec.Stopping(max_tokens=16),
+                id=slot,
+                drafter_params=one,
+                **asked,
+            ),
         )
     state, output = engine.generate(params, state, drafter_params=given, rounds=2)
     assert output.counts.tolist() == [16, 16]
@@ -220,7 +227,7 @@ def test_rollouts_of_other_rows_are_refused(params, told):
 
 @pytest.mark.slow
 def test_rollouts_of_anything_change_no_token():
-    """Tokens of no vocabulary, of another one, and lengths that no row has."""
+    """Tokens outside the vocabulary, or of another one, and impossible lengths."""
     model = jspec.testing.PrefixLM()
     wild = [[-1, 5, -7, 2**31 - 1, 99, 3], [99] * 6, [1, 2, 3, 1, 2, 3]]
     given = jspec.Rollouts(jnp.array(wild), jnp.array([6, 10**9, -4]))
@@ -257,7 +264,7 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
     for limits in ([9, 20, 4], [0, 6, 6]):
         result = jspec.decode(
             *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_state=state,
-            max_new_tokens=20, limits=limits,
+            max_new_tokens=20, stopping=jspec.Stopping(max_tokens=limits),
         )  # fmt: skip
         state = result.drafter_state
         steps = np.asarray(result.stats.num_rounds)

@@ -31,7 +31,9 @@ INTEGERS = {
     },
     "aarch64": {"integers_neon": "", "integers_neondot": "-march=armv8.2-a+dotprod"},
 }
-"""The same of products of integers. A set with flags that a compiler does not know is left out."""
+"""The same of products of integers. A set with flags that a compiler does not know is left
+out.
+"""
 NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
 # Sums stay in the order in which they are written: no -ffast-math.
 FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off".split()
@@ -86,13 +88,13 @@ def compile_library(sources: Path, target: Path) -> str | None:
 
 
 def _takes(compiler: str, flags: list[str]) -> bool:
-    """Whether a compiler knows these flags."""
+    """Returns whether a compiler knows these flags."""
     command = [compiler, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 class CustomBuildHook(BuildHookInterface):
-    """Hatch's hook: the library is part of the wheel, or lies beside its sources."""
+    """Hatch's hook: the library is part of the wheel, or lies alongside its sources."""
 
     def initialize(self, version: str, build_data: dict) -> None:
         sources = Path(self.root, "jspec", "_xla", "native", "src")

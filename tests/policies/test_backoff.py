@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.drafters.backoff import Backoff, draft_unless
+from jspec.policies.backoff import Backoff
 
 MODEL = jspec.testing.PrefixLM()
 PARAMS = MODEL.init()
 PROMPT = [[1, 2, 3, 1, 2, 4]]
+WIDTHS = jspec.Adaptive((0, 2))
 
 
 def test_back_offs_grow_and_end():
@@ -76,41 +77,24 @@ def test_a_skipped_round_leaves_a_matrix_as_it_was():
 
 
 @pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.1, 1.0)])
-def test_what_pays_or_costs_nothing_never_backs_off(saved, cost):
+def test_profitable_or_free_drafts_never_back_off(saved, cost):
     backoff = Backoff.init()
     for _ in range(50):
         backoff = backoff.after(jnp.float32(saved), jnp.float32(cost))
         assert backoff.over
 
 
-def test_a_rest_drafts_nothing():
-    drafter, prompt = jspec.PromptLookup(num_speculative_tokens=3), jnp.array([[1, 2, 3, 1, 2]])
-    chunk = jspec.PromptChunk.whole(prompt, jnp.array([5]), None)
-    now = jspec.Frame(jnp.array([2]), jnp.array([4]), None, None, jnp.array([False]))
-
-    @jax.jit
-    def drafts(in_backoff):
-        state = drafter.prefill(None, drafter.init(1, 16, None), chunk)
-        draft = lambda: drafter.draft(None, state, now)[0]  # noqa: E731
-        return draft(), draft_unless(in_backoff, draft, state)
-
-    for in_backoff in (False, True):
-        drafted, tree = drafts(jnp.bool_(in_backoff))
-        assert drafted.tokens[0].tolist() == [2, 3, 1, 2]
-        wanted = jax.tree.map(jnp.zeros_like, drafted) if in_backoff else drafted
-        jax.tree.map(np.testing.assert_array_equal, tree, wanted)
-
-
-def rounds(drafter, costs, left=0):
+def rounds(drafter, costs, left=0, policy=WIDTHS, weights=PARAMS):
     """The states of a generation whose draft model is the target, which may begin with a
     back-off."""
-    ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(PARAMS, costs))
-    state = jspec.prefill(MODEL, PARAMS, PROMPT, max_new_tokens=24, **ask)
-    memory = state.drafter_state
+    ask = dict(drafter=drafter, drafter_params=weights)
+    decides = dict(policy=WIDTHS, policy_params=costs)
+    state = jspec.prefill(MODEL, PARAMS, PROMPT, max_new_tokens=24, **ask, **decides)
+    memory = state.policy_state
     backoff = replace(memory.backoff, left=jnp.int32(left))
-    state = replace(state, drafter_state=replace(memory, backoff=backoff))
+    state = replace(state, policy_state=replace(memory, backoff=backoff))
     while not state.done.all():
-        state = jspec.step(MODEL, PARAMS, state, **ask)
+        state = jspec.step(MODEL, PARAMS, state, **ask, **(decides | dict(policy=policy)))
         yield state
 
 
@@ -126,40 +110,29 @@ CHEAP, DEAR = ({1: 1.0, 3: 1.1}, {1: 1.0, 3: 9.0})
 CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
 
 
-def widened(name):
-    """The drafter that the options of a method make: `widths` as users give them."""
-    drafter = jspec.adaptive(CHAIN, (0, 2))
-    return {
-        "chain": drafter,
-        "narrowest": drafter.narrowest(),
-        "backed off": replace(drafter, widths=(0,), drafting=False),
-        "tree": jspec.adaptive(jspec.CoupledTree(MODEL, 4, max_depth=2, beam=2), (0, 2)),
-        "merged": jspec.adaptive(jspec.merge(jspec.PromptLookup(num_speculative_tokens=2), CHAIN),
-                                 (0, 2)),
-    }[name]  # fmt: skip
+TREE = jspec.CoupledTree(MODEL, 4, max_depth=2, beam=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "seconds", "left"),
+    ("drafter", "policy", "seconds", "left"),
     [
-        ("chain", CHEAP, 9),
-        ("chain", DEAR, 0),
-        ("tree", CHEAP, 5),
-        ("narrowest", CHEAP, 0),
-        ("backed off", CHEAP, 99),
+        (CHAIN, WIDTHS, CHEAP, 9),
+        (CHAIN, WIDTHS, DEAR, 0),
+        (TREE, WIDTHS, CHEAP, 5),
+        (CHAIN, jspec.FixedWidth(0), CHEAP, 0),
     ],
 )
-def test_a_draft_model_reads_the_text_of_its_back_offs(name, seconds, left):
+def test_a_draft_model_reads_the_text_of_its_back_offs(drafter, policy, seconds, left):
     """Its memory is that of the target's text, after back-offs that were forced and that came of
     costs, and the draft after them is right.
     """
     costs, longest = jspec.CostCurve.of(seconds, undrafted=0.1), []
-    for state in rounds(widened(name), costs, left):
-        check_has_read(state.drafter_state.drafter.cache, state.memory)
-        longest.append(int(state.drafter_state.backoff.next))
+    for state in rounds(drafter, costs, left, policy):
+        check_has_read(state.drafter_state.cache, state.memory)
+        longest.append(int(state.policy_state.backoff.next))
     narrow = state.stats.width_histogram[0, 0]
-    if name in ("narrowest", "backed off"):
+    if policy != WIDTHS:
         assert narrow == 24
     elif seconds is CHEAP:
         assert narrow >= left and state.stats.num_accepted_tokens[0] >= 6
@@ -169,18 +142,10 @@ def test_a_draft_model_reads_the_text_of_its_back_offs(name, seconds, left):
 
 @pytest.mark.slow
 def test_a_member_reads_the_text_of_its_back_offs():
-    drafter = widened("merged")
-    params = jspec.AdaptiveParams((None, PARAMS), jspec.CostCurve.of(CHEAP, undrafted=0.1))
-    state = jspec.prefill(
-        MODEL, PARAMS, PROMPT, max_new_tokens=24, drafter=drafter, drafter_params=params
-    )
-    memory = state.drafter_state
-    state = replace(
-        state, drafter_state=replace(memory, backoff=replace(memory.backoff, left=jnp.int32(5)))
-    )
-    while not state.done.all():
-        state = jspec.step(MODEL, PARAMS, state, drafter=drafter, drafter_params=params)
-        check_has_read(state.drafter_state.drafter.members[1].cache, state.memory)
+    drafter = jspec.merge(jspec.PromptLookup(num_speculative_tokens=2), CHAIN)
+    costs = jspec.CostCurve.of(CHEAP, undrafted=0.1)
+    for state in rounds(drafter, costs, 5, weights=(None, PARAMS)):
+        check_has_read(state.drafter_state.members[1].cache, state.memory)
     assert state.stats.num_accepted_tokens[0] > 0
 
 
@@ -199,21 +164,14 @@ class Forgetful(jspec.SpeculativeDecoding):
 @pytest.mark.slow
 def test_a_memory_with_a_hole_is_caught():
     """The negative control, of these tests and of the contract."""
-    drafter = jspec.adaptive(Forgetful(MODEL, 2), (0, 2))
-    state = next(rounds(drafter, jspec.CostCurve.of(CHEAP, undrafted=0.1), 9))
+    state = next(rounds(Forgetful(MODEL, 2), jspec.CostCurve.of(CHEAP, undrafted=0.1), 9))
     with pytest.raises(AssertionError):
-        check_has_read(state.drafter_state.drafter.cache, state.memory)
+        check_has_read(state.drafter_state.cache, state.memory)
 
 
 @dataclass(frozen=True)
-class Learns:
+class Learns(jspec.Drafter):
     """A drafter whose rounds all verify something."""
-
-    def init(self, batch, capacity, earlier):
-        return jnp.int32(0)
-
-    def prefill(self, params, state, chunk):
-        return state
 
     def draft(self, params, state, frame):
         tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
@@ -225,54 +183,43 @@ class Learns:
 
 
 @pytest.mark.slow
-def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
-    drafter = jspec.adaptive(Learns(), (1, 2))
+def test_every_round_teaches_without_plain_decoding():
     costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)
-    ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
+    ask = dict(drafter=Learns(), policy=jspec.Adaptive((1, 2)), policy_params=costs)
     result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
     assert result.stats.num_draft_tokens[0] >= 39
-    assert result.drafter_state.backoff.next == 1
+    assert result.policy_state.backoff.next == 1
 
 
 def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
     """Costs decide: the same drafter never backs off where drafting takes no time."""
-    drafter = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=2), (0, 2))
+    drafter = jspec.PromptLookup(num_speculative_tokens=2)
     plain = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40)
     for undrafted, rested in ((0.1, True), (1.0, False)):
         costs = jspec.CostCurve.of({1: 1.0, 3: 9.0}, undrafted=undrafted)
-        ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
+        ask = dict(drafter=drafter, policy=WIDTHS, policy_params=costs)
         result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
         np.testing.assert_array_equal(result.tokens, plain.tokens)
-        assert (int(result.drafter_state.backoff.next) > 1) == rested
+        assert (int(result.policy_state.backoff.next) > 1) == rested
 
 
 @dataclass(frozen=True)
-class Hopeful:
-    """It is sure of its drafts, and always wrong."""
-
-    def init(self, batch, capacity, earlier):
-        return None
-
-    def prefill(self, params, state, chunk):
-        return state
+class Hopeful(jspec.Drafter):
+    """A drafter that is sure of its drafts, and always wrong."""
 
     def draft(self, params, state, frame):
         tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
         return replace(tree, value=jnp.full(tree.tokens.shape, 0.95)), None
 
-    def update(self, params, state, aux, feedback):
-        return state
-
 
 @pytest.mark.slow
-def test_one_refused_draft_is_luck_and_many_are_none():
-    """The same round: alone a row goes by what was expected, beside others by what came of it."""
+def test_many_refused_drafts_back_off_and_one_does_not():
+    """The same round: alone a row goes by what was expected, among others by what came of it."""
     costs = jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.0, 24: 1.2}, undrafted=0.9)
     for rows, tires in ((1, False), (8, True)):
         result = jspec.decode(
             MODEL, PARAMS, np.repeat(PROMPT, rows, axis=0), max_new_tokens=1,
-            drafter=jspec.adaptive(Hopeful(), (0, 2)),
-            drafter_params=jspec.AdaptiveParams(None, costs),
+            drafter=Hopeful(), policy=WIDTHS, policy_params=costs,
         )  # fmt: skip
         assert result.stats.num_draft_tokens[0] == 2 and result.stats.num_accepted_tokens[0] == 0
-        assert (float(result.drafter_state.backoff.saved) < 0) == tires
+        assert (float(result.policy_state.backoff.saved) < 0) == tires

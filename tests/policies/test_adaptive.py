@@ -14,7 +14,8 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.decoding import decode_rounds
 from jspec.testing import PrefixLM
-from jspec.types import Feedback, Frame, Output, Status, Tree, Verdict
+from jspec.tree.sanitize import sanitize
+from jspec.types import Frame, PolicyFeedback, Status, Tree
 
 MODEL = PrefixLM()
 PARAMS = MODEL.init()
@@ -29,27 +30,25 @@ def costs_of(batch, seconds):
     return jspec.CostCurve.of({batch * (1 + width): time for width, time in seconds.items()})
 
 
-def only(width, drafter, batch=BATCH):
+def only(width, policy, batch=BATCH):
     """The curve in which one width is cheap, so that every round has it."""
-    return costs_of(batch, dict.fromkeys(drafter.widths, 1e6) | {width: 1.0})
+    return costs_of(batch, dict.fromkeys(policy.widths, 1e6) | {width: 1.0})
 
 
-def rounds(
-    drafter, weights, next_width, model=MODEL, params=PARAMS, prompt=None, backoff=None, **request
-):
-    """The states after each round, the width of each forced, and whether the drafter backs off."""
-    prompt, lengths = (tiny.PROMPTS, tiny.LENGTHS) if prompt is None else (prompt, None)
-    first = jspec.AdaptiveParams(weights, only(0, drafter, len(prompt)))
+def rounds(drafter, weights, policy, next_width, backoff=None, **request):
+    """The states after each round, the width of each forced, and whether the drafter is asked."""
+    drafting = dict(drafter=drafter, drafter_params=weights, policy=policy)
+    costs = only(0, policy)
     state = jspec.prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=first, **request
+        MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **drafting, policy_params=costs, **request
     )
     while not state.done.all():
-        forced = jspec.AdaptiveParams(weights, only(next_width(), drafter, len(prompt)))
+        forced = only(next_width(), policy)
         if backoff is not None:
-            memory = state.drafter_state
+            memory = state.policy_state
             waits = replace(memory.backoff, left=jnp.int32(backoff()))
-            state = replace(state, drafter_state=replace(memory, backoff=waits))
-        state = jspec.step(model, params, state, drafter=drafter, drafter_params=forced)
+            state = replace(state, policy_state=replace(memory, backoff=waits))
+        state = jspec.step(MODEL, PARAMS, state, **drafting, policy_params=forced)
         yield state
 
 
@@ -88,25 +87,25 @@ FORCED = {
 )
 def test_widths_at_random_change_no_token(name, sampling):
     """One row ends early by a limit, another by an end token; no width compiles anything."""
-    inner, weights = FORCED[name]
-    drafter = jspec.adaptive(inner, (0, 2, 5))
+    drafter, weights = FORCED[name]
+    policy = jspec.Adaptive((0, 2, 5))
     ask = dict(sampling=sampling, key=5, max_new_tokens=24)
     free = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     eos = np.array([[-1], [-1], [int(free.tokens[2, 13])]])
-    ask |= dict(limits=[24, 6, 24], eos=eos)
+    ask |= dict(stopping=jspec.Stopping(max_tokens=[24, 6, 24], eos=eos))
     plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     rng = np.random.default_rng(len(name))
     chosen, programs, state = [], None, None
     backed_off = (np.random.default_rng(7).integers(0, 4, 99) == 0).tolist()
 
     def next_width():
-        width = int(rng.choice(drafter.widths))
+        width = int(rng.choice(policy.widths))
         chosen.append(
             0 if backed_off[-1] else width
         )  # a back-off is plain decoding, whatever it costs
         return width
 
-    for last in rounds(drafter, weights, next_width, backoff=backed_off.pop, **ask):
+    for last in rounds(drafter, weights, policy, next_width, backoff=backed_off.pop, **ask):
         state = last
         programs = programs or decode_rounds._cache_size()
     assert decode_rounds._cache_size() == programs, "another curve compiled something"
@@ -115,44 +114,45 @@ def test_widths_at_random_change_no_token(name, sampling):
     np.testing.assert_array_equal(state.status, plain.status)
     assert Status.EOS in state.status and state.lengths[1] == 6
     stats = state.stats
-    counted = [chosen.count(width) for width in drafter.widths]
+    counted = [chosen.count(width) for width in policy.widths]
     running = int(stats.num_rounds.argmax())
     assert stats.width_histogram[running].tolist() == counted and min(counted) > 0
     np.testing.assert_array_equal(stats.width_histogram.sum(-1), stats.num_rounds)
     assert (np.asarray(stats.num_drafts) <= np.asarray(stats.width_histogram[:, 1:].sum(-1))).all()
-    assert stats.widths == drafter.widths
-    most = (np.asarray(stats.width_histogram) * np.array(drafter.widths)).sum(-1)
+    assert stats.widths == policy.widths
+    most = (np.asarray(stats.width_histogram) * np.array(policy.widths)).sum(-1)
     assert (np.asarray(stats.num_draft_tokens) <= most).all()
 
 
-def test_forgotten_params_are_a_sentence_in_a_step_too():
-    drafter = jspec.adaptive(jspec.PromptLookup(2), (0, 2))
+def test_forgotten_costs_are_a_sentence_in_a_step_too():
     model = jspec.testing.PrefixLM()
-    known = jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 3: 1.1}))
-    ask = dict(drafter=drafter, drafter_params=known, max_new_tokens=4)
-    state = jspec.prefill(model, model.init(), [[1, 2, 1]], **ask)
-    with pytest.raises(jspec.InputError, match=r"drafter_params is a NoneType .* needs costs"):
-        jspec.step(model, model.init(), state, drafter=drafter)
+    ask = dict(drafter=jspec.PromptLookup(2), policy=jspec.Adaptive((0, 2)))
+    costs = jspec.CostCurve.of({1: 1.0, 3: 1.1})
+    state = jspec.prefill(
+        model, model.init(), [[1, 2, 1]], **ask, policy_params=costs, max_new_tokens=4
+    )
+    with pytest.raises(jspec.InputError, match=r"policy_params is None and Adaptive needs"):
+        jspec.step(model, model.init(), state, **ask)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["budgeted_merge", "tree_of_a_draft_model"])
-def test_rounds_of_the_narrowest_width_alone_go_on_with_the_same_state(name):
-    inner, weights = FORCED[name]
-    drafter = jspec.adaptive(inner, (0, 2, 5))
-    small, params = drafter.narrowest(), jspec.AdaptiveParams(weights, only(5, drafter))
+def test_plain_rounds_go_on_with_the_state_of_any_policy(name):
+    drafter, weights = FORCED[name]
+    policy = jspec.Adaptive((0, 2, 5))
+    drafting = dict(drafter=drafter, drafter_params=weights)
     # The programs of the test above.
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, eos=np.full((BATCH, 1), -1))
-    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, limits=[24] * BATCH, **ask)
-    state = jspec.prefill(
-        MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=params, **ask
-    )
+    ends = jspec.Stopping(eos=np.full((BATCH, 1), -1))
+    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, stopping=ends)
+    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
+    chosen = dict(policy=policy, policy_params=only(5, policy))
+    state = jspec.prefill(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **drafting, **chosen, **ask)
     number = 0
     while not state.done.all():
         number += 1
-        known = drafter if number % 3 == 0 else small
-        state = jspec.step(MODEL, PARAMS, state, drafter=known, drafter_params=params)
-        assert int(state.drafter_state.backoff.left) == 0, "a draft that was not made set it back"
+        known = chosen if number % 3 == 0 else dict(policy=jspec.FixedWidth(0))
+        state = jspec.step(MODEL, PARAMS, state, **drafting, **known)
+        assert int(state.policy_state.backoff.left) == 0, "a draft that was not made set it back"
     np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
     stats = state.stats
     assert stats.widths == (0, 2, 5)
@@ -163,29 +163,29 @@ def test_rounds_of_the_narrowest_width_alone_go_on_with_the_same_state(name):
 
 
 @pytest.mark.slow
-def test_the_narrowest_program_holds_no_draft():
+def test_the_program_of_plain_rounds_holds_no_draft():
     @dataclass(frozen=True)
     class Watched(jspec.PromptLookup):
         def draft(self, params, state, frame):
             jax.debug.callback(print, frame.root)
             return super().draft(params, state, frame)
 
-    drafter = jspec.adaptive(Watched(num_speculative_tokens=3), (0, 3))
-    params = jspec.AdaptiveParams(None, only(0, drafter, 1))
+    drafter, policy = Watched(num_speculative_tokens=3), jspec.Adaptive((0, 3))
+    chosen = dict(policy=policy, policy_params=only(0, policy, 1))
     state = jax.eval_shape(
         lambda: jspec.prefill(
-            MODEL, PARAMS, [[1, 2, 3]], drafter=drafter, drafter_params=params, max_new_tokens=9
+            MODEL, PARAMS, [[1, 2, 3]], drafter=drafter, **chosen, max_new_tokens=9
         )
     )
 
-    def program(drafter):
-        return decode_rounds.lower(MODEL, PARAMS, state, drafter, params, 1).as_text()
+    def program(**decides):
+        return decode_rounds.lower(MODEL, PARAMS, state, drafter, None, 1, **decides).as_text()
 
-    assert "callback" in program(drafter), "the control"
-    assert "callback" not in program(drafter.narrowest())
+    assert "callback" in program(**chosen), "the control"
+    assert "callback" not in program(policy=jspec.FixedWidth(0))
 
 
-def check_every_round_accepts_its_width(drafter, widths):
+def check_every_round_accepts_its_width(drafter, policy, widths):
     """The draft is the target: all that is verified of a chain is right, if it saw the text."""
     cycle, asked = iter(widths * 99), []
 
@@ -194,7 +194,7 @@ def check_every_round_accepts_its_width(drafter, widths):
         return asked[-1]
 
     before = np.zeros(BATCH, int)
-    for state in rounds(drafter, PARAMS, next_width, max_new_tokens=30):
+    for state in rounds(drafter, PARAMS, policy, next_width, max_new_tokens=30):
         lengths = np.asarray(state.lengths)
         wanted = np.minimum(before + 1 + asked[-1], 30)
         np.testing.assert_array_equal(lengths, wanted, f"after widths {asked}")
@@ -214,17 +214,17 @@ def check_every_round_accepts_its_width(drafter, widths):
 )
 def test_a_draft_model_that_is_the_target_is_right_at_every_width(known, widths):
     chain = jspec.SpeculativeDecoding(MODEL, 5)
-    check_every_round_accepts_its_width(jspec.adaptive(chain, known), widths)
+    check_every_round_accepts_its_width(chain, jspec.Adaptive(known), widths)
 
 
-def check_the_draft_has_read_what_the_target_has(drafter):
+def check_the_draft_has_read_what_the_target_has(drafter, policy):
     """A `PrefixLM` keeps positions and tokens in its cache, whoever wrote them."""
     rng = np.random.default_rng(1)
     narrowed = 0
     for state in rounds(
-        drafter, PARAMS, lambda: int(rng.choice(drafter.widths)), max_new_tokens=24
+        drafter, PARAMS, policy, lambda: int(rng.choice(policy.widths)), max_new_tokens=24
     ):
-        mine, its = state.drafter_state.drafter.cache, state.memory
+        mine, its = state.drafter_state.cache, state.memory
         for row, length in enumerate(np.asarray(its.lengths) - 1):
             assert mine.lengths[row] == length
             for own, target in ((mine.keys, its.keys), (mine.values, its.values)):
@@ -243,7 +243,7 @@ def grown(num_nodes):
 
 @pytest.mark.slow
 def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
-    check_the_draft_has_read_what_the_target_has(jspec.adaptive(grown(9), (0, 3, 9)))
+    check_the_draft_has_read_what_the_target_has(grown(9), jspec.Adaptive((0, 3, 9)))
 
 
 # Drafters of their own: a program that was compiled is not compiled again.
@@ -253,44 +253,27 @@ def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
 def test_a_wrong_cut_is_caught(monkeypatch):
     """The deepest nodes, without their parents."""
     monkeypatch.setattr(
-        "jspec.round.widths.cut",
+        "jspec.decoding.rounds.cut",
         lambda tree, width, *_: trees.kept(
-            tree.replace(choice=None),
+            tree,
             jnp.roll(jnp.arange(5), -1)[4 - width :][None].repeat(BATCH, 0).at[:, 0].set(0).sort(1),
         ),
     )
-    drafter = jspec.adaptive(jspec.SpeculativeDecoding(MODEL, 4), (0, 2, 4))
+    drafter = jspec.SpeculativeDecoding(MODEL, 4)
     with pytest.raises(AssertionError, match="after widths"):
-        check_every_round_accepts_its_width(drafter, [2])
+        check_every_round_accepts_its_width(drafter, jspec.Adaptive((0, 2, 4)), [2])
 
 
 @pytest.mark.slow
 def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
-    """What is verified are the best nodes; the drafter is told of the first ones."""
+    """Verifies the best nodes; the drafter is told of the first ones."""
 
     def first(tree, width):
         return jnp.broadcast_to(jnp.arange(width + 1), (BATCH, width + 1))
 
-    monkeypatch.setattr("jspec.drafters.ensemble.members.kept_nodes", first)
+    monkeypatch.setattr("jspec.decoding.rounds.kept_nodes", first)
     with pytest.raises(AssertionError, match=OTHER_TEXT):
-        check_the_draft_has_read_what_the_target_has(jspec.adaptive(grown(8), (0, 3, 8)))
-
-
-@dataclass(frozen=True)
-class Telling:
-    """Drafts the trees that its params are."""
-
-    def init(self, batch, capacity, earlier):
-        return ()
-
-    def prefill(self, params, state, chunk):
-        return state
-
-    def draft(self, params, state, frame):
-        return params, None
-
-    def update(self, params, state, aux, feedback):
-        return state
+        check_the_draft_has_read_what_the_target_has(grown(8), jspec.Adaptive((0, 3, 8)))
 
 
 def frame_of(batch, done=False):
@@ -314,17 +297,11 @@ def random_tree(rng, batch, size):
     )
 
 
-def drafting(drafter, batch, vocab_size=23):
-    """The drafter's state, as a prefill leaves it."""
-    state = drafter.init(batch, 64, None)
-    return state.replace(vocab_sizes=jnp.full(batch, vocab_size, jnp.int32))
-
-
 def test_the_choice_is_that_of_numpy():
     """The largest geometric mean over running rows of 1 + E(w), over interpolated seconds."""
     rng, batch, widths = np.random.default_rng(2), 4, (0, 1, 4, 9)
-    drafter = jspec.adaptive(Telling(), widths)
-    draft, state = jax.jit(drafter.draft), drafting(drafter, batch)
+    policy = jspec.Adaptive(widths)
+    choose, state = jax.jit(policy.choose), policy.init(batch, 64, None)
     seen = set()
     for _ in range(40):
         done = rng.random(batch) < 0.3
@@ -332,9 +309,9 @@ def test_the_choice_is_that_of_numpy():
         points = np.sort(rng.choice(np.arange(2, 38), 5, replace=False))
         times = 1 + np.cumsum(rng.uniform(0, 1, 5)) * rng.choice([0.02, 0.3, 1.0, 5.0])
         costs = jspec.CostCurve.of(dict(zip(points.tolist(), times.tolist(), strict=True)))
-        told = random_tree(rng, batch, 10)
-        tree, _ = draft(jspec.AdaptiveParams(told, costs), state, frame_of(batch, done))
-        value, valid = np.asarray(tree.value, np.float64), np.asarray(tree.valid)
+        tree = sanitize(random_tree(rng, batch, 10), jnp.full(batch, 7))
+        choice = choose(costs, state, tree, frame_of(batch, done))
+        value, valid = np.asarray(choice.values, np.float64), np.asarray(tree.valid)
         rows = []
         for row in np.flatnonzero(~done):
             best = np.sort(value[row, 1:][valid[row, 1:]])[::-1]
@@ -343,7 +320,6 @@ def test_the_choice_is_that_of_numpy():
         scored = np.array([batch * (1 + width) for width in widths])
         slope = (times[-1] - times[-2]) / (points[-1] - points[-2])
         seconds = np.interp(scored, points, times) + np.maximum(scored - points[-1], 0) * slope
-        choice = tree.choice
         np.testing.assert_allclose(choice.expected_tokens, expected.sum(0), rtol=1e-5)
         np.testing.assert_allclose(choice.seconds, seconds, rtol=1e-5)
         rates = np.exp(np.log(expected).sum(0) / max(len(rows), 1)) / seconds
@@ -355,21 +331,20 @@ def test_the_choice_is_that_of_numpy():
 
 
 def test_no_row_pays_for_another():
-    """Three rows whose drafts are wrong beside one with the best of drafts: the sum of all tokens
+    """Runs three rows with wrong drafts next to one with perfect drafts: the sum of all tokens
     would have them wait for it, a batch for them at its end. Rows that have ended count for
     nothing, whatever is drafted for them.
     """
     probability = np.array([0.97, 0.05, 0.05, 0.05], np.float32)
     value = probability[:, None] ** np.arange(4, dtype=np.float32)
     told = trees.chain(3).fill(jnp.zeros((4, 4), jnp.int32)).replace(value=jnp.asarray(value))
-    drafter = jspec.adaptive(Telling(), (0, 3))
-    costs = costs_of(4, {0: 1.0, 3: 1.6})
-    params, state = jspec.AdaptiveParams(told, costs), drafting(drafter, 4)
+    policy, costs = jspec.Adaptive((0, 3)), costs_of(4, {0: 1.0, 3: 1.6})
+    state = policy.init(4, 64, None)
     state = state.replace(acceptance=state.acceptance.replace(bias=0 * state.acceptance.bias))
-    draft = jax.jit(drafter.draft)
+    choose = jax.jit(policy.choose)
 
     def index(done):
-        choice = draft(params, state, frame_of(4, np.array(done)))[0].choice
+        choice = choose(costs, state, told, frame_of(4, np.array(done)))
         by_sum = np.asarray(choice.expected_tokens) / np.asarray(choice.seconds)
         return int(choice.index), int(by_sum.argmax())
 
@@ -378,41 +353,12 @@ def test_no_row_pays_for_another():
     assert index([True, False, False, False]) == (0, 0)
 
 
-def test_nodes_that_the_target_has_not_are_not_among_the_best():
-    """The engine leaves them out before it cuts: what the drafter is told of is the same tree."""
-    told = Tree(
-        tokens=jnp.array([[7, 99, 3, 4]]),
-        parents=jnp.array([[-1, 0, 0, 2]]),
-        valid=jnp.ones((1, 4), bool),
-        depth=2,
-        width=2,
-        value=jnp.array([[1.0, 0.8, 0.1, 0.05]]),
-    )
-    drafter = jspec.adaptive(Telling(), (2,))
-    params = jspec.AdaptiveParams(told, jspec.CostCurve.of({1: 1.0}))
-    tree, aux = jax.jit(drafter.draft)(params, drafting(drafter, 1), frame_of(1))
-    verified = jax.jit(lambda tree, root: jspec.round.sanitize(tree, root, 23))(
-        tree, frame_of(1).root
-    )
-    np.testing.assert_array_equal(aux.tree.valid, verified.valid)
-    np.testing.assert_array_equal(aux.tree.value, verified.value)
-
-
-def outcome(tree, path_tokens):
-    """The feedback of a round that verified a chain and emitted these tokens, one row."""
+def outcome(tree, choice, tokens):
+    """Returns what the policy is told of a round that emitted these tokens, one row."""
     emitted = np.zeros((1, tree.depth + 1), np.int32)
-    emitted[0, : len(path_tokens)] = path_tokens
-    zeros, counts = jnp.zeros(1, jnp.int32), jnp.array([len(path_tokens)], jnp.int32)
-    path = jnp.where(jnp.arange(tree.depth + 1) < counts, jnp.arange(tree.depth + 1), 0)
-    return Feedback(
-        tree=tree,
-        output=Output(jnp.zeros((1, tree.depth + 1, 1)), None),
-        verdict=Verdict(path[None].astype(jnp.int32), counts, zeros, zeros > 0),
-        emitted=jnp.asarray(emitted),
-        counts=counts,
-        positions=zeros,
-        done=zeros > 0,
-    )
+    emitted[0, : len(tokens)] = tokens
+    counts = jnp.array([len(tokens)], jnp.int32)
+    return PolicyFeedback(tree, choice, jnp.asarray(emitted), counts)
 
 
 @pytest.mark.parametrize(
@@ -431,31 +377,29 @@ def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
     rng, depth = np.random.default_rng(3), 3
     chain = trees.chain(depth).fill(jnp.array([[7, 1, 2, 3]]))
     chain = chain.replace(value=jnp.array([[1.0, 0.6, 0.36, 0.2]]) if values else None)
-    drafter = jspec.adaptive(Telling(), (0, depth))
-    params = jspec.AdaptiveParams(chain, jspec.CostCurve.of({1: 1.0, 4: 1.0}))
-    draft, update = jax.jit(drafter.draft), jax.jit(drafter.update)
-    state, expected, emitted = drafting(drafter, 1), [], []
+    policy, costs = jspec.Adaptive((0, depth)), jspec.CostCurve.of({1: 1.0, 4: 1.0})
+    choose, update = jax.jit(policy.choose), jax.jit(policy.update)
+    state, expected, emitted = policy.init(1, 64, None), [], []
     for _ in range(500):
-        tree, aux = draft(params, state, frame_of(1))
-        expected.append(float(tree.choice.expected_tokens[-1]))
+        choice = choose(costs, state, chain, frame_of(1))
+        expected.append(float(choice.expected_tokens[-1]))
         right = int(np.cumprod(rng.random(depth) < rate).sum())
         emitted.append(1 + right)
         tokens = [*[1, 2, 3][:right], 9]
-        state = update(params, state, aux, outcome(tree.replace(choice=None), tokens))
+        state = update(costs, state, outcome(chain, choice, tokens))
     assert np.mean(expected[250:]) == pytest.approx(np.mean(emitted[250:]), rel=0.07)
 
 
 @pytest.mark.slow
-def test_what_was_expected_in_vain_is_expected_less_for_a_while():
+def test_failed_expectations_lower_expectations_for_a_while():
     """Rounds are wide where estimates are high, and these are too high more often than too low."""
     chain = trees.chain(3).fill(jnp.array([[7, 1, 2, 3]]))
-    drafter = jspec.adaptive(Telling(), (0, 3))
-    params = jspec.AdaptiveParams(chain, jspec.CostCurve.of({1: 1.0, 4: 1.0}))
-    draft, update = jax.jit(drafter.draft), jax.jit(drafter.update)
-    state = drafting(drafter, 1)
+    policy, costs = jspec.Adaptive((0, 3)), jspec.CostCurve.of({1: 1.0, 4: 1.0})
+    choose, update = jax.jit(policy.choose), jax.jit(policy.update)
+    state = policy.init(1, 64, None)
 
     def expected(state):
-        return float(draft(params, state, frame_of(1))[0].choice.expected_tokens[1]) - 1
+        return float(choose(costs, state, chain, frame_of(1)).expected_tokens[1]) - 1
 
     half = state.replace(accepted=state.accepted / 2)
     assert expected(half) == pytest.approx(expected(state) / 2)
@@ -463,9 +407,9 @@ def test_what_was_expected_in_vain_is_expected_less_for_a_while():
     assert expected(more) == expected(state), "no draft is worth more than it says"
 
     def after(state, width, tokens):
-        tree, aux = draft(params, state, frame_of(1))
-        verified = trees.best(tree.replace(choice=None), width)
-        return update(params, state, aux, outcome(verified, tokens))
+        choice = choose(costs, state, chain, frame_of(1))
+        index = jnp.int32(policy.widths.index(width))
+        return update(costs, state, outcome(chain, choice.replace(index=index), tokens))
 
     kept = after(state, 3, [9]).expected
     assert after(half, 3, [9]).expected == kept, "a correction is not corrected by itself"
@@ -488,22 +432,20 @@ def scripted(num_tokens, accepts, batch=1):
 def test_a_drafter_that_is_wrong_is_left_out_and_taken_up_again():
     """Nothing is verified meanwhile: what would have been right is seen all the same."""
     model, prompt, wrong = scripted(260, [0])
-    drafter = jspec.adaptive(jspec.Scripted(23, CHAIN), (0, 2, 4))
-    costs = costs_of(1, {0: 1.0, 2: 1.3, 4: 1.6})
+    policy, costs = jspec.Adaptive((0, 2, 4)), costs_of(1, {0: 1.0, 2: 1.3, 4: 1.6})
+    drafting = dict(drafter=jspec.Scripted(23, CHAIN), policy=policy, policy_params=costs)
     state = jspec.prefill(
-        model, PARAMS, prompt, drafter=drafter, max_new_tokens=260,
-        drafter_params=jspec.AdaptiveParams(wrong, costs),
-    )  # fmt: skip
+        model, PARAMS, prompt, **drafting, drafter_params=wrong, max_new_tokens=260
+    )
 
     def widths(script, count):
         nonlocal state
         found = []
         for _ in range(count):
             before = np.asarray(state.stats.width_histogram[0])
-            params = jspec.AdaptiveParams(script, costs)
-            state = jspec.step(model, PARAMS, state, drafter=drafter, drafter_params=params)
+            state = jspec.step(model, PARAMS, state, **drafting, drafter_params=script)
             changed = np.asarray(state.stats.width_histogram[0]) - before
-            found.append(drafter.widths[int(changed.argmax())])
+            found.append(policy.widths[int(changed.argmax())])
         return found
 
     first = widths(wrong, 60)
@@ -516,12 +458,13 @@ def test_a_drafter_that_is_wrong_is_left_out_and_taken_up_again():
 @pytest.mark.slow
 def test_flat_costs_take_the_widest_and_steep_ones_none():
     model, prompt, script = scripted(24, [1, 3, 0, 4], batch=2)
-    drafter = jspec.adaptive(jspec.Scripted(23, CHAIN), (0, 1, 4))
-    ask = dict(model=model, params=PARAMS, prompt=prompt, max_new_tokens=24, drafter=drafter)
+    drafting = dict(drafter=jspec.Scripted(23, CHAIN), drafter_params=script)
+    ask = dict(prompt=prompt, max_new_tokens=24, policy=jspec.Adaptive((0, 1, 4)), **drafting)
 
     def stats(seconds):
-        params = jspec.AdaptiveParams(script, costs_of(2, seconds))
-        result = jspec.decode(**ask, drafter_params=params, limits=[24, 9])
+        ends = jspec.Stopping(max_tokens=[24, 9])
+        ask["policy_params"] = costs_of(2, seconds)
+        result = jspec.decode(model, PARAMS, **ask, stopping=ends)
         np.testing.assert_array_equal(result.tokens[0], script.tokens[0])
         return result.stats
 
@@ -535,51 +478,40 @@ def test_flat_costs_take_the_widest_and_steep_ones_none():
     assert not steep.num_drafts.any() and not steep.num_draft_tokens.any()
 
 
-def test_what_does_not_fit_is_one_sentence():
-    lookup = jspec.PromptLookup(num_speculative_tokens=3)
-    for drafter, widths, said in (
-        (jspec.PromptLookup, (0, 1), "drafter is .*; pass an instance such as"),
-        (
-            jspec.SpeculativeDecoding(MODEL, 2, scheme=jspec.schemes.RECURSIVE),
-            (0, 1),
-            "have a verifier of their own: .*; give it scheme=jspec.schemes.COUPLED",
-        ),
-        (lookup, (-1, 1), "a width is -1; pass an integer of at least 0"),
-        (lookup, (0, 1.5), "a width is 1.5; pass an integer"),
-        (lookup, (), r"widths is \(\); give rising numbers of drafted nodes"),
-        (lookup, (0, 3, 3), r"widths is \(0, 3, 3\); give rising"),
-        (lookup, (3, 0), r"widths is \(3, 0\); give rising"),
+def test_misfits_are_refused_in_one_sentence():
+    for widths, said in (
+        ((-1, 1), "a width is -1; pass an integer of at least 0"),
+        ((0, 1.5), "a width is 1.5; pass an integer"),
+        ((), r"widths is \(\); give rising numbers of drafted nodes"),
+        (3, "widths is 3; give rising numbers of drafted nodes"),
+        ((0, 3, 3), r"widths is \(0, 3, 3\); give rising"),
+        ((3, 0), r"widths is \(3, 0\); give rising"),
     ):
         with pytest.raises(InputError, match=said):
-            jspec.adaptive(drafter, widths)
-    ask = dict(model=MODEL, params=PARAMS, prompt=[[1, 2]], max_new_tokens=4)
-    costs = jspec.CostCurve.of({1: 1.0})
-    drafter = jspec.adaptive(lookup, (0, 3))
-    with pytest.raises(InputError, match=r"is a NoneType .* jspec.AdaptiveParams\("):
-        jspec.decode(**ask, drafter=drafter)
-    params = jspec.AdaptiveParams(None, costs)
-    with pytest.raises(InputError, match=r"drafter_state is a .* keeps an AdaptiveState"):
-        jspec.decode(**ask, drafter=drafter, drafter_params=params, drafter_state=jnp.zeros(3))
-    wide = jspec.adaptive(lookup, (0, 3, 4))
-    with pytest.raises(InputError, match="PromptLookup drafts 3 nodes; give widths of at most 3"):
-        jspec.decode(**ask, drafter=wide, drafter_params=params)
-    state = jspec.prefill(**ask, drafter=drafter, drafter_params=params)
-    other = jspec.adaptive(lookup, (0, 2))
+            jspec.Adaptive(widths)
+    lookup = jspec.PromptLookup(num_speculative_tokens=3)
+    ask = dict(model=MODEL, params=PARAMS, prompt=[[1, 2]], max_new_tokens=4, drafter=lookup)
+    ask |= dict(policy_params=jspec.CostCurve.of({1: 1.0}))
+    policy = jspec.Adaptive((0, 3))
+    with pytest.raises(InputError, match=r"policy_state is a .* keeps an AdaptiveState"):
+        jspec.decode(**ask, policy=policy, policy_state=jnp.zeros(3))
+    with pytest.raises(InputError, match=r"widths \(0, 3, 4\) and .* drafts 3 nodes; .* at most 3"):
+        jspec.decode(**ask, policy=jspec.Adaptive((0, 3, 4)))
+    state = jspec.prefill(**ask, policy=policy)
     with pytest.raises(InputError, match=r"rounds of \(0, 3\) drafted nodes .* have \(0, 2\)"):
-        jspec.step(MODEL, PARAMS, state, drafter=other, drafter_params=params)
+        jspec.step(MODEL, PARAMS, state, drafter=lookup, policy=jspec.Adaptive((0, 2)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["budgeted_merge", "tree_of_a_draft_model"])
 def test_types_are_promoted_nowhere(name):
-    inner, weights = FORCED[name]
-    drafter = jspec.adaptive(inner, (0, 2, 5))
-    params = jspec.AdaptiveParams(weights, only(0, drafter))
+    drafter, weights = FORCED[name]
+    policy = jspec.Adaptive((0, 2, 5))
 
     def call(key):
         return jspec.decode(
-            MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=params,
-            sampling=MIXED, key=key, max_new_tokens=8,
+            MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=weights,
+            policy=policy, policy_params=only(0, policy), sampling=MIXED, key=key, max_new_tokens=8,
         ).tokens  # fmt: skip
 
     with jax.numpy_dtype_promotion("strict"):

@@ -3,8 +3,8 @@ import random
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from jspec.models.detokenise import Detokeniser
 from jspec.processors import grammar
-from jspec.sessions.detokenise import Detokeniser
 from jspec.training import tokenizer as tokenizers
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
@@ -142,7 +142,7 @@ def test_a_row_adds_to_its_prompt_what_the_whole_has_more(make):
             assert prompt + "".join(after) == whole
         elif whole.startswith(before):  # a letter of the prompt is finished
             assert before + "".join(after) == whole
-        else:  # bytes that are no text made such of the prompt's
+        else:  # bytes that are not text made such of the prompt's
             assert set(whole[: len(before)]) - set(before) == {BROKEN}
             assert "".join(after).endswith(whole.rpartition(BROKEN)[2])
             assert len("".join(after)) < len(whole)
@@ -159,7 +159,11 @@ def test_a_prompt_that_ends_in_bytes_is_not_repeated():
         ([a, *cat], cat, "猫"),
         ([a, *cat, *cat[:2]], [cat[2], 260], "猫b"),  # a letter that the prompt leaves unfinished
         ([a, *cat, *cat[:2]], [260], "b"),
-        ([a, *cat], [cat[1], 260], f"{BROKEN}b"),  # bytes of no text make none of the prompt's
+        (
+            [a, *cat],
+            [cat[1], 260],
+            f"{BROKEN}b",
+        ),  # bytes that are not text make none of the prompt's
         ([a, *cat], [], ""),
         ([], [a], "a"),
     ):
@@ -172,7 +176,7 @@ def test_a_prompt_that_ends_in_bytes_is_not_repeated():
 
 
 def test_forms_are_whole_behind_any_prompt():
-    """What a grammar allows is what is told, however it is cut into tokens."""
+    """Checks that a grammar allows a text however it is cut into tokens."""
     texts, chance = [" a", "b", "猫", "b 猫\n", "\n"], random.Random(0)
     for make in (byte_level, byte_fallback, metaspace):
         tokenizer = make()

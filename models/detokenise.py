@@ -21,9 +21,9 @@ class Detokeniser:
     """Decodes what a row adds to its prompt as it comes, in time linear in its length.
 
     What a token adds depends on those before it: a character may span several tokens, and some
-    decoders treat the first one apart. So tokens are decoded behind those of the piece before
-    theirs, as vLLM does it. Text that later tokens could still change is held back; the
-    `DecodeStream` of `tokenizers` raises an error for some of that, such as bytes of no character.
+    decoders treat the first one apart. So tokens are decoded after the previous piece's tokens, as
+    vLLM does it. Text that later tokens could still change is held back; the `DecodeStream` of
+    `tokenizers` raises an error for some of that, such as bytes that form no character.
 
     The prompt's text and all pieces join to the text of all tokens. A character that the prompt
     leaves unfinished is of the first piece if that ends it.
@@ -53,7 +53,7 @@ class Detokeniser:
         """The text of `_ids` that is said already. At first the prompt's, with and without what it
         leaves unfinished."""
         self._begun = False
-        """Whether there was a piece."""
+        """True if there was a piece."""
 
     @property
     def prompt(self) -> str:
@@ -151,5 +151,5 @@ class Detokeniser:
 
 
 def without_end(text: str, num_bytes: int) -> str:
-    """Returns a text without its last bytes, those of a stop string."""
+    """Returns a text without its last bytes, a stop string."""
     return text.encode()[:-num_bytes].decode(errors="ignore") if num_bytes else text

@@ -48,7 +48,7 @@ class CostCurve:
     def of(
         cls, seconds: Mapping[int, float], capacity: int = 0, undrafted: float | None = None
     ) -> "CostCurve":
-        """The curve through some points, the same for every size of the cache.
+        """Returns the curve through some points, the same for every size of the cache.
 
         Args:
             seconds: by the number of tokens that a round scores; one point or more.
@@ -57,7 +57,7 @@ class CostCurve:
                 tokens, as if drafting took no time.
 
         Raises:
-            InputError: if there is no point, or a number is no plausible one of its kind.
+            InputError: if there is no point, or a number is not a plausible one of its kind.
         """
         check_integer("capacity", capacity, 0, 2**31 - 1)
         if not isinstance(seconds, Mapping) or not seconds:
@@ -81,7 +81,7 @@ class CostCurve:
 
     @classmethod
     def across(cls, curves: Sequence["CostCurve"]) -> "CostCurve":
-        """The curve of several that were measured with caches of different sizes.
+        """Returns the curve of several that were measured with caches of different sizes.
 
         It goes through the points of all of them: where one has none, it is read between its own.
 
@@ -89,7 +89,7 @@ class CostCurve:
             curves: of one size each, or of several.
 
         Raises:
-            InputError: if there is none, one is no curve, or two are of one size.
+            InputError: if there is none, one is not a curve, or two are of one size.
 
         Example:
             >>> small = CostCurve.of({1: 0.020, 8: 0.034}, capacity=256)
@@ -123,7 +123,7 @@ class CostCurve:
     def at(
         self, tokens: Sequence[int], capacity: Int[Array, ""] | int = 0
     ) -> Float[Array, " tokens"]:
-        """The seconds of a round.
+        """Returns the seconds of a round.
 
         Args:
             tokens: numbers of tokens that it scores.
@@ -139,7 +139,7 @@ class CostCurve:
         return jnp.maximum(by_capacity, self.seconds.min() / 2)
 
     def without_draft(self, capacity: Int[Array, ""] | int = 0) -> Float[Array, ""]:
-        """The seconds of a round that drafts nothing, with so many slots of a row's cache."""
+        """Returns the seconds of a round without a draft, at a cache capacity."""
         size = jnp.asarray(capacity, jnp.float32)
         return jnp.maximum(
             _line(jnp, size, self.capacity, self.undrafted), self.undrafted.min() / 2
@@ -164,7 +164,8 @@ def _filled(
 
 
 def _line(module: Any, x: Any, known: Any, values: Any) -> Any:
-    """The piecewise linear function through the points, which goes straight on beyond the last.
+    """Returns the piecewise linear function through the points, which goes straight on beyond
+    the last.
 
     Args:
         module: numpy or jax.numpy, which the others are arrays of.

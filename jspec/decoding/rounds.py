@@ -1,0 +1,217 @@
+"""One round: draft, choose, score, verify, commit, learn; and the loop around it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from jspec import _struct as struct
+from jspec import tree as trees
+from jspec._xla import in_place, manual_axes
+from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.round import commit, frame, processing, sanitize, score
+from jspec.round.own_view import of_part, own_view
+from jspec.round.same_drafter import check_same_trees
+from jspec.round.widths import check_rest, chosen, cut, kept_nodes, sizes_of, with_room
+from jspec.types import Feedback, PolicyFeedback, PyTree, State, Tree, WidthChoice
+from jspec.verify.choice import verifier_of
+
+TURN = "turn_of_rounds_"
+"""The name of a kind's loop in a compiled program, before its number."""
+
+
+@struct.dataclass
+class Offer:
+    """The choices of a round's width."""
+
+    tree: Tree
+    """All that was drafted, without malformed nodes."""
+    aux: PyTree
+    """The `aux` of `draft`."""
+    choice: WidthChoice | None
+    """None: the round verifies all of the tree."""
+
+
+def repeated(
+    going: Callable[[Any], Bool[Array, ""]],
+    round_of: Callable[[Any, Any], Any],
+    carry: Any,
+    should_draft: Callable[[Any], "bool | Bool[Array, '']"],
+    platform: str,
+) -> Any:
+    """Returns what is left after rounds, which are run while they go on.
+
+    On a GPU, rounds with a draft and rounds without one have a loop each: where both share the body
+    of one loop, each difference between them is a condition, for which the host waits. So a round
+    without a draft is plain decoding, and waits for nothing but whether there is another one. On
+    other devices conditions cost nothing, and the program is smaller with one body.
+
+    Args:
+        going: whether there is another round, by what is carried.
+        round_of: runs a round, of (whether the drafter is asked, what is carried).
+        carry: before the first one.
+        should_draft: whether the drafter is asked, by what is carried.
+        platform: that the program is made for.
+    """
+    known = should_draft(carry)
+    if isinstance(known, bool):
+        return jax.lax.while_loop(going, partial(round_of, known), carry)
+    if platform != "gpu":
+        return jax.lax.while_loop(going, lambda carry: round_of(should_draft(carry), carry), carry)
+
+    def each_in_turn(carry: Any) -> Any:
+        for asked in (False, True):
+
+            def on(carry: Any, asked=asked) -> Bool[Array, ""]:
+                return going(carry) & (should_draft(carry) == asked)
+
+            with jax.named_scope(f"{TURN}{int(asked)}"):
+                carry = jax.lax.while_loop(on, partial(round_of, asked), carry)
+        return carry
+
+    return jax.lax.while_loop(going, each_in_turn, carry)
+
+
+def one_round(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    policy: WidthPolicy,
+    policy_params: PyTree,
+    asked: bool | Bool[Array, ""],
+    platform: str,
+) -> State:
+    """Returns the state after a round: draft, choose, score, verify, commit, learn.
+
+    Args:
+        model: the target.
+        params: its weights.
+        state: before the round.
+        drafter: proposes a tree, if it is asked.
+        drafter_params: its weights.
+        policy: says how much of the tree is verified.
+        policy_params: what it knows alongside its state.
+        asked: whether the drafter is asked; a bool is known when the round is traced.
+        platform: that the program is made for.
+    """
+    check_rest(policy, asked)
+
+    def draft(state: State) -> Offer:
+        tree, aux = drafter.draft(drafter_params, state.drafter_state, frame(state))
+        check_same_trees(tree, policy, state)
+        now = frame(state)
+        tree = sanitize(tree, now.root, model.vocab_size, now.grammar)
+        tree, choice = chosen(policy, policy_params, state.policy_state, tree, now)
+        return Offer(tree, aux, choice)
+
+    def verify(
+        tree: Tree, state: State, offer: Offer | None, asked: Any, tokens: int
+    ) -> tuple[State, Feedback]:
+        now = frame(state)
+        output = score(model, params, tree, now, state.memory, tokens)
+        processed = processing.processed(state, tree, output.logits)
+        verdict = verifier_of(drafter).verdict(tree, processed, now)
+        # Tokens, lengths and statistics; the model's own commit writes its memory.
+        state, feedback = commit(state, tree, output, verdict, processed)
+        memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
+        skip = policy.skip_expensive_updates(policy_params, state.policy_state)
+        own = drafter, drafter_params, state.drafter_state
+        learnt = taught(*own, offer, asked, feedback, skip, platform)
+        return replace(state, memory=memory, drafter_state=learnt), feedback
+
+    def after(state: State, offer: Offer | None, emitted: Array, counts: Array) -> State:
+        tree, choice = (None, None) if offer is None else (offer.tree, offer.choice)
+        told = PolicyFeedback(tree, choice, emitted, counts)
+        learnt = policy.update(policy_params, state.policy_state, told)
+        return replace(state, policy_state=learnt)
+
+    if asked is False:
+        tree = trees.root_only(state.root)
+        state, feedback = verify(tree, state, None, False, tree.tokens.size)
+        return after(state, None, feedback.emitted, feedback.counts)
+    if asked is True:
+        offer = draft(state)
+    else:
+        shapes = jax.eval_shape(draft, state)
+        offer = manual_axes.cond(
+            asked,
+            lambda: draft(state),
+            # Nothing is computed: all nodes are absent.
+            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
+            state,
+        )
+    if offer.choice is None:
+        state, feedback = verify(offer.tree, state, offer, True, offer.tree.tokens.size)
+        return after(state, offer, feedback.emitted, feedback.counts)
+
+    def sized(width: int, tokens: int) -> Callable[[Any, Any], Any]:
+        def branch(carry: Any, given: tuple[Offer, Any]) -> Any:
+            (state, emitted, _), (offer, known) = carry, given
+            tree = trees.root_only(state.root)
+            if width:
+                tree = cut(offer.tree, width, tokens, state.done)
+            with_draft = True if width or asked is True else known
+            state, feedback = verify(tree, state, offer, with_draft, tokens)
+            missing = emitted.shape[1] - feedback.emitted.shape[1]
+            return state, jnp.pad(feedback.emitted, ((0, 0), (0, missing))), feedback.counts
+
+        return branch
+
+    sizes = sizes_of(policy, state.root)
+    index = with_room(jnp.asarray(offer.choice.index), [tokens for _, tokens in sizes], state.done)
+    nothing = jnp.zeros((len(state.root), offer.tree.depth + 1), jnp.int32)
+    carry = state, nothing, jnp.zeros_like(state.lengths)
+    branches = [sized(*size) for size in sizes]
+    state, emitted, counts = in_place.switch(index, branches, carry, (offer, asked), platform)
+    return after(state, offer, emitted, counts)
+
+
+def taught(
+    drafter: Drafter,
+    params: PyTree,
+    memory: PyTree,
+    offer: Offer | None,
+    asked: bool | Bool[Array, ""],
+    feedback: Feedback,
+    skip_expensive_updates: Bool[Array, ""] | None,
+    platform: str,
+) -> PyTree:
+    """Returns the memory of a drafter after a round in which it may not have been asked.
+
+    Args:
+        drafter: static.
+        params: its own.
+        memory: before the round.
+        offer: its draft, zeros if it was not asked; None if it never is.
+        asked: whether it was; of rounds that verify a node, True.
+        feedback: of what was verified.
+        skip_expensive_updates: of the policy, for rounds in which the drafter is not asked.
+        platform: that the program is made for.
+    """
+    resting = replace(feedback, skip_expensive_updates=skip_expensive_updates)
+    if offer is None:
+        return drafter.update(params, memory, None, resting)
+    own, width = feedback, feedback.tree.tokens.shape[1] - 1
+    if width < offer.tree.tokens.shape[1] - 1:
+        part = of_part(offer.tree, kept_nodes(offer.tree, width))
+        own = own_view(part, feedback, others=False)
+    if asked is True:
+        return drafter.update(params, memory, offer.aux, own)
+    if not drafter.tells_rest(offer.aux):  # one program serves both
+        return drafter.update(params, memory, offer.aux, resting)
+
+    def rested(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+        return drafter.update(params, memory, None, given[2])
+
+    def drafted(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+        return drafter.update(params, memory, *given[:2])
+
+    index = jnp.asarray(asked, jnp.int32)
+    given = offer.aux, own, resting
+    return in_place.switch(index, [rested, drafted], memory, given, platform)

@@ -1,0 +1,1 @@
+"""Policies: the number of drafted nodes that each round verifies."""

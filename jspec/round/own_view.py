@@ -1,0 +1,72 @@
+"""A round as a drafter sees it that drafted a part of what was verified, or more than that."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jspec import _struct as struct
+from jspec import tree as trees
+from jspec.types import Feedback, Output, Tree
+
+
+@struct.dataclass
+class MemberDraft:
+    """The tree of one drafter, and the place of its nodes in the tree that was verified."""
+
+    tree: Tree
+    number: Int[Array, "B N"]
+    """The number of each node in that tree; past its last node if the node was left out."""
+
+
+def of_part(tree: Tree, kept: Int[Array, "B n"]) -> MemberDraft:
+    """Returns the tree, and its nodes' places among the kept ones."""
+    nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
+    same = kept[:, None, :] == nodes[None, :, None]
+    place = jnp.where(same.any(-1), same.argmax(-1), kept.shape[1])
+    return MemberDraft(tree, place.astype(jnp.int32))
+
+
+def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Feedback:
+    """Returns the round as one member sees it: its own tree, in the numbers that it gave its
+    nodes.
+
+    What the member does not read of it is never computed.
+
+    Args:
+        draft: the member's tree, and its nodes' places in the joint one.
+        feedback: of the tree that was verified.
+        others: whether other drafters have nodes in that tree.
+    """
+    size = feedback.tree.tokens.shape[1]
+    at = jnp.minimum(draft.number, size - 1)
+    verified = jnp.take_along_axis(feedback.tree.valid, at, axis=1) & (draft.number < size)
+    there = draft.tree.valid & verified
+
+    def nodes(array, axis):
+        index = at.reshape(at.shape[0], *(1,) * (axis - 1), -1, *(1,) * (array.ndim - axis - 1))
+        return jnp.take_along_axis(array, index, axis=axis)
+
+    output = feedback.output
+    # The number of each joint node in the member's tree; -1 where it has none.
+    own = trees.first_at(jnp.where(there, draft.number, size), size)
+    own = jnp.where(own < draft.number.shape[1], own, -1)
+    path = feedback.verdict.path
+    known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
+    lanes = jnp.arange(path.shape[1])[None]
+    path = jnp.where(lanes < feedback.verdict.counts[:, None], jnp.where(path < 0, -1, known), 0)
+    # A tree that lost its deepest nodes has shorter paths than its drafter's.
+    missing = ((0, 0), (0, max(draft.tree.depth + 1 - path.shape[1], 0)))
+    return replace(
+        feedback,
+        tree=replace(draft.tree, valid=there),
+        output=Output(
+            logits=nodes(output.logits, 1),
+            hidden=None if output.hidden is None else nodes(output.hidden, 1),
+        ),
+        verdict=replace(feedback.verdict, path=jnp.pad(path, missing)),
+        emitted=jnp.pad(feedback.emitted, missing),
+        merged=feedback.scored,
+        processed=None,  # of the joint tree
+        others=others or feedback.others,
+    )
