@@ -30,11 +30,13 @@ _CPU_FORMS = {
     "a8": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.47, 16: 2.2, 32: 3.8, 64: 7.2, 128: 14.0},
     "XLA": {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9},
 }
-"""The time of a forward by its tokens, in forward passes of one token: the form of products on a
-few cores, by the dtype of most weights, where activations are rounded too, and by XLA. XLA packs
-the weights of several rows before it reads them, which is why the second token costs so much there.
-Blocks are read in a fraction of float32's time and multiplied in the same, but for rounded
-activations (`python -m benchmarks.speed.forwards`)."""
+"""The time of a forward pass by its tokens, in forward passes of one token.
+
+It has the form of products on a few cores: by the dtype of most weights, where activations are
+rounded too, and by XLA. XLA packs the weights of several rows before it reads them, which is why
+the second token costs so much there. Blocks are read in a fraction of float32's time and multiplied
+in the same, unless activations are rounded (`python -m benchmarks.speed.forwards`).
+"""
 _KERNEL = 2e-6
 """Seconds from the start of a kernel to that of the next, in a graph, of one with little to
 do.
@@ -100,7 +102,7 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
 
 
 def _most(leaves: list[Any], held: Any) -> str:
-    """The form of a CPU's kernels: by the dtype that most bytes are of, if it has one."""
+    """Returns the form of a CPU's kernels: of the dtype of most bytes, if it has one."""
     if isinstance(held, str) and held.endswith("a8"):
         return "a8"
     sizes = Counter[str]()
