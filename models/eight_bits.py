@@ -124,7 +124,7 @@ def table(
 
 
 def rounds_states(param_dtype: DTypeLike) -> bool:
-    """Whether what weights are multiplied with is rounded to 8 bits.
+    """Tells whether what weights are multiplied with is rounded to 8 bits.
 
     Example:
         >>> rounds_states("w8a8"), rounds_states("q4_0a8"), rounds_states("q4_0")
@@ -171,7 +171,7 @@ class LowPrecision:
 
 
 def as_wide(weights: Num[Array, "*X"], dtype: DTypeLike) -> Num[Array, "*X"]:
-    """Weights in a dtype, or as they are where it holds each of their numbers.
+    """Returns weights in a dtype, or as they are where it holds each of their numbers.
 
     Example:
         >>> import jax.numpy as jnp
@@ -264,7 +264,7 @@ def rounded_product(
 def rounded_block_product(
     x: Float[Array, "... I"], packed: UInt8[Array, "O B"], kind: str
 ) -> Float[Array, "... O"]:
-    """x, rounded to 8 bits 32 by 32, by the rows of weights in blocks, in float32.
+    """Multiplies x, rounded to 8 bits 32 by 32, by rows of weights in blocks, in float32.
 
     Blocks are added one by one, in float32.
     """

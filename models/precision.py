@@ -24,7 +24,7 @@ def default() -> str:
 
 
 def widens_natively() -> bool:
-    """Whether this is a CPU whose kernels multiply narrow weights in float32."""
+    """Tells whether this is a CPU whose kernels multiply narrow weights in float32."""
     return backend.platform() == "cpu" and native.instruction_set() is not None
 
 
