@@ -111,9 +111,7 @@ class Blocks:
 def looked_up(
     table: Blocks | Float[Array, "V E"], tokens: Int[Array, "*S"]
 ) -> Float[Array, "*S E"]:
-    """Returns the embeddings of tokens, which may be in blocks; see
-    `jspec._xla.mesh_axes.looked_up`.
-    """
+    """Returns the embeddings of tokens, from blocks or numbers."""
     if not isinstance(table, Blocks):
         return mesh_axes.looked_up(table, tokens)
     return dequantised(mesh_axes.looked_up(table.packed, tokens), table.kind, table.dtype)

@@ -190,9 +190,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
     ) -> DynamicMatrixState:
-        """Returns the state after a chunk of the prompt, whose last read token comes before the
-        root.
-        """
+        """Returns the state after a chunk of the prompt, which ends before the root."""
         _check_table(params, chunk.output.logits.shape[-1])
         last = jnp.maximum(chunk.counts - 1, 0)[:, None]
         read = jnp.take_along_axis(chunk.tokens, last, axis=1)[:, 0]
@@ -253,9 +251,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         names: Int[Array, "B N k"],
         means: Float[Array, "B N k"],
     ) -> Candidates:
-        """Returns what their lines offer after tokens, and the table after them and the ones
-        before.
-        """
+        """Returns the candidates after tokens, from their lines and the table."""
         sources = [source(names, means, _ranks(self.k, NUM_KINDS))]
         if params is not None:
             found, probs, order = params.after(before, tokens)
@@ -324,9 +320,7 @@ def _of_nodes(cells: Shaped[Array, "B N *k"], nodes: Int[Array, "B P"]) -> Shape
 
 
 def _ranks(k: int, most: int) -> Int[Array, "1 1 k"]:
-    """Returns the ranks of a line's k candidates, of which so many are told apart; the last
-    shares.
-    """
+    """Returns the ranks of a line's k candidates; high ranks share one number."""
     return jnp.minimum(jnp.arange(k, dtype=jnp.int32), most - 1)[None, None]
 
 

@@ -102,14 +102,10 @@ class MatrixDrafter(Drafter):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> PyTree:
-        """Returns the state after the target scored these tokens; as it was if none of them is
-        live.
-        """
+        """Returns the state after the target scored these live tokens."""
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """Returns the state after a chunk of the prompt, which teaches only with
-        `update_on_prefill`.
-        """
+        """Returns the state after a chunk of the prompt, if `update_on_prefill` is set."""
         del params
         logits = chunk.output.logits
         check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
@@ -119,8 +115,7 @@ class MatrixDrafter(Drafter):
         return self.recycle(state, chunk.read, logits, live)
 
     def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
-        """Returns the state with every verified node in the matrix, whoever drafted it, accepted or
-        not.
+        """Returns the state with all verified nodes in the matrix, accepted or not.
 
         A row's last round teaches nothing, as published: its text goes no further.
         """

@@ -83,8 +83,7 @@ def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
 
 @dataclass(frozen=True)
 class TokenRecycling(MatrixDrafter):
-    """Drafts a fixed tree of ranks from an adjacency matrix: what last looked likely after a
-    token.
+    """Drafts a fixed tree of ranks from an adjacency matrix of likely tokens.
 
     Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696. Line t of the matrix holds
     the k tokens that the target last thought likeliest after token t, and a node of rank r below
@@ -175,8 +174,7 @@ class TokenRecycling(MatrixDrafter):
         return write_lines(state, tokens, live, best)
 
     def merged(self, states: Sequence[Int[Array, "R V k"]]) -> Int[Array, "R V k"]:
-        """Returns one matrix of what replicas learnt: each line as one of those has it that know
-        the token.
+        """Returns one matrix of replicas' lines, each from one that knows the token.
 
         Which one, of several, goes round by the token, so that no replica's text prevails.
         """
