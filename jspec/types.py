@@ -305,10 +305,7 @@ class Feedback:
 
 @struct.dataclass
 class WidthChoice:
-    """The number of drafted nodes that a round verifies, as a policy chose it.
-
-    Shown by `jspec.trace` where they are given: what spoke for it.
-    """
+    """The number of drafted nodes that a round verifies, as a policy chose it."""
 
     index: Int[Array, ""] | int
     """Index of the round among the possible ones, see `jspec.WidthPolicy.widths`."""
@@ -316,9 +313,10 @@ class WidthChoice:
     """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
     verified. NaN: the node never is."""
     expected_tokens: Float[Array, " W"] | None = None
-    """The tokens that all running rows together are expected to emit, in each of these rounds."""
+    """The tokens that all running rows together are expected to emit, in each of these rounds, for
+    `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
-    """The time that each of them takes."""
+    """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None
     """The policy's record of the round, for its `update`."""
 
@@ -328,8 +326,7 @@ class PolicyFeedback:
     """The outcome of a round for a policy."""
 
     tree: Tree | None
-    """All that was drafted, verified or not; only the root where the drafter was not asked. None
-    where it is known beforehand that it is not."""
+    """All that was drafted, verified or not; None where the drafter is known not to be asked."""
     choice: WidthChoice | None
     """The policy's choice; zeros where the drafter was not asked, or None, as `tree`."""
     emitted: Int[Array, "B P"]

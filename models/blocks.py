@@ -4,6 +4,9 @@ A block is a scale in float16, in Q4_1 an offset too, and its weights in 8 or 4 
 as they are in the file, and are dequantised where they are multiplied. A scale has 11 bits, so that
 a weight is exact in float32: the model is the one in float32 that the file stands for. A matrix is
 an array of bytes, [O, I / 32 * size]. Embeddings and the head are in blocks too, always of Q8_0.
+
+"q8_0a8", "q4_0a8" and "q4_1a8" are the same weights with activations that are rounded to 8 bits
+before each product, 32 by 32, as in llama.cpp: see `jspec.models.eight_bits`.
 """
 
 from typing import Any
@@ -14,12 +17,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, Int8, UInt8
 
-from jspec._xla import mesh_axes
+from jspec._xla import mesh_axes, native
 
 SIZES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 """The bytes of a block, by the name of the format."""
+
+ROUNDED_STATES = {f"{kind}a8": kind for kind in SIZES}
+"""Formats whose activations are rounded too, and that of their weights."""
+
+FORMATS = {kind: kind for kind in SIZES} | ROUNDED_STATES
+"""All formats, and that of their weights."""
 
 TABLES = "q8_0"
 """The format of embeddings and head."""
@@ -69,16 +78,25 @@ def dequantised(
         >>> dequantised(jnp.asarray(one), "q4_0")[jnp.array([0, 15, 16, 31])].tolist()
         [1.5, 1.5, -0.5, -0.5]
     """
+    steps, scale, added = parts(packed, kind)
+    values = steps.astype(jnp.float32) * scale
+    values = values if added is None else values + added
+    return values.reshape(*packed.shape[:-1], -1).astype(dtype)
+
+
+def parts(
+    packed: UInt8[Array, "*X B"], kind: str
+) -> tuple[Int8[Array, "*X C 32"], Float[Array, "*X C 1"], Float[Array, "*X C 1"] | None]:
+    """The whole numbers of each block, what they are multiplied with, and what is added, if any."""
     blocks = packed.reshape(*packed.shape[:-1], -1, SIZES[kind])
     scale = _half(blocks[..., :2])
     if kind == "q8_0":
-        values = jax.lax.bitcast_convert_type(blocks[..., 2:], jnp.int8).astype(jnp.float32) * scale
-    else:
-        adds = kind == "q4_1"
-        both = blocks[..., 4 if adds else 2 :]
-        steps = jnp.concatenate([both & 15, both >> 4], -1).astype(jnp.float32)
-        values = steps * scale + _half(blocks[..., 2:4]) if adds else (steps - 8) * scale
-    return values.reshape(*packed.shape[:-1], -1).astype(dtype)
+        return jax.lax.bitcast_convert_type(blocks[..., 2:], jnp.int8), scale, None
+    both = blocks[..., -16:]
+    steps = jnp.concatenate([both & 15, both >> 4], -1).astype(jnp.int8)
+    if kind == "q4_0":
+        return steps - 8, scale, None
+    return steps, scale, _half(blocks[..., 2:4])
 
 
 def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
@@ -98,7 +116,9 @@ class Blocks:
     packed: UInt8[Array, "*X O B"]
     kind: str = struct.field(pytree_node=False)
     dtype: Any = struct.field(pytree_node=False)
-    """The dtype that they are dequantised to."""
+    """What they are dequantised to."""
+    rounds_states: bool = struct.field(pytree_node=False, default=False)
+    """Whether what they are multiplied with is rounded to 8 bits."""
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -113,12 +133,25 @@ def looked_up(
 ) -> Float[Array, "*S E"]:
     """Returns the embeddings of tokens, from blocks or numbers."""
     if not isinstance(table, Blocks):
+        if table.dtype.itemsize == 2 and native.on_one_device(table):
+            return native.natively(_by_bits, mesh_axes.looked_up, table, tokens)
         return mesh_axes.looked_up(table, tokens)
     return dequantised(mesh_axes.looked_up(table.packed, tokens), table.kind, table.dtype)
 
 
+def _by_bits(table: Float[Array, "V E"], tokens: Int[Array, "*S"]) -> Float[Array, "*S E"]:
+    """The rows as whole numbers: XLA for a CPU widens the whole table to look up 16-bit floats."""
+    rows = mesh_axes.looked_up(jax.lax.bitcast_convert_type(table, jnp.uint16), tokens)
+    return jax.lax.bitcast_convert_type(rows, table.dtype)
+
+
 def parameter(
-    module: nn.Module, name: str, shape: tuple[int, ...], kind: str, dtype: DTypeLike
+    module: nn.Module,
+    name: str,
+    shape: tuple[int, ...],
+    kind: str,
+    dtype: DTypeLike,
+    rounds_states: bool = False,
 ) -> Blocks:
     """Returns weights in blocks; made at random where there are none."""
     where, size = packed_shape(shape, kind), SIZES[kind]
@@ -131,4 +164,4 @@ def parameter(
         blocks = jax.random.bits(key, (*where[:-1], shape[-1] // LENGTH, size), jnp.uint8)
         return blocks.at[..., : len(head)].set(head).reshape(where)
 
-    return Blocks(module.param(name, random), kind, dtype)
+    return Blocks(module.param(name, random), kind, dtype, rounds_states)

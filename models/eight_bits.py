@@ -11,8 +11,10 @@ Formats of GGUF files, which have a scale for every 32 weights, are in `jspec.mo
 "w8a8" rounds the activations too, before each product: every row by a factor of its own, the
 largest of its numbers over 127 (dynamic quantisation, as in LLM.int8() of Dettmers et al. 2022,
 section 2, vector-wise, without outliers). Then the sums are of integers, and exact in any order.
+"q8_0a8" and its like do the same by blocks of 32, with the weights of GGUF files.
 """
 
+from functools import reduce
 from typing import Any
 
 import flax.linen as nn
@@ -21,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Int8, Num
+from jaxtyping import Array, Float, Int, Int8, Num, UInt8
 
 from jspec.models import blocks
 
@@ -31,8 +33,8 @@ LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
 ROUNDED_STATES = "w8a8"
 """Weights in int8, and activations that are rounded to it for each product."""
 
-FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.SIZES)
-"""Formats that may be named in place of a dtype of weights."""
+FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.FORMATS)
+"""What stands in the place of a dtype of weights, by name."""
 
 LEAST = 1e-30
 """Rows of activations whose numbers are all smaller are zeros."""
@@ -99,11 +101,11 @@ def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str
         ('q8_0', None)
     """
     kind = called(param_dtype)
-    if kind not in blocks.SIZES or not blocks.fit(shape):
+    if kind not in blocks.FORMATS or not blocks.fit(shape):
         return None
     if path in (("embed",), ("head",)):
         return blocks.TABLES
-    return kind if rounded(path) else None
+    return blocks.FORMATS[kind] if rounded(path) else None
 
 
 def table(
@@ -111,15 +113,25 @@ def table(
 ) -> blocks.Blocks | Float[Array, "V E"]:
     """Returns embeddings, or the head."""
     if kind := in_blocks((name,), shape, param_dtype):
-        return blocks.parameter(module, name, shape, kind, dtype)
+        return blocks.parameter(module, name, shape, kind, dtype, rounds_states(param_dtype))
     return module.param(
         name, nn.initializers.normal(0.02), shape, high_precision(param_dtype, dtype)
     )
 
 
+def rounds_states(param_dtype: DTypeLike) -> bool:
+    """Whether what weights are multiplied with is rounded to 8 bits.
+
+    Example:
+        >>> rounds_states("w8a8"), rounds_states("q4_0a8"), rounds_states("q4_0")
+        (True, True, False)
+    """
+    return called(param_dtype) in (ROUNDED_STATES, *blocks.ROUNDED_STATES)
+
+
 def by_output(param_dtype: DTypeLike) -> bool:
     """Returns whether the weights of products have a factor for each output."""
-    return low_precision(param_dtype) and called(param_dtype) not in blocks.SIZES
+    return low_precision(param_dtype) and called(param_dtype) not in blocks.FORMATS
 
 
 def quantised(
@@ -153,6 +165,18 @@ class LowPrecision:
     """True if what they are multiplied with is rounded to 8 bits."""
 
 
+def as_wide(weights: Num[Array, "*X"], dtype: DTypeLike) -> Num[Array, "*X"]:
+    """Weights in a dtype, or as they are where it holds each of their numbers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> as_wide(jnp.ones(2, jnp.bfloat16), "float32").dtype.name
+        'bfloat16'
+    """
+    narrow = jnp.promote_types(weights.dtype, dtype) == jnp.dtype(dtype)
+    return weights if narrow else weights.astype(dtype)
+
+
 @struct.dataclass
 class OneOf:
     """A layer's weights, as those of all layers and its number among them: nothing is copied."""
@@ -169,22 +193,23 @@ def parameter(
     Returns:
         The weights of the layer and None, or of all layers and its number.
     """
-    rounds_states = called(param_dtype) == ROUNDED_STATES
+    rounds = rounds_states(param_dtype)
     one = module.get_variable("params", name)
     if isinstance(one, OneOf):
         weights = one.weights
         if weights.dtype == jnp.uint8:
-            weights = blocks.Blocks(weights, called(param_dtype), dtype)
+            kind = blocks.FORMATS[called(param_dtype)]
+            weights = blocks.Blocks(weights, kind, dtype, rounds)
         elif factors := module.get_variable("params", f"{name}{SUFFIX}"):
-            weights = LowPrecision(weights, factors.weights, dtype, rounds_states)
+            weights = LowPrecision(weights, factors.weights, dtype, rounds)
         return weights, one.layer
     init = nn.initializers.normal(0.02)
-    if called(param_dtype) in blocks.SIZES:
+    if (kind := blocks.FORMATS.get(called(param_dtype))) is not None:
         if blocks.fit(shape):
-            return blocks.parameter(module, name, shape, called(param_dtype), dtype), None
+            return blocks.parameter(module, name, shape, kind, dtype, rounds), None
         param_dtype = dtype
     if not low_precision(param_dtype):
-        return module.param(name, init, shape, param_dtype).astype(dtype), None
+        return as_wide(module.param(name, init, shape, param_dtype), dtype), None
     held = stored(param_dtype)
     largest = LARGEST[jnp.dtype(held).name]
 
@@ -194,7 +219,7 @@ def parameter(
 
     factor = nn.initializers.constant(0.02 * 4 / largest)
     factors = module.param(f"{name}{SUFFIX}", factor, shape[:-1], jnp.float32)
-    return LowPrecision(module.param(name, random), factors, dtype, rounds_states), None
+    return LowPrecision(module.param(name, random), factors, dtype, rounds), None
 
 
 def rounded_states(
@@ -229,3 +254,29 @@ def rounded_product(
     states, scales = rounded_states(x)
     sums = jnp.einsum("...i,oi->...o", states, weights, preferred_element_type=jnp.int32)
     return sums.astype(jnp.float32) * scales * factors.astype(jnp.float32)
+
+
+def rounded_block_product(
+    x: Float[Array, "... I"], packed: UInt8[Array, "O B"], kind: str
+) -> Float[Array, "... O"]:
+    """x, rounded to 8 bits 32 by 32, by the rows of weights in blocks, in float32.
+
+    Blocks are added one by one, in float32.
+    """
+    states, scales = rounded_states(x.reshape(*x.shape[:-1], -1, blocks.LENGTH))
+    totals = scales * states.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
+    rows = states, scales, totals
+    columns = blocks.parts(packed, kind)
+    by_block = [jax.tree.map(lambda part: jnp.moveaxis(part, -2, 0), x) for x in (rows, columns)]
+
+    def add(carry, block):
+        # What is multiplied in one step is added in the next: some compilers would round but once.
+        (states, scale, total), (steps, factor, added) = block
+        sums = jnp.einsum("...i,oi->...o", states, steps, preferred_element_type=jnp.int32)
+        found = [sums.astype(jnp.float32) * (scale * factor[:, 0])]
+        found += [] if added is None else [added[:, 0] * total]
+        return (reduce(jnp.add, carry), *found), None
+
+    nothing = jnp.zeros((*x.shape[:-1], len(packed)), jnp.float32)
+    carry, _ = jax.lax.scan(add, (nothing,) * sum(part is not None for part in columns), by_block)
+    return reduce(jnp.add, carry)

@@ -149,7 +149,7 @@ class RoutedExperts(nn.Module):
         feed = partial(gated, self.activation) if experts.clamp is None else experts.clamp
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
-        rounds = isinstance(gate_up, eight_bits.LowPrecision) and gate_up.rounds_states
+        rounds = eight_bits.rounds_states(self.param_dtype)
         if routes.size <= count and not rounds and not natively_multiplied(rows, gate_up):
             fed = each(rows, routes, gate_up, down, feed, biases)
         else:
@@ -227,7 +227,7 @@ def each(
 
     def product(equation: str, x: Float[Array, "..."], weights: Held) -> Float[Array, "R K _"]:
         if not isinstance(weights, eight_bits.LowPrecision):
-            return jnp.einsum(equation, x, weights[routes])
+            return jnp.einsum(equation, x, weights[routes].astype(x.dtype))
         # Factors come behind, as in every other product: weights have one value for all widths.
         found = jnp.einsum(equation, x, weights.weights[routes].astype(x.dtype))
         return found * weights.factors[routes].astype(x.dtype)

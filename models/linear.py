@@ -29,8 +29,9 @@ def product(
 
     Args:
         x: rows.
-        weight: one row for each output.
-        dtype: of the result; the dtype of x if not given.
+        weight: one row for each output; of a dtype of fewer bits than x has, it is widened where it
+            is multiplied.
+        dtype: of the result; that of x if not given.
     """
     dtype = x.dtype if dtype is None else dtype
     if native.takes_product(x, weight):
@@ -39,6 +40,7 @@ def product(
             return native.product(x, weight).astype(dtype)
 
         return native.natively(kernel, partial(states_first, dtype=dtype), x, weight)
+    weight = weight.astype(x.dtype)
     rows = x.size // x.shape[-1]
     if rows > _FEW_ROWS or (rows == 1 and len(weight) % 2):
         return states_first(x, weight, dtype)
@@ -50,8 +52,8 @@ def product(
 def states_first(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """Returns `product` as it is written."""
-    return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
+    """`product` as it is written."""
+    return jnp.einsum("...i,oi->...o", x, weight.astype(x.dtype), preferred_element_type=dtype)
 
 
 def weights_first(
@@ -88,7 +90,7 @@ def unembed(
     """Scores of all tokens in float32: states by the rows of a table such as the embedding."""
     if isinstance(table, blocks.Blocks):
         return _in_blocks(x, table, None, jnp.float32)
-    return product(x, table.astype(x.dtype), jnp.float32)
+    return product(x, eight_bits.as_wide(table, x.dtype), jnp.float32)
 
 
 def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -142,11 +144,12 @@ def _by_xla(
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
     """Returns whether a kernel of a CPU multiplies with these weights, or with one of them."""
     if isinstance(weights, blocks.Blocks):
-        return native.takes_block_product(x, weights.packed)
-    if not isinstance(weights, eight_bits.LowPrecision):
+        held, takes = weights.packed, native.takes_block_product
+    elif isinstance(weights, eight_bits.LowPrecision):
+        held, takes = weights.weights, native.takes_product
+    else:
         return native.takes_product(x, weights)
-    takes = native.takes_rounded_product if weights.rounds_states else native.takes_product
-    return takes(x, weights.weights)
+    return (native.takes_rounded_product if weights.rounds_states else takes)(x, held)
 
 
 def _in_blocks(
@@ -158,10 +161,13 @@ def _in_blocks(
     """Returns the product with a matrix in blocks, or with one of several, in this dtype."""
 
     def by_kernel(x, packed, index):
-        return native.block_product(x, packed, blocks.SIZES[weights.kind], index).astype(dtype)
+        run = native.rounded_block_product if weights.rounds_states else native.block_product
+        return run(x, packed, blocks.SIZES[weights.kind], index).astype(dtype)
 
     def by_xla(x, packed, index):
         packed = packed if index is None else packed[index]
+        if weights.rounds_states:
+            return eight_bits.rounded_block_product(x, packed, weights.kind).astype(dtype)
         packed = jax.lax.platform_dependent(x, packed, cpu=_read_after, default=_read_anew)
         return product(x, blocks.dequantised(packed, weights.kind, x.dtype), dtype)
 

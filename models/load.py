@@ -127,11 +127,12 @@ def load(
             "@" and a revision behind an id pin what the hub gives: "org/model@v1.0".
         dtype: dtype of activations and cache; float32 on CPU, else bfloat16. "int8" and
             "float8_e4m3fn" are dtypes of weights and "w8a8", "q8_0", "q4_0" and "q4_1" formats of
-            them, see there; all else is as by default.
+            them, and "q8_0a8" and its like, see there; all else is as by default.
         param_dtype: dtype or format that the weights are held in; `dtype` if not given. In 8 bits
             (`jspec.models.eight_bits`) it is a model of its own, whose tokens are exact in
             themselves. In blocks (`jspec.models.blocks`) a GGUF file's weights of that format stay
-            as they are, and others are rounded to it.
+            as they are, and others are rounded to it. "auto": as the file has them, in bfloat16 or
+            in blocks, where a CPU's kernels multiply with them as with float32: to the last bit.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLES` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
@@ -166,11 +167,16 @@ def load(
             "adapters on a mesh are not implemented; leave out mesh, or merge the adapter into the "
             "base's weights"
         )
-    compute, held = precision.pair(dtype, param_dtype)
     kept = precision.find_kv(kv_dtype)
     checkpoint = open_checkpoint(name)
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
+    table = tuple(family.weights(config))
+    if param_dtype == precision.AUTO:
+        plain = mesh is None and not adapters and not any(one.transposed for one in table)
+        exact = plain and dtype in (None, "float32", np.float32) and precision.widens_natively()
+        param_dtype = checkpoint.held() if exact else None
+    compute, held = precision.pair(dtype, param_dtype)
     model = family.build(
         config, dtype=compute, param_dtype=held, scan_layers=scan_layers, kv_dtype=kept
     )
@@ -187,7 +193,6 @@ def load(
     # Before the weights: it is quick, and as likely to be missing.
     words = checkpoint.tokenizer() if with_tokenizer else None
     eos, bos = checkpoint.special_tokens(model.vocab_size)
-    table = tuple(family.weights(config))
     files = checkpoint.tensors(table)
     params = read_weights(files, family, table, model, mesh, layer_memory, rules)
     if adapters:

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jspec._validate.errors import InputError
-from jspec._xla import backend
+from jspec._xla import backend, native
 from jspec.models import eight_bits
 
 NAMES = ("float32", "bfloat16", "float16", "float64")
+AUTO = "auto"
+"""In the place of a dtype of weights: that of the file."""
 KV_NAMES = ("int8", "float8_e4m3fn")
 """Dtypes of 8 bits for keys and values."""
 
@@ -19,6 +21,11 @@ KV_NAMES = ("int8", "float8_e4m3fn")
 def default() -> str:
     """Returns float32 on CPU, where bfloat16 is emulated and slower; bfloat16 on GPU and TPU."""
     return "float32" if backend.platform() == "cpu" else "bfloat16"
+
+
+def widens_natively() -> bool:
+    """Whether this is a CPU whose kernels multiply narrow weights in float32."""
+    return backend.platform() == "cpu" and native.instruction_set() is not None
 
 
 def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, Any]:

@@ -235,8 +235,11 @@ class LayeredDecoder(Decoder):
     def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
         """Returns whether kernels take products by these layers."""
         if weights.dtype == jnp.uint8:
-            return native.takes_block_product(x, weights)
-        return weights.dtype in (self.dtype, jnp.int8) and native.takes_product(x, weights)
+            rounds = eight_bits.rounds_states(self.param_dtype)
+            takes = native.takes_rounded_product if rounds else native.takes_block_product
+            return takes(x, weights)
+        exact = jnp.promote_types(weights.dtype, self.dtype) == jnp.dtype(self.dtype)
+        return exact and native.takes_product(x, weights)
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
         """Returns the weights of layers that are scanned, made at random where there are none."""

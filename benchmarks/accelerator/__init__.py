@@ -1,1 +1,1 @@
-"""Measures what speculation costs and gains on the device at hand."""
+"""Measures on an accelerator what the papers' speeds depend on."""

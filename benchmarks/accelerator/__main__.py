@@ -1,106 +1,86 @@
-"""Measures what speculation costs and gains on the device at hand: one command, under ten minutes.
+"""Measures on an accelerator what the papers' speeds depend on: six sections, ten minutes.
 
-python -m benchmarks.accelerator                       # on a CPU the same in small
-python -m benchmarks.accelerator --section forwards    # one section
-python -m benchmarks.accelerator --section report      # the tables of what is there
+python -m benchmarks.accelerator                       # Llama-2-7B's shape in bfloat16
+python -m benchmarks.accelerator --section rounds      # one section
+python -m benchmarks.accelerator --shape tiny          # on a CPU
 
-Each row is written before the next is measured, and rows that the folder holds are not measured
-again, if device, versions and the library's sources are the same: what was stopped goes on where it
-was.
+Sections run in the order of their weight. Each row is written before the next is measured, and rows
+that the file holds are not measured again: what was stopped goes on where it was.
 """
 
+import gc
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import jax
 import typer
 
-from benchmarks.accelerator import devices, forwards, methods, parity, report, rounds, shapes
-from benchmarks.accelerator.cells import Cells, fingerprint, first_line
-from benchmarks.harness import ROOT, command, console, headline
+from benchmarks.accelerator.passes import drafts, heads, kernels, passes
+from benchmarks.accelerator.rounds import rounds, shares
+from benchmarks.accelerator.shapes import SHAPES, Measurement, Shape
+from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
+from jspec._validate.errors import InputError
 from jspec._xla import one_graph
 
-SECTIONS: dict[str, tuple[Callable[[Cells, shapes.Scale], None], float]] = {
-    "device": (devices.measure, 10),
-    "forwards": (forwards.measure, 130),
-    "rounds": (rounds.measure, 300),
-    "methods": (methods.measure, 90),
-    "parity": (parity.measure, 40),
-}
-"""Measurements of each section, and about how many seconds of an accelerator they take."""
+SECTIONS = {
+    "passes": passes, "heads": heads, "kernels": kernels, "shares": shares,
+    "drafts": drafts, "rounds": rounds,
+}  # fmt: skip
+"""The measurements of each section, in the order in which they run."""
 
 
 def main(
+    out: Annotated[Path | None, typer.Option(help="JSON lines, which a run goes on with")] = None,
     section: Annotated[
-        str | None, typer.Option(help=f"comma-separated, of {', '.join(SECTIONS)}, report")
+        str | None, typer.Option(help=f"comma-separated, of {', '.join(SECTIONS)}")
     ] = None,
-    budget_seconds: Annotated[float, typer.Option(min=0, help="then it stops by itself")] = 570,
-    scale: Annotated[
-        str | None, typer.Option(help="the shape, else the largest that the memory holds")
-    ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="folder, bundled name or hub id; may be repeated")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="folder of the rows and the summary")] = ROOT
-    / "results"
-    / "accelerator",
+    shape: Annotated[str, typer.Option(help=f"of the models, of {', '.join(SHAPES)}")] = "7B",
+    seconds: Annotated[float, typer.Option(min=0, help="then it ends")] = 570,
 ) -> None:
-    """Measures what the folder lacks, and prints the tables."""
-    if scale is not None and scale not in shapes.SCALES:
-        known = ", ".join(shapes.SCALES)
-        raise typer.BadParameter(f"--scale {scale} is unknown; known: {known}")
+    """Measures what the file lacks."""
     names = list(SECTIONS) if section is None else section.split(",")
-    if wrong := [name for name in names if name not in (*SECTIONS, "report")]:
-        known = ", ".join(SECTIONS)
-        raise typer.BadParameter(f"--section {wrong[0]} is unknown; known: {known}, report")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"--out {out} cannot be written: {error.strerror}") from error
-    rows = out / "rows.jsonl"
-    left = []
-    if measured := [name for name in names if name != "report"]:
-        shape = shapes.SCALES[scale] if scale else shapes.fitting(devices.memory())
-        if model:
-            shape = replace(shape, models=tuple(model))
-        left = run(measured, rows, budget_seconds, shape)
-    report.write(rows, out)
+    for given, known, option in (*((name, SECTIONS, "section") for name in names),
+                                 (shape, SHAPES, "shape")):  # fmt: skip
+        if given not in known:
+            raise InputError(f"--{option} {given} is not there; give one of {', '.join(known)}")
+    left = run(names, out, seconds, SHAPES[shape])
     if left:
-        console.print("not done: " + "; ".join(left), soft_wrap=True)
-        console.print("The same command goes on from here.")
+        console.print(f"not done: {'; '.join(left)}. The same command goes on from here.")
 
 
-def run(names: Sequence[str], rows: Path, seconds: float, scale: shapes.Scale) -> list[str]:
-    """Runs sections, each within its share of the time, and returns what was left out."""
-    ends = time.monotonic() + seconds
-    ledger, device = Ledger(rows), jax.local_devices()[0]
-    headline(f"{', '.join(names)}: {scale.name} in {scale.dtype}")
-    about = {
-        "bench": "accelerator",
-        "kind": device.device_kind,
-        "platform": device.platform,
-        "jax": jax.__version__,
-        "sources": fingerprint(),
-        "scale": scale.name,
-        "one_graph": one_graph.asked(),
-    }
-    left = []
-    for index, name in enumerate(names):
-        waiting = sum(SECTIONS[other][1] for other in names[index:])
-        measure, share = SECTIONS[name]
-        share *= max(ends - time.monotonic(), 0) / waiting
-        cells = Cells(ledger, about | {"section": name}, time.monotonic() + share)
-        try:
-            measure(cells, scale)
-        except Exception as error:  # what fails outside of a cell costs its section only
-            console.print(f"{name}: {type(error).__name__}: {first_line(error)}")
-            left.append(name)
-        left += [f"{name}: {one}" for one in cells.left]
+def run(names: list[str], out: Path | None, seconds: float, shape: Shape) -> list[str]:
+    """Runs sections in turn until the time is over; returns what there was no time for."""
+    ends, last, left = time.monotonic() + seconds, 0.0, []
+    headline(f"{', '.join(names)}: {shape.name} in {shape.dtype}, {shape.past} tokens live")
+    for name in names:
+        ledger = Ledger(out, dict(
+            bench="accelerator", section=name, shape=shape.name, dtype=shape.dtype,
+            past=shape.past, kind=jax.local_devices()[0].device_kind, one_graph=one_graph.asked(),
+        ))  # fmt: skip
+        for key, measure in SECTIONS[name](shape):
+            told = f"{name}, {', '.join(map(str, key.values()))}"
+            if ledger.find(**key):
+                continue
+            begin = time.monotonic()
+            if begin + last > ends:
+                left.append(told)
+                continue
+            row = measured(measure)
+            ledger.add(**key, **row)
+            last = time.monotonic() - begin
+            console.print(f"{told}: {row} ({last:.1f} s)", highlight=False, soft_wrap=True)
+            gc.collect()  # the arrays of a cell that failed hang on its traceback
     return left
+
+
+def measured(measure: Measurement) -> dict:
+    """Returns what is measured, or the error: accelerators fail in their own ways."""
+    try:
+        return measure()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.300}"}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Whole rounds in the loop of `decode`, by method and width, and with forced acceptance.
+"""Rounds in the loop of `decode`: their seconds, pieces, and forced acceptance.
 
-Forced acceptance keeps as many drafted tokens as asked for, whatever the model says. The walk takes
-the steps and the bonus token that it would take if the target agreed; only the text is meaningless,
-so that no two forwards have to round alike.
+Forced acceptance keeps the first child of a node with one probability at each level, so that a
+round takes as many tokens as were counted on real text. Walk, commit and update are the same as
+with a target that agrees; only the text is meaningless.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,147 +12,151 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 import jspec
-from benchmarks.accelerator.cells import Cells
-from benchmarks.accelerator.hollow import HollowModel
-from benchmarks.accelerator.shapes import Scale, random_state
-from benchmarks.accelerator.timing import compiled
+from benchmarks.accelerator.shapes import Measurements, Shape, random_state
 from benchmarks.harness import paired
-from jspec import methods
-from jspec.costs import CostCurve
-from jspec.costs.measuring import set_backoff
+from benchmarks.pieces import Piece, medians
+from jspec import round as parts
 
-# The loop of `decode` by itself. Its prefill would have to be compiled for every drafter, which
-# takes as long again and has nothing to say here.
+# The loop of `decode` by itself: its prefill would have to be compiled for every drafter.
 from jspec.decoding import decode_rounds
-from jspec.drafters.retrieval.token_recycling import fitted
-from jspec.methods import Built
-from jspec.models import Loaded
-from jspec.protocols import Drafter
+from jspec.protocols import Drafter, NodeRule
 from jspec.types import PyTree
+from jspec.verify.schemes import COUPLED, RECURSIVE, Scheme
+from jspec.verify.tree_verifier import TreeVerifier
 
 FEW = 2
-"""Rounds of the shorter sample: what a call costs besides its rounds cancels in the difference."""
-TOKENS_PER_ROUND = (2, 3, 4, 5)
-PLAIN, FORCED, REST = "plain", "forced", "rest"
-RIGHT = 1
-"""The token that counts as right; `jspec.Scripted` drafts another one where it is to be wrong."""
-_OUT_OF_REACH = 1e6
-"""Seconds of a width that is not to be chosen."""
+"""Rounds of the shorter sample; the fixed cost of a call cancels in the difference."""
+FORCED = {
+    "token_recycling": {"SmolLM2": 2.45, "the paper, 7B": 2.70},
+    "rsd_s 5x4": {"SmolLM2, T 0.3": 2.06, "the paper, XSum": 3.43},
+    "speculative_decoding 4": {"SmolLM2, T 0.3": 1.45, "the paper, XSum": 2.73},
+}
+"""Tokens per round that are forced: those counted in benchmarks/results, and the papers'."""
 
 
-def right_token(
-    p: Float[Array, " V"],
-    q: Float[Array, " V"] | None,
-    children: Int[Array, " K"],
-    valid: Bool[Array, " K"],
-    noise: Float[Array, " V"],
-) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
-    """A node rule that keeps the right token and nothing else; the bonus token is the target's."""
-    del q, noise
-    return jnp.where(valid & (children == RIGHT), 1.0, 0.0), p
+def first_child(share: float) -> NodeRule:
+    """Makes a node rule that keeps the first child with a probability, and no other."""
+
+    def rule(p, q, children, valid, noise):
+        del q, noise
+        first = valid & (jnp.arange(len(children)) == 0)
+        return jnp.where(first, share, 0.0), p
+
+    return rule
 
 
-def forced(vocab_size: int, nodes: int) -> Drafter:
-    """Drafts Token Recycling's best tree of so many nodes."""
-    return jspec.with_verifier(jspec.Scripted(vocab_size, fitted(nodes, 8)), right_token)
+def share_of(tokens: float, depth: int) -> float:
+    """Finds the probability per level with which rounds of a depth take so many tokens.
+
+    Example:
+        >>> round(share_of(1 + 0.5 + 0.25, 2), 6)
+        0.5
+    """
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        more = sum(middle**level for level in range(depth + 1)) > tokens
+        low, high = (low, middle) if more else (middle, high)
+    return low
 
 
-def script(batch: int, tokens_per_round: int) -> jspec.Script:
-    """Returns the `drafter_params` with which every round emits so many tokens."""
-    return jspec.Script(
-        tokens=jnp.full((batch, 1), RIGHT, jnp.int32), accepts=jnp.array([tokens_per_round - 1])
-    )
+def drafter(name: str, shape: Shape, rule: NodeRule | None = None) -> tuple[Drafter, PyTree]:
+    """Makes a method and its weights; a rule, if given, decides about its drafts."""
+    draft = shape.model(shape.draft)
+    scheme = RECURSIVE if rule is None else Scheme(RECURSIVE.draw, TreeVerifier(rule))
+    match name.split():
+        case ["plain"]:
+            return jspec.Autoregressive(), None
+        case ["token_recycling"]:
+            found = jspec.TokenRecycling(shape.target.vocab_size)
+            return (found if rule is None else jspec.with_verifier(found, rule)), None
+        case ["rsd_s", size]:
+            beam, depth = map(int, size.split("x"))
+            return jspec.RSDS(draft, beam=beam, max_depth=depth, scheme=scheme), shape.draft_params
+        case ["dyspec", nodes]:
+            tree = jspec.DySpec.published(draft, num_speculative_tokens=int(nodes))
+            return tree, shape.draft_params
+        case _:
+            chain = jspec.SpeculativeDecoding(draft, int(name.split()[-1]), scheme=scheme)
+            return chain, shape.draft_params
 
 
-class Loop:
-    """The compiled loop of rounds of a target and a method, and a state that it repeats."""
+def rounds(shape: Shape) -> Measurements:
+    """Yields the seconds and tokens of a round: plain, of methods, and of forced acceptance."""
+    yield {"method": "plain", "forced": None}, partial(_loop, shape, "plain", None)
+    for name, forced in FORCED.items():
+        for told, tokens in forced.items():
+            yield {"method": name, "forced": told}, partial(_loop, shape, name, tokens)
+    for budget in shape.budgets:
+        name = f"dyspec {budget}"
+        yield {"method": name, "forced": None}, partial(_loop, shape, name, None)
 
-    def __init__(self, target: Loaded, built: Built, batch: int, scale: Scale):
-        self.params, self.past = target.params, scale.past
-        self.state = random_state(
-            target.model, target.params, built.drafting, batch, scale.past, scale.capacity
-        )
-        self.program = compiled(
-            decode_rounds, target.model, target.params, self.state, built.drafter,
-            built.drafter_params, np.int32(FEW), policy=built.policy,
-            policy_params=built.policy_params,
-        )  # fmt: skip
 
-    def run(self, num_rounds: int, params: tuple[PyTree, PyTree]) -> jax.Array:
-        """Returns the tokens that each row emits in so many rounds from the state's beginning."""
-        state, batch = self.state, len(self.state.root)
+def _loop(shape: Shape, name: str, tokens: float | None) -> dict[str, Any]:
+    """Seconds and tokens of a round, over calls of few rounds and of many."""
+    rule = None
+    if tokens is not None:
+        found, _ = drafter(name, shape)
+        rule = first_child(share_of(tokens, getattr(found, "template", found).depth))
+    found, params = drafter(name, shape, rule)
+    model = shape.model(shape.target)
+    # Where tokens are drawn: greedily a rule's probabilities are 0 and 1.
+    held = [random_state(shape, found, params, temperature=1.0)]
+
+    def run(count: int) -> jax.Array:
         start = replace(
-            state,
-            memory=replace(state.memory, lengths=jnp.full(batch, self.past, jnp.int32)),
-            positions=jnp.full(batch, self.past, jnp.int32),
-            lengths=jnp.zeros(batch, jnp.int32),
-            status=jnp.zeros(batch, jnp.int32),
+            held[0],
+            memory=replace(held[0].memory, lengths=jnp.full(1, shape.past, jnp.int32)),
+            positions=jnp.full(1, shape.past, jnp.int32),
+            lengths=jnp.zeros(1, jnp.int32),
+            status=jnp.zeros(1, jnp.int32),
         )
         # Donated: the cache is held once, and the next call goes on with what this one returns.
-        drafter_params, policy_params = params
-        self.state = self.program.run(
-            self.params, start, drafter_params, np.int32(num_rounds), policy_params=policy_params
-        )
-        return self.state.lengths
+        held[0] = decode_rounds(
+            model, shape.target_params, start, found, params, np.int32(count),
+        )  # fmt: skip
+        return held[0].lengths
 
-    def time(self, params: tuple[PyTree, PyTree], scale: Scale) -> dict[str, Any]:
-        """Returns the seconds and tokens of a round, with these params of drafter and policy."""
-        many = scale.num_rounds + FEW
-        runs = {str(count): partial(self.run, count, params) for count in (FEW, many)}
-        seconds = paired(runs, scale.repeats)
-        rounds = (seconds[str(many)] - seconds[str(FEW)]) / scale.num_rounds
-        tokens = float(self.run(many, params).mean()) / many
-        return {"seconds": rounds.tolist(), "tokens_per_round": tokens}
+    many = shape.num_rounds + FEW
+    seconds = paired({str(count): partial(run, count) for count in (FEW, many)}, shape.repeats)
+    taken = (seconds[str(many)] - seconds[str(FEW)]) / shape.num_rounds
+    return {"seconds": taken.tolist(), "tokens": float(run(many).mean()) / many}
 
 
-def build(name: str, target: Loaded, batch: int, scale: Scale) -> Built:
-    """Makes the drafter of a method, with its weights and its policy."""
-    if name == PLAIN:
-        return Built(target.model, jspec.Autoregressive(), None)
-    if name == FORCED:
-        drafter = forced(scale.config.vocab_size, scale.nodes)
-        return Built(target.model, drafter, script(batch, TOKENS_PER_ROUND[0]))
-    return methods.build(name, target)
+def shares(shape: Shape) -> Measurements:
+    """Yields the seconds of a round's pieces: Fig. 4 of Token Recycling and of DySpec."""
+    for name in ("token_recycling", *(f"dyspec {budget}" for budget in shape.budgets)):
+        yield {"method": name}, partial(_shares, shape, name)
 
 
-def kinds(loop: Loop, name: str, built: Built) -> Iterator[tuple[str, tuple[PyTree, PyTree]]]:
-    """Yields each kind of round that a method has, with the params that bring nothing else."""
-    state, params = loop.state, built.drafter_params
-    if name == FORCED:
-        for tokens in TOKENS_PER_ROUND:
-            yield f"{tokens} tokens", (script(len(state.root), tokens), None)
-    elif built.policy.widths:
-        sizes = jspec.round.sizes_of(built.policy, state.root)
-        for chosen in (0, *(width for width, _ in sizes)):
-            curve = {tokens: 1.0 if size == chosen else _OUT_OF_REACH for size, tokens in sizes}
-            loop.state = set_backoff(loop.state, chosen == 0)
-            yield f"{chosen} nodes" if chosen else REST, (params, CostCurve.of(curve))
-    else:
-        (width,) = state.stats.widths
-        yield f"{width} nodes" if width else PLAIN, (params, None)
+def _shares(shape: Shape, name: str) -> dict[str, Any]:
+    found, params = drafter(name, shape)
+    model, weights = shape.model(shape.target), shape.target_params
+    state = random_state(shape, found, params, temperature=0.0)
+    frame = parts.frame(state)
+    verifier = found.verifier or COUPLED.verifier
 
+    def commit(state, aux, tree, output, verdict):
+        after, feedback = parts.commit(state, tree, output, verdict)
+        memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
+        learnt = found.update(params, state.drafter_state, aux, feedback)
+        return after.replace(memory=memory, drafter_state=learnt)
 
-def _time(target: Loaded, name: str, batch: int, scale: Scale) -> tuple[dict, dict]:
-    """Returns what the rounds of a method take by kind, and what compiling them took."""
-    built = build(name, target, batch, scale)
-    loop = Loop(target, built, batch, scale)
-    found = {kind: loop.time(one, scale) for kind, one in kinds(loop, name, built)}
-    return found, loop.program.about()
-
-
-def measure(cells: Cells, scale: Scale) -> None:
-    """Writes one row for each method and batch: the rounds, and the same without a forward."""
-    for batch in scale.round_batches:
-        for name in (PLAIN, FORCED, *scale.round_methods):
-
-            def row(name: str = name, batch: int = batch) -> dict:
-                target = Loaded(scale.model, scale.params, tokenizer=None, eos=(), bos=None)
-                found, about = _time(target, name, batch, scale)
-                model = HollowModel(scale.config, scale.dtype)
-                empty = replace(target, model=model, params=model.init(jax.random.key(0)))
-                return {"kinds": found, "hollow": _time(empty, name, batch, scale)[0], **about}
-
-            cells.run(row, method=name, batch=batch)
+    draft, score = jax.jit(found.draft), jax.jit(partial(parts.score, model))
+    verify, update = jax.jit(verifier.verdict), jax.jit(commit, donate_argnums=0)
+    drawn, aux = draft(params, state.drafter_state, frame)
+    tree = parts.sanitize(drawn, frame.root, model.vocab_size)
+    output = score(weights, tree, frame, state.memory)
+    verdict = verify(tree, output.logits, frame)
+    seconds = medians(
+        {
+            "draft": Piece(draft, (params, state.drafter_state, frame)),
+            "target": Piece(score, (weights, tree, frame, state.memory)),
+            "verify": Piece(verify, (tree, output.logits, frame)),
+            "update": Piece(update, (state, aux, tree, output, verdict), donates=True),
+        },
+        shape.repeats,
+    )
+    return {"seconds": seconds, "nodes": int(tree.valid.sum()) - 1}

@@ -1,6 +1,6 @@
-"""Shapes of models by the memory of the device, with weights and states made on the device."""
+"""The shapes that are measured, with weights, caches and states made on the device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -10,175 +10,98 @@ import jax.numpy as jnp
 import numpy as np
 
 import jspec
-from benchmarks.harness import SHARED
-from jspec.methods import BUNDLED, BUNDLED_DRAFT
 from jspec.models import Llama, LlamaConfig
 from jspec.protocols import CausalLM
 from jspec.types import PyTree, State
 
-ALL_METHODS = (
-    "auto",
-    "token_recycling+suffix",
-    "token_recycling",
-    "eagle",
-    "lyanna+suffix",
-    "eagle2",
-    "medusa",
-    "lyanna",
-    "dynamic_token_recycling",
-    "suffix",
-    "prompt_lookup",
-)
-"""Methods on real text, in the order of their weight: `auto`, then what it may be made of."""
-
-PRECISIONS = (("float32", "highest"), ("bfloat16", "default"), ("float32", "default"))
-"""Pairs (dtype, `jax_default_matmul_precision`). By default a GPU multiplies float32 as TF32."""
-
 PROMPT = 16
-"""Tokens of the prompt that states are shaped for; its forward never runs."""
+"""Tokens of the prompt that states are shaped for; its forward pass never runs."""
+
+Measurement = Callable[[], dict[str, Any]]
+Measurements = Iterator[tuple[dict[str, Any], Measurement]]
+"""The names and sizes of a row, and what measures its values."""
 
 
 @dataclass(frozen=True)
-class Scale:
-    """A shape and all sizes that are measured with it. Sizes come in the order of their weight."""
+class Shape:
+    """The shapes of a target and a draft model, and the sizes that are measured with them."""
 
     name: str
-    config: LlamaConfig
+    target: LlamaConfig
+    draft: LlamaConfig
     dtype: str
-    batches: tuple[int, ...]
     widths: tuple[int, ...]
-    """Tokens of a forward, N."""
+    """Tokens of a forward pass, N; the first is 1."""
+    batches: tuple[int, ...]
+    """Rows whose heads are timed."""
+    budgets: tuple[int, ...]
+    """Of DySpec's trees."""
+    masks: tuple[int, ...]
+    """Nodes of the random trees whose attention is timed."""
     past: int
     """Positions of the cache that are live."""
     capacity: int
-    nodes: int
-    """Drafted nodes of the trees whose acceptance is forced."""
-    num_rounds: int
+    repeats: int = 5
+    num_rounds: int = 32
     """Rounds of a sample."""
-    repeats: int
-    round_batches: tuple[int, ...]
-    prompts: int
-    """Real texts a model is asked to go on with."""
-    new_tokens: int
-    copied_bytes: int
-    models: tuple[str, ...] = (BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
-    """Models that go on with real text: bundled names, folders or hub ids."""
-    round_methods: tuple[str, ...] = ("token_recycling", "auto", "suffix")
-    """Methods whose rounds are timed; they need no more of a target than its shape."""
-    methods: tuple[str, ...] = ALL_METHODS
-    """Methods on real text; those that the library or a model does not have are left out."""
-    parity_methods: tuple[str, ...] = ("auto", "token_recycling+suffix", "eagle")
-    precisions: tuple[tuple[str, str], ...] = PRECISIONS
-    """In which drafted tokens are compared with plain ones."""
-    needs: int = 0
-    """Bytes of memory that the device has to offer."""
 
-    @cached_property
-    def model(self) -> Llama:
+    def model(self, config: LlamaConfig) -> Llama:
+        """Makes a model of one of the configs."""
         dtype = getattr(jnp, self.dtype)
-        return Llama(self.config, dtype=dtype, param_dtype=dtype)
+        return Llama(config, dtype=dtype, param_dtype=dtype)
 
     @cached_property
-    def params(self) -> PyTree:
+    def target_params(self) -> PyTree:
         """Random weights, made on the device."""
-        return random_weights(self.model)
+        return random_weights(self.model(self.target))
+
+    @cached_property
+    def draft_params(self) -> PyTree:
+        """Random weights of the draft model."""
+        return random_weights(self.model(self.draft))
 
 
-ON_ACCELERATORS: dict[str, Any] = dict(
-    dtype="bfloat16",
-    batches=(1, 16, 2, 8, 32),
-    widths=(1, 64, 2, 16, 81, 128, 256, 512, 768, 4, 8, 32),
-    past=512,
-    capacity=1024,
-    nodes=63,
-    num_rounds=32,
-    repeats=5,
-    round_batches=(1, 8, 32),
-    prompts=10,
-    new_tokens=128,
-    copied_bytes=2 << 30,
-)
-SCALES = {
-    scale.name: scale
-    for scale in (
-        # Llama-2-7B.
-        Scale(
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        # Llama-2-7B, and the draft model of 68M that DySpec and SpecInfer have.
+        Shape(
             "7B",
             LlamaConfig(32000, 4096, 11008, 32, 32, 32, 128, 4096),
-            needs=40 << 30,
-            **ON_ACCELERATORS,
-        ),
-        # Llama-3.2-3B.
-        Scale(
-            "3B",
-            LlamaConfig(128256, 3072, 8192, 28, 24, 8, 128, 4096, tied=True),
-            needs=14 << 30,
-            **ON_ACCELERATORS,
-        ),
-        # TinyLlama-1.1B.
-        Scale(
-            "1B",
-            LlamaConfig(32000, 2048, 5632, 22, 32, 4, 64, 2048),
-            needs=5 << 30,
-            **ON_ACCELERATORS,
-        ),
-        Scale(
-            "9M",
-            LlamaConfig(8192, 256, 704, 6, 4, 4, 64, 1024),
-            dtype="float32",
-            batches=(1, 4),
-            widths=(1, 8, 32, 4, 16),
-            past=64,
-            capacity=192,
-            nodes=7,
-            num_rounds=16,
-            repeats=3,
-            round_batches=(1, 4),
-            prompts=2,
-            new_tokens=48,
-            copied_bytes=64 << 20,
-            methods=ALL_METHODS[:4],
-            # A CPU multiplies float32 as such, whatever is asked for.
-            precisions=PRECISIONS[:2],
+            LlamaConfig(32000, 768, 3072, 2, 12, 12, 64, 2048),
+            dtype="bfloat16",
+            widths=(1, 4, 8, 13, 16, 31, 64, 81, 128, 256, 768),
+            batches=(1, 2, 16),
+            budgets=(64, 768),
+            masks=(256, 512, 1024, 2048),
+            past=512,
+            capacity=1024,
         ),
         # For tests.
-        Scale(
+        Shape(
             "tiny",
-            LlamaConfig(64, 16, 24, 2, 2, 1, 8, 64),
+            LlamaConfig(64, 16, 24, 2, 2, 1, 8, 256),
+            LlamaConfig(64, 8, 16, 1, 1, 1, 8, 256),
             dtype="float32",
-            batches=(1, 2),
             widths=(1, 4),
+            batches=(1,),
+            budgets=(8,),
+            masks=(16,),
             past=8,
-            capacity=64,
-            nodes=7,
-            num_rounds=4,
+            capacity=128,
             repeats=1,
-            round_batches=(1,),
-            prompts=1,
-            new_tokens=8,
-            copied_bytes=1 << 16,
-            models=(BUNDLED_DRAFT,),
-            round_methods=("prompt_lookup",),
-            methods=("prompt_lookup", "eagle"),
-            parity_methods=("prompt_lookup",),
-            precisions=PRECISIONS[:1],
+            num_rounds=4,
         ),
     )
 }
 
 
-def fitting(memory: int | None) -> Scale:
-    """Returns the largest scale for a device of so much memory; None is a CPU."""
-    return next(
-        scale for scale in SCALES.values() if scale.needs <= (0 if memory is None else memory)
-    )
-
-
 def random_weights(model: Llama) -> PyTree:
     """Makes weights as at the start of training, leaf by leaf: few programs, and no host copy."""
     tokens, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens, mask)
-    leaves, structure = jax.tree.flatten(shapes)
+    leaves, structure = jax.tree.flatten(
+        jax.eval_shape(model.init, jax.random.key(0), tokens, tokens, mask)
+    )
     keys = jax.random.split(jax.random.key(0), len(leaves))
     return structure.unflatten(
         _normal(key, leaf.shape, leaf.dtype) if len(leaf.shape) > 1
@@ -204,38 +127,36 @@ def random_cache(model: CausalLM, batch: int, past: int, capacity: int) -> jspec
 
 
 def random_state(
-    model: CausalLM, params: PyTree, drafting: dict[str, Any], batch: int, past: int, capacity: int
-) -> State:  # fmt: skip
-    """Makes a state in the middle of a generation, as `jspec.prefill` shapes it, without a forward.
+    shape: Shape, drafter: Drafter, drafter_params: PyTree, temperature: float
+) -> State:
+    """Makes a state in the middle of a generation, as `jspec.prefill` shapes it, without a pass.
 
     The drafter knows nothing of the text before; its rounds cost what they always cost.
     """
-    prompt = np.zeros((batch, PROMPT), np.int32)
+    model, prompt = shape.model(shape.target), np.zeros((1, PROMPT), np.int32)
 
-    drafter, policy = drafting["drafter"], drafting["policy"]
-
-    def begin(params: PyTree, drafter_params: PyTree, policy_params: PyTree) -> State:
+    def begin(params: PyTree, drafter_params: PyTree) -> State:
         return jspec.prefill(
-            model, params, prompt, drafter=drafter, drafter_params=drafter_params, policy=policy,
-            policy_params=policy_params, max_new_tokens=capacity - PROMPT,
+            model, params, prompt, drafter=drafter, drafter_params=drafter_params,
+            max_new_tokens=shape.capacity - PROMPT,
+            sampling=jspec.Sampling(temperature=temperature), key=0,
         )  # fmt: skip
 
-    shapes = jax.eval_shape(begin, params, drafting["drafter_params"], drafting["policy_params"])
+    shapes = jax.eval_shape(begin, shape.target_params, drafter_params)
     zeros = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
         replace(shapes, memory=None, drafter_state=None),
     )
     return replace(
         zeros,
-        memory=random_cache(model, batch, past, capacity),
-        positions=jnp.full(batch, past, jnp.int32),
-        capacity=capacity,
+        memory=random_cache(model, 1, shape.past, shape.capacity),
+        positions=jnp.full(1, shape.past, jnp.int32),
+        capacity=shape.capacity,
         # Its own arrays: the state is donated, and leaves may be shared.
-        drafter_state=jax.tree.map(jnp.array, drafter.init(batch, capacity, None)),
-        policy_state=jax.tree.map(jnp.array, policy.init(batch, capacity, None)),
+        drafter_state=jax.tree.map(jnp.array, drafter.init(1, shape.capacity, None)),
         request=replace(
             zeros.request,
-            limits=jnp.full(batch, capacity, jnp.int32),
+            limits=jnp.full(1, shape.capacity, jnp.int32),
             eos=jnp.full_like(zeros.request.eos, -1),
         ),
     )

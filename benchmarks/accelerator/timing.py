@@ -1,8 +1,8 @@
-"""Seconds per call on a device that works while the host goes on, and of compiling."""
+"""Seconds per call on a device that works while the host goes on."""
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -38,24 +38,3 @@ def _count(run: Callable[[], Any]) -> int:
     jax.block_until_ready(run())
     taken = time.perf_counter() - begin
     return max(1, min(MOST_QUEUED, int(QUEUED_SECONDS / max(taken, 1e-9))))
-
-
-class Compiled(NamedTuple):
-    """A program, and what it took to make it."""
-
-    run: Callable[..., Any]
-    trace_seconds: float
-    compile_seconds: float
-
-    def about(self) -> dict[str, float]:
-        """Returns what a row says of it."""
-        return {"trace_seconds": self.trace_seconds, "compile_seconds": self.compile_seconds}
-
-
-def compiled(function: Any, *args: Any) -> Compiled:
-    """Compiles a jitted function for these arguments, ahead of the first call."""
-    begin = time.perf_counter()
-    lowered = function.lower(*args)
-    traced = time.perf_counter()
-    program = lowered.compile()
-    return Compiled(program, traced - begin, time.perf_counter() - traced)

@@ -92,7 +92,7 @@ def main(
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
     parts: Annotated[
-        str, typer.Option(help="comma-separated, of table, breadth, depth, update")
+        str, typer.Option(help="comma-separated, of table, breadth, depth, update, pairs")
     ] = "table",
     only: Annotated[str | None, typer.Option(help="labels of lines, separated by ;")] = None,
     order: Annotated[

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recycling.updates import CellsMerge, FirstWins
+from benchmarks.recycling.updates import AcceptedAlone, CellsMerge, FirstWins
 from benchmarks.texts import digest
 from jspec import methods
 from jspec import tree as trees
@@ -17,7 +17,7 @@ from jspec.models import Loaded, heads
 from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
 
-PARTS = ("table", "breadth", "depth", "update")
+PARTS = ("table", "breadth", "depth", "update", "pairs")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ PUBLISHED_LOOKAHEAD: dict[str, Any] = {"window": 7, "ngram": 5, "guesses": 7}
 
 
 def rows(part: str) -> Rows:
-    """Returns the rows of a part of Fig. 3.
+    """Returns the rows of a part of Fig. 3, or of the paper's title.
 
     Raises:
         InputError: if there is no such part.
@@ -144,5 +144,9 @@ def rows(part: str) -> Rows:
                 "TR, first": drafting(FirstWins),
                 "TR, cell by cell": drafting(CellsMerge),
                 "TR, last": published,
+                "TR, accepted alone": drafting(AcceptedAlone),
             }
+        case "pairs":  # which the paper has not
+            pairs = method("token_recycling", shape="published", pairs=1 << 17)
+            return {"TR, pairs": pairs, "TR, published": published}
     raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")

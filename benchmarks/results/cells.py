@@ -38,26 +38,26 @@ class Cells:
         self.left_out = [name for name, _ in by if name not in self.methods]
 
     def trees(self, method: str) -> list[str | None]:
-        """The trees of a method."""
+        """Returns the trees of a method."""
         return [tree for name, tree in self._cells if name == method]
 
     def row(self, method: str | None = None, tree: str | None = None) -> dict:
-        """The first observation, of a method and a tree if they are given."""
+        """Returns the first observation, of a method and a tree if they are given."""
         found = self._cells.get((method, tree)) if method else next(iter(self._cells.values()), {})
         return next(iter(found.values()), {}) if found else {}
 
     def count(self, what: str, method: str | None = None) -> int:
-        """How many texts or repeats there are: of a method, else of the first one."""
+        """Counts the texts or repeats of a method, else of the first one."""
         name = method or next(iter(self.methods), None)
         found = next((self._cells[v] for v in self._cells if v[0] == name), {})
         return len({repeat if what == "repeat" else text for repeat, text in found})
 
     def total(self, name: str) -> float:
-        """The sum of a count over the texts of the first method."""
+        """Sums a count over the texts of the first method."""
         return sum(one.get(name, 0) for one in next(iter(self._cells.values()), {}).values())
 
     def best(self, methods: Sequence[str], measure: str) -> str | None:
-        """The method of these with the most."""
+        """Returns the method with the most."""
         values = {name: self.of(name, measure) for name in methods}
         there = {name: one.value for name, one in values.items() if one is not None}
         return max(there, key=lambda name: there[name]) if there else None
@@ -65,7 +65,7 @@ class Cells:
     def of(
         self, method: str, measure: str, kind: str | None = None, tree: str | None = None
     ) -> Estimate | None:
-        """A measure of a method, of its best tree if none is named; None: it was not counted.
+        """Estimates a measure of a method, of its best tree if none is named; None: not counted.
 
         Args:
             method: its name.
@@ -107,7 +107,7 @@ def _on_common(by: dict[Variant, dict[tuple, dict]], common) -> dict[Variant, di
 
 
 def _sum(terms: str) -> Callable[[dict], float]:
-    """A sum of counts, each with a factor, or a number."""
+    """Makes a sum of counts, each with a factor, or of numbers."""
     parts = []
     for term in terms.split("+"):
         factor, _, name = term.rpartition("*")

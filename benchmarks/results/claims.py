@@ -16,14 +16,14 @@ COLUMNS = {
     "not shown": "not shown",
     "not run": "not run",
 }
-"""Columns of the index: what a verdict counts as. A level that is reported counts as nothing."""
+"""Columns of the index, by the kind of a verdict. What is only reported has none."""
 SHOWN = {"holds": "**holds**", "sign": "**holds**, another size", "fails": "**does not hold**"}
 WORDS = ("ahead", "level", "behind")
 EQUAL = ("same", "open", "differs")
 
 
 def matrix(paper: dict) -> tuple[str, list[str]]:
-    """The claims of a paper by setting, and what each counts as.
+    """Judges the claims of a paper by setting.
 
     A claim has the paper's words and numbers. What is judged are `values`: those that `judged`
     names, or `lead`, of each group of rows that `each` tells apart, as a mean over the keys of
@@ -48,7 +48,7 @@ def matrix(paper: dict) -> tuple[str, list[str]]:
 
 
 def _lines_of(claim: dict) -> Iterable[tuple[dict, dict]]:
-    """The lines of a claim: one, or one of each value of the keys of `per`."""
+    """Returns the lines of a claim: one, or one of each value of the keys of `per`."""
     if "per" not in claim:
         return [({}, claim)]
     found = values.groups(claim, claim["per"])
@@ -57,7 +57,7 @@ def _lines_of(claim: dict) -> Iterable[tuple[dict, dict]]:
 
 
 def _judged(claim: dict, line: dict, paper: dict) -> tuple[dict[str, str], str]:
-    """The cell of each setting, and what the line's verdict counts as."""
+    """Makes the cell of each setting, and the kind of the line's verdict."""
     cells, found = dict(claim.get("cells", {})), []
     for setting, estimates in _estimates(line, paper):
         judged = [judge(one, claim) for one, _ in estimates]
@@ -72,7 +72,7 @@ def _judged(claim: dict, line: dict, paper: dict) -> tuple[dict[str, str], str]:
 
 
 def _estimates(claim: dict, paper: dict) -> Iterable[tuple[str, list[tuple[Any, str]]]]:
-    """By setting, each judged value and how it is shown."""
+    """Yields each judged value and how it is shown, by setting."""
     if "values" not in claim:
         return
     each, over = claim.get("each", ["short"]), claim.get("over", [])
@@ -95,7 +95,7 @@ def _estimates(claim: dict, paper: dict) -> Iterable[tuple[str, list[tuple[Any, 
 
 
 def judge(one: Any, claim: dict) -> tuple[str, str]:
-    """What a value is, in a word, and what that counts as.
+    """Says in a word how a value compares, and the kind of that verdict.
 
     Example:
         >>> from benchmarks.results.statistics import ratio
@@ -130,7 +130,7 @@ def judge(one: Any, claim: dict) -> tuple[str, str]:
 
 
 def verdict(kinds: Sequence[str]) -> str:
-    """What a claim counts as, from what each of its settings does.
+    """Joins the kinds of a claim's settings to one.
 
     Example:
         >>> verdict(["holds", "holds"]), verdict(["holds", "sign"]), verdict(["holds", "open"])
@@ -143,7 +143,7 @@ def verdict(kinds: Sequence[str]) -> str:
 
 
 def index(papers: dict[str, tuple[str, list[str]]]) -> str:
-    """How many claims of each paper hold: a table of the index.
+    """Makes a table of how many claims of each paper hold.
 
     Args:
         papers: by page, its title and what its claims count as.

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table, or that nothing is counted yet; None is an empty cell.
+    """Makes a table, or says that nothing is counted yet; None is an empty cell.
 
     Raises:
         ValueError: if a row has more or fewer cells than the header.
@@ -21,7 +21,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def measured(rows: Iterable[dict], what: str) -> str:
-    """A line below a table: what was counted, and on which device and day.
+    """Makes a line below a table, about what was counted, the device and the day.
 
     Args:
         rows: of the table, with `device`, `jax` and `date`.

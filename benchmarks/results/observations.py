@@ -1,4 +1,4 @@
-"""Rows of the papers' benches as observations: one text of one method, with what was counted."""
+"""Rows of the papers' benches as observations: one text of one method, with its counts."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -15,15 +15,15 @@ DEEPEST = 30
 """The bound on levels of DySpec's trees of 768 nodes, see `jspec.DySpec.published`."""
 
 WARM = 96
-"""Questions after which the memories of methods that learn count as filled: 64 of 160 are left."""
+"""Questions after which a method's memory counts as filled: 64 of 160 are left."""
 
 COMPARED = {1: "length", 2: "budget"}
-"""What the sizes of RSD's experiments are."""
+"""Names of the sizes of RSD's experiments."""
 
 
 @cache
 def rows(name: str) -> list[dict]:
-    """The rows of `rows/NAME.jsonl`, each with those of its setting."""
+    """Reads `rows/NAME.jsonl`; each row has the values of its setting too."""
     path = ROWS / f"{name}.jsonl"
     found = ledger.read(path) if path.is_file() else []
     for row in found:
@@ -34,7 +34,7 @@ def rows(name: str) -> list[dict]:
 
 @cache
 def observations(kind: str) -> list[dict]:
-    """All observations of a kind.
+    """Makes all observations of a kind.
 
     Each is its row, and besides `method`, `text`, `repeat` (a seed or a head: repeats of a text are
     summed) and the counts, which measures such as "tokens/calls" name.
@@ -43,7 +43,7 @@ def observations(kind: str) -> list[dict]:
 
 
 def matching(found: Iterable[dict], where: dict) -> list[dict]:
-    """Those with these values; of a list, any of its values."""
+    """Finds the rows with these values; of a list, any of its values."""
     wanted = {key: one if isinstance(one, list) else [one] for key, one in where.items()}
     return [one for one in found if all(one.get(key) in of for key, of in wanted.items())]
 
@@ -55,7 +55,7 @@ def _dyspec() -> Iterator[dict]:
 
 
 def _trees() -> Iterator[dict]:
-    """RSD's trees, once for each draft length or budget that they are compared at."""
+    """Yields RSD's trees, once for each draft length or budget that they are compared at."""
     by: dict[tuple, list[dict]] = {}
     for row in matching(rows("rsd"), {"bench": "rsd"}):
         by.setdefault((row["method"], tuple(row["shape"])), []).append(row)
@@ -74,7 +74,7 @@ def _verifiers() -> Iterator[dict]:
 
 
 def _by_text(row: dict, kinds: list[str] | None = None) -> Iterator[dict]:
-    """The texts of a row of one seed, whose classes follow each other."""
+    """Yields the texts of a row of one seed, whose classes follow each other."""
     counts = [name for name in ("tokens", "calls", "levels") if name in row]
     each = len(row["tokens"]) // len(kinds or [""])
     for place, values in enumerate(zip(*(row[name] for name in counts), strict=True)):
@@ -97,7 +97,7 @@ def _questions() -> Iterator[dict]:
 
 
 def _pieces() -> Iterator[dict]:
-    """Percent of a round by piece."""
+    """Yields the percent of a round by piece."""
     for row in matching(rows("token_recycling"), {"bench": "recycling", "part": "time"}):
         total = sum(row["pieces"].values())
         for name, seconds in row["pieces"].items():
@@ -117,7 +117,7 @@ def _ways() -> Iterator[dict]:
 
 
 def _by_prompt(row: dict) -> Iterator[dict]:
-    """The prompts of a row, whose histograms have the rounds by accepted drafts."""
+    """Yields the prompts of a row, whose histograms have the rounds by accepted drafts."""
     for place, histogram in enumerate(np.array(row["histograms"])):
         reached = {f"accepted_{step}": histogram[step:].sum() for step in range(len(histogram))}
         tokens = (histogram * np.arange(1, len(histogram) + 1)).sum()
@@ -126,7 +126,7 @@ def _by_prompt(row: dict) -> Iterator[dict]:
 
 
 def _heldout() -> Iterator[dict]:
-    """Percent of likeliest tokens accepted on held-out text after a step of training."""
+    """Yields the percent of likeliest tokens accepted on held-out text after a step of training."""
     for row in matching(rows("lyanna"), {"bench": "lyanna.variants"}):
         if "step" in row:
             steps = 100 * np.array(row["heldout"]["acceptance"])
@@ -144,7 +144,7 @@ def _blocks() -> Iterator[dict]:
 
 
 def _rounds() -> Iterator[dict]:
-    """The rounds of each text: their trees, and the blocks of their masks by order."""
+    """Yields the rounds of each text: their trees, and the blocks of their masks by order."""
     for row in rows("dyspec_rounds"):
         one = row | {"repeat": 0, "num_rounds": len(row["nodes"]), "tokens": sum(row["tokens"])}
         one |= {name: np.mean(row[name]) for name in ("nodes", "levels")}
@@ -156,7 +156,7 @@ def _rounds() -> Iterator[dict]:
 
 
 def _first_children() -> Iterator[dict]:
-    """The panels of DySpec's Fig. 2."""
+    """Yields the panels of DySpec's Fig. 2."""
     for row in rows("dyspec_fig2"):
         for name, correlation in row["correlation"].items():
             more = {"texts": row["count"] * len(row["kinds"].split(",")), "r": correlation}
@@ -167,7 +167,7 @@ def _first_children() -> Iterator[dict]:
 
 
 def _forms() -> Iterator[dict]:
-    """The forms of token info, timed turn by turn."""
+    """Yields the forms of token info, timed turn by turn."""
     found = matching(rows("lyanna"), {"bench": "lyanna.tables"})
     factors = {row["hot_tokens"]: np.array(row["ms"]) for row in found if row["form"] == "factors"}
     for row in found:
@@ -192,4 +192,4 @@ KINDS: dict[str, Callable[[], Iterator[dict]]] = {
     "heldout": _heldout,
     "forms": _forms,
 }
-"""What makes the observations of each kind."""
+"""Makers of the observations of each kind."""

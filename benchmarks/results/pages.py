@@ -14,7 +14,7 @@ REGION = re.compile(r"(<!-- begin (\S+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
 def papers() -> dict[str, dict]:
-    """The data of each paper by its name, with the title of its page."""
+    """Reads the data of each paper by its name, with the title of its page."""
     found = {}
     for path in sorted(FOLDER.glob("*.toml")):
         title = path.with_suffix(".md").read_text("utf-8").partition("\n")[0].removeprefix("# ")
@@ -24,7 +24,7 @@ def papers() -> dict[str, dict]:
 
 
 def pages() -> dict[Path, str]:
-    """The text of every page, as the rows have it."""
+    """Makes the text of every page, as the rows have it."""
     regions: dict[Path, dict[str, str]] = {}
     judged = {}
     for name, paper in papers().items():
@@ -40,7 +40,7 @@ def pages() -> dict[Path, str]:
 
 
 def filled(text: str, made: dict[str, str], page: str) -> str:
-    """A page with its marked regions, `<!-- begin NAME -->` to `<!-- end NAME -->`, made anew.
+    """Fills the marked regions of a page, `<!-- begin NAME -->` to `<!-- end NAME -->`.
 
     Raises:
         ValueError: if a region has no table or a table no region.

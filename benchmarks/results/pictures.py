@@ -1,4 +1,4 @@
-"""Pictures of a page, from its data: what they show in numbers and, drawn by matplotlib, as SVG.
+"""Pictures of a page, from its data: their numbers in words, and SVG by matplotlib.
 
 They have no background and colours of middle brightness, for light and dark pages. The same numbers
 give the same file, byte for byte, with one version of matplotlib.
@@ -72,7 +72,7 @@ class Picture:
         return " | ".join(": ".join(filter(None, (one.title, one.told))) for one in self.panels)
 
     def svg(self) -> str:
-        """The file."""
+        """Draws the file."""
         import matplotlib
 
         matplotlib.use("Agg")
@@ -103,7 +103,7 @@ class Picture:
 
 
 def pictures(paper: dict) -> dict[str, Picture]:
-    """The pictures of a paper by the name of their file.
+    """Makes the pictures of a paper by the name of their file.
 
     One has a panel of each value of the key `panel`, or of each of `panels`, which change its data.
     """
@@ -129,7 +129,7 @@ def pictures(paper: dict) -> dict[str, Picture]:
 
 
 def _panels(spec: dict, shown: dict, rows: list[dict]) -> Iterator[tuple[dict, dict, list[dict]]]:
-    """The data, words and rows of each panel."""
+    """Yields the data, words and rows of each panel."""
     if key := spec.get("panel"):
         for value in sorted({row[key] for row in rows}):
             yield spec, shown | {key: value}, matching(rows, {key: value})
@@ -141,7 +141,7 @@ def _panels(spec: dict, shown: dict, rows: list[dict]) -> Iterator[tuple[dict, d
 
 
 def _bars(spec: dict, paper: dict, rows: list[dict]) -> Made:
-    """Bars of each method, group by group, with error bars of one standard error."""
+    """Draws bars of each method, group by group, with error bars of one standard error."""
     groups = [one for one in spec["bars"] if matching(rows, one.get("where", {}))]
     cells = [values.cells(spec, matching(rows, one.get("where", {}))) for one in groups]
     marks, least = paper.get("published", {}).get(spec.get("marks", ""), {}), spec.get("least", 0)
@@ -176,14 +176,14 @@ def _bars(spec: dict, paper: dict, rows: list[dict]) -> Made:
 
 
 def _marks(found: Any, groups: list[dict]) -> list[float]:
-    """The paper's values of a method: of each group, or one for the group that is marked."""
+    """Returns the paper's values of a method: of each group, or of the marked one."""
     if isinstance(found, list):
         return found
     return [float(found) if found and one.get("marked") else np.nan for one in groups]
 
 
 def _stacked(spec: dict, paper: dict, rows: list[dict]) -> Made:
-    """Two bars of pieces that add up to 100, here and in the paper; the largest piece is cut."""
+    """Draws two bars of pieces that add up to 100; the largest piece is cut."""
     cells, least = values.cells(spec, rows), spec["least"]
     here = {name: cells.of(name, spec["measure"]) for name in spec["methods"]}
     ours = {name: one.value for name, one in here.items() if one is not None}
@@ -203,7 +203,7 @@ def _stacked(spec: dict, paper: dict, rows: list[dict]) -> Made:
 
 
 def _lines(spec: dict, paper: dict, rows: list[dict]) -> Made:
-    """Lines with a band of one standard error, over a key's values or over methods' numbers."""
+    """Draws lines with a band of one standard error, over a key or over methods' numbers."""
     measure, x = spec.get("measure", TOKENS), spec["x"]
     series: dict[str, list[Point]] = {}
     if isinstance(x, dict):
@@ -221,7 +221,7 @@ def _lines(spec: dict, paper: dict, rows: list[dict]) -> Made:
 
 
 def _rules(spec: dict, paper: dict, rows: list[dict]) -> Made:
-    """Fig. 1 of RSD: the probability that a rule keeps a child, draft Ber(0.3)."""
+    """Draws Fig. 1 of RSD: the probability that a rule keeps a child, draft Ber(0.3)."""
     found = [row for row in rows if row.get("toy", [0])[0] == 0.3 and not row["in_table"]]
     return _drawn(
         {name: [(row["toy"][1], row["kept"][name]) for row in found] for name in spec["methods"]},
@@ -235,7 +235,7 @@ def _drawn(
     names: dict[str, str],
     marked: float | None = None,
 ) -> Made:
-    """Lines whose names are at their ends, and the paper's, dotted."""
+    """Draws lines whose names are at their ends, and the paper's, dotted."""
 
     def draw(axes) -> None:
         places = sorted({x for points in series.values() for x, _ in points})
@@ -291,7 +291,7 @@ def _told(found) -> str:
 
 
 def _density(spec: dict, paper: dict, rows: list[dict]) -> Made:
-    """A panel of DySpec's Fig. 2, each column of which adds up to 1; the line is the mean."""
+    """Draws a panel of DySpec's Fig. 2, whose columns add up to 1; the line is the mean."""
     row = rows[0]
     counts = np.array(row["density"], float)
     columns = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -309,7 +309,7 @@ def _density(spec: dict, paper: dict, rows: list[dict]) -> Made:
 
 
 def _masks(spec: dict, paper: dict, rows: list[dict]) -> Made:
-    """A panel of DySpec's Figs. 6 and 7: the blocks of one tree's mask that hold an entry."""
+    """Draws a panel of DySpec's Figs. 6 and 7: the blocks of one tree's mask that hold an entry."""
     parents = np.array(next(row["parents"] for row in rows if "parents" in row))
     order = ORDERS[spec["order"]](parents)
     seen = mask(parents)[np.ix_(order, order)]
@@ -329,7 +329,7 @@ def _masks(spec: dict, paper: dict, rows: list[dict]) -> Made:
 
 
 def _image(axes, depth: np.ndarray, extent: tuple[float, ...], origin: str) -> None:
-    """A map of one colour, of which there is more where a number is larger."""
+    """Draws a map of one colour, stronger where a number is larger."""
     from matplotlib.colors import to_rgb
 
     colour = np.broadcast_to(to_rgb(BLUE), (*depth.shape, 3))

@@ -49,12 +49,12 @@ class Estimate:
 
     @property
     def ahead(self) -> bool:
-        """Whether the interval is above `even`."""
+        """True if the interval is above `even`."""
         return self.low > self.even
 
     @property
     def behind(self) -> bool:
-        """Whether the interval is below `even`."""
+        """True if the interval is below `even`."""
         return self.high < self.even
 
     def __sub__(self, other: "Estimate | float") -> "Estimate":
@@ -71,7 +71,7 @@ class Estimate:
         return Estimate(self.value / other, self.influence / other)
 
     def __format__(self, spec: str) -> str:
-        """The number with its error; "%" and ".2%": less 1, in percent."""
+        """Formats the number with its error; "%" and ".2%": less 1, in percent."""
         share = spec.endswith("%")
         value, error = (
             (100 * (self.value - 1), 100 * self.error) if share else (self.value, self.error)
@@ -102,7 +102,7 @@ def ratio(tokens: Sequence[float], rounds: Sequence[float]) -> Estimate:
 
 
 def critical(units: int) -> float:
-    """Standard errors on each side of an interval of 95%: 2, and Student's t of few units.
+    """Returns the standard errors in half an interval of 95%: 2, Student's t of few units.
 
     Example:
         >>> round(critical(3), 2), critical(15)
@@ -112,7 +112,7 @@ def critical(units: int) -> float:
 
 
 def mean(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of estimates of the same texts; of one it is the estimate."""
+    """Averages estimates of the same texts."""
     first, *others = estimates
     if not others:
         return first
@@ -144,7 +144,7 @@ class RankCorrelation:
 
 
 def rank_correlation(ys: Sequence[float]) -> RankCorrelation:
-    """The rank correlation of numbers with their places.
+    """Estimates the rank correlation of numbers with their places.
 
     Example:
         >>> format(rank_correlation([1, 2, 3, 5, 4]), "")

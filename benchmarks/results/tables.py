@@ -12,7 +12,7 @@ from benchmarks.results.values import TOKENS
 
 
 def tables(paper: dict) -> dict[tuple[str, str], str]:
-    """The text of each region, by page and name: its tables in turn."""
+    """Makes the text of each region, by page and name: its tables in turn."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in paper["tables"]:
         spec = paper.get("kinds", {}).get(one.get("kind"), {}) | one
@@ -22,7 +22,7 @@ def tables(paper: dict) -> dict[tuple[str, str], str]:
 
 
 def _of_each(spec: dict, paper: dict) -> Iterator[str]:
-    """A table; with `per`, one for each group, with the words `around` it."""
+    """Yields a table; with `per`, one for each group, with the words `around` it."""
     if "per" not in spec:
         yield _table(spec, paper)
         return
@@ -33,7 +33,7 @@ def _of_each(spec: dict, paper: dict) -> Iterator[str]:
 
 
 def _table(spec: dict, paper: dict) -> str:
-    """A table whose lines are rows, groups, or the methods or trees of each group.
+    """Makes a table whose lines are rows, groups, or the methods or trees of each group.
 
     A column has a head and a cell, words that name keys of the line or its value `here`.
     """
@@ -61,7 +61,7 @@ def _table(spec: dict, paper: dict) -> str:
 
 
 def _columns(spec: dict, names: dict[str, str]) -> Iterator[dict]:
-    """The columns; one with `each` is there for each of the methods or of some values."""
+    """Yields the columns; one with `each` is repeated for methods or for values."""
     for number, column in enumerate([*spec["columns"], *spec.get("more", [])]):
         by_method = column.get("each") == "methods"
         for one in spec["methods"] if by_method else column.get("each", [None]):
@@ -75,7 +75,7 @@ def _columns(spec: dict, names: dict[str, str]) -> Iterator[dict]:
 
 
 def _filled(each: Any, name: str) -> Any:
-    """Words in which "{each}" is a name."""
+    """Replaces "{each}" in words by a name."""
     if isinstance(each, list):
         return [_filled(one, name) for one in each]
     return each.replace("{each}", name) if isinstance(each, str) else each
@@ -96,7 +96,7 @@ class _Group:
         self._cells: dict[str, Cells] = {}
 
     def cells(self, column: dict, common: Any = None) -> Cells:
-        """The methods in the part of the group that a column is about."""
+        """Returns the methods in the part of the group that a column is about."""
         where = column.get("where", {})
         if (name := repr((where, common))) not in self._cells:
             spec = self.spec | {"common": common} if common else self.spec
@@ -110,13 +110,13 @@ class _Group:
         return column["head"].format(**self.keys | shown | named)
 
     def listed(self, columns: list[dict]) -> Iterator[list[str | None]]:
-        """A line of each row."""
+        """Yields a line for each row."""
         for row in self.found:
             shown = row | {"name": self.names.get(row.get("method", ""))}
             yield [column["cell"].format(**shown) for column in columns]
 
     def lines(self, columns: list[dict]) -> Iterator[list[str | None]]:
-        """The lines in which something was counted, the best values bold."""
+        """Yields the lines in which something was counted, the best values bold."""
         found = [[self.cell(column, *line) for column in columns] for line in self._lines(columns)]
         found = [line for line in found if any(cell.here is not None for cell in line)]
         if not any(_is_counted(column) for column in columns):
@@ -125,7 +125,7 @@ class _Group:
             yield [_bold(cell, line, found) for cell in line]
 
     def _lines(self, columns: list[dict]) -> Iterator[tuple[Any, str | None]]:
-        """The method and tree of each line; None: it has none."""
+        """Yields the method and tree of each line, or None."""
         kind = self.spec.get("lines")
         named: list[Any] = list(self.spec.get("shown", self.spec["methods"])) if kind else [None]
         for name in named:
@@ -136,9 +136,9 @@ class _Group:
                 yield name, None
 
     def cell(self, column: dict, method: str | None, tree: str | None) -> _Cell:
-        """A cell of a line: its value, None if nothing was counted, and its words."""
+        """Makes a cell of a line: its value, None if nothing was counted, and its words."""
         others = self.spec.get("lines") == "others"
-        cells = self.cells(column, [method, self.spec["beside"]] if others else None)
+        cells = self.cells(column, [method, self.spec["next_to"]] if others else None)
         show, here = self._show(column, method), None
         if _is_counted(column) and show is not None and method not in column.get("but", ()):
             measure = column.get("measure", self.spec.get("measure", TOKENS)).format(**self.keys)
@@ -158,7 +158,7 @@ class _Group:
         return _Cell(column, here, words.format(**shown))
 
     def _show(self, column: dict, method: str | None) -> Any:
-        """A column's value, in which "." is the line's method and "base" what it is a change of."""
+        """Returns a column's value; "." is the line's method, "base" the one it changes."""
         bases = self.spec.get("bases", {})
         known = {".": method, "base": bases.get(method, bases.get(""))}
         show = column.get("show", ".")
@@ -169,7 +169,7 @@ class _Group:
         )
 
     def _of_paper(self, column: dict, keys: dict) -> str:
-        """What the paper has there: found by the keys that `paper` lists."""
+        """Finds the paper's value by the keys that `paper` lists."""
         found: Any = self.published
         for key in column.get("paper", self.spec.get("paper", [])):
             found = found.get(key.format(**keys), {})
@@ -181,11 +181,11 @@ def _is_counted(column: dict) -> bool:
 
 
 def _bold(cell: _Cell, line: list[_Cell], lines: list[list[_Cell]]) -> str | None:
-    """The words of a cell, bold if it is the best of its line's methods or of its column."""
+    """Returns the words of a cell, bold if it is the best of its line or column."""
     if not cell.column.get("bold") or cell.here is None:
         return cell.text
-    beside = line if "each" in cell.column else [one for each in lines for one in each]
-    same = [one.here for one in beside if one.column["number"] == cell.column["number"]]
+    others = line if "each" in cell.column else [one for each in lines for one in each]
+    same = [one.here for one in others if one.column["number"] == cell.column["number"]]
     best = max(one.value for one in same if one is not None)
     return f"**{cell.text}**" if cell.here.value == best else cell.text
 

@@ -12,7 +12,7 @@ Value = Any
 
 
 def groups(spec: dict, keys: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[dict]]]:
-    """The observations that a claim, table or picture is about, apart by the values of some keys.
+    """Yields the observations of a claim, table or picture, grouped by some keys.
 
     Groups are in the order in which `where` lists values, numbers rise, words are as they appear;
     with `appearing`, all groups are as they appear.
@@ -39,12 +39,12 @@ def _names(row: dict) -> dict[str, Any]:
 
 
 def cells(spec: dict, found: list[dict]) -> Cells:
-    """The methods of a claim, table or picture, on the texts that they have in common."""
+    """Returns the methods of a claim, table or picture, on the texts that they have in common."""
     return Cells(found, list(spec.get("methods", ())), spec.get("common"))
 
 
 def value(spec: Any, found: Cells, measure: str = TOKENS, **how) -> Value:
-    """A value: a number, a method's measure, or [value, "-" or "/", value]; None: not counted.
+    """Finds a number, a method's measure, or [value, "-" or "/", value]; None: not counted.
 
     Args:
         spec: the value as the data have it; with `row`, what the method's first row has of it.
@@ -70,7 +70,7 @@ def value(spec: Any, found: Cells, measure: str = TOKENS, **how) -> Value:
 
 
 def named_values(spec: dict, found: Cells, names: dict[str, str]) -> dict[str, Value]:
-    """All named values of a claim or table, in turn; those after may name those before."""
+    """Finds all named values of a claim or table; later ones may name earlier ones."""
     measure, made = spec.get("measure", TOKENS), {}
     for name, each in spec.get("values", {}).items():
         if isinstance(each, dict) and "best" in each:

@@ -14,7 +14,7 @@ from jspec.models.detokenise import Detokeniser
 from jspec.processors import grammar
 from jspec.serve.jobs import RowSettings
 
-TEXTS = Path(__file__).resolve().parents[1] / "accelerator" / "texts.txt"
+TEXTS = Path(__file__).resolve().parents[1] / "texts.txt"
 SCHEMA = {
     "type": "object",
     "properties": {

@@ -3,6 +3,7 @@ and in turn.
 
 python -m benchmarks.speed.forwards --model smollm2-135m
 python -m benchmarks.speed.forwards --dtype bfloat16 --live 2000 --capacity 2304
+python -m benchmarks.speed.forwards --model smollm2-135m --weights q8_0,q8_0a8 --ways kernels
 
 The floor is shown too: the time in which the weights are read once.
 """
@@ -30,45 +31,40 @@ _TOGETHER = 4
 def main(
     model: Annotated[str, typer.Option(help="folder, GGUF file, name or hub id")] = "jspec-7m",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8")] = None,
-    tokens: Annotated[
-        str, typer.Option(help="of a forward pass, comma-separated")
-    ] = "1,2,4,8,16,32",
+    weights: Annotated[str, typer.Option(help="their dtypes or formats, comma-separated")] = "",
+    ways: Annotated[str, typer.Option(help="kernels, XLA or both")] = "kernels,XLA",
+    tokens: Annotated[str, typer.Option(help="of a pass, comma-separated")] = "1,2,4,8,16,32",
     live: Annotated[int, typer.Option(help="committed tokens")] = 100,
     capacity: Annotated[int, typer.Option(help="of the cache")] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 9,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Measures milliseconds per forward pass: the least, and the median ratio to one of one
-    token.
-    """
-    target = models.load(model, dtype=dtype, with_tokenizer=False)
-    runs: dict[str, Callable[[], object]] = {"weights read once": _reading(target.params)}
-    ways = {"kernels": nullcontext, "XLA": native.disabled}
-    if native.instruction_set() is None:
-        del ways["kernels"]
-    counts = [int(count) for count in tokens.split(",")]
-    for way, context in ways.items():
-        for count in counts:
-            with context():
-                runs[f"{way} {count}"] = _forwards(target, count, live, capacity)
-    seconds = paired(runs, repeats)
+    """Measures milliseconds per forward pass: the least, and the median ratio to one token's."""
     headline(
         f"milliseconds per forward pass, {model}, {live} of {capacity} slots, {native.described()}"
     )
-    floor = seconds.pop("weights read once")
-    console.print(f"weights read once: {1e3 * floor.min():.1f} ms")
-    table = Table("tokens", *(f"{way}{what}" for way in ways for what in ("", ", ratio")))
-    for count in counts:
-        cells = []
-        for way in ways:
-            found, one = seconds[f"{way} {count}"], seconds[f"{way} {counts[0]}"]
-            cells += [f"{1e3 * found.min() / _TOGETHER:.1f}", f"{np.median(found / one):.2f}"]
-            held = {"bench": "forwards", "model": model, "dtype": dtype, "way": way}
-            times = (found / _TOGETHER).tolist()
-            record(
-                out, held | {"tokens": count, "live": live, "capacity": capacity, "seconds": times}
-            )
-        table.add_row(str(count), *cells)
+    contexts = {"kernels": nullcontext, "XLA": native.disabled}
+    counts = [int(count) for count in tokens.split(",")]
+    table = Table("weights", "read once", "by", *map(str, counts))
+    for kind in weights.split(","):
+        target = models.load(model, dtype, kind or None, with_tokenizer=False)
+        runs: dict[str, Callable[[], object]] = {"weights read once": _reading(target.params)}
+        for way in ways.split(","):
+            for count in counts:
+                with contexts[way]():
+                    runs[f"{way} {count}"] = _forwards(target, count, live, capacity)
+        seconds = paired(runs, repeats)
+        floor = 1e3 * seconds.pop("weights read once").min()
+        for way in ways.split(","):
+            cells, one = list[str](), seconds[f"{way} {counts[0]}"]
+            for count in counts:
+                found = seconds[f"{way} {count}"]
+                ratio = np.median(found / one)
+                cells.append(f"{1e3 * found.min() / _TOGETHER:.1f} ({ratio:.2f})")
+                held = {"bench": "forwards", "model": model, "dtype": dtype, "way": way}
+                held |= {"weights": kind, "tokens": count, "live": live, "capacity": capacity}
+                record(out, held | {"seconds": (found / _TOGETHER).tolist()})
+            table.add_row(kind or dtype, f"{floor:.1f}", way, *cells)
     console.print(table)
 
 

@@ -27,7 +27,7 @@ from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import to_array
+from jspec._validate.row_arguments import on_host, placed, to_array
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.one_graph import Jitted
@@ -219,7 +219,8 @@ class Engine:
 
         Args:
             params: the model's weights.
-            prompt: [T] token ids.
+            prompt: [T] token ids; with those of a device the rest of the request is sent there,
+                as `jax.transfer_guard` asks.
             drafter_params: the drafter's weights, if it has any.
             policy_params: the policy's.
             stopping: where the row ends, as in `decode`; by default where it is full.
@@ -256,7 +257,7 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         rows.check_arrival(state, arrival)
-        place = jnp.asarray(slot, jnp.int32)
+        place = _sent(slot, jnp.int32)
         return rows.insert(state, place, arrival, self.drafter, self.policy)
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
@@ -266,7 +267,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_slot(slot, len(state.root))
-        return rows.free(state, jnp.asarray(slot, jnp.int32), self.model)
+        return rows.free(state, _sent(slot, jnp.int32), self.model)
 
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
         """Returns a copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
@@ -280,7 +281,7 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         # The row alone: what became of its neighbours' texts is not asked.
-        place = jnp.asarray(slot, jnp.int32)[None]
+        place = _sent(slot, jnp.int32)[None]
         taken = rows.copies(state, place, None, None, self.drafter, self.policy)
         return processing.with_text(text_as_returned(self.model, taken))
 
@@ -313,8 +314,8 @@ class Engine:
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
         return _step(
-            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends,
-            self.policy, policy_params,
+            self.model, params, state, self.drafter, drafter_params, rounds,
+            _sent(until_one_ends, bool), self.policy, policy_params,
         )  # fmt: skip
 
     def memory(
@@ -343,8 +344,9 @@ class Engine:
         processors: Any = None,
         earlier: State | None = None,
     ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
-        """Returns the checked arguments of a request, in the shapes that all requests have."""
-        tokens = np.asarray(to_array(prompt, "prompt"))
+        """The checked arguments of a request, in the shapes that all requests have."""
+        passed = to_array(prompt, "prompt")
+        tokens = np.asarray(on_host(passed))
         if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
             raise InputError(
                 f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass one row of token "
@@ -406,7 +408,8 @@ class Engine:
         if least is None:
             least = self.stopping.min_tokens
         vocab_size = self.model.vocab_size
-        return call, processing.prepare(fitted, 1, vocab_size, call.end_tokens, least)
+        members = processing.prepare(fitted, 1, vocab_size, call.end_tokens, least)
+        return call._replace(arrays=placed(call.arrays, passed)), placed(members, passed)
 
     def _filled(self, tokens: Any, name: str) -> np.ndarray:
         """Returns end tokens, as many for every request."""
@@ -425,6 +428,12 @@ class Engine:
     def _check_slot(self, slot: Any, batch: int) -> None:
         if not isinstance(slot, jax.Array):
             check_integer("slot", slot, 0, batch - 1, "the slots of the engine")
+
+
+def _sent(value: Any, dtype: Any) -> Array:
+    """Returns data of a program, sent to the device as `transfer_guard` asks."""
+    there = isinstance(value, jax.Array)
+    return jnp.asarray(value if there else jax.device_put(np.asarray(value, dtype)), dtype)
 
 
 @partial(

@@ -162,8 +162,11 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
     Example:
         >>> import jspec, jax.numpy as jnp
         >>> drafter = jspec.TokenRecycling(3, jspec.tree.branching([1]), k=1)
-        >>> replicas = [jnp.array([[[2], [0], [0]]]), jnp.array([[[0], [1], [0]]])]
-        >>> merge(drafter, replicas).tolist()
+        >>> replicas = [
+        ...     empty(drafter).replace(lines=jnp.array(lines))
+        ...     for lines in ([[[2], [0], [0]]], [[[0], [1], [0]]])
+        ... ]
+        >>> merge(drafter, replicas).lines.tolist()
         [[[2], [1], [0]]]
     """
     if drafter.merged is None:

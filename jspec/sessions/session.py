@@ -43,7 +43,8 @@ def start(
         model: a folder, a bundled model's name, or a hub id; None is the bundled model.
         draft_model: the same of the draft model, for a method that needs one.
         choice: the method.
-        dtype: dtype of both models; None is the device's default.
+        dtype: dtype of both models; None is the device's default, and weights as their file has
+            them where that is exact: see `jspec.models.load`.
         kv_dtype: of their keys and values; None: `dtype`.
         scan_layers: whether their layers are scanned; None: where that costs nothing.
         adapters: LoRA adapters of the target, folders or hub ids by name.
@@ -80,7 +81,7 @@ def load(
 
     Args:
         name: a folder, a bundled model's name, or a hub id.
-        dtype: None is the device's default.
+        dtype: None is the device's default, and weights as in `start`.
         kv_dtype: of keys and values; None: `dtype`.
         scan_layers: None: where it costs nothing.
         adapters: LoRA adapters, folders or hub ids by name.
@@ -89,7 +90,8 @@ def load(
         InputError: if it cannot be loaded.
     """
     from jspec import models
-    from jspec.models import scanning
+    from jspec.models import precision, scanning
 
     scan = scanning.free() if scan_layers is None else scan_layers
-    return models.load(name, dtype, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)
+    held = precision.AUTO if dtype is None else None
+    return models.load(name, dtype, held, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)

@@ -1,6 +1,7 @@
 """Promises of a drafter that are further runs of one compiled program."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax

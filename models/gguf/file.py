@@ -12,7 +12,7 @@ import numpy as np
 
 from jspec._validate import extras
 from jspec._validate.errors import InputError
-from jspec.models import chat_template
+from jspec.models import blocks, chat_template
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.gguf import architectures, header, vocabulary
 from jspec.models.gguf.header import Header, TensorInfo
@@ -200,6 +200,18 @@ class File:
             lambda name, rows: layout.unit(name, rows, fields),
         )
 
+    def held(self) -> str | None:
+        """Returns the format that holds all matrices exactly, or "bfloat16"; None: none does."""
+        kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
+        matrices = {name: t for name, t in self.header.tensors.items() if len(t.shape) > 1}
+        tables = {kinds.get(matrices.pop(name).kind) for name in _TABLES & matrices.keys()}
+        found = {kinds.get(matrix.kind) for matrix in matrices.values() if blocks.fit(matrix.shape)}
+        if found == {"bf16"} and tables <= found:
+            return "bfloat16"
+        kind = found.pop() if len(found) == 1 else None
+        exact = kind in blocks.SIZES and tables <= {blocks.TABLES, _IN_EIGHT_BITS[blocks.TABLES]}
+        return kind if exact else None
+
     def tokenizer(self) -> Any:
         """Returns the tokenizer; see `vocabulary.tokenizer`."""
         return vocabulary.tokenizer(self.header)
@@ -257,6 +269,7 @@ _PER_BYTE = 8
 """Numbers that a byte holds, at most."""
 _IN_EIGHT_BITS = {"q8_0": "q4_0"}
 """Other tensor types that a format holds exactly."""
+_TABLES = {"token_embd.weight", "output.weight"}
 _ENDS = ("eos", "eot", "eom")
 _ROW_BYTES = 4096
 

@@ -46,6 +46,12 @@ class Folder:
         files = quantised.reader(self.fields)(shards.open_folder(self.path))
         return fused_experts.single(files, (name for weight in table for name in weight.names))
 
+    def held(self) -> str | None:
+        """The dtype of all weights, if it is bfloat16; None otherwise."""
+        files = shards.open_folder(self.path).files
+        found = {file.get_slice(name).get_dtype() for name, file in files.items()}
+        return "bfloat16" if found == {"BF16"} else None
+
     def tokenizer(self) -> Any:
         """Returns the tokenizer; see `jspec.models.tokenizer.read`."""
         return tokenizer.read(self.path)

@@ -31,8 +31,8 @@ def test_of_equal_tokens_the_strategys_node_writes_the_line():
     lines = {}
     for kind in (jspec.TokenRecycling, updates.FirstWins, updates.CellsMerge):
         drafter = kind(6, template, k=2)
-        matrix = drafter.recycle(drafter.init(1, 8, None), tokens, logits, live)
-        lines[kind] = matrix[0, 1].tolist()
+        matrix = drafter.recycle(drafter.init(1, 8, None), None, tokens, logits, live)
+        lines[kind] = matrix.lines[0, 1].tolist()
     assert lines[jspec.TokenRecycling] == [4, 5]
     assert lines[updates.FirstWins] == [2, 3]
     first, second = lines[updates.CellsMerge]

@@ -6,7 +6,7 @@ from jspec.costs import CostCurve, CostSetting
 from jspec.sessions import round_costs
 
 WHERE = CostSetting(
-    "m", "p", "d", batch_size=1, sampled=False, platform="cpu", device="c", mesh="", jax="1",
+    "m", "p", "d", "w", batch_size=1, sampled=False, platform="cpu", device="c", mesh="", jax="1",
     jspec="1",
 )  # fmt: skip
 

@@ -72,7 +72,7 @@ class Made(Mapping):
 _MAKERS = {
     "token_recycling": lambda: (jspec.TokenRecycling(tiny.VOCAB), None),
     "token_recycling_small": lambda: (
-        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True),
+        jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True, pairs=64),
         None,
     ),
     "token_recycling_per_row": lambda: (

@@ -60,7 +60,7 @@ def test_a_curve_of_another_setting_is_refused(path):
 
 
 def test_an_invalid_cost_file_is_refused(path):
-    for damage in (b"", b"{", b"[]", b"null", b"3", b"\xff\xfe\x00", b'{"format": 3}'):
+    for damage in (b"", b"{", b"[]", b"null", b"3", b"\xff\xfe\x00", b'{"format": 4}'):
         path.write_bytes(damage)
         with pytest.raises(InputError, match=r"is not a cost file of jspec .*; measure anew with"):
             load(path, HERE)
@@ -69,7 +69,7 @@ def test_an_invalid_cost_file_is_refused(path):
 def test_a_damaged_file_is_refused(path):
     held = json.loads(path.read_text())
     for name, value, said in (
-        ("format", 2, "is a cost file of format 2 and this jspec reads format 3; measure anew"),
+        ("format", 2, "is a cost file of format 2 and this jspec reads format 4; measure anew"),
         ("undrafted", [], "has no curve of positive seconds"),
         ("undrafted", [0.0], "has no curve of positive seconds"),
         ("setting", {"model": "m"}, "is not a cost file of jspec"),

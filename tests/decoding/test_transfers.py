@@ -1,5 +1,7 @@
 """Transfers between host and device are explicit, and device arrays compile nothing."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,20 @@ def test_arrays_on_the_device_are_decoded_under_a_guard_and_streamed():
     assert [token for chunk in chunks for token in chunk.tokens[0]] == (
         want.tokens[0, : want.lengths[0]].tolist()
     )
+
+
+def test_an_engine_that_was_pickled_serves_under_a_guard():
+    engine = jspec.Engine(MODEL, 2, 16, processors=jspec.processors.min_tokens(0))
+    there = pickle.loads(pickle.dumps(engine))
+    state = engine.init(PARAMS)
+    with jax.transfer_guard("disallow"):
+        prompt = jax.device_put(np.array([1, 2, 3]), ONE)
+        state = there.insert(state, 1, there.prefill(PARAMS, prompt, limits=4))
+        state, _ = there.generate(PARAMS, state, rounds=4)
+        taken = there.take(state, 1)
+        state = there.free(state, 1)
+    want = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=4)
+    assert taken.out[0, :4].tolist() == want.tokens[0].tolist()
 
 
 def test_prompts_on_the_device_compile_nothing_at_another_width():

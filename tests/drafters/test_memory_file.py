@@ -1,5 +1,7 @@
 """A drafter's memory on disk: what rows share comes back, and what does not fit is refused."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,7 +68,7 @@ def test_misfits_are_refused_in_one_sentence(tmp_path):
         "is a memory of TokenRecycling and does not fit this Suffix": lambda: (
             jspec.memory_file.load(file, past, "smollm")
         ),
-        r"its array is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here": (
+        r"lines is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here": (
             lambda: jspec.memory_file.load(file, jspec.TokenRecycling(SIZE + 1, TREE), "smollm")
         ),
         "PromptLookup keeps nothing that outlives a call": lambda: jspec.memory_file.save(
@@ -101,10 +103,25 @@ def test_a_memory_of_version_0_1_is_refused_by_name(tmp_path):
 
 def test_a_merged_matrix_has_the_lines_of_all_replicas():
     drafter = jspec.TokenRecycling(4, jspec.tree.branching([1]), k=2)
-    first = jnp.array([[[1, 2], [0, 0], [3, 1], [0, 0]]])
-    second = jnp.array([[[3, 3], [2, 0], [0, 0], [0, 0]]])
-    merged = jspec.memory_file.merge(drafter, [first, second])
-    assert merged.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
+    first = [[1, 2], [0, 0], [3, 1], [0, 0]]
+    second = [[3, 3], [2, 0], [0, 0], [0, 0]]
+    states = [drafter.init(1, 8, None).replace(lines=jnp.array([it])) for it in (first, second)]
+    merged = jspec.memory_file.merge(drafter, states)
+    assert merged.lines.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
+    # A line of a pair comes with its key: of two pairs, the one whose line is taken.
+    drafter = replace(drafter, pairs=2)
+    states = [
+        drafter.init(1, 8, None).replace(
+            lines=jnp.array([[*it, *pairs]]), keys=jnp.array([keys], jnp.uint32)
+        )
+        for it, pairs, keys in (
+            (first, [[0, 0], [1, 3]], [0, 7]),
+            (second, [[2, 1], [3, 1]], [5, 9]),
+        )
+    ]
+    merged = jspec.memory_file.merge(drafter, states)
+    assert merged.lines[0, 4:].tolist() == [[2, 1], [3, 1]]
+    assert merged.keys.tolist() == [[5, 9]]
 
 
 def test_a_merged_past_has_the_newest_of_all_replicas():
@@ -126,7 +143,10 @@ def test_unmergeable_memories_are_refused():
         (
             (
                 jspec.TokenRecycling(4, jspec.tree.chain(1), k=1),
-                [jnp.zeros((1, 4, 1), int), jnp.zeros((1, 5, 1), int)],
+                [
+                    jspec.TokenRecycling(size, jspec.tree.chain(1), k=1).init(1, 8, None)
+                    for size in (4, 5)
+                ],
             ),
             r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]",
         ),

@@ -128,11 +128,11 @@ def test_a_program_reads_the_sentences_of_the_command_line(
 
 def test_models_that_do_not_fit_are_refused(target, draft, loaded, words):
     with pytest.raises(
-        InputError, match=r"target is of type Llama; pass what jspec.models.load gives"
+        InputError, match=r"target is of type Llama; pass a name or what jspec.models"
     ):
         methods.build("suffix", target.model)
     with pytest.raises(
-        InputError, match=r"draft is of type Llama; pass what jspec.models.load gives"
+        InputError, match=r"draft is of type Llama; pass a name or what jspec.models"
     ):
         methods.build("dyspec", target, draft=draft.model)
     with pytest.raises(InputError, match="was given and method suffix uses none"):
@@ -432,7 +432,7 @@ def test_auto_takes_what_is_given(target, draft, bundled):
         (
             "speculative_decoding",
             {"widths": [0, 2], "scheme": "recursive"},
-            "have a verifier of their own: .*; give it scheme=jspec.schemes.COUPLED",
+            "have a verifier of their own: .*, or give the drafter scheme=jspec.schemes.COUPLED",
         ),
         ("rsd_s", {"widths": [0, 2], "scheme": "recursive"}, "would not be lossless"),
     ],

@@ -68,6 +68,48 @@ def test_kernels_give_the_bits_of_the_weights_in_float32(kind, outputs, inputs):
         np.testing.assert_array_equal(one, wanted)
 
 
+def rounded_by_hand(x, packed, kind, length):
+    """Each `length` numbers of a row in 127ths of their largest; blocks one by one in float32."""
+    x, whole = x.reshape(len(x), -1, length), np.float32(127)
+    largest = np.abs(x).max(-1, keepdims=True)
+    states = np.rint(x * (whole / np.where(largest, largest, 1))).reshape(len(x), -1, blocks.LENGTH)
+    scales = np.broadcast_to(largest * np.float32(1 / 127), x.shape).reshape(states.shape)[..., :1]
+    steps, factors, added = (None if part is None else np.asarray(part, np.float32)
+                             for part in blocks.parts(jnp.asarray(packed), kind))  # fmt: skip
+    found = np.zeros((len(x), len(packed)), np.float32)
+    for block in range(states.shape[1]):
+        sums = states[:, block].astype(np.int64) @ steps[:, block].astype(np.int64).T
+        found += sums.astype(np.float32) * (scales[:, block] * factors[:, block].T)
+        if added is not None:
+            total = states[:, block].sum(-1, keepdims=True).astype(np.float32)
+            found += added[:, block].T * (scales[:, block] * total)
+    return found
+
+
+@kinds((16, 32), (50, 96), (97, 576))
+def test_rounded_activations_have_the_same_bits_by_hand_by_kernels_and_by_xla(
+    kind, outputs, inputs
+):
+    packed, _, x = drawn(kind, outputs, inputs)
+    x[3], x[4, 0], x[5] = 0, 1e6, 127
+    held = blocks.Blocks(jnp.asarray(packed), kind, jnp.float32, rounds_states=True)
+    run = jax.jit(linear.multiply)
+    wanted = rounded_by_hand(x, packed, kind, blocks.LENGTH)
+    found = run(x, held)
+    np.testing.assert_array_equal(*(np.asarray(y).view(np.uint32) for y in (found, wanted)))
+    for rows in (1, 7, 9):
+        np.testing.assert_array_equal(run(x[:rows], held), wanted[:rows])
+    bad = x.copy()
+    bad[2, 1], others = np.nan, np.arange(20) != 2
+    found = np.asarray(run(bad, held))
+    assert np.isnan(found[2]).all() and (found[others] == wanted[others]).all()
+    with native.disabled():
+        several = blocks.Blocks(jnp.stack([held.packed] * 2), kind, jnp.float32, True)
+        np.testing.assert_array_equal(jax.jit(linear.multiply)(x, several, jnp.int32(1)), wanted)
+    # The negative control: rounded by rows, where there are several blocks.
+    assert inputs == 32 or (rounded_by_hand(x, packed, kind, inputs) != wanted).any()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A model whose rows fill blocks, but for one product's; its head is its own."""
@@ -94,6 +136,9 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
     gate = tensors["blk.0.ffn_gate.weight"].data
     np.testing.assert_array_equal(layer["gate_up"]["weight"][: len(gate)], gate)
     assert layer["down"]["weight"].dtype == jnp.float32, "112 weights fill no blocks"
+    own = jspec.models.load(file, param_dtype="auto", with_tokenizer=False)
+    in_tables = kind != "q4_1" and native.instruction_set()
+    assert own.model.param_dtype == (kind if in_tables else jnp.float32)
     wide = jspec.models.load(file, "float32", with_tokenizer=False)
     params = wide.params["params"]
     tables = {name: blocks.table(kept.params["params"][name]) for name in ("embed", "head")}
@@ -126,7 +171,7 @@ def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", blocks.FORMATS)
 def test_it_keeps_the_contract(kind):
     model = tiny.model(hidden_size=64, head_dim=16, intermediate_size=96)
     model = model.clone(param_dtype=precision.find(kind, held=True), scan_layers=True)

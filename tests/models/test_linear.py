@@ -34,6 +34,19 @@ def test_a_few_rows_follow_the_weights_and_one_is_a_batch_of_halves():
         assert f"= {wanted}" in product, product
 
 
+def test_narrow_weights_are_multiplied_as_wide_ones():
+    rng = np.random.default_rng(0)
+    held = jnp.asarray(rng.normal(size=(20, 40)), jnp.bfloat16)
+    x = jnp.asarray(rng.normal(size=(5, 40)), jnp.float32)
+    run, wide = jax.jit(linear.multiply), held.astype(jnp.float32)
+    np.testing.assert_array_equal(run(x, held), run(x, wide))
+    np.testing.assert_array_equal(linear.unembed(x, held), linear.unembed(x, wide))
+    text = run.lower(x, held).as_text()
+    assert native.instruction_set() is None or "tensor<20x40xf32>" not in text, "nothing is widened"
+    # The negative control: rounded activations are others.
+    assert (run(x.astype(jnp.bfloat16), held) != run(x, held)).any()
+
+
 def test_scores_are_float32_whatever_the_states_are():
     rng = np.random.default_rng(0)
     states = jnp.asarray(rng.normal(size=(4, 8)), jnp.bfloat16)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import jspec.models
-from jspec._xla import backend
+from jspec._xla import backend, native
 from jspec.models import precision
 from jspec.models.huggingface import shards
 
@@ -206,6 +206,29 @@ def test_bfloat16_files_are_read_without_loss(folder):
     wide = jspec.models.load(folder, dtype="float32").params
     kept = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16").params
     assert equal(wide, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kept))
+
+
+def test_weights_stay_as_the_file_has_them_where_kernels_widen_them(fixtures, tmp_path):
+    folder = shutil.copytree(fixtures / "llama2", tmp_path / "held")
+    reweigh(
+        folder,
+        lambda tensors: tensors.update(
+            {k: v.astype(ml_dtypes.bfloat16) for k, v in tensors.items()}
+        ),
+    )
+    held = "float32" if native.instruction_set() is None else "bfloat16"
+    for file, dtype, wanted in (
+        (folder, None, held),
+        (folder, "float16", "float16"),
+        (fixtures / "llama2", None, "float32"),
+    ):
+        found = jspec.models.load(file, dtype, "auto", with_tokenizer=False)
+        assert jnp.dtype(found.model.param_dtype).name == wanted
+    with native.disabled():
+        assert (
+            jspec.models.load(folder, None, "auto", with_tokenizer=False).model.param_dtype
+            == jnp.float32
+        )
 
 
 def test_the_default_dtype_follows_the_device(monkeypatch):

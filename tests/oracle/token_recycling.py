@@ -30,19 +30,24 @@ def top_candidates(logits, k):
     return [int(token) for token in np.argsort(-np.asarray(logits), kind="stable")[:k]]
 
 
-def token_recycling_tree(matrix, template, root):
+def token_recycling_tree(matrix, template, root, pairs=None, before=None):
     """Draft tree (section 3.2, Algorithm 1): `(tokens, parents)` in BFS order, node 0 the root.
 
     A node's token is entry `rank` of its parent's row. Rows that were never written hold zeros, and
-    a zero is drafted like any other token, so siblings may repeat.
+    a zero is drafted like any other token, so siblings may repeat. With `pairs`, which the paper
+    has not, the row of the parent and the token before it counts where there is one: `before` the
+    root, {(before, token): row}.
     """
     nodes = [(), *template]
     tokens = [int(root)]
+    above = [before]
     parents = [-1]
     for path in template:
         parent = nodes.index(path[:-1])
         parents.append(parent)
-        tokens.append(int(matrix[tokens[parent]][path[-1]]))
+        row = (pairs or {}).get((above[parent], tokens[parent]), matrix[tokens[parent]])
+        tokens.append(int(row[path[-1]]))
+        above.append(tokens[parent])
     return tokens, parents
 
 
@@ -91,6 +96,7 @@ def token_recycling(
     matrix=None,
     update_on_last=False,
     update_on_prefill=False,
+    pairs=None,
 ):
     """A whole greedy decode: `(tokens, steps, matrix, histogram)`.
 
@@ -106,6 +112,8 @@ def token_recycling(
       matrix: [V, k] from an earlier call (hot start, section 3.1); None is all zeros. Not modified.
       update_on_last: whether the step that ends the row, by an end token or by the limit, updates
         the matrix too. The published code leaves its loop before it would.
+      pairs: rows of pairs of tokens from an earlier call, filled in place by the nodes that fill
+        the matrix; None: there are none, as in the paper.
       update_on_prefill: whether the prompt updates the matrix, position by position, the last
         token left out: that one is the first root. Not in the paper.
 
@@ -128,7 +136,8 @@ def token_recycling(
     ended = limit == 0
     while not ended:
         context = prompt + emitted
-        tokens, parents = token_recycling_tree(matrix, template, context[-1])
+        before = context[-2] if len(context) > 1 else None
+        tokens, parents = token_recycling_tree(matrix, template, context[-1], pairs, before)
         logits = []
         for node in range(len(tokens)):
             path = [tokens[above] for above in _lineage(parents, node)]
@@ -151,5 +160,12 @@ def token_recycling(
             first = [node for node, path in enumerate(paths) if paths.index(path) == node]
             topk = [top_candidates(logits[node], k) for node in first]
             matrix = token_recycling_update(matrix, [tokens[node] for node in first], topk)
+            if pairs is not None:
+                above = [before, *(tokens[parent] for parent in parents[1:])]
+                pairs |= {
+                    (above[node], tokens[node]): row
+                    for node, row in zip(first, topk, strict=True)
+                    if above[node] is not None
+                }
 
     return emitted, sum(histogram), np.array(matrix), histogram

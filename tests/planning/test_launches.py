@@ -1,7 +1,6 @@
 """Launches of a round, from XLA's own text of a program."""
 
 from pathlib import Path
-from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +8,9 @@ import pytest
 
 from jspec._xla import backend, in_place
 from jspec.costs import devices
+from jspec.decoding import rounds
 from jspec.planning import gpu_chips, launches
 from jspec.planning.launches import Launches
-from jspec.round import turns
 
 STEPS = """\
 001: kCopy         [source       | next=002 (1)] kCopy
@@ -152,25 +151,13 @@ def test_a_round_of_each_width_and_a_back_off_count_together(tmp_path):
     assert switched(tmp_path, alone).kernels == 7
 
 
-class Held(NamedTuple):
-    """A state, as far as loops of rounds read it."""
-
-    drafter_state: jax.Array
-
-
-class Counting:
-    """A drafter whose rounds are of the first kind while its memory is above 3."""
-
-    turns = (1, lambda memory: memory > 3), (2, lambda memory: memory <= 3)
-
-
 def test_searched_names_are_in_the_program():
     def run(index, x):
-        carry = turns.repeated(
+        carry = rounds.repeated(
             lambda carry: carry[1] < 9,
-            lambda kind, carry: (Held(carry[0].drafter_state - 1), carry[1] + kind),
-            (Held(x), x),
-            cast("Any", Counting()),
+            lambda asked, carry: (carry[0] - 1, carry[1] + 1 + asked),
+            (x, x),
+            lambda carry: carry[0] <= 3,
         )
         branches = (lambda state, given: 2 * state), (lambda state, given: state + given)
         return carry, in_place.switch(index, branches, x, x)
@@ -178,10 +165,10 @@ def test_searched_names_are_in_the_program():
     with backend.planned("gpu"):
         lowered = jax.jit(run).lower(jnp.int32(1), jnp.int32(5))
     text = lowered.as_text(debug_info=True)
-    for name in (f"{turns.TURN}0/while", f"{turns.TURN}1/while", f"{in_place.SWITCH}/"):
+    for name in (f"{rounds.TURN}0/while", f"{rounds.TURN}1/while", f"{in_place.SWITCH}/"):
         assert f"/{name}" in text
-    (held, count), _ = lowered.compile()(jnp.int32(1), jnp.int32(5))
-    assert (int(held.drafter_state), int(count)) == (2, 9)  # 5, 6, 7, and then by two
+    (memory, count), _ = lowered.compile()(jnp.int32(1), jnp.int32(5))
+    assert (int(memory), int(count)) == (2, 9)  # 5, 6, 7, and then by two
 
 
 def test_another_program_is_refused(tmp_path):

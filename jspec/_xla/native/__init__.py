@@ -8,11 +8,12 @@ or the environment has JSPEC_NATIVE=0, XLA computes as on other devices.
 """
 
 from jspec._xla.native.attention import attention, takes_attention
-from jspec._xla.native.library import described, disabled, instruction_set, missing
+from jspec._xla.native.library import described, disabled, instruction_set, missing, on_one_device
 from jspec._xla.native.primitive import natively
 from jspec._xla.native.product import (
     block_product,
     product,
+    rounded_block_product,
     rounded_product,
     row_sums,
     takes_block_product,
@@ -30,9 +31,11 @@ __all__ = [
     "instruction_set",
     "missing",
     "natively",
+    "on_one_device",
     "product",
     "recur",
     "replay",
+    "rounded_block_product",
     "rounded_product",
     "row_sums",
     "takes_attention",

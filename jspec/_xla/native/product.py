@@ -13,6 +13,8 @@ MOST_ROWS = 128
 
 _WEIGHTS = ("float32", "bfloat16", "int8")
 _STATES = ("float32", "bfloat16")
+_LANES = 16
+"""The most outputs that products of integers lay out together."""
 
 
 def _few(x: Float[Array, "... _"]) -> bool:
@@ -54,9 +56,12 @@ def product(
     return call(x.astype(jnp.float32), weights, layer)
 
 
-def takes_rounded_product(x: Float[Array, "... I"], weights: Num[Array, "*L O I"]) -> bool:
-    """Returns whether `rounded_product` computes this product on a CPU; of any number of rows."""
-    return weights.dtype == jnp.int8 and _at_hand(x, weights)
+def takes_rounded_product(x: Float[Array, "... _"], weights: Num[Array, "*L O B"]) -> bool:
+    """Whether `rounded_product` or `rounded_block_product` computes this product on a CPU; of any
+    number of rows.
+    """
+    laid_out = weights.shape[-2] >= _LANES and weights.dtype.name in ("int8", "uint8")
+    return laid_out and _at_hand(x, weights)
 
 
 def rounded_product(
@@ -75,10 +80,38 @@ def rounded_product(
         factors: of the outputs.
         layer: which of the layers.
     """
+    return _rounded(x, weights, factors.astype(jnp.float32), 0, layer)
+
+
+def rounded_block_product(
+    x: Float[Array, "... I"],
+    packed: UInt8[Array, "O B"] | UInt8[Array, "L O B"],
+    block_bytes: int,
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """x, rounded to 8 bits 32 by 32, by the rows of weights in blocks, in float32.
+
+    Bit for bit what `jspec.models.eight_bits.rounded_block_product` computes by XLA's operations.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_rounded_product` says so.
+        packed, block_bytes, layer: as in `block_product`.
+    """
+    return _rounded(x, packed, jnp.zeros(0), block_bytes, layer)
+
+
+def _rounded(
+    x: Float[Array, "... I"],
+    weights: Num[Array, "*L O B"],
+    factors: Float[Array, "..."],
+    block_bytes: int,
+    layer: Int[Array, ""] | None,
+) -> Float[Array, "... O"]:
     layer = jnp.int32(0) if layer is None else layer
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
     call = jax.ffi.ffi_call("jspec_rounded_product", shape, vmap_method="sequential")
-    return call(x.astype(jnp.float32), weights, factors.astype(jnp.float32), layer)
+    given = x.astype(jnp.float32), weights, factors, layer
+    return call(*given, block_bytes=np.int32(block_bytes))
 
 
 def takes_block_product(x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"]) -> bool:

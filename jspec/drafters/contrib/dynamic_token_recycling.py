@@ -28,9 +28,10 @@ from jspec.drafters.contrib.candidates import (
     source,
     united,
 )
-from jspec.drafters.contrib.ngram_table import NONE, NGramTable
+from jspec.drafters.contrib.ngram_table import NGramTable
 from jspec.drafters.growth.calibration import AcceptanceModel
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines, write_lines
+from jspec.drafters.retrieval.token_pairs import NONE
 from jspec.protocols import Verifier
 from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
@@ -190,11 +191,12 @@ class DynamicTokenRecycling(MatrixDrafter):
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
     ) -> DynamicMatrixState:
+<<<<<<< HEAD
         """Returns the state after a chunk of the prompt, which ends before the root."""
+=======
+        """Returns the state after a chunk of the prompt; see `MatrixDrafter.prefill`."""
+>>>>>>> lead
         _check_table(params, chunk.output.logits.shape[-1])
-        last = jnp.maximum(chunk.counts - 1, 0)[:, None]
-        read = jnp.take_along_axis(chunk.tokens, last, axis=1)[:, 0]
-        state = replace(state, before=jnp.where(chunk.counts > 0, read, state.before))
         return super().prefill(params, state, chunk)
 
     def update(
@@ -225,12 +227,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         acceptance = (
             learnt() if skip is None else cond(~skip, learnt, lambda: acceptance, acceptance)
         )
-        # The new root is the last of what was emitted; above it is the one before, or the root.
-        text = jnp.concatenate([tokens[:, :1], emitted], axis=1)
-        above = _of_nodes(text, jnp.maximum(feedback.counts - 1, 0)[:, None])[:, 0]
-        above = jnp.where(feedback.counts > 0, above, state.before)
-        state = replace(state, acceptance=acceptance, before=above)
-        return super().update(params, state, aux, feedback)
+        return super().update(params, replace(state, acceptance=acceptance), aux, feedback)
 
     def _given_noise(self, found: Candidates, feedback: Feedback) -> Candidates:
         """Returns what was offered after the accepted nodes, given the noise of their places."""
@@ -263,11 +260,13 @@ class DynamicTokenRecycling(MatrixDrafter):
     def recycle(
         self,
         state: DynamicMatrixState,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> DynamicMatrixState:
-        """Returns the lines' means moved by a visit; the k largest candidates stay."""
+        """The lines' means moved by a visit; the k largest of old and new candidates stay."""
+        del before
         old, mean = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
         like = old, mean, logits, live
         nothing = tuple(

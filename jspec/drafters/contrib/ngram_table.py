@@ -20,14 +20,10 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt
 from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec.types import HostOrDevice
+from jspec.drafters.retrieval.token_pairs import NONE, pair_key, slot_of
 
-NONE = -1
-"""No token, or no line."""
 _PER_BUCKET = 2
 """The pairs of a bucket in the mean, at most: a whole bucket is read for each look-up."""
-_MULTIPLIER = np.uint32(2654435769)
-"""2^32 by the golden ratio: a key's product with it has well mixed high bits (Knuth, 6.4)."""
 _UNSEEN = 1.0
 """Visits that a pair's back-off counts as, in addition to the pair's own."""
 
@@ -63,7 +59,7 @@ class NGramTable:
             is the number of preceding tokens of the line: 2, 1, or 0 where there is none.
         """
         key = pair_key(before, tokens, self.line_of_token.shape[0])
-        bucket = _bucket(key, self.keys.shape[0])
+        bucket = slot_of(key, self.keys.shape[0])
         here = (self.keys[bucket] == key[..., None]) & (before >= 0)[..., None]
         pair = jnp.where(here, self.line_of_pair[bucket], NONE).max(-1)
         line = jnp.where(pair >= 0, pair, self.line_of_token[tokens])
@@ -84,16 +80,6 @@ class NGramLines:
     pairs: UInt[np.ndarray, " pairs"]
     """The key of the preceding pair of each of the other lines."""
     vocab_size: int = struct.field(pytree_node=False)
-
-
-def pair_key(
-    before: Int[HostOrDevice, "*S"], tokens: Int[HostOrDevice, "*S"], vocab_size: int
-) -> UInt[HostOrDevice, "*S"]:
-    """Returns the 32 bits by which pairs are told apart: `before * V + token` modulo 2^32.
-
-    Beyond 65,536 tokens some pairs have one key, and so one line: worse drafts, no other tokens.
-    """
-    return before.astype(np.uint32) * np.uint32(vocab_size) + tokens.astype(np.uint32)
 
 
 def build(
@@ -159,7 +145,7 @@ def table(lines: NGramLines) -> NGramTable:
     of_token = np.full(lines.vocab_size, NONE, np.int32)
     of_token[singles] = np.arange(len(singles))
     buckets = 1 << max((len(pairs) - 1) // _PER_BUCKET, 0).bit_length()
-    bucket = _bucket(pairs, buckets)
+    bucket = slot_of(pairs, buckets)
     order = np.argsort(bucket, kind="stable")
     counts = np.bincount(bucket, minlength=buckets)
     place = _places(counts)
@@ -174,12 +160,6 @@ def table(lines: NGramLines) -> NGramTable:
         keys=jnp.asarray(keys),
         line_of_pair=jnp.asarray(of_pair),
     )
-
-
-def _bucket(keys: UInt[HostOrDevice, "*S"], buckets: int) -> Int[HostOrDevice, "*S"]:
-    """Returns the bucket of each key: the high bits of its product, as many as say which."""
-    mixed = (keys * _MULTIPLIER) >> np.uint32(1)
-    return (mixed >> np.uint32(32 - buckets.bit_length())).astype(np.int32)
 
 
 def _places(counts: Int[np.ndarray, " groups"]) -> Int[np.ndarray, " entries"]:

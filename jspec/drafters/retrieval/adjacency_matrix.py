@@ -5,6 +5,8 @@ are one that all rows of the batch share (R = 1), or one for each row (R = B).
 """
 
 from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,31 +99,69 @@ class MatrixDrafter(Drafter):
     @abstractmethod
     def recycle(
         self,
-        state: PyTree,
+        state: Any,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
+<<<<<<< HEAD
     ) -> PyTree:
         """Returns the state after the target scored these live tokens."""
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
         """Returns the state after a chunk of the prompt, if `update_on_prefill` is set."""
-        del params
-        logits = chunk.output.logits
-        check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
-        if not self.update_on_prefill:
-            return state
-        live = jnp.arange(chunk.read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
-        return self.recycle(state, chunk.read, logits, live)
+=======
+    ) -> Any:
+        """Returns the state after the target scored tokens; the same if none of them is live.
 
+        Args:
+            state: has `before`, the token before each row's last one; None: it needs none.
+            before: the token before each, `NONE` where there is none; None if `state.before` is.
+            tokens: that were scored.
+            logits: of what follows them.
+            live: which of them teach.
+        """
+
+    def prefill(self, params: PyTree, state: Any, chunk: PromptChunk) -> Any:
+        """Returns the state after a chunk, which teaches only with `update_on_prefill`."""
+>>>>>>> lead
+        del params
+        logits, read, before, moved = chunk.output.logits, chunk.read, None, state
+        check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
+        if state.before is not None:
+            before = jnp.concatenate([state.before[:, None], read[:, :-1]], axis=1)
+            moved = _moved(state, read, chunk.counts)
+        if not self.update_on_prefill:
+            return moved
+        live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
+        return self.recycle(moved, before, read, logits, live)
+
+<<<<<<< HEAD
     def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
         """Returns the state with all verified nodes in the matrix, accepted or not.
+=======
+    def update(self, params: PyTree, state: Any, aux: None, feedback: Feedback) -> Any:
+        """Returns the state with all verified nodes in the matrix, accepted or not.
+>>>>>>> lead
 
         A row's last round teaches nothing, as published: its text goes no further.
         """
         del params, aux
-        scored = feedback.scored
+        scored, before, moved = feedback.scored, None, state
+        tokens, parents = scored.tree.tokens, scored.tree.parents
         live = scored.tree.valid & ~feedback.done[:, None]
         if feedback.skip_expensive_updates is not None:
             live &= ~feedback.skip_expensive_updates
-        return self.recycle(state, scored.tree.tokens, scored.output.logits, live)
+        if state.before is not None:
+            above = jnp.take_along_axis(tokens, jnp.maximum(parents, 0), axis=1)
+            before = above.at[:, 0].set(state.before)
+            # The last of what was emitted is the new root.
+            text = jnp.concatenate([tokens[:, :1], feedback.emitted], axis=1)
+            moved = _moved(state, text, feedback.counts)
+        return self.recycle(moved, before, tokens, scored.output.logits, live)
+
+
+def _moved(state: Any, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> Any:
+    """Returns the state with the last of `counts` tokens before the root, if there are some."""
+    last = jnp.take_along_axis(text, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
+    return replace(state, before=jnp.where(counts > 0, last, state.before))

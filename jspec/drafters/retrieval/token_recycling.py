@@ -1,18 +1,26 @@
 """Token Recycling (Luo et al. 2024): candidates of earlier forward passes are drafted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt
 
+from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import Flag, Integer
 from jspec.arrays.top_k import top_k
-from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_cells, write_lines
+from jspec.drafters.retrieval.adjacency_matrix import (
+    MatrixDrafter,
+    read_cells,
+    read_lines,
+    write_lines,
+)
+from jspec.drafters.retrieval.token_pairs import NONE, pair_key, slot_of
 from jspec.tree import Template, likeliest
 from jspec.types import Frame, PyTree, Tree
 
@@ -81,6 +89,18 @@ def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
     return likeliest(_ACCEPTANCE[:k], num_speculative_tokens)
 
 
+@struct.dataclass
+class MatrixState:
+    """The likely tokens after each token and after pairs of tokens; R is the batch, or 1."""
+
+    lines: Int[Array, "R V+P k"]
+    """The lines of single tokens, and behind them those of pairs."""
+    keys: UInt[Array, "R P"] | None
+    """The pair that each of the lines of pairs is of; 0 where it is of none. None: no pairs."""
+    before: Int[Array, " B"] | None
+    """The token before each row's last one; `NONE` where there is none. None: no pairs."""
+
+
 @dataclass(frozen=True)
 class TokenRecycling(MatrixDrafter):
     """Drafts a fixed tree of ranks from an adjacency matrix of likely tokens.
@@ -91,6 +111,11 @@ class TokenRecycling(MatrixDrafter):
     logits of all verified nodes, rejected ones included, and survives calls
     (`Result.drafter_state`). Nothing is trained.
 
+    With `pairs`, jspec's own extension, pairs of tokens have lines too, filled by the same nodes. A
+    node below a token that stands behind another drafts from the line of the two where that was
+    written, and else from the token's. A pair's line is found by a hash of the pair; of two pairs
+    with the same line the last has it.
+
     Args:
         vocab_size: V of the target.
         template: which ranks are drafted (section 3.2 of the paper). What a tree costs depends on
@@ -100,6 +125,8 @@ class TokenRecycling(MatrixDrafter):
         update_on_prefill: fill the matrix from the prompt's logits too; all T x V of them are then
             computed at once. The paper does not.
         per_row: a matrix for each row of the batch; else all rows share one.
+        pairs: lines for pairs of tokens, 4 k bytes each: a power of two such as 131072; 0, as
+            published: none.
 
     Raises:
         InputError: if an option is of another type or out of range, or if the template asks for a
@@ -108,7 +135,7 @@ class TokenRecycling(MatrixDrafter):
     Example:
         >>> import jspec
         >>> drafter = jspec.TokenRecycling(32_000, jspec.tree.branching([2, 1]), k=2)
-        >>> drafter.template.num_nodes, drafter.init(1, 64, None).shape
+        >>> drafter.template.num_nodes, drafter.init(1, 64, None).lines.shape
         (5, (1, 32000, 2))
     """
 
@@ -117,6 +144,7 @@ class TokenRecycling(MatrixDrafter):
     k: Annotated[int, Integer(1)] = 8
     update_on_prefill: Annotated[bool, Flag()] = False
     per_row: Annotated[bool, Flag()] = False
+    pairs: Annotated[int, Integer(0)] = 0
 
     def __post_init__(self):
         self.check_options()
@@ -125,61 +153,120 @@ class TokenRecycling(MatrixDrafter):
                 f"template is {self.template!r:.80}; pass a jspec.Template, such as "
                 "jspec.tree.branching([3, 1])"
             )
+        if self.pairs.bit_count() > 1:
+            raise InputError(
+                f"pairs is {self.pairs}; pass a power of two such as {1 << self.pairs.bit_length()}"
+                ", or 0"
+            )
         if self.template.max_rank >= self.k:
             raise InputError(
                 f"the template drafts rank {self.template.max_rank} and the matrix holds "
                 f"ranks 0 .. {self.k - 1}; pass k={self.template.max_rank + 1} or another template"
             )
 
-    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
-        """Returns the zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MatrixState:
+        """The zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del capacity
         if earlier is None:
-            return jnp.zeros(self.shape(batch), jnp.int32)
-        self.check_state(earlier, batch)
-        return jnp.asarray(earlier)
+            rows, size, k = self.shape(batch)
+            lines = jnp.zeros((rows, size + self.pairs, k), jnp.int32)
+            keys = jnp.zeros((rows, self.pairs), jnp.uint32) if self.pairs else None
+        else:
+            self.check_state(earlier, batch)
+            lines, keys = jax.tree.map(jnp.asarray, (earlier.lines, earlier.keys))
+        before = jnp.full(batch, NONE, jnp.int32) if self.pairs else None
+        return MatrixState(lines, keys, before)
 
     def check_state(self, state: PyTree, batch: int) -> None:
         """Raises InputError unless the state is a matrix of this drafter."""
-        shape, dtype = getattr(state, "shape", None), getattr(state, "dtype", None)
-        if shape != self.shape(batch) or dtype != np.int32:
-            given = f"a matrix of shape {shape} and dtype {dtype}"
-            raise InputError(
-                f"drafter_state is {given if shape else f'a {type(state).__name__}'}, and this "
-                f"TokenRecycling needs a matrix of {self.shape(batch)} of int32; pass the state of "
-                "a drafter with the same vocab_size, k and per_row"
-            )
+        rows, size, k = self.shape(batch)
+        shape = rows, size + self.pairs, k
+        given = f"a {type(state).__name__}"
+        if isinstance(state, MatrixState):
+            held = 0 if state.keys is None else state.keys.shape[-1]
+            if (state.lines.shape, state.lines.dtype, held) == (shape, np.int32, self.pairs):
+                return
+            given = f"a matrix of {state.lines.shape} of {state.lines.dtype} with {held} pairs"
+        raise InputError(
+            f"drafter_state is {given}, and this TokenRecycling needs a matrix of {shape} of int32 "
+            f"with {self.pairs} pairs; pass the state of a drafter with the same vocab_size, k, "
+            "pairs and per_row"
+        )
 
-    def draft(self, params: PyTree, state: Int[Array, "R V k"], frame: Frame) -> tuple[Tree, None]:
+    def draft(self, params: PyTree, state: MatrixState, frame: Frame) -> tuple[Tree, None]:
         """Drafts level by level, one gather each (Algorithm 1): child of rank r is M[parent, r]."""
         del params
         template = self.template
         self.check_state(state, len(frame.root))
         tokens = frame.root[:, None]
+        before = None if state.before is None else state.before[:, None]
         for level in template.levels:
-            parents = tokens[:, template.parents[level]]
-            children = read_cells(state, parents, template.ranks[level])
+            above = template.parents[level]
+            parents = tokens[:, above]
+            if before is None:
+                lines = parents
+            else:
+                lines = self._lines(state, before[:, above], parents)
+                before = jnp.concatenate([before, parents], axis=1)
+            children = read_cells(state.lines, lines, template.ranks[level])
             tokens = jnp.concatenate([tokens, children], axis=1)
         return template.fill(tokens), None
 
+    def _lines(
+        self, state: MatrixState, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
+    ) -> Int[Array, "B N"]:
+        """Returns the lines of tokens: those of pairs with the ones before, or else their own."""
+        assert state.keys is not None, "there are pairs"
+        key, slot = self._places(before, tokens)
+        held = read_lines(state.keys[..., None], slot)[..., 0]
+        return jnp.where((before >= 0) & (held == key), self.vocab_size + slot, tokens)
+
+    def _places(
+        self, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
+    ) -> tuple[UInt[Array, "B N"], Int[Array, "B N"]]:
+        """Returns the keys of pairs, and which of the lines of pairs are theirs."""
+        key = jnp.asarray(pair_key(before, tokens, self.vocab_size)) + np.uint32(1)  # 0: no pair
+        return key, jnp.asarray(slot_of(key, self.pairs))
+
     def recycle(
         self,
-        state: Int[Array, "R V k"],
+        state: MatrixState,
+        before: Int[Array, "B N"] | None,
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
-    ) -> Int[Array, "R V k"]:
+    ) -> MatrixState:
         """Sets M[token] to its top k in order (section 3.3); the last of equal tokens wins."""
         _, best = top_k(logits, self.k)
-        return write_lines(state, tokens, live, best)
+        if before is None or state.keys is None:
+            return replace(state, lines=write_lines(state.lines, tokens, live, best))
+        (key, slot), paired = self._places(before, tokens), live & (before >= 0)
+        lines = write_lines(
+            state.lines,
+            jnp.concatenate([tokens, self.vocab_size + slot], axis=1),
+            jnp.concatenate([live, paired], axis=1),
+            jnp.concatenate([best, best], axis=1),
+        )
+        keys = write_lines(state.keys[..., None], slot, paired, key[..., None])[..., 0]
+        return replace(state, lines=lines, keys=keys)
 
+<<<<<<< HEAD
     def merged(self, states: Sequence[Int[Array, "R V k"]]) -> Int[Array, "R V k"]:
         """Returns one matrix of replicas' lines, each from one that knows the token.
+=======
+    def merged(self, states: Sequence[MatrixState]) -> MatrixState:
+        """Returns one matrix of replicas' lines, each from one that knows it.
+>>>>>>> lead
 
-        Which one, of several, goes round by the token, so that no replica's text prevails.
+        Which one, of several, goes round by the line, so that no replica's text prevails.
         """
-        held, count = jnp.stack(list(states)), len(states)
+        held, count = jnp.stack([state.lines for state in states]), len(states)
         known = (held != 0).any(-1)
-        turn = (jnp.arange(count)[:, None, None] - jnp.arange(self.vocab_size)) % count
-        chosen = jnp.where(known, turn, count).argmin(0)
-        return jnp.take_along_axis(held, chosen[None, ..., None], axis=0)[0]
+        turn = (jnp.arange(count)[:, None, None] - jnp.arange(held.shape[2])) % count
+        chosen = jnp.where(known, turn, count).argmin(0)[None]
+        lines = jnp.take_along_axis(held, chosen[..., None], axis=0)[0]
+        if not self.pairs:
+            return replace(states[0], lines=lines)
+        keys = jnp.stack([state.keys for state in states if state.keys is not None])
+        keys = jnp.take_along_axis(keys, chosen[..., self.vocab_size :], axis=0)[0]
+        return replace(states[0], lines=lines, keys=keys)

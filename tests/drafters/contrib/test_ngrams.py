@@ -8,7 +8,7 @@ from oracle import dynamic_token_recycling as oracle
 
 import jspec
 from jspec import ngrams
-from jspec.drafters.contrib.ngram_table import pair_key
+from jspec.drafters.retrieval.token_pairs import pair_key
 
 K = 3
 

@@ -23,6 +23,8 @@ namespace {
 
 // Outputs of a part: a multiple of those of all tiles.
 constexpr int64_t kOutputs = 72;
+// The same in products of integers: some panels.
+constexpr int64_t kPanels = 48;
 
 using jspec::Attention;
 using jspec::Convolution;
@@ -109,6 +111,10 @@ Kind kind_of(const Buffer& buffer) {
   }
 }
 
+Kind kind_of(int32_t block_bytes) {
+  return block_bytes == 34 ? Kind::kQ8_0 : block_bytes == 18 ? Kind::kQ4_0 : Kind::kQ4_1;
+}
+
 int64_t bytes_of(Kind kind) {
   return kind == Kind::kFloat32 ? 4 : kind == Kind::kBfloat16 ? 2 : 1;
 }
@@ -148,8 +154,7 @@ ffi::Error block_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buf
                          ffi::ResultBuffer<ffi::F32> y) {
   auto shape = weights.dimensions();
   size_t rank = shape.size();
-  Kind kind = block_bytes == 34 ? Kind::kQ8_0 : block_bytes == 18 ? Kind::kQ4_0 : Kind::kQ4_1;
-  Product call{kind, nullptr, x.typed_data(), y->typed_data(), 0,
+  Product call{kind_of(block_bytes), nullptr, x.typed_data(), y->typed_data(), 0,
                shape[rank - 1] / block_bytes * 32, shape[rank - 2]};
   call.rows = int64_t(x.element_count()) / call.inputs;
   int64_t bytes = call.outputs * shape[rank - 1];
@@ -163,25 +168,27 @@ float* scratch(int64_t floats) {
   return held.data();
 }
 
-ffi::Error rounded_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
-                           ffi::Buffer<ffi::S8> weights, ffi::Buffer<ffi::F32> factors,
-                           ffi::Buffer<ffi::S32> layer, ffi::ResultBuffer<ffi::F32> y) {
+ffi::Error rounded_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer weights,
+                           ffi::Buffer<ffi::F32> factors, ffi::Buffer<ffi::S32> layer,
+                           int32_t block_bytes, ffi::ResultBuffer<ffi::F32> y) {
   auto shape = weights.dimensions();
+  int64_t row_bytes = shape[shape.size() - 1], matrix = matrix_of(shape, layer);
   RoundedProduct call{};
-  call.inputs = shape[shape.size() - 1], call.outputs = shape[shape.size() - 2];
-  int64_t matrix = matrix_of(shape, layer);
-  call.weights = weights.typed_data() + matrix * call.outputs * call.inputs;
-  call.factors = factors.typed_data() + matrix * call.outputs;
+  call.kind = block_bytes ? kind_of(block_bytes) : Kind::kInt8;
+  call.inputs = block_bytes ? row_bytes / block_bytes * 32 : row_bytes;
+  call.outputs = shape[shape.size() - 2];
+  call.weights = (const char*)weights.untyped_data() + matrix * call.outputs * row_bytes;
+  call.factors = block_bytes ? nullptr : factors.typed_data() + matrix * call.outputs;
   call.x = x.typed_data(), call.y = y->typed_data();
   call.rows = int64_t(x.element_count()) / call.inputs;
+  int64_t groups = call.rows * (block_bytes ? call.inputs / 32 : 1);
   int64_t bytes = integers->state_bytes(call.inputs) * call.rows;
-  call.scales = scratch(2 * call.rows + bytes / 4);
-  call.offs = (int32_t*)(call.scales + call.rows);
-  call.states = call.offs + call.rows;
+  call.groups = (jspec::Rounded*)scratch(groups * sizeof(jspec::Rounded) / 4 + bytes / 4);
+  call.states = call.groups + groups;
   int64_t threads = threads_of(pool, call.inputs * call.rows >> 15);
   in_parts(pool, call.rows, threads, [&](int64_t row) { integers->round_row(call, row); });
   int64_t work = call.outputs * call.inputs * call.rows;
-  int64_t size = work < (256 << 10) ? call.outputs : kOutputs;
+  int64_t size = work < (256 << 10) ? call.outputs : kPanels;
   int64_t parts = (call.outputs + size - 1) / size;
   in_parts(pool, parts, threads_of(pool, parts), [&](int64_t part) {
     int64_t end = (part + 1) * size;
@@ -403,9 +410,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_rounded_product, rounded_product,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S8>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Attr<int32_t>("block_bytes")
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_attend, attend,

@@ -1,253 +1,366 @@
-// Products of rows that are rounded to 8 bits with weights in 8 bits.
+// Products of rows that are rounded to 8 bits with weights in 8 or 4 bits.
 //
-// Sums of integers are exact, so that a row's bits depend on no order and on no other row; XLA's
-// operations give the same ones.
+// Weights lie in memory output by output. The next outputs, as many as a vector has lanes, are laid
+// out side by side as a panel, four inputs in a lane, and all rows are multiplied with it while it
+// is in the cache. Sums of integers are exact in any order. What is in float32 is multiplied and
+// added one by one, as XLA's operations do (jspec.models.blocks.rounded_product), so that a row's
+// bits depend on no other row.
 #pragma once
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
-
-#define JSPEC_INLINE static inline __attribute__((always_inline))
+#include "vectors.h"
 
 namespace {
 
-// An output's sums in lanes; how many weights are added in one step, and what a state is held as.
-// Where bytes without a sign are multiplied with those that have one, weights are moved by 128, and
-// 128 times a row's sum is taken off its sums. A part has `count` weights, and zeros behind them.
-#if defined(__AVX512VNNI__)
+using jspec::RoundedProduct;
 
-using Sums = __m512i;
-using State = int8_t;
-constexpr int kStep = 64, kRows = 6, kMoved = 128;
+// Rows of 16 bytes, `apart` bytes from one another: row i of each four is one of the four vectors.
+#if defined(__AVX512F__)
 
-JSPEC_INLINE Sums none() { return _mm512_setzero_si512(); }
-JSPEC_INLINE Sums moved(Sums w) { return _mm512_xor_si512(w, _mm512_set1_epi8(-128)); }
-JSPEC_INLINE Sums weights_at(const int8_t* from) { return moved(_mm512_loadu_si512(from)); }
-JSPEC_INLINE Sums weights_part(const int8_t* from, int count) {
-  return moved(_mm512_maskz_loadu_epi8(~0ull >> (64 - count), from));
+using Ints = __m512i;
+JSPEC_INLINE Ints all_ints(int32_t x) { return _mm512_set1_epi32(x); }
+JSPEC_INLINE Ints load_ints(const void* from) { return _mm512_loadu_si512(from); }
+JSPEC_INLINE void store_ints(void* to, Ints x) { _mm512_storeu_si512(to, x); }
+JSPEC_INLINE Ints both(Ints x, Ints y) { return _mm512_and_si512(x, y); }
+JSPEC_INLINE Ints either(Ints x, Ints y) { return _mm512_xor_si512(x, y); }
+JSPEC_INLINE Ints upper_half(Ints x) { return _mm512_srli_epi16(x, 4); }
+JSPEC_INLINE Vector to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+JSPEC_INLINE Vector from_halves(const uint16_t* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
 }
-JSPEC_INLINE Sums states_at(const State* from) { return _mm512_loadu_si512(from); }
-JSPEC_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
-  return _mm512_dpbusd_epi32(sums, w, x);
+JSPEC_INLINE Ints fourths(const uint8_t* from, int64_t apart) {
+  Ints found = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i*)from));
+  found = _mm512_inserti32x4(found, _mm_loadu_si128((const __m128i*)(from + 4 * apart)), 1);
+  found = _mm512_inserti32x4(found, _mm_loadu_si128((const __m128i*)(from + 8 * apart)), 2);
+  return _mm512_inserti32x4(found, _mm_loadu_si128((const __m128i*)(from + 12 * apart)), 3);
 }
-
-#elif defined(__AVX512BW__)
-
-using Sums = __m512i;
-using State = int16_t;
-constexpr int kStep = 32, kRows = 5, kMoved = 0;
-
-JSPEC_INLINE Sums none() { return _mm512_setzero_si512(); }
-JSPEC_INLINE Sums weights_at(const int8_t* from) {
-  return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)from));
-}
-JSPEC_INLINE Sums weights_part(const int8_t* from, int count) {
-  return _mm512_cvtepi8_epi16(_mm256_maskz_loadu_epi8(~0u >> (32 - count), from));
-}
-JSPEC_INLINE Sums states_at(const State* from) { return _mm512_loadu_si512(from); }
-JSPEC_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
-  return _mm512_add_epi32(sums, _mm512_madd_epi16(w, x));
-}
-
-#elif defined(__AVXVNNI__)
-
-using Sums = __m256i;
-using State = int8_t;
-constexpr int kStep = 32, kRows = 2, kMoved = 128;
-
-JSPEC_INLINE Sums none() { return _mm256_setzero_si256(); }
-JSPEC_INLINE Sums weights_at(const int8_t* from) {
-  return _mm256_xor_si256(_mm256_loadu_si256((const __m256i*)from), _mm256_set1_epi8(-128));
-}
-JSPEC_INLINE Sums states_at(const State* from) {
-  return _mm256_loadu_si256((const __m256i*)from);
-}
-JSPEC_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
-  return _mm256_dpbusd_avx_epi32(sums, w, x);
+JSPEC_INLINE void turn(Ints (&x)[4]) {
+  Ints a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+  Ints c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi64(a, c), x[1] = _mm512_unpackhi_epi64(a, c);
+  x[2] = _mm512_unpacklo_epi64(b, d), x[3] = _mm512_unpackhi_epi64(b, d);
 }
 
 #elif defined(__AVX2__)
 
-using Sums = __m256i;
-using State = int16_t;
-constexpr int kStep = 16, kRows = 2, kMoved = 0;
-
-JSPEC_INLINE Sums none() { return _mm256_setzero_si256(); }
-JSPEC_INLINE Sums weights_at(const int8_t* from) {
-  return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)from));
+using Ints = __m256i;
+JSPEC_INLINE Ints all_ints(int32_t x) { return _mm256_set1_epi32(x); }
+JSPEC_INLINE Ints load_ints(const void* from) { return _mm256_loadu_si256((const Ints*)from); }
+JSPEC_INLINE void store_ints(void* to, Ints x) { _mm256_storeu_si256((Ints*)to, x); }
+JSPEC_INLINE Ints both(Ints x, Ints y) { return _mm256_and_si256(x, y); }
+JSPEC_INLINE Ints either(Ints x, Ints y) { return _mm256_xor_si256(x, y); }
+JSPEC_INLINE Ints upper_half(Ints x) { return _mm256_srli_epi16(x, 4); }
+JSPEC_INLINE Vector to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
+JSPEC_INLINE Vector from_halves(const uint16_t* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
 }
-JSPEC_INLINE Sums states_at(const State* from) {
-  return _mm256_loadu_si256((const __m256i*)from);
+JSPEC_INLINE Ints fourths(const uint8_t* from, int64_t apart) {
+  return _mm256_loadu2_m128i((const __m128i*)(from + 4 * apart), (const __m128i*)from);
 }
-JSPEC_INLINE Sums add_products(Sums sums, Sums w, Sums x) {
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(w, x));
+JSPEC_INLINE void turn(Ints (&x)[4]) {
+  Ints a = _mm256_unpacklo_epi32(x[0], x[1]), b = _mm256_unpackhi_epi32(x[0], x[1]);
+  Ints c = _mm256_unpacklo_epi32(x[2], x[3]), d = _mm256_unpackhi_epi32(x[2], x[3]);
+  x[0] = _mm256_unpacklo_epi64(a, c), x[1] = _mm256_unpackhi_epi64(a, c);
+  x[2] = _mm256_unpacklo_epi64(b, d), x[3] = _mm256_unpackhi_epi64(b, d);
 }
 
 #elif defined(__ARM_NEON)
 
-using Sums = int32x4_t;
+using Ints = int32x4_t;
+JSPEC_INLINE Ints all_ints(int32_t x) { return vdupq_n_s32(x); }
+JSPEC_INLINE Ints load_ints(const void* from) { return vld1q_s32((const int32_t*)from); }
+JSPEC_INLINE void store_ints(void* to, Ints x) { vst1q_s32((int32_t*)to, x); }
+JSPEC_INLINE Ints both(Ints x, Ints y) { return vandq_s32(x, y); }
+JSPEC_INLINE Ints either(Ints x, Ints y) { return veorq_s32(x, y); }
+JSPEC_INLINE Ints upper_half(Ints x) {
+  return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(x), 4));
+}
+JSPEC_INLINE Vector to_floats(Ints x) { return vcvtq_f32_s32(x); }
+JSPEC_INLINE Vector from_halves(const uint16_t* from) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from)));
+}
+JSPEC_INLINE Ints fourths(const uint8_t* from, int64_t) {
+  return vreinterpretq_s32_u8(vld1q_u8(from));
+}
+JSPEC_INLINE void turn(Ints (&x)[4]) {
+  int32x4x2_t a = vtrnq_s32(x[0], x[1]), b = vtrnq_s32(x[2], x[3]);
+  for (int i = 0; i < 2; i++) {
+    x[i] = vcombine_s32(vget_low_s32(a.val[i]), vget_low_s32(b.val[i]));
+    x[i + 2] = vcombine_s32(vget_high_s32(a.val[i]), vget_high_s32(b.val[i]));
+  }
+}
+
+#endif
+
+// How four inputs of a lane are multiplied, and what rows are held as. Bytes without a sign are
+// multiplied with those that have one where weights are moved by kMoved, which comes off the sums.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+
 using State = int8_t;
-constexpr int kStep = 16, kRows = 4, kMoved = 0;
-
-JSPEC_INLINE Sums none() { return vdupq_n_s32(0); }
-JSPEC_INLINE int8x16_t weights_at(const int8_t* from) { return vld1q_s8(from); }
-JSPEC_INLINE int8x16_t states_at(const State* from) { return vld1q_s8(from); }
-JSPEC_INLINE Sums add_products(Sums sums, int8x16_t w, int8x16_t x) {
-#if defined(__ARM_FEATURE_DOTPROD)
-  return vdotq_s32(sums, w, x);
-#else  // two products of numbers up to 127 fit into 16 bits
-  int16x8_t pairs = vmull_s8(vget_low_s8(w), vget_low_s8(x));
-  return vpadalq_s16(sums, vmlal_s8(pairs, vget_high_s8(w), vget_high_s8(x)));
+using Weights = Ints;
+constexpr int kMoved = 128, kOrder[] = {0, 1, 2, 3};
+JSPEC_INLINE Weights held(Ints w) { return w; }
+JSPEC_INLINE Ints add_products(Ints sums, Weights w, const State* x) {
+  int32_t four;
+  memcpy(&four, x, 4);
+#if defined(__AVX512VNNI__)
+  return _mm512_dpbusd_epi32(sums, w, all_ints(four));
+#else
+  return _mm256_dpbusd_avx_epi32(sums, w, all_ints(four));
 #endif
 }
 
-#endif
+#elif defined(__AVX2__)
 
-#if !defined(__AVX512BW__)
-JSPEC_INLINE auto weights_part(const int8_t* from, int count) {
-  int8_t held[kStep] = {};
-  memcpy(held, from, count);
-  return weights_at(held);
-}
-#endif
-
-// The sums of four outputs, with what was moved taken off, in float32 and times their factors.
-#if defined(__AVX2__)
-
-JSPEC_INLINE __m128i whole(__m256i x) {
-  return _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-}
-JSPEC_INLINE __m128i of_four(__m256i a, __m256i b, __m256i c, __m256i d) {
-  return whole(_mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)));
-}
+// Products of 8 by 8 bits, two of which do not fit into 16: by pairs of every other byte.
+using State = int16_t;
+struct Weights {
+  Ints even, odd;
+};
+constexpr int kMoved = 128, kOrder[] = {0, 2, 1, 3};
+JSPEC_INLINE Ints add_pairs(Ints sums, Ints w, const State* x) {
+  int32_t two;
+  memcpy(&two, x, 4);
 #if defined(__AVX512BW__)
-JSPEC_INLINE __m512i in_turn(__m512i a, __m512i b) {
-  return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-}
-JSPEC_INLINE __m128i of_four(__m512i a, __m512i b, __m512i c, __m512i d) {
-  __m512i ab = in_turn(a, b), cd = in_turn(c, d);
-  __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-  return whole(_mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1)));
-}
+  return _mm512_add_epi32(sums, _mm512_madd_epi16(w, all_ints(two)));
+#else
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(w, all_ints(two)));
 #endif
-JSPEC_INLINE void finish(const Sums* sums, int32_t off, float scale, const float* factors,
-                         float* to) {
-  __m128i found = of_four(sums[0], sums[1], sums[2], sums[3]);
-  __m128 wide = _mm_cvtepi32_ps(_mm_sub_epi32(found, _mm_set1_epi32(off)));
-  wide = _mm_mul_ps(_mm_mul_ps(wide, _mm_set1_ps(scale)), _mm_loadu_ps(factors));
-  _mm_storeu_ps(to, wide);
+}
+JSPEC_INLINE Weights held(Ints w) {
+#if defined(__AVX512BW__)
+  return {both(w, all_ints(0x00ff00ff)), _mm512_srli_epi16(w, 8)};
+#else
+  return {both(w, all_ints(0x00ff00ff)), _mm256_srli_epi16(w, 8)};
+#endif
+}
+JSPEC_INLINE Ints add_products(Ints sums, Weights w, const State* x) {
+  return add_pairs(add_pairs(sums, w.even, x), w.odd, x + 2);
 }
 
 #elif defined(__ARM_NEON)
 
-JSPEC_INLINE void finish(const Sums* sums, int32_t off, float scale, const float* factors,
-                         float* to) {
-  int32x4_t found = vpaddq_s32(vpaddq_s32(sums[0], sums[1]), vpaddq_s32(sums[2], sums[3]));
-  float32x4_t wide = vcvtq_f32_s32(vsubq_s32(found, vdupq_n_s32(off)));
-  vst1q_f32(to, vmulq_f32(vmulq_f32(wide, vdupq_n_f32(scale)), vld1q_f32(factors)));
+using State = int8_t;
+using Weights = int8x16_t;
+constexpr int kMoved = 0, kOrder[] = {0, 1, 2, 3};
+JSPEC_INLINE Weights held(Ints w) { return vreinterpretq_s8_s32(w); }
+JSPEC_INLINE Ints add_products(Ints sums, Weights w, const State* x) {
+  int32_t four;
+  memcpy(&four, x, 4);
+  int8x16_t row = vreinterpretq_s8_s32(all_ints(four));
+#if defined(__ARM_FEATURE_DOTPROD)
+  return vdotq_s32(sums, w, row);
+#else
+  int16x8_t low = vmull_s8(vget_low_s8(w), vget_low_s8(row));
+  int16x8_t high = vmull_s8(vget_high_s8(w), vget_high_s8(row));
+  return vaddq_s32(sums, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
 }
 
 #endif
 
-constexpr int kOutputs = 4;
-constexpr int64_t kAhead = 8192;  // bytes between weights that are used and those that are fetched
+constexpr int kRows = kRegisters / 4;  // of a tile: sums in integers and in floats, and weights
+constexpr int kBlock = 32, kSteps = kBlock / 4;
 
-int64_t padded(int64_t inputs) { return (inputs + kStep - 1) / kStep * kStep; }
-
-int64_t state_bytes(int64_t inputs) { return padded(inputs) * sizeof(State); }
-
-// R outputs, up to four, by N rows.
-template <int R, int N>
-JSPEC_INLINE void tile(const jspec::RoundedProduct& call, int64_t row, int64_t output) {
-  const int64_t inputs = call.inputs, width = padded(inputs);
-  const int8_t* w = call.weights + output * inputs;
-  const State* x = (const State*)call.states + row * width;
-  Sums sums[N][kOutputs];
-#pragma GCC unroll 8
-  for (int n = 0; n < N; n++)
-#pragma GCC unroll 4
-    for (int r = 0; r < kOutputs; r++) sums[n][r] = none();
-  int64_t k = 0;
-  for (; k + kStep <= inputs; k += kStep) {
-    decltype(weights_at(w)) held[R];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      held[r] = weights_at(w + r * inputs + k);
-      __builtin_prefetch(w + r * inputs + k + kAhead, 0, 2);
-    }
-#pragma GCC unroll 8
-    for (int n = 0; n < N; n++) {
-      auto states = states_at(x + n * width + k);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; r++) sums[n][r] = add_products(sums[n][r], held[r], states);
+// How weights lie in memory: blocks of 32 inputs, each with numbers in float16 before the weights.
+// kOff is what a weight of zero is in the panel.
+struct InEight {
+  static constexpr int kOff = kMoved;
+  JSPEC_INLINE void lay_out(const uint8_t* from, int64_t apart, Ints* to) {
+    for (int half = 0; half < 2; half++) {
+      Ints four[4];
+      for (int i = 0; i < 4; i++) four[i] = fourths(from + i * apart + 16 * half, apart);
+      turn(four);
+      const Ints sign = all_ints(kMoved ? int32_t(0x80808080) : 0);
+      for (int i = 0; i < 4; i++) store_ints(to + 4 * half + i, either(four[i], sign));
     }
   }
-  if (int rest = int(inputs - k)) {
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      auto held = weights_part(w + r * inputs + k, rest);
+};
+struct InFour {
+  JSPEC_INLINE void lay_out(const uint8_t* from, int64_t apart, Ints* to) {
+    Ints four[4];
+    for (int i = 0; i < 4; i++) four[i] = fourths(from + i * apart, apart);
+    turn(four);
+    const Ints low = all_ints(0x0f0f0f0f);
+    for (int i = 0; i < 4; i++) {
+      store_ints(to + i, both(four[i], low));
+      store_ints(to + 4 + i, both(upper_half(four[i]), low));
+    }
+  }
+};
+struct OneScale : InEight {  // and no blocks: a row has one sum
+  static constexpr int kHalves = 0;
+};
+struct Q8_0 : InEight {
+  static constexpr int kHalves = 1;
+};
+struct Q4_0 : InFour {
+  static constexpr int kHalves = 1, kOff = 8;
+};
+struct Q4_1 : InFour {
+  static constexpr int kHalves = 2, kOff = 0;
+};
+
+template <class F>
+constexpr int kBytes = 2 * F::kHalves + (std::is_base_of_v<InEight, F> ? 32 : 16);
+
+JSPEC_INLINE int64_t blocks_of(const RoundedProduct& call) {
+  return (call.inputs + kBlock - 1) / kBlock;
+}
+
+// Rows that are multiplied together, as even in number as can be. Their states and what belongs to
+// a group of them lie side by side.
+struct Pass {
+  int64_t first, count;
+  State* states;         // [step, row, 4]
+  jspec::Rounded* groups;  // [group, row]
+};
+JSPEC_INLINE Pass pass_of(const RoundedProduct& call, int64_t pass) {
+  int64_t passes = (call.rows + kRows - 1) / kRows;
+  int64_t first = call.rows * pass / passes, end = call.rows * (pass + 1) / passes;
+  int64_t groups = call.kind == jspec::Kind::kInt8 ? 1 : blocks_of(call);
+  return {first, end - first, (State*)call.states + first * blocks_of(call) * kBlock,
+          call.groups + first * groups};
+}
+
+int64_t state_bytes(int64_t inputs) {
+  return (inputs + kBlock - 1) / kBlock * kBlock * sizeof(State);
+}
+
+// A block of as many outputs as there are lanes, laid out; of the last one the inputs that there are.
+template <class F>
+JSPEC_INLINE void lay_out(const RoundedProduct& call, const uint8_t* from, int64_t apart,
+                          int64_t block, Ints* to) {
+  int64_t rest = call.inputs - block * kBlock;
+  if (F::kHalves || rest >= kBlock) return F::lay_out(from + 2 * F::kHalves, apart, to);
+  uint8_t padded[kLanes * kBlock] = {};
+  for (int i = 0; i < kLanes; i++) memcpy(padded + i * kBlock, from + i * apart, rest);
+  F::lay_out(padded, kBlock, to);
+}
+
+// N rows by the outputs from `output` on; the first rows lay out the panel that the others read.
+template <class F, int N, bool kFirst>
+void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* panel,
+          uint16_t* halves, int64_t skipped) {
+  const int64_t blocks = blocks_of(call);
+  const int64_t apart = F::kHalves ? blocks * kBytes<F> : call.inputs;
+  const uint8_t* w = (const uint8_t*)call.weights + output * apart;
+  const jspec::Rounded* groups = pass.groups;
+  Vector found[N];
+  Ints sums[N];
 #pragma GCC unroll 8
-      for (int n = 0; n < N; n++)
-        sums[n][r] = add_products(sums[n][r], held, states_at(x + n * width + k));
+  for (int n = 0; n < N; n++) found[n] = zeros(), sums[n] = all_ints(groups[n].off);
+  for (int64_t block = 0; block < blocks; block++) {
+    Ints* laid = panel + block * kSteps;
+    if (kFirst) {
+      lay_out<F>(call, w + block * kBytes<F>, apart, block, laid);
+      const uint8_t* next = w + (apart + block * kBytes<F>) * kLanes;
+      for (int line = 0; line < (kBytes<F> * kLanes + 63) / 64; line++)
+        __builtin_prefetch(next + 64 * line, 0, 2);
+    }
+    const State* x = pass.states + block * kBlock * N;
+    if (F::kHalves) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; n++) sums[n] = all_ints(groups[n].off);
+    }
+#pragma GCC unroll 8
+    for (int step = 0; step < kSteps; step++) {
+      Weights four = held(load_ints(laid + step));
+#pragma GCC unroll 8
+      for (int n = 0; n < N; n++) sums[n] = add_products(sums[n], four, x + (step * N + n) * 4);
+    }
+    if (F::kHalves) {
+      Vector scale = from_halves(halves + block * F::kHalves * kLanes);
+#pragma GCC unroll 8
+      for (int n = 0; n < N; n++) {
+        Vector product = multiply(to_floats(sums[n]), multiply(scale, all(groups[n].scale)));
+        found[n] = add(found[n], product);
+      }
+      if (F::kHalves == 2) {
+        Vector added = from_halves(halves + (2 * block + 1) * kLanes);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++)
+          found[n] = add(found[n], multiply(added, all(groups[n].sum)));
+      }
+      groups += N;
     }
   }
 #pragma GCC unroll 8
   for (int n = 0; n < N; n++) {
-    float* y = call.y + (row + n) * call.outputs + output;
-    const float* factors = call.factors + output;
-    int32_t off = call.offs[row + n];
-    float scale = call.scales[row + n];
-    if (R == kOutputs) {
-      finish(sums[n], off, scale, factors, y);
+    float* y = call.y + (pass.first + n) * call.outputs + output;
+    if (!F::kHalves)
+      found[n] = multiply(multiply(to_floats(sums[n]), all(groups[n].scale)),
+                          load(call.factors + output));
+    if (!skipped) {
+      store(y, found[n]);
     } else {
-      float own[kOutputs] = {}, found[kOutputs];
-      memcpy(own, factors, R * sizeof(float));
-      finish(sums[n], off, scale, own, found);
-      memcpy(y, found, R * sizeof(float));
+      float lanes[kLanes];
+      store(lanes, found[n]);
+      memcpy(y + skipped, lanes + skipped, (kLanes - skipped) * sizeof(float));
     }
   }
 }
 
-template <int N>
-void rows_of(const jspec::RoundedProduct& call, int64_t row, int64_t first, int64_t last) {
-  int64_t output = first;
-  for (; output + kOutputs <= last; output += kOutputs) tile<kOutputs, N>(call, row, output);
-  for (; output < last; output++) tile<1, N>(call, row, output);
+// The numbers in float16 of a panel's blocks, side by side.
+template <class F>
+JSPEC_INLINE void gather_halves(const uint8_t* from, int64_t blocks, uint16_t* to) {
+  for (int64_t block = 0; block < blocks; block++)
+    for (int half = 0; half < F::kHalves; half++, to += kLanes)
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; i++)
+        memcpy(to + i, from + (i * blocks + block) * kBytes<F> + 2 * half, 2);
 }
 
-void rounded_product(const jspec::RoundedProduct& call, int64_t first, int64_t last) {
-  using Rows = void (*)(const jspec::RoundedProduct&, int64_t, int64_t, int64_t);
-  static constexpr Rows by_count[] = {
-      nullptr,    rows_of<1>,
-      rows_of<2>,
-#if defined(__AVX512BW__) || defined(__ARM_NEON)
-      rows_of<3>, rows_of<4>, rows_of<5>, rows_of<6>,
+template <class F>
+void product_of(const RoundedProduct& call, int64_t first, int64_t last) {
+  using Tile = void (*)(const RoundedProduct&, const Pass&, int64_t, Ints*, uint16_t*, int64_t);
+  static constexpr Tile tiles[2][8] = {
+      {tile<F, 1, false>, tile<F, 2, false>, tile<F, 3, false>, tile<F, 4, false>,
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+       tile<F, 5, false>, tile<F, 6, false>, tile<F, 7, false>, tile<F, 8, false>
 #endif
-  };
-  int64_t passes = (call.rows + kRows - 1) / kRows;
-  for (int64_t pass = 0, row = 0; pass < passes; pass++) {
-    int64_t next = call.rows * (pass + 1) / passes;
-    by_count[next - row](call, row, first, last);
-    row = next;
+      },
+      {tile<F, 1, true>, tile<F, 2, true>, tile<F, 3, true>, tile<F, 4, true>,
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+       tile<F, 5, true>, tile<F, 6, true>, tile<F, 7, true>, tile<F, 8, true>
+#endif
+      }};
+  const int64_t blocks = blocks_of(call), passes = (call.rows + kRows - 1) / kRows;
+  thread_local std::vector<uint16_t> space;
+  size_t needed = blocks * (kSteps * sizeof(Ints) / 2 + F::kHalves * kLanes);
+  if (space.size() < needed) space.resize(needed);
+  uint16_t* halves = space.data();
+  Ints* panel = (Ints*)(halves + blocks * F::kHalves * kLanes);
+  for (int64_t output = first; output < last; output += kLanes) {
+    // The last outputs have their own panel, with some that are known already.
+    int64_t at = output + kLanes <= call.outputs ? output : call.outputs - kLanes;
+    gather_halves<F>((const uint8_t*)call.weights + at * blocks * kBytes<F>, blocks, halves);
+    for (int64_t number = 0; number < passes; number++) {
+      Pass pass = pass_of(call, number);
+      tiles[!number][pass.count - 1](call, pass, at, panel, halves, output - at);
+    }
   }
 }
 
-// A row's numbers in 127ths of the largest, the nearest and of two the even one. A row with a
-// number that is none, or infinite, has the scale NaN, and one of zeros has 0.
-void round_row(const jspec::RoundedProduct& call, int64_t row) {
-  const int64_t inputs = call.inputs, width = padded(inputs);
-  const float* x = call.x + row * inputs;
-  State* to = (State*)call.states + row * width;
+void rounded_product(const RoundedProduct& call, int64_t first, int64_t last) {
+  switch (call.kind) {
+    case jspec::Kind::kQ8_0: return product_of<Q8_0>(call, first, last);
+    case jspec::Kind::kQ4_0: return product_of<Q4_0>(call, first, last);
+    case jspec::Kind::kQ4_1: return product_of<Q4_1>(call, first, last);
+    default: return product_of<OneScale>(call, first, last);
+  }
+}
+
+// Numbers of a row in 127ths of the largest, the nearest and of two the even one. Where one is no
+// number, or infinite, the scale is NaN; where all are zeros it is 0.
+JSPEC_INLINE void round_group(const float* x, int64_t count, int64_t apart, int off, State* to,
+                              jspec::Rounded& group) {
   uint32_t most = 0;
-  for (int64_t k = 0; k < inputs; k++) {
+  for (int64_t k = 0; k < count; k++) {
     uint32_t bits;
     memcpy(&bits, x + k, 4);
     bits &= 0x7fffffff;
@@ -255,25 +368,39 @@ void round_row(const jspec::RoundedProduct& call, int64_t row) {
   }
   float largest;
   memcpy(&largest, &most, 4);
-  memset(to, 0, width * sizeof(State));
-  call.offs[row] = 0;
-  if (most >= 0x7f800000) {
-    call.scales[row] = NAN;
-    return;
-  }
-  if (largest < jspec::kLeast) {
-    call.scales[row] = 0;
-    return;
-  }
-  const float inverse = 127.0f / largest;
+  bool good = most < 0x7f800000 && largest >= jspec::kLeast;
+  const float inverse = good ? 127.0f / largest : 0;
   int32_t sum = 0;
-  for (int64_t k = 0; k < inputs; k++) {
-    int32_t whole = int32_t(std::rint(x[k] * inverse));
-    to[k] = State(whole);
-    sum += whole;
+  for (int64_t k = 0; k < count; k += kBlock) {
+    float numbers[kBlock] = {};
+    int32_t nearest[kBlock];
+    State ordered[kBlock];
+    if (good) memcpy(numbers, x + k, (count - k < kBlock ? count - k : kBlock) * sizeof(float));
+    for (int i = 0; i < kBlock; i++) nearest[i] = int32_t(std::rint(numbers[i] * inverse));
+    for (int i = 0; i < kBlock; i++) sum += nearest[i];
+    for (int i = 0; i < kBlock; i++) ordered[i] = State(nearest[i / 4 * 4 + kOrder[i % 4]]);
+    for (int step = 0; step < kSteps; step++, to += 4 * apart)
+      memcpy(to, ordered + 4 * step, 4 * sizeof(State));
   }
-  call.offs[row] = kMoved * sum;
-  call.scales[row] = largest * (1.0f / 127.0f);
+  group.off = -off * sum;
+  group.scale = good ? largest * (1.0f / 127.0f) : most >= 0x7f800000 ? NAN : 0;
+  group.sum = group.scale * float(sum);
+}
+
+void round_row(const RoundedProduct& call, int64_t row) {
+  const int64_t passes = (call.rows + kRows - 1) / kRows;
+  int64_t number = row * passes / call.rows;
+  while (pass_of(call, number).first + pass_of(call, number).count <= row) number++;
+  Pass pass = pass_of(call, number);
+  int64_t n = row - pass.first;
+  const float* x = call.x + row * call.inputs;
+  State* to = pass.states + 4 * n;
+  if (call.kind == jspec::Kind::kInt8)
+    return round_group(x, call.inputs, pass.count, kMoved, to, pass.groups[n]);
+  int off = call.kind == jspec::Kind::kQ8_0 ? kMoved : call.kind == jspec::Kind::kQ4_0 ? 8 : 0;
+  for (int64_t block = 0; block < blocks_of(call); block++)
+    round_group(x + block * kBlock, kBlock, pass.count, off, to + block * kBlock * pass.count,
+                pass.groups[block * pass.count + n]);
 }
 
 }  // namespace

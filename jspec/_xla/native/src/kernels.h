@@ -54,20 +54,27 @@ inline int64_t tile_floats(const Attention& call, int64_t queries) {
 }
 inline int64_t key_floats(const Attention& call) { return (call.dim + 16) * 64; }
 
-// y[rows, outputs] = x[rows, inputs], rounded to 8 bits, by weights[outputs, inputs], times the
-// outputs' factors.
+// Numbers of a row that are rounded with one scale; what is added to their sums of integers, and
+// their own sum in float32.
+struct Rounded {
+  int32_t off;
+  float scale, sum;
+};
+
+// y[rows, outputs] = x[rows, inputs], rounded to 8 bits, by weights[outputs, inputs]: in blocks of
+// 32, as rows are then too, or in 8 bits and times the outputs' factors.
 struct RoundedProduct {
-  const int8_t* weights;
+  Kind kind;
+  const void* weights;
   const float* factors;
   const float* x;
   float* y;
   int64_t rows, inputs, outputs;
-  void* states;    // the rounded rows, `state_bytes` each
-  int32_t* offs;   // of a row: what is taken off its sums,
-  float* scales;   // and what they are multiplied with
+  void* states;     // the rounded rows, `state_bytes` each
+  Rounded* groups;  // of all rows: one for each, or one for each block
 };
 
-constexpr float kLeast = 1e-30f;  // rows of smaller numbers are zeros
+constexpr float kLeast = 1e-30f;  // groups of smaller numbers are zeros
 
 struct Integers {
   int64_t (*state_bytes)(int64_t inputs);

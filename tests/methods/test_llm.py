@@ -1,0 +1,82 @@
+"""`jspec.LLM`: texts or tokens in, the tokens of `jspec.decode` out, and their texts."""
+
+import numpy as np
+import pytest
+import refusals
+
+import jspec
+from jspec.models import Loaded
+from jspec.models.detokenise import Detokeniser
+from jspec.testing import PrefixLM
+
+PROMPTS = ["Once upon a time", "The"]
+ASK = dict(max_new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def llm():
+    return jspec.methods.build("prompt_lookup", "jspec-800k", num_speculative_tokens=3)
+
+
+def test_texts_are_those_of_the_tokens_of_decode(llm):
+    tokenizer = llm.target.tokenizer
+    answer = llm.decode(PROMPTS, **ASK)
+    tokens = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
+    stopping = jspec.Stopping(eos=llm.target.eos)
+    want = jspec.decode(llm.model, llm.params, tokens, stopping=stopping, **llm.drafting, **ASK)
+    assert answer.result == want
+    assert answer.texts == [
+        Detokeniser(tokenizer, prompt).finish(row[:length].tolist())
+        for prompt, row, length in zip(tokens, np.asarray(want.tokens), want.lengths, strict=True)
+    ]
+    # Tokens are taken as they are, padded or not, and without the end tokens of the checkpoint.
+    padded, lengths = np.zeros((2, 9), int), [len(prompt) for prompt in tokens]
+    for row, prompt in zip(padded, tokens, strict=True):
+        row[: len(prompt)] = prompt
+    again = llm.decode(padded, lengths=lengths, **ASK)
+    assert again.texts == answer.texts
+    first = int(want.tokens[0, 0])
+    ended = jspec.Stopping(eos=first), jspec.Stopping(eos=())
+    assert [int(llm.decode(tokens, stopping=one, **ASK).result.lengths[0]) for one in ended] == [
+        1, 12,
+    ]  # fmt: skip
+
+
+def test_a_stream_joins_to_the_texts_and_both_end_before_a_stop_string(llm):
+    whole = llm.decode(PROMPTS, **ASK).texts
+    for stop in (None, whole[0][4:9]):
+        asked = ASK | dict(stopping=jspec.Stopping(stop=stop))
+        answer = llm.decode(PROMPTS, **asked)
+        pieces = [chunk.texts for chunk in llm.stream(PROMPTS, **asked)]
+        assert ["".join(row) for row in zip(*pieces, strict=True)] == answer.texts
+        assert answer.texts[0] == (whole[0] if stop is None else whole[0][:4])
+
+
+def test_a_model_of_ones_own_has_tokens_alone():
+    model = PrefixLM()
+    llm = jspec.LLM(Loaded(model, model.init()), jspec.PromptLookup(num_speculative_tokens=2))
+    prompt = [[1, 2, 1, 2, 1]]
+    answer = llm.decode(prompt, max_new_tokens=6)
+    streamed = list(llm.stream(prompt, max_new_tokens=6))
+    told = [token for chunk in streamed for token in chunk.tokens[0]]
+    assert told == answer.result.tokens[0].tolist() and streamed[0].texts is None
+    engine = llm.engine(num_slots=1, capacity=16)
+    assert (engine.model, engine.drafter, engine.policy) == (model, llm.drafter, llm.policy)
+    refusals.check([
+        (lambda: answer.texts, "there is no tokenizer to make texts of"),
+        (lambda: llm.decode("a"), "prompts is text and the target was loaded without a tokenizer"),
+        (
+            lambda: llm.decode(prompt, stopping=jspec.Stopping(stop=["a"])),
+            "stop is text and the target was loaded without a tokenizer",
+        ),
+        (lambda: llm.decode(prompt, stopping=5), "stopping is 5; pass jspec.Stopping"),
+    ])  # fmt: skip
+
+
+def test_a_failed_row_is_raised_with_its_status_and_a_fix():
+    model = PrefixLM(context=8)
+    ask = dict(model=model, params=model.init(), max_new_tokens=6)
+    jspec.decode(**ask, prompt=[[1, 2], [3, 4]]).raise_if_failed()
+    full = jspec.decode(**ask, prompt=[[1, 2, 3, 0], [3, 4, 5, 1]], lengths=[2, 4])
+    with pytest.raises(jspec.DecodeError, match=r"row 1 ended with CAPACITY after 5 .*; shorten"):
+        full.raise_if_failed()
