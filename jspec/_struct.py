@@ -1,6 +1,4 @@
-"""`flax.struct`, with classes that `jax.export` can write: a program's arguments and
-results.
-"""
+"""`flax.struct`, with classes that `jax.export` can write."""
 
 import ast
 from typing import Any, dataclass_transform

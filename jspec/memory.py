@@ -1,5 +1,4 @@
-"""Keys and values as a model's memory: the default, and the one write that ever happens to
-it.
+"""Keys and values as a model's memory, with the one function that writes them.
 
 A model whose memory is this one has three lines:
 
@@ -23,8 +22,7 @@ from jspec._xla.mesh_axes import ROWS, WEIGHTS
 
 @struct.dataclass
 class Rounded:
-    """Keys or values in 8 bits: each vector of a head has a scale of its own, the least it
-    needs.
+    """Keys or values in 8 bits, with a scale for each vector of a head.
 
     Example:
         >>> import jax.numpy as jnp
@@ -164,8 +162,7 @@ def init(
 def commit(
     cache: KVCache, nodes: TreeKV, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> KVCache:
-    """Writes the keys and values of the first `counts` nodes of `path` behind the committed
-    tokens.
+    """Writes keys and values of the first `counts` nodes of `path` to the cache.
 
     The tree's keys and values live in the output, never in the cache, so accepting a path is one
     gather from that small array and one scatter: no scratch slots, nothing to compact.

@@ -86,8 +86,7 @@ class CausalLM(Protocol):
         counts: Int[Array, " B"],
         /,
     ) -> PyTree:
-        """Returns the memory after the first `counts` nodes of `path`, of the same shapes and
-        dtypes.
+        """Returns the memory after the first `counts` nodes of `path`.
 
         Args:
             memory: that the nodes were scored after.
@@ -154,8 +153,7 @@ class Drafter(ABC):
         return ()
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """Returns the state after a chunk of the prompt; after the last chunk, that before the
-        first round.
+        """Returns the state after a chunk of the prompt.
 
         Called at least once, and once for every chunk of the longest row.
 
@@ -204,8 +202,7 @@ class Drafter(ABC):
         return state
 
     def tells_rest(self, aux: PyTree) -> bool:
-        """Returns whether `update` does something else with None than with zeros in the place of
-        `aux`.
+        """Returns whether `update` treats None and zeros in `aux` differently.
 
         Where it does not, one program serves rounds in which the drafter is asked and those in
         which it is not. Without arrays in `aux` nothing tells them apart.
@@ -247,8 +244,7 @@ class WidthPolicy(ABC):
         return ()
 
     def should_draft(self, params: PyTree, state: PyTree) -> "bool | Bool[Array, '']":
-        """Returns whether the drafter is asked in this round. Where it is not, the round is plain
-        decoding.
+        """Returns whether the drafter is asked in this round, which is plain otherwise.
 
         A bool of Python is known when the call is traced, and costs nothing. A policy that decides
         in every round has 0 among its widths.
@@ -433,9 +429,7 @@ class ProcessorSpec(Protocol):
     """A member of `processors=` of a call, such as `jspec.processors.logprobs(3)`."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """Returns the member for B rows, of NumPy arrays. Raises InputError for values out of
-        range.
-        """
+        """Returns the member for B rows, of NumPy arrays; InputError for values out of range."""
         ...
 
     def row(self, given: Any) -> "ProcessorSpec":
@@ -464,9 +458,7 @@ class NodeRule(Protocol):
         valid: Bool[Array, " K"],
         noise: Float[Array, " V"],
     ) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
-        """Returns the pair accept [K], residual [V]; `noise` is the position's Gumbels, for
-        coupling.
-        """
+        """Returns the pair accept [K], residual [V]; `noise` is for coupling."""
         ...
 
 

@@ -169,9 +169,7 @@ def _enough(
     weight: Float[Array, "B V"],
     wanted: Float[Array, " B"],
 ) -> Bool[Array, "*c B"]:
-    """Returns whether the tokens of at least a probability weigh enough, which it has as a bit
-    pattern.
-    """
+    """Returns whether tokens of at least this probability (as bits) weigh enough."""
     value = jax.lax.bitcast_convert_type(pattern, jnp.float32)
     probs, weight, wanted = (
         jnp.broadcast_to(array, (*value.shape[:-1], *array.shape))
@@ -198,9 +196,7 @@ def _by_halves(
 def _by_digits(
     probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
 ) -> Int[Array, " B"]:
-    """Returns the same in eight passes, each of which tries the fifteen digits above 0 side by
-    side.
-    """
+    """Returns the same in eight passes, each trying fifteen digits side by side."""
     low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, wanted)
     for shift in range(28, -1, -4):
         # Of the first digit 3 and less: with larger ones the pattern is 2.0 and more.
@@ -211,8 +207,7 @@ def _by_digits(
 
 
 def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
-    """Returns the index of the largest, the first of equals. A NaN may win, see
-    `is_distribution`.
+    """Returns the index of the largest, the first of equals; a NaN may win.
 
     Two plain reductions vectorise on a CPU, which `jnp.argmax` over pairs does not (5 times).
 
@@ -242,15 +237,12 @@ def normalised(
 
 
 def row_keys(key: jax.Array, rows: Int[Array, " B"]) -> jax.Array:
-    """Returns the keys [B] of the rows, each from the row's id, never from its neighbours or its
-    place.
-    """
+    """Returns the keys [B] of the rows, each from its row id alone."""
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
 
 
 def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Array:
-    """Returns the keys [B] for draws other than the position's noise. The given keys are not
-    consumed.
+    """Returns keys [B] for other draws than the position's noise; consumes none.
 
     Args:
         keys: [B] row keys.
@@ -266,8 +258,7 @@ def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Arra
 
 
 def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Array, "B V"]:
-    """Returns the Gumbel noise that decides each row's token at a position: a function of both
-    alone.
+    """Returns the Gumbel noise of each row's token at a position.
 
     argmax(log p + noise) is a draw from p, the same draw whoever asks for it: that is what makes
     speculation reproduce plain sampling token for token.
@@ -290,8 +281,7 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
 def gumbel_of(
     keys: jax.Array, positions: Int[Array, " B"], tokens: Int[Array, "B c"], size: int
 ) -> Float[Array, "B c"]:
-    """Returns the `gumbel` noise of some tokens alone, for drafters that ask for few of a
-    vocabulary.
+    """Returns the `gumbel` noise of some tokens alone.
 
     It is the same but for rounding: what decides is `gumbel`.
 

@@ -143,8 +143,7 @@ class Sampling:
 
 @struct.dataclass
 class Stopping:
-    """The ends of rows, with the names of vLLM's `SamplingParams`: values for all rows, or
-    arrays [B].
+    """The ends of rows, with vLLM's names: values for all rows, or arrays [B].
 
     New values never recompile. Whether there are stop tokens, a minimum or stop strings does.
 

@@ -1,6 +1,4 @@
-"""Activation functions by their Hugging Face names, and what gates make of an expert's
-lanes.
-"""
+"""Activation functions by their Hugging Face names, and gated units."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

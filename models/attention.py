@@ -74,8 +74,7 @@ class Past(NamedTuple):
     """Keys and values of the new tokens by another layer; None: the layer makes them."""
 
     def of_layer(self, layer: Int[Array, ""], count: int) -> "Past":
-        """Returns the part of one of `count` layers that share their arrays, its heads alongside
-        theirs.
+        """Returns one layer's part of `count` layers that share their arrays.
 
         Nothing is copied of the cache, of which the layer reads what it needs.
         """
@@ -185,8 +184,7 @@ def attend(
     sinks: Float[Array, " G*H"] | None = None,
     impl: Implementation = XLA,
 ) -> Float[Array, "B N G*H*V"]:
-    """Returns one softmax over past slots and new tokens, in float32, without joining the two
-    parts.
+    """Returns one softmax over past slots and new tokens, without joining the arrays.
 
     Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
 
@@ -366,8 +364,7 @@ def by_blocks(
     oldest: Int[Array, "B Q"] | None,
     most_apart: int = 0,
 ) -> Softmax:
-    """Returns `with_past` in blocks of `size` slots; all slots at once where most of them are
-    live.
+    """Returns `with_past` in blocks of `size` slots, or all at once if most are live.
 
     A block is copied before it is read, the whole cache is not. So few queries see half a block
     where no row has more. Of up to `most_apart` blocks each has a condition, and there is no loop.

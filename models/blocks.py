@@ -131,9 +131,7 @@ class Blocks:
 def looked_up(
     table: Blocks | Float[Array, "V E"], tokens: Int[Array, "*S"]
 ) -> Float[Array, "*S E"]:
-    """Returns the embeddings of tokens, which may be in blocks; see
-    `jspec._xla.mesh_axes.looked_up`.
-    """
+    """Returns the embeddings of tokens, from blocks or numbers."""
     if not isinstance(table, Blocks):
         if table.dtype.itemsize == 2 and native.on_one_device(table):
             return native.natively(_by_bits, mesh_axes.looked_up, table, tokens)

@@ -68,8 +68,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> list[int]:
-        """Returns token ids of a conversation; the template writes the first token of a text
-        itself.
+        """Returns token ids of a conversation, first token included.
 
         Args:
             messages: as in `render`.
@@ -231,9 +230,7 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
 
 
 def by_name(found: Any) -> dict[str, str]:
-    """Returns the templates of one field: a text, objects with a name and a template, or texts
-    by name.
-    """
+    """Returns the templates of one field, which is a text or texts by name."""
     if isinstance(found, str):
         return {_DEFAULT: found}
     pairs = found.items() if isinstance(found, Mapping) else ()

@@ -1,6 +1,4 @@
-"""A model on disk in orbax's format, with its shape alongside it, so that the folder is
-enough.
-"""
+"""A model on disk in orbax's format, with its shape."""
 
 import json
 from dataclasses import asdict
@@ -191,8 +189,7 @@ def _placed(shapes: PyTree, place: jax.sharding.Sharding) -> PyTree:
 
 
 def relaid(model: Model, params: PyTree) -> PyTree:
-    """Returns the weights as a model holds them whose layers are scanned, or not, as these were
-    not.
+    """Returns the weights as a model with scanned or unscanned layers holds them.
 
     Example:
         >>> from jspec import models

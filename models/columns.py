@@ -44,8 +44,7 @@ class FusedProjection:
     """Columns of each of these."""
 
     def parts(self, devices: int) -> int:
-        """Returns the parts of the columns on `devices` devices: one each for whole heads, else
-        one.
+        """Returns the column parts on `devices` devices: one each for whole heads, else one.
 
         Fewer parts than devices would be worse than one: XLA would gather the weights.
         """

@@ -1,6 +1,4 @@
-"""The base of networks of transformer blocks: their sizes, a memory of these, and their
-blocks.
-"""
+"""The base of transformer networks: sizes, memory and blocks."""
 
 from collections.abc import Mapping
 from dataclasses import field

@@ -50,8 +50,7 @@ class Detokeniser:
         self._piece = len(self._ids) - len(unfinished)
         """The place where the tokens of the last piece end."""
         self._said = [tokenizer.decode(self._ids), finished]
-        """The text of `_ids` that is said already. At first the prompt's, with and without what it
-        leaves unfinished."""
+        """The emitted text of `_ids`, at first the prompt's."""
         self._begun = False
         """True if there was a piece."""
 

@@ -64,15 +64,12 @@ def stored(param_dtype: DTypeLike) -> Any:
 
 
 def low_precision(dtype: DTypeLike) -> bool:
-    """Returns whether weights of products are rounded to this dtype or format, and others are
-    not.
-    """
+    """Returns whether products have weights of this dtype or format."""
     return called(dtype) in FORMATS
 
 
 def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
-    """Returns the dtype of what is not rounded to 8 bits, in a model that holds its weights in
-    these.
+    """Returns the dtype of parameters that are not rounded to 8 bits.
 
     Example:
         >>> high_precision("int8", "bfloat16"), high_precision("bfloat16", "float32")
@@ -82,8 +79,7 @@ def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
 
 
 def rounded(path: Path) -> bool:
-    """Returns whether the weights of this path are rounded: the weights of products, but for
-    routers.
+    """Returns whether this path's weights are rounded: products, but not routers.
 
     Example:
         >>> rounded(("layers_0", "qkv", "weight")), rounded(("layers_0", "qkv", "bias"))
@@ -141,8 +137,7 @@ def by_output(param_dtype: DTypeLike) -> bool:
 def quantised(
     weights: Float[np.ndarray, "*X O I"], dtype: DTypeLike
 ) -> tuple[Num[np.ndarray, "*X O I"], Float[np.ndarray, "*X O"]]:
-    """Returns weights in 8 bits and the factor of each of their outputs, the least that holds
-    it.
+    """Returns weights in 8 bits and the factor of each output.
 
     Example:
         >>> import numpy as np

@@ -1,5 +1,4 @@
-"""Routed experts (Shazeer et al. 2017): each token goes through the few MLPs that a router
-chooses.
+"""Routed experts (Shazeer et al. 2017): a router chooses a few MLPs per token.
 
 Shapes are static and no token is dropped: every token gets all experts that it was routed to,
 however many tokens chose the same one.
@@ -213,8 +212,7 @@ def each(
     feed: Callable[[Array], Array],
     biases: Biases = None,
 ) -> Float[Array, "R K E"]:
-    """Returns every route by itself, with its expert's weights gathered: for fewer routes than
-    experts.
+    """Returns every route by itself, for fewer routes than experts.
 
     Args:
         x: states.

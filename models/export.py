@@ -33,8 +33,7 @@ def save_hf(
     end: int | None = None,
     dtype: DTypeLike = jnp.bfloat16,
 ) -> None:
-    """Writes config.json, generation_config.json, model.safetensors and, if given, the
-    tokenizer.
+    """Writes config, generation_config, weights and, if given, the tokenizer.
 
     Args:
         model: what the weights belong to.

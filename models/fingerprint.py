@@ -64,9 +64,7 @@ def _sample(
     shape: tuple[int, ...],
     moved: tuple[int, np.ndarray] | None,
 ) -> jax.Array | np.ndarray:
-    """Returns values of one layer; `moved`: an axis and its columns' places, if they are
-    permuted.
-    """
+    """Returns values of one layer, with permuted columns if `moved`."""
     # Gathered where the parameter lies: a device keeps its gigabytes.
     if layer and streaming.on_host(leaf):
         leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))

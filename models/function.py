@@ -1,6 +1,4 @@
-"""Functions as a `jspec.protocols.CausalLM`: models of other libraries, with one mask over
-all.
-"""
+"""Functions as a `jspec.protocols.CausalLM`: models of other libraries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -160,8 +158,7 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
 
 @dataclass(frozen=True)
 class LayerCaches:
-    """The forward pass of a library whose own call takes a cache of layers, as Google's gemma
-    and tunix.
+    """The forward pass of a library with its own cache of layers, such as gemma.
 
     Keys and values are copied into such a cache and the new ones out of it, in every call.
 

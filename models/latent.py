@@ -1,5 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), in its absorbed
-form.
+"""Multi-head latent attention (DeepSeek-V2, section 2.1), in its absorbed form.
 
 All heads make their keys and values of one latent vector per token, and the memory holds that
 vector and a rotary key. Products with a head's matrices are associative, so that none of its keys
@@ -79,8 +78,7 @@ def attend(
     rope: Rope,
     window: int | None,
 ) -> tuple[Float[Array, "B N E"], Held, Held]:
-    """Returns what attention adds, and what is kept of the tokens: rotary keys and latents, of
-    one head.
+    """Returns attention's output, and the tokens' rotary keys and latents.
 
     Args:
         block: the layer, a `jspec.models.llama.Block`, whose weights these are.

@@ -17,9 +17,7 @@ from jspec._xla import native
 from jspec.models import blocks, eight_bits
 
 _FEW_ROWS = 32
-"""The most rows that are multiplied with the weights first: with more, both orders take as
-long.
-"""
+"""The most rows that go first in a product; beyond, both orders are alike."""
 
 
 def product(
@@ -74,8 +72,7 @@ def weights_first(
 def halves(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """Returns `product` of a single row as a batch of two products, with one half of the outputs
-    each.
+    """Returns `product` of a single row as two products of half the outputs each.
 
     On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
     half a million entries: all of a small model. A batch of two runs on two.
@@ -183,9 +180,7 @@ def _in_blocks(
 def _rounded(
     x: Float[Array, "... I"], weights: eight_bits.LowPrecision, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
-    """Returns the product of rows that are rounded to 8 bits, with a matrix, or with one of
-    several.
-    """
+    """Returns the product of 8-bit rows with one matrix or one of several."""
 
     def by_kernel(x, weights, factors, index):
         return native.rounded_product(x, weights, factors, index).astype(x.dtype)

@@ -227,9 +227,7 @@ class Block(nn.Module):
         past: attention.Past,
         layer: Layer,
     ) -> tuple[Any, ...]:
-        """Returns what attention adds, and the keys and values of the tokens if the layer has its
-        own.
-        """
+        """Returns attention's output, and keys and values if the layer has its own."""
         config = self.config
         if config.latent is not None:
             assert layer.rope is not None, "refused when the decoder is made"
@@ -261,9 +259,7 @@ class Block(nn.Module):
     def heads(
         self, read: Float[Array, "B N R"], layer: Layer
     ) -> tuple[Array, list[Array], Array | None]:
-        """Returns queries, keys and values if any, and gates: one product has fewer, larger
-        weights.
-        """
+        """Returns queries, keys, values and gates from one larger product."""
         config = self.config
         batch, new, _ = read.shape
         fused = qkv(config, layer)
@@ -309,9 +305,7 @@ class Block(nn.Module):
         return added + shared
 
     def mlp(self, read: Float[Array, "B N E"], size: int, prefix: str = "") -> Array:
-        """Returns a gated MLP, whose gate and up are one product, by the prefix of its products'
-        names.
-        """
+        """Returns a gated MLP with a joint gate-up product."""
         config, activation = self.config, ACTIVATIONS[self.config.activation]
         both = self.dense(2 * size, f"{prefix}gate_up", config.mlp_bias)(read)
         gate, up = gate_up(size).apart(both, self.tp_size)
@@ -430,9 +424,7 @@ class RotaryDecoder(LayeredDecoder):
     def per_layer(
         self, x: Float[Array, "B N E"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "L B N P"]:
-        """Returns what each layer gets of the tokens: of a table of its own, and of their
-        embeddings x.
-        """
+        """Returns each layer's embedding of the tokens, from its table and from x."""
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         size, count = config.per_layer_size, config.num_layers
         assert size is not None, "asked for where there is some"

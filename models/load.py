@@ -1,6 +1,4 @@
-"""A model, its weights and its tokenizer from a folder, a GGUF file or the hub, without
-torch.
-"""
+"""Loads a model, its weights and its tokenizer from a folder, GGUF file or the hub."""
 
 import os
 import re

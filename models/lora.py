@@ -172,8 +172,7 @@ class LoRAModel:
         memory: LoRAMemory | None,
         nodes: PyTree = None,
     ) -> Output:
-        """Returns the forward pass of the base with each row's adapter; see
-        `jspec.protocols.CausalLM`.
+        """Returns the base's forward pass with each row's adapter.
 
         Raises:
             InputError: if adapters were chosen for another number of rows, or nodes are scored

@@ -108,9 +108,7 @@ class _Network(nn.Module):
     def __call__(
         self, read: Float[Array, "B N E"], mask: Mask, past: RecurrentState | Past
     ) -> tuple[Float[Array, "B N E"], Updates]:
-        """Returns what the layer adds, and the updates of its tokens; an empty `Past` is not a
-        state.
-        """
+        """Returns the layer's output, and the updates of its tokens."""
         sizes = self.sizes
         packed = mask if isinstance(mask, PackedMask) else None
         seen = mask.seen if isinstance(mask, PackedMask) else mask
@@ -138,9 +136,7 @@ class _Network(nn.Module):
         return self.dense(self.config.hidden_size, "output")(mixed), updates
 
     def project(self, read: Float[Array, "B N E"]) -> tuple[Array, Array, Array]:
-        """Returns what the convolution reads [B, N, J, C], the gate, and what sets the rates [B, N,
-        R].
-        """
+        """Returns the convolution's inputs [B, N, J, C], the gate, and the rates' inputs."""
         raise NotImplementedError
 
     def steps(self, given: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:

@@ -1,6 +1,4 @@
-"""Shapes of published models, to plan with: what their config.json says, without the
-weights.
-"""
+"""Shapes of published models from their config.json, for planning."""
 
 from types import MappingProxyType
 from typing import Any

@@ -115,9 +115,7 @@ def init(batch: int, mixer: Mixer, layers: int, dtype: DTypeLike) -> RecurrentSt
 def commit(
     memory: RecurrentState, nodes: Updates, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> RecurrentState:
-    """Returns the state behind the first `counts` nodes of the path; see
-    `jspec.protocols.CausalLM`.
-    """
+    """Returns the state after the first `counts` nodes of the path."""
     states, updates = memory.states, (nodes.keys, nodes.values, nodes.decays, nodes.factors)
     given = states, updates, path, counts
     if native.takes_recurrence(states, *updates):

@@ -1,6 +1,4 @@
-"""Rotary positions (Su et al. 2021): frequencies, stretched ones, and turns of queries and
-keys.
-"""
+"""Rotary positions (Su et al. 2021): frequencies, stretching, and rotation."""
 
 from dataclasses import dataclass
 from math import ceil, floor, log, pi
@@ -206,8 +204,7 @@ def rotate(
     turn: tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]],
     interleaved: bool = False,
 ) -> Float[Array, "B N H D"]:
-    """Returns rotary embedding in float32; lane i pairs with lane i + R/2 (the Hugging Face
-    layout).
+    """Applies rotary embedding in float32; lane i pairs with lane i + R/2.
 
     Args:
         x: queries or keys.

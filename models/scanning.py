@@ -21,8 +21,7 @@ from jspec.types import PyTree
 
 
 def free() -> bool:
-    """Returns whether scanned layers are as fast as others here: a CPU's kernels copy no layer's
-    weights.
+    """Returns whether scanned layers are as fast as others here.
 
     They compile sooner, since XLA sees one of them.
     """
@@ -40,8 +39,7 @@ class Ran(NamedTuple):
 
 
 class LayeredDecoder(Decoder):
-    """A decoder of equal layers, which may be scanned: one program of a layer, run for all of
-    them.
+    """A decoder of equal layers, which may be scanned.
 
     With scanned layers a deep model compiles as quickly as a shallow one, and gives the same
     numbers. Their weights have an axis in front, see `jspec.models.stacking`. In the cache, the
@@ -87,9 +85,7 @@ class LayeredDecoder(Decoder):
         return self.empty_cache(batch, capacity, list(chain.from_iterable(self.groups)))
 
     def empty_cache(self, batch: int, capacity: int, ranges: Sequence[range]) -> KVCache:
-        """Returns empty keys and values of ranges of layers; those that have their own share an
-        array.
-        """
+        """Returns empty keys and values of ranges of layers, which share an array."""
         owners = [layers for layers in ranges if self.keys_of(layers.start) is None]
         sizes = [self.kept_sizes(layers.start) for layers in owners]
         parts = [
@@ -237,9 +233,7 @@ class LayeredDecoder(Decoder):
         return found, {path: stack for path, stack in flat.items() if path not in found}
 
     def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
-        """Returns whether products by a layer of these are taken by kernels, in the dtype they are
-        in.
-        """
+        """Returns whether kernels take products by these layers."""
         if weights.dtype == jnp.uint8:
             rounds = eight_bits.rounds_states(self.param_dtype)
             takes = native.takes_rounded_product if rounds else native.takes_block_product

@@ -26,8 +26,7 @@ def shapes(
     scan_layers: bool = False,
     kv_dtype: DTypeLike | None = None,
 ) -> Loaded:
-    """Returns what `load` would give, with shapes in the place of weights: to plan before they
-    are there.
+    """Returns the result of `load` with shapes in place of weights.
 
     Args:
         name: as in `load`, where a folder needs no more than config.json; such a file itself; or

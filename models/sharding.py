@@ -1,5 +1,4 @@
-"""Shards parameters, caches and batches over a mesh of devices, by two tables, and checks
-both.
+"""Shards parameters, caches and batches over a mesh of devices.
 
 `TABLES` names the logical axes of each family's parameters. `Rules` say which axis of the mesh each
 logical axis is split over: other ones for a target, a draft model and a head. Nothing else in the
@@ -26,8 +25,7 @@ Axes = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class Rules:
-    """The axis of a mesh that each logical axis is split over; None: it is whole on every
-    device.
+    """The mesh axis of each logical axis; None: whole on every device.
 
     Example:
         >>> Rules(heads=None, mlp=None).axis("vocabulary")
@@ -51,9 +49,7 @@ DRAFT = Rules(vocabulary=None, heads=None, mlp=None, experts=None)
 """A small draft model is whole on every device: to exchange its states would take longer
 than to compute them."""
 HEAD = Rules(heads=None, mlp=None, experts=None)
-"""A head's layers are whole; what it has for every token is split as the target's
-vocabulary.
-"""
+"""Rules for heads: whole layers, and per-token weights split like the vocabulary."""
 
 _ENDS: dict[str, Axes] = {"embed": ("vocabulary", None), "head": ("vocabulary", None)}
 _PER_LAYER: dict[str, Axes] = {"per_layer_embed": ("vocabulary", None)}
@@ -162,8 +158,7 @@ def parameter(
 
 
 def memory(tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
-    """Returns the sharding of every array of a model's memory: by rows, keys and values by heads
-    too.
+    """Returns the sharding of a model's memory: by rows, keys and values by heads too.
 
     Heads are split only if they divide evenly.
     """
@@ -181,8 +176,7 @@ def memory(tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
 
 
 def laid_out(model: Any, mesh: Mesh | AbstractMesh | None, rules: Rules = TARGET) -> Any:
-    """Returns the network whose weights' columns lie with their heads on a mesh, as `load` makes
-    it.
+    """Returns the network whose columns are laid out for a mesh, as `load` makes it.
 
     Args:
         model: a network of the project; any other is given back as it is.
@@ -204,8 +198,7 @@ def laid_out(model: Any, mesh: Mesh | AbstractMesh | None, rules: Rules = TARGET
 
 
 def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple[Any, PyTree]:
-    """Returns a model that is loaded, and its weights, on a mesh as `load` would have read them
-    onto it.
+    """Returns a loaded model and its weights on a mesh, as `load` would read them.
 
     Args:
         model: its network.
@@ -328,9 +321,7 @@ def unnumbered(name: str) -> str:
 
 
 def _axes(path: tuple[str, ...], table: dict[str, Axes]) -> Axes:
-    """Returns the logical axes of a parameter, by the last two keys of its path, or else the
-    last.
-    """
+    """Returns the logical axes of a parameter, by its path's last keys."""
     *_, above, own = ("", *path)
     name = own.removesuffix(eight_bits.SUFFIX)
     axes = table.get(f"{unnumbered(above)}/{unnumbered(name)}", table.get(unnumbered(name), ()))

@@ -53,9 +53,7 @@ def alike(kinds: Sequence[Hashable]) -> tuple[Group, ...]:
 
 
 def _reach(kinds: Sequence[Hashable], period: int) -> int:
-    """Returns how many layers whole periods cover, each like the first; 0 where it does not
-    repeat.
-    """
+    """Returns the layers that whole periods cover; 0 without repetition."""
     repeats = 1
     while list(kinds[repeats * period : (repeats + 1) * period]) == list(kinds[:period]):
         repeats += 1
@@ -127,8 +125,7 @@ def collected(
     groups: Sequence[Group],
     place: Callable[[Path, tuple[int, ...]], Any],
 ) -> Iterator[tuple[Path, jax.Array]]:
-    """Yields weights as groups hold them, from single layers'; each goes into its stack at
-    once.
+    """Yields weights in groups, from single layers'.
 
     So there is never more than the stacks and the weights that are being read. Stacks of arrays of
     NumPy are put into their place when they are whole, one after the other.

@@ -1,5 +1,4 @@
-"""Layers whose weights stay in the host's memory, and are copied to the device one step
-ahead.
+"""The streaming of layers from the host's memory, one step ahead.
 
 Where the arrays are decides: a forward pass whose layers' weights are in `pinned_host` memory
 streams them, and gives the numbers of one whose weights are on the device. A round then takes as

@@ -40,8 +40,7 @@ def on_a_screen(text: str) -> str:
 
 @contextmanager
 def unreadable(what: str, fix: str) -> Iterator[None]:
-    """Yields whatever a library raises that reads damaged files, errors of many kinds, in a
-    sentence.
+    """Turns errors of libraries that read damaged files into one sentence.
 
     Args:
         what: cannot be read.

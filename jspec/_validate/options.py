@@ -47,8 +47,7 @@ class Option:
 
 @cache
 def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
-    """Returns the arguments of a function or of a dataclass that are annotated with a kind, by
-    name.
+    """Returns the annotated arguments of a function or dataclass, by name.
 
     The help is a text in the annotation, or else the first clause about the argument under "Args:"
     in the docstring.

@@ -18,9 +18,7 @@ def library_of(array: Any) -> Any:
 
 
 def to_array(value: Any, name: str, fix: str = "") -> Any:
-    """Returns the value as a NumPy array, or as the JAX array that it is, else raises
-    InputError.
-    """
+    """Returns the value as a NumPy array, or as the JAX array that it is."""
     if isinstance(value, jax.Array):
         if not all(isinstance(size, int) for size in value.shape):
             raise InputError(
@@ -121,8 +119,9 @@ def placed(arrays: Any, like: Any) -> Any:
 
 
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
-    """Returns the array [B] of `value`; a number counts for every row. InputError for another
-    shape.
+    """Returns the array [B] of `value`; a number counts for every row.
+
+    InputError for another shape.
     """
     array = on_host(to_array(value, name))
     if array.shape not in ((), (batch,)):
@@ -171,8 +170,7 @@ def within(name: str, array: Any, low: float, high: float, why: str) -> None:
 
 
 def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
-    """Returns the array [B, X] int32 of tokens that end rows: one, a list for all, or one for
-    each.
+    """Returns the array [B, X] int32 of end tokens: one, a shared list, or one per row.
 
     Raises:
         InputError: if these are not integers, of another shape, or known not to be tokens.

@@ -1,6 +1,4 @@
-"""Files that are there whole or not at all, whoever is interrupted and whoever else writes
-them.
-"""
+"""Files that are whole or absent, despite interruptions and concurrent writers."""
 
 import os
 import secrets

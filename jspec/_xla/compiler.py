@@ -22,8 +22,7 @@ process over an option that it does not know."""
 
 
 def avoid(environment: MutableMapping[str, str]) -> None:
-    """Adds the option to XLA_FLAGS, if this jaxlib knows it and it is not set; before JAX
-    starts.
+    """Adds the option to XLA_FLAGS before JAX starts, if this jaxlib knows it.
 
     A variable that names a file of options stays as it is.
 
@@ -46,8 +45,7 @@ def avoid(environment: MutableMapping[str, str]) -> None:
 
 @cache
 def wrong() -> str | None:
-    """Returns what XLA computes wrongly in this process, and the cure, in a sentence; None: it
-    is right.
+    """Returns a warning about wrong results of XLA in this process, with the cure, or None.
 
     Where JAX computes on a CPU two small programs are compiled for it, a third of a second.
 
@@ -70,9 +68,7 @@ def wrong() -> str | None:
 
 
 def _sums_of_squares() -> bool:
-    """Returns whether the last of 32,769 rows is right,
-    https://github.com/jax-ml/jax/issues/39103.
-    """
+    """Returns whether the last of 32,769 rows is right, see jax-ml/jax issue 39103."""
     import jax
     import jax.numpy as jnp
 
@@ -82,9 +78,7 @@ def _sums_of_squares() -> bool:
 
 
 def _products_with_one_number() -> bool:
-    """Returns whether several matrices of ones by matrices of one number, times ones, are summed
-    right.
-    """
+    """Returns whether products with matrices of one number are summed right."""
     import jax
     import jax.numpy as jnp
 

@@ -1,5 +1,4 @@
-"""Programs on a mesh of explicit axes: inside, XLA carries the shardings as it does
-elsewhere.
+"""Programs on a mesh of explicit axes, which are automatic inside of them.
 
 Explicit axes, the default of `jax.make_mesh`, put shardings into types. Each gather, and each
 product whose result could lie in two ways, then has to say how it lies, the models' own among them.

@@ -1,5 +1,4 @@
-"""Loops under `jax.shard_map`: a carry varies over the mesh axes that its loop's data vary
-over.
+"""Loops under `jax.shard_map`, whose carries vary over their data's mesh axes.
 
 `shard_map` checks which values differ between devices (`check_vma`). A loop may not begin with a
 constant, the same on all devices, and go on with data of its own device: such constants are made to
@@ -13,8 +12,7 @@ from jaxtyping import Array, PyTree
 
 
 def vary(carry: PyTree, *like: PyTree) -> PyTree:
-    """Returns the carry, varying over all axes that some leaf of `like` or of itself varies
-    over.
+    """Returns the carry, varying over all axes of some leaf of `like` or itself.
 
     Args:
         carry: of a loop, before its first step.
@@ -32,9 +30,7 @@ def vary(carry: PyTree, *like: PyTree) -> PyTree:
 def cond(
     wanted: Array, make: Callable[[], PyTree], other: Callable[[], PyTree], *like: PyTree
 ) -> PyTree:
-    """Returns `make()` where it is wanted, else `other()`; both vary as each other and as `like`
-    do.
-    """
+    """Returns `make()` if wanted, else `other()`, with equal varying axes."""
     shapes = jax.eval_shape(make)
 
     def alike(made: PyTree) -> PyTree:

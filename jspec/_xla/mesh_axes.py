@@ -19,8 +19,7 @@ ROWS, WEIGHTS = "data", "model"
 
 
 def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, "*S E"]:
-    """Returns the rows of a table that may be split by tokens: each device gives those that it
-    has.
+    """Returns rows of a table that may be split by tokens over devices.
 
     The row of one token alone XLA takes for a slice, for which it gathers the whole table.
 
@@ -36,16 +35,12 @@ def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, 
 
 
 def rows_are_split(x: Num[Array, "B *S"]) -> bool:
-    """Returns whether rows may lie on several devices, so that comparing them would exchange
-    them.
-    """
+    """Returns whether rows may be on several devices."""
     return divides(jax.typeof(x).sharding.mesh, ROWS, x.shape[0]) is not None
 
 
 def divides(mesh: AbstractMesh, name: str, size: int, at_least: int = 1) -> str | None:
-    """Returns the axis, if XLA is left to split over it and it makes even parts of at least so
-    many.
-    """
+    """Returns the axis, if XLA may split over it into even parts of at least this size."""
     if name not in mesh.axis_names:
         return None
     if mesh.axis_types[mesh.axis_names.index(name)] != AxisType.Auto:
@@ -55,9 +50,7 @@ def divides(mesh: AbstractMesh, name: str, size: int, at_least: int = 1) -> str 
 
 
 def mesh_of(arrays: PyTree) -> Mesh | None:
-    """Returns the mesh of several devices that some array lies on; None inside of a caller's
-    program.
-    """
+    """Returns the mesh of several devices that some array is on; None inside a program."""
     for leaf in jax.tree.leaves(arrays):
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
             place = leaf.sharding
@@ -67,8 +60,7 @@ def mesh_of(arrays: PyTree) -> Mesh | None:
 
 
 def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionSpec]:
-    """Returns how what a generation keeps is split: rows over `ROWS`, a part with `mesh_axes` by
-    these.
+    """Returns the sharding of a generation's arrays: rows over `ROWS`, others by axis.
 
     Args:
         state: with rows first; what has no rows is whole on every device.

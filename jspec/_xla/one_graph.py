@@ -1,5 +1,4 @@
-"""Rounds as one CUDA graph: a generation that a GPU's host launches once and does not wait
-for.
+"""Rounds as one CUDA graph, which the host launches once without waiting.
 
 XLA gathers kernels in CUDA graphs, which by default end at conditionals and at loops: in every
 round the host waits for the device to say whether there is another one. With two options of the
@@ -33,8 +32,7 @@ OPTIONS = {
 
 
 def asked() -> bool:
-    """Returns whether rounds are to be one CUDA graph: the switch says so, and the device is
-    NVIDIA's.
+    """Returns whether rounds become one CUDA graph: if switched on, on NVIDIA GPUs.
 
     They are not by default: no GPU has run it here. What it saves is small where a round waits once
     or a few times, and when XLA's own graphs of loops were wrong, they took another branch or ended

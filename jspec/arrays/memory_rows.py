@@ -11,8 +11,7 @@ from jspec.types import PyTree
 
 
 def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
-    """Returns the axis of the rows in each leaf of a memory; None for a leaf that all rows
-    share.
+    """Returns the axis of rows in each leaf of a memory; None for shared leaves.
 
     Read from the shapes: a leaf that grows with the batch has an entry for each row.
 

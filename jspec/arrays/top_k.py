@@ -21,9 +21,7 @@ _PIECE = 1 << 22
 """Entries that a TPU searches at a time; 16 MiB."""
 
 Select = Callable[[Float[Array, "*S V"], int], tuple[Float[Array, "*S k"], Int[Array, "*S k"]]]
-"""The k largest of the last axis, falling, and their places; the first of equals comes
-first.
-"""
+"""The k largest of the last axis, falling, and their places; first of equals first."""
 
 
 def largest(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
@@ -81,8 +79,7 @@ def of_parts(
 
 
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """Returns the results of `jax.lax.top_k` to the last tie, several times faster on a long
-    last axis.
+    """Returns `jax.lax.top_k` to the last tie, much faster on a long last axis.
 
     A vocabulary that is split over devices is searched part by part, each where it lies.
 

@@ -62,9 +62,7 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
 
 
 def stream(words: Any, documents: Iterable[str], ends: Sequence[int]) -> Int[np.ndarray, " C"]:
-    """Returns the tokens of all documents, `ends` after each (nothing if the checkpoint names
-    none).
-    """
+    """Returns the tokens of all documents, `ends` after each."""
     parts = [np.zeros(0, np.int32)]
     for batch in _batches(documents):
         for encoded in words.encode_batch(batch, add_special_tokens=False):

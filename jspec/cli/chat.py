@@ -1,6 +1,4 @@
-"""A conversation in the terminal: questions from standard input, answers as they are
-written.
-"""
+"""A conversation in the terminal: questions from standard input, streamed answers."""
 
 import io
 import sys
@@ -152,9 +150,7 @@ class Conversation:
         return conversations.fitting(messages, count, target.model.context, longest, self._drop)
 
     def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
-        """Returns the conversation as text, the tokens of it that the state knows, and those to
-        read.
-        """
+        """Returns the conversation as text, its known tokens, and the tokens to read."""
         shown = conversations.written(self._session.target, messages)
         known = self._tokens
         new = self._beyond(shown)
@@ -323,9 +319,7 @@ def _finish(work: Callable[[], T]) -> tuple[T, bool]:
 
 
 def _figures(count: int, rounds: int, waited: float, seconds: float) -> str:
-    """Returns the line under an answer; speed is that after the first round, which reads the
-    prompt.
-    """
+    """Returns the line under an answer; the speed excludes the first round."""
     if not rounds:
         return "[ended]"
     speed = (

@@ -1,6 +1,4 @@
-"""The commands of `jspec datastore`. The work is in `build_datastore`: `--help` needs no
-JAX.
-"""
+"""The commands of `jspec datastore`, which import JAX only to run."""
 
 from pathlib import Path
 from typing import Annotated

@@ -47,15 +47,11 @@ _SIZES = (
     *("vocab_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "context"),
     *("norm_eps", "rope_theta", "rope_scaling", "tied"),
 )
-"""Fields that a head's layer takes over from its target; few families have biases or
-windows.
-"""
+"""Fields that a head's layer takes over from its target."""
 
 
 def _layer(target: Loaded) -> dict[str, Any]:
-    """Returns the target's own layer, one of it, without biases and norms that few families
-    have.
-    """
+    """Returns one of the target's layers, without rare biases and norms."""
     model: Any = target.model
     config = model.config
     shape = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
@@ -69,8 +65,7 @@ def _eagle(target: Loaded, hot_tokens: int | None) -> EAGLEHead:
 
 
 def _hot(target: Loaded, hot_tokens: int | None, default: int) -> int:
-    """Returns how many tokens are hot: by default some of a large vocabulary, and all of a small
-    one (0).
+    """Returns the number of hot tokens: by default some of a large vocabulary, else 0.
 
     Raises:
         InputError: if the vocabulary has fewer.
@@ -102,9 +97,7 @@ def _ahead(target: Loaded, head: Any, places: int | None, **loss: Any) -> Object
 
 
 def _places(target: Loaded, places: int | None) -> int:
-    """Returns how many places of a row are scored: by default some of a large vocabulary, else
-    all (0).
-    """
+    """Returns the places of a row to score: some for a large vocabulary, else 0 (all)."""
     if places is None:
         return _SCORED if target.model.vocab_size > _LARGE else 0
     return places
@@ -135,13 +128,9 @@ def _unrolled(
 _LARGE, _HOT = 40_000, 32_000
 """Above so many tokens Lyanna's paper gives token info to so many alone (section 6.1)."""
 _SCORED = 32
-"""Above as many, the places of a row at which EAGLE's, Lyanna's and Medusa's heads score
-tokens.
-"""
+"""Places of a row that EAGLE's, Lyanna's and Medusa's heads score, if there are more."""
 _FEW_HOT = 8192
-"""Above as many, the tokens that all but Lyanna's heads score: products with all would
-dominate.
-"""
+"""Tokens that all heads but Lyanna's score, if there are more."""
 
 KINDS: Mapping[str, HeadKind] = {
     "eagle": HeadKind(_eagle, _unrolled),

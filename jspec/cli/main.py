@@ -1,6 +1,4 @@
-"""The command line. Nothing heavy is imported before a command needs it, so `--help` is
-quick.
-"""
+"""The command line. Heavy imports happen inside commands, so `--help` is quick."""
 
 import gc
 import os

@@ -42,8 +42,7 @@ class Tokenizer(Protocol):
 
 
 def one(argument: str | None) -> list[Prompt]:
-    """Returns the prompt given as an argument; `-` or none stands for piped input, if there is
-    any.
+    """Returns the prompt argument; `-` or none stands for piped input, if any.
 
     Raises:
         InputError: if it is empty or not UTF-8.
@@ -88,8 +87,7 @@ def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
 
 
 def ask(prompts: Sequence[Prompt], system: str | None = None) -> list[Prompt]:
-    """Returns the prompts as conversations: a text becomes a question, behind `system` if that
-    is given.
+    """Returns the prompts as conversations, after `system` if it is given.
 
     Raises:
         InputError: if one is a list of token ids, or a conversation has a system message already.
@@ -228,9 +226,7 @@ def _decode(content: bytes, source: str) -> str:
 
 
 def _piped() -> bool:
-    """Returns True where standard input is a pipe or a file. A terminal, and /dev/null, hold no
-    prompt.
-    """
+    """Returns True if standard input is a pipe or a file."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, ValueError, io.UnsupportedOperation):  # closed, or a stand-in

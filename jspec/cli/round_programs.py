@@ -1,6 +1,4 @@
-"""The programs of a conversation's rounds: a small one at first, the whole one once it is
-there.
-"""
+"""Programs of a conversation's rounds: a small one first, later the whole one."""
 
 import os
 import sys

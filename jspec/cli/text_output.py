@@ -1,6 +1,4 @@
-"""The output of `jspec generate` for people: text as it comes, then its speed and what it
-beats.
-"""
+"""The output of `jspec generate` for people: text, then its speed."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +24,10 @@ _ENOUGH = 1.0
 
 _DRAFTS = 16
 _USELESS = 1.1
-"""A mean acceptance length below it over so many drafts is one to warn of; plain decoding
-has 1.
-"""
+"""A mean acceptance length below it deserves a warning; plain decoding has 1."""
 
 _LOST = 0.97
-"""The share of plain decoding's speed below which a method lost; nearer to 1, it may be
-noise.
-"""
+"""The share of plain decoding's speed below which a method lost."""
 
 _ENDINGS = {
     "capacity": "[the model's context is full]",
@@ -105,8 +99,7 @@ def show(
 
 
 def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[AnswerTiming], int]:
-    """Returns each runner's best time over all groups from a cold start, and the number of
-    repeats.
+    """Returns each runner's best time over all groups, and the number of repeats.
 
     The runners take turns, so that what else the machine does hits them alike.
     """
@@ -153,8 +146,7 @@ def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED)
 
 
 def doubt(outcomes: Sequence[Outcome]) -> str | None:
-    """Returns the warning where next to nothing of a trained head's drafts was accepted, else
-    None.
+    """Returns a warning if almost none of a trained head's drafts were accepted.
 
     That is how a head of another model shows: nothing fails, and nothing is won.
     """
@@ -169,9 +161,7 @@ def doubt(outcomes: Sequence[Outcome]) -> str | None:
 
 
 def loss(name: str, ours: AnswerTiming, plain: AnswerTiming) -> str | None:
-    """Returns what to say where a method was slower than plain decoding, which ran alongside it;
-    else None.
-    """
+    """Returns a note if a method was slower than plain decoding; else None."""
     if ours.tokens_per_second >= _LOST * plain.tokens_per_second:
         return None
     speedup = ours.tokens_per_second / plain.tokens_per_second

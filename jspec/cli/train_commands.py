@@ -1,6 +1,4 @@
-"""The commands of `jspec train`. The work is in files of its own, so that `--help` needs no
-JAX.
-"""
+"""The commands of `jspec train`, which import JAX only to run."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -137,8 +137,7 @@ def fitting(
     longest: int,
     console: Console,
 ) -> dict[str, list[str]]:
-    """Returns the documents of each class that are no longer than the longest prompt; says how
-    many are.
+    """Returns each class's documents within the longest prompt; says how many.
 
     Raises:
         InputError: if none of a class is.

@@ -43,8 +43,7 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
 
 
 def job(kind: str, recipe: Path | None, changes: Mapping[str, Any]) -> jobs.TrainingJob:
-    """Returns the job of a kind: its defaults, under the recipe's settings, under the given
-    ones.
+    """Returns a kind's settings: defaults, then the recipe's, then the given ones.
 
     Raises:
         InputError: if the recipe or the settings are wrong.
@@ -165,8 +164,7 @@ def prepare(
 
 
 def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
-    """Returns the variables of a trained head, to train it further: its own, and the target's
-    borrowed.
+    """Returns the variables of a trained head, borrowed ones included.
 
     The tokens that it scores stay those that it was trained for, whatever the text is.
 

@@ -193,9 +193,7 @@ def chosen(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
 
 
 def scored(part: Sequences, job: jobs.TrainingJob) -> Sequences:
-    """Returns the held-out sequences of a class that are scored: their share of those that are
-    read.
-    """
+    """Returns a class's held-out sequences to score, in proportion to those read."""
     read = job.loss["sequences"]
     most = math.ceil(read * job.heldout) if read else len(part)
     return Sequences(part.tokens[:most], part.live[:most])

@@ -1,6 +1,4 @@
-"""The work of `jspec train head --kind ngrams`: a table of a target's distributions in a
-text.
-"""
+"""The work of `jspec train head --kind ngrams`: a table of a target's distributions."""
 
 import os
 import tempfile
@@ -113,7 +111,5 @@ def score(
 
 
 def _is_text(text: Sequences) -> Bool[np.ndarray, "M T+1"]:
-    """Returns False behind the last token of a sequence that is to be foretold: there it is
-    filled up.
-    """
+    """Returns False after the last token of a sequence to predict: padding."""
     return np.flip(np.maximum.accumulate(np.flip(text.live, 1), axis=1), 1)

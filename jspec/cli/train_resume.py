@@ -19,8 +19,7 @@ def asked(
     others: Mapping[str, str | None],
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the arguments of a run: those given, and under `resume` those that it was begun
-    with.
+    """Returns a run's arguments: the given ones, over the original ones with `resume`.
 
     They are JSON values that hold in any folder; None is one that was not given.
 

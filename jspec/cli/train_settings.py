@@ -1,6 +1,4 @@
-"""The settings of training that `jspec train` takes as options, each declared once, without
-JAX.
-"""
+"""The settings of `jspec train` as options, each declared once, without JAX."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping

@@ -30,8 +30,7 @@ def source(argument: str) -> corpus.CorpusSource:
 def named(
     text: Sequence[str], recipe: Path | None, data: Path, replace: bool = False
 ) -> jobs.Texts:
-    """Returns the texts that the options of a command name, with their weights and what is held
-    out.
+    """Returns the texts of a command's options, with weights and held-out shares.
 
     Args:
         text: the command's arguments.
@@ -52,8 +51,7 @@ def named(
 
 
 def read(texts: jobs.Texts, target: Loaded, length: int, share: float) -> TrainingText:
-    """Returns sequences of all texts: files of `jspec train data` as they are, others as plain
-    text.
+    """Returns the sequences of all texts; files of `jspec train data` are read as rows.
 
     Args:
         texts: where they are.
@@ -99,9 +97,7 @@ def _add(parts: dict[str, Sequences], label: str, more: Sequences) -> None:
 
 
 def _encode(target: Loaded, documents: Sequence[str]) -> list[list[int]]:
-    """Returns token ids, with what begins a text; where a tokenizer adds nothing, the end token
-    does.
-    """
+    """Returns token ids, with the token that begins a text, or else the end token."""
     begins = list(target.tokenizer.encode("").ids) or list(target.eos[:1])
     return [
         [*begins, *target.tokenizer.encode(document, add_special_tokens=False).ids]

@@ -133,9 +133,7 @@ def here(device: Any = None) -> Device:
 
 
 def figures(device: Any) -> Device:
-    """Returns the figures of a `jax.Device` by its kind; a guess for its platform if it is not
-    known.
-    """
+    """Returns the figures of a `jax.Device` by its kind, or a guess by its platform."""
     if isinstance(device, Device):
         return device
     kind = getattr(device, "device_kind", "")

@@ -122,9 +122,7 @@ def measure(
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
-    """Returns a state whose drafter is asked in no round that follows, or in each of the next
-    ones.
-    """
+    """Returns a state whose drafter is asked never, or in each of the next rounds."""
     backoff = state.policy_state.backoff
     left = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
     known = replace(state.policy_state, backoff=replace(backoff, left=jnp.asarray(left)))

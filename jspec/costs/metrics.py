@@ -99,8 +99,7 @@ class Metrics:
 
     @property
     def tokens_per_round(self) -> float:
-        """Emitted tokens over all rounds: what a forward pass of the target yields; 0 without a
-        round.
+        """Emitted tokens over all rounds, per forward pass; 0 without a round.
 
         It equals the mean acceptance length where every round drafts, and is less elsewhere.
         """

@@ -1,5 +1,4 @@
-"""Estimates the cost curve from the shapes of the model and the device, without a
-measurement.
+"""Estimates the cost curve from the model's shapes and the device.
 
 The time of a forward pass is that of the roofline model (Williams et al. 2009); a GPU needs some
 alongside it for launches and waits. The figures of a launch are assumed, not measured: an empty
@@ -38,9 +37,7 @@ the second token costs so much there. Blocks are read in a fraction of float32's
 in the same, unless activations are rounded (`python -m benchmarks.speed.forwards`).
 """
 _KERNEL = 2e-6
-"""Seconds from the start of a kernel to that of the next, in a graph, of one with little to
-do.
-"""
+"""Seconds between two small kernels of a graph."""
 _LAUNCH = 4e-6
 """Seconds that the host takes for a graph, or for a kernel alone."""
 _WAIT = 20e-6
@@ -51,9 +48,7 @@ _OF_AN_ARRAY = 4
 _PLAIN = 25
 """Kernels of a round of plain decoding outside the layers; besides 2 launches and a wait."""
 BACKOFF = 23 * _KERNEL
-"""Seconds that a round of `auto` which drafts nothing takes beyond plain decoding, for
-launches.
-"""
+"""Seconds of launches that a round of `auto` without a draft adds to plain decoding."""
 DRAFT = 250 * _KERNEL
 """The same for a round of `auto` that drafts."""
 
@@ -113,9 +108,7 @@ def _most(leaves: list[Any], held: Any) -> str:
 
 
 def _roofline(device: Device, tokens: int, size: int) -> float:
-    """Returns the longer of the time of a forward pass's arithmetic and of its reading, with a
-    rounded edge.
-    """
+    """Returns the longer of a forward pass's compute and read times, rounded at the edge."""
     # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
     bounds = np.array([tokens * size / device.flops, size / device.bandwidth])
     longer = bounds.max()

@@ -72,8 +72,7 @@ def decode(
     ids: ArrayLike | None = None,
     processors: Any = (),
 ) -> Result:
-    """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens'
-    distribution.
+    """Generates tokens with speculative decoding. The drafter affects only speed.
 
     A pure function: `jit`, `pmap`, `shard_map` and `export` take it whole. Called as it is, it
     compiles once per number of rows and capacity bucket, and runs as one prefill and one
@@ -143,8 +142,7 @@ def finish(
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
 ) -> Result:
-    """Returns what `decode` returns: the rounds that are left, until every row has ended.
-    Donates `state`.
+    """Runs the remaining rounds and packs the result. Donates `state`.
 
     Args:
         model: the target; static.
@@ -207,8 +205,7 @@ def prefill(
     capacity: int | None = None,
     earlier: State | None = None,
 ) -> State:
-    """Returns the state before the first round; arguments and errors as in `decode`, but for the
-    last two.
+    """Returns the state before the first round; see `decode` for arguments and errors.
 
     With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
     the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
@@ -283,8 +280,7 @@ def begin(
     policy_params: PyTree,
     policy_state: PyTree,
 ) -> State:
-    """Returns the state before the first round of a call whose arguments are checked; see
-    `prefill`.
+    """Returns the state before the first round of a checked call; see `prefill`.
 
     Raises InputError as that does for what only drafter and state together can tell.
     """
@@ -474,8 +470,7 @@ def decode_rounds(
     *,
     platform: str,
 ) -> State:
-    """Returns the state after `rounds` rounds, or fewer if every row ends, or one does if that
-    is asked.
+    """Returns the state after `rounds` rounds, or fewer if every row ends, or one.
 
     Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
     """

@@ -245,8 +245,7 @@ class Engine:
         )  # fmt: skip
 
     def insert(self, state: State, slot: int | Int[Array, ""], arrival: State) -> State:
-        """Inserts a prefilled request into a slot, replacing its contents. Donates
-        `state`.
+        """Inserts a prefilled request into a slot. Donates `state`.
 
         Args:
             state: of `init`, `generate`, `insert` or `free`.
@@ -262,8 +261,7 @@ class Engine:
         return rows.insert(state, place, arrival, self.drafter, self.policy)
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
-        """Returns the state with a free row: its request is over, or nobody waits for it. Donates
-        `state`.
+        """Frees a slot, whose request is over or abandoned. Donates `state`.
 
         Raises:
             InputError: if there is no such row.

@@ -104,9 +104,7 @@ def copies(
     drafter: Drafter,
     policy: WidthPolicy,
 ) -> State:
-    """Returns the state whose row i is a copy of row `rows[i]`; without a key the copies keep
-    theirs.
-    """
+    """Returns the state whose row i is a copy of row `rows[i]`."""
     known, policy_known = (
         memories.take(memory, axes, rows) for memory, axes in _memories(state, drafter, policy)
     )

@@ -125,9 +125,7 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
 
 
 def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:
-    """Returns the log-probabilities from place `begins` to place `ends` of each row, on the
-    host.
-    """
+    """Returns the log-probabilities of places `begins` to `ends` of each row, on the host."""
     lanes = np.arange((ends - begins).max())
 
     def part(values: jax.Array) -> np.ndarray:

@@ -10,15 +10,12 @@ from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _PROBABILITY = 0.9
-"""The probability that a forced text is spelled by the longest tokens, as a model mostly
-does.
-"""
+"""The probability that a forced text is spelled by the longest tokens."""
 
 
 @dataclass(frozen=True)
 class JumpForward(Drafter):
-    """Drafts a chain of the tokens that the row's grammar forces; nothing where it leaves a
-    choice.
+    """Drafts the chain of tokens that a row's grammar forces.
 
     SGLang's jump-forward decoding (Zheng et al. 2024, section 4) writes such text without asking
     the model. Here it is drafted and verified as any other, since the same text can be spelled by

@@ -30,8 +30,7 @@ _FORMAT = "jspec memory 2"
 
 
 def empty(drafter: Drafter, rows: int = 1) -> PyTree:
-    """Returns the memory of a drafter that has learnt nothing: the first `drafter_state` of a
-    loop.
+    """Returns the memory of a drafter that has learnt nothing, for a loop's start.
 
     It has the shapes of every `Result.drafter_state` of as many rows, whatever the prompts and
     `max_new_tokens` are, so that `jax.lax.scan` carries it and a step compiled ahead takes it.
@@ -55,8 +54,7 @@ def empty(drafter: Drafter, rows: int = 1) -> PyTree:
 
 
 def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: str = "") -> None:
-    """Writes what the rows of a memory share; a file that is there is replaced at once, or
-    stays.
+    """Writes the shared part of a memory to a file, atomically.
 
     Args:
         path: a file in safetensors' format; its folder is made.
@@ -147,8 +145,7 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
 
 
 def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
-    """Returns one memory of those that replicas kept apart, as a `drafter_state` for each of
-    them.
+    """Joins the memories of replicas into one `drafter_state` for each of them.
 
     Under `pmap` and `shard_map` each device has a memory of its own, which learns from its own rows
     alone. A merge changes no token, only how many are accepted.

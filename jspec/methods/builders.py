@@ -128,9 +128,7 @@ def _check_alone(tree: str, **others: Any) -> None:
 
 
 def _tree(template: Any, grow: Callable[..., Any], **others: Any) -> Fields:
-    """Returns the field of the tree: what was given node by node, or what the other options
-    make.
-    """
+    """Returns the tree's field, given node by node or made by other options."""
     from jspec.tree import Template
 
     if template is None:
@@ -370,9 +368,7 @@ def recommended(
     ngrams: str | None = None,
     **options: Any,
 ) -> LLM:
-    """Builds `auto` with widths that fit the device, the bundled n-gram table and the head in
-    the weights.
-    """
+    """Builds `auto`: widths for the device, the n-gram table, the weights' own head."""
     from jspec.methods import ngram_tables
     from jspec.models import heads
 

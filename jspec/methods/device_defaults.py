@@ -29,15 +29,12 @@ more tokens per step than the published 1, by up to a tenth where a tree is smal
 
 
 def budget(published: int = 80) -> int:
-    """Returns the drafted nodes that this device scores cheaply; as many as published on an
-    accelerator.
-    """
+    """Returns the drafted nodes that this device scores cheaply."""
     return _CPU_NODES if _on_cpu() else published
 
 
 def widths(most: int | None = None) -> tuple[int, ...]:
-    """Returns the widths that a round may have: a few, far apart, since each is a program of its
-    own.
+    """Returns a few widths, far apart, since each is a program.
 
     Args:
         most: the largest; None: as large as this device scores cheaply where drafts are good.
@@ -91,8 +88,7 @@ def eagle(nodes: int | None = None) -> "Template":
 
 
 def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
-    """Returns the (nodes, levels, beam) of EAGLE-2's tree: as published, or what a CPU scores
-    cheaply.
+    """Returns (nodes, levels, beam) of EAGLE-2's tree for this device.
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
     """
@@ -107,8 +103,7 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
 
 
 def dynamic_token_recycling(nodes: int) -> dict[str, int]:
-    """Returns the options of a tree of few nodes, whose time to draft counts; else the drafter's
-    own.
+    """Returns the options of a small tree, whose drafting time counts.
 
     A beam of 8 and 8 levels take as many tokens of 32 nodes as a beam of 16 and 12 levels do.
     """
@@ -116,8 +111,7 @@ def dynamic_token_recycling(nodes: int) -> dict[str, int]:
 
 
 def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32) -> tuple[int, int]:
-    """Returns the (nodes, beam) of a block drafter's tree: what a CPU scores cheaply, or 63
-    nodes.
+    """Returns (nodes, beam) of a block drafter's tree for this device.
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
 
@@ -142,8 +136,7 @@ def whole_chain(max_depth: int = 3, beam: int = 4) -> int:
 
 
 def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
-    """Returns the sizes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a
-    CPU fewer.
+    """Returns the sizes of Lyanna's fresh and re-sampled trees for this device.
 
     Args:
         nodes: of the fresh one, if given.

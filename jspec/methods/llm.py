@@ -1,6 +1,4 @@
-"""A model and the drafter of a method as one object: texts or tokens in, tokens and texts
-out.
-"""
+"""A model and a method's drafter as one object: texts or tokens in and out."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,4 @@
-"""Methods that are merges of others: drafters propose side by side, and one tree is
-verified.
+"""Methods that merge others, whose proposals share one tree.
 
 An option of a merge goes to all members that know it. `num_speculative_tokens` bounds the tree.
 """
@@ -43,8 +42,7 @@ def competing(*members: Method) -> Maker:
 
 
 def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
-    """Returns the builder of `competing(*members)` with a draft model and a head, where they are
-    given.
+    """Returns the builder of `competing(*members)` with a draft model and head, if given.
 
     Args:
         members: that always propose, and that the options are for.

@@ -159,8 +159,7 @@ def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
 
 
 def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
-    """Returns the difference of the two vocabularies, in words; empty if a token means the same
-    to both.
+    """Returns the difference of two vocabularies in words; empty if they agree.
 
     What one of them alone has is padding to the other, and added tokens may differ: whatever a
     draft proposes, the target's own choice is emitted.

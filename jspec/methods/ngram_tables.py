@@ -23,9 +23,7 @@ def bundled() -> Mapping[str, Path]:
 
 
 def find(target: Loaded) -> str | None:
-    """Returns the bundled table of these weights; None if there is none, or no weights but their
-    shapes.
-    """
+    """Returns the bundled table of these weights, or None."""
     leaves = jax.tree.leaves(target.params)
     if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
         return None

@@ -19,9 +19,7 @@ _BORROWED = "target"
 
 
 def spread(tree: PyTree, mesh: Any) -> PyTree:
-    """Returns the shapes of params, with the shardings by which `jspec.models.load` spreads
-    them.
-    """
+    """Returns the shapes of params with their shardings."""
 
     def place(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
         return with_sharding(leaf, sharding.parameter(_keys(path), leaf.shape, mesh))

@@ -1,6 +1,4 @@
-"""Topologies that programs are compiled for ahead of time, on machines that have none of
-them.
-"""
+"""Topologies that programs are compiled for ahead of time."""
 
 import os
 import re

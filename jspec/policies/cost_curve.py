@@ -164,8 +164,7 @@ def _filled(
 
 
 def _line(module: Any, x: Any, known: Any, values: Any) -> Any:
-    """Returns the piecewise linear function through the points, which goes straight on beyond
-    the last.
+    """Returns the piecewise linear function through the points, extended linearly.
 
     Args:
         module: numpy or jax.numpy, which the others are arrays of.

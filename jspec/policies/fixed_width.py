@@ -11,8 +11,7 @@ from jspec.types import Frame, PyTree, Tree, WidthChoice
 
 @dataclass(frozen=True)
 class FixedWidth(WidthPolicy):
-    """Verifies the same number of drafted nodes in every round; the default verifies all of
-    them.
+    """Verifies a fixed number of drafted nodes per round; by default all.
 
     With `FixedWidth(0)` the drafter is not asked, and rounds are plain decoding. It goes on with
     the state of any policy.

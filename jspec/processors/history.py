@@ -15,8 +15,7 @@ from jspec.types import Tree
 
 @struct.dataclass
 class Text:
-    """The text of each row, kept from round to round, with the number of times it has each
-    token.
+    """The text of each row, with the count of each token.
 
     Two tables of [B, V], however many nodes a tree has: what a node's own path adds is a few
     tokens, and is counted when it is needed.
@@ -54,9 +53,7 @@ class History:
         return (self.lengths - self.text.prompt_lengths)[:, None] + drafted
 
     def last(self, count: int) -> Int[Array, "B N count"]:
-        """Returns the last tokens before each node's logits, in their order; -1 before the text
-        begins.
-        """
+        """Returns the last tokens before each node's logits; -1 before the text begins."""
         depth = self.drafted.shape[-1]
         behind = jnp.arange(count, dtype=jnp.int32)[None, None]  # 0: the last token, the node's own
         own = (self.drafted >= 0).sum(-1, dtype=jnp.int32)[..., None]
@@ -173,9 +170,7 @@ def extend(
 
 
 def cut(text: Text, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Text:
-    """Returns the text with no more than the first `lengths` tokens, behind which so many were
-    emitted.
-    """
+    """Returns the text cut to its first `lengths` tokens."""
     place = jnp.arange(text.tokens.shape[1], dtype=jnp.int32)
     gone = (place >= lengths[:, None]) & (place < (lengths + dropped)[:, None])
     return replace(text, in_output=_counted(text.in_output, text.tokens, -gone.astype(jnp.int32)))

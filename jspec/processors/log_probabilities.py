@@ -171,9 +171,7 @@ def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "
 
 
 def _scores(logits: Float[Array, "B P V"], sampling: Sampling | None) -> Float[Array, "B P V"]:
-    """Returns the log-probabilities that logits stand for; those drawn from, if `sampling` is
-    given.
-    """
+    """Returns the log-probabilities of logits, after `sampling` if it is given."""
     plain = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if sampling is None:
         return plain

@@ -41,9 +41,7 @@ __all__ = [
 ]
 
 _STEP = 4
-"""Lists are filled up to multiples of it: lists of other lengths are then mostly one
-program.
-"""
+"""Lists are padded to multiples of it, so that lengths share programs."""
 
 
 @dataclass(frozen=True)

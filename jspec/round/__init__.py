@@ -1,5 +1,4 @@
-"""The parts of a round: frame, sanitize, score, commit. `jspec.decoding` runs them in a
-loop.
+"""The parts of a round: frame, sanitize, score, commit.
 
 frame    what a drafter may know
 sanitize marks malformed nodes of the drafter's tree as absent
@@ -53,8 +52,7 @@ __all__ = [
 
 
 def frame(state: State) -> Frame:
-    """Returns the inputs of a draft: everything that a drafter may know of the round when it
-    drafts.
+    """Returns the inputs of a draft.
 
     Example:
         >>> import jspec
@@ -177,8 +175,7 @@ def check_drafter_shapes(
     state: State,
     output: Output,
 ) -> Tree:
-    """Traces what drafter and policy do in a round, without the target, and returns the tree's
-    shapes.
+    """Traces the drafter and policy of a round, and returns the tree's shapes.
 
     Args:
         drafter: of the call.

@@ -1,6 +1,4 @@
-"""A call that goes on from an earlier state: what it has to be, and its text as it was
-returned.
-"""
+"""Continued calls: requirements on the earlier state, and its text."""
 
 from dataclasses import replace
 from typing import Any

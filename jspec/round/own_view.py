@@ -28,8 +28,7 @@ def of_part(tree: Tree, kept: Int[Array, "B n"]) -> MemberDraft:
 
 
 def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Feedback:
-    """Returns the round as one member sees it: its own tree, in the numbers that it gave its
-    nodes.
+    """Returns the round as one member sees it, in its own node numbers.
 
     What the member does not read of it is never computed.
 

@@ -1,5 +1,4 @@
-"""Trees of a batch packed: their scored nodes one behind the other, as a single row of
-tokens.
+"""Packed trees: the scored nodes of a batch as a single row of tokens.
 
 What the products with the weights cost, and with them nearly all of a round, goes by the number of
 tokens. So where the rows of a batch have trees of different sizes, the model gets what is there of

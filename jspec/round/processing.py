@@ -1,5 +1,4 @@
-"""The processors of a call: what it asks for alongside tokens, prepared, applied, and
-advanced.
+"""The processors of a call: prepared, applied, and advanced.
 
 A member is a `jspec.protocols.LogitsProcessor`, which changes logits. Penalties, grammars, stop
 strings and log-probabilities are `RowControl`s, which say more. None of them is known here: a state

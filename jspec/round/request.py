@@ -350,9 +350,7 @@ def bucket_below(size: int) -> int:
 def _capacity(
     capacity: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
-    """Returns the capacity of a new memory: what was asked for, or a bucket for all that may
-    come.
-    """
+    """Returns the capacity of a new memory: the requested one, or a bucket."""
     known = known_values(counts)
     longest = tokens.shape[1] if known is None else int(known.max())
     most = 2**31 - 2 if context is None else context

@@ -19,15 +19,12 @@ from jspec.types import Frame, PyTree, Tree, WidthChoice
 
 
 def widths_of(policy: WidthPolicy, tree: Tree) -> tuple[int, ...]:
-    """Returns the widths that a round with such a tree may have: all of its nodes, if none is
-    chosen.
-    """
+    """Returns the possible widths with such a tree; all of its nodes by default."""
     return policy.widths or (tree.tokens.shape[1] - 1,)
 
 
 def sizes_of(policy: WidthPolicy, root: Num[Array, " B"]) -> tuple[tuple[int, int], ...]:
-    """Returns the (width, tokens) of each round that there may be, the latter of all rows
-    together.
+    """Returns the (width, tokens of all rows) of each possible round.
 
     Args:
         policy: with widths.
@@ -82,8 +79,7 @@ def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
 def chosen(
     policy: WidthPolicy, params: PyTree, state: PyTree, tree: Tree, frame: Frame
 ) -> tuple[Tree, WidthChoice | None]:
-    """Returns the tree with the values of the policy's choice, and the choice; None: all of the
-    tree.
+    """Returns the tree with the policy's values, and its choice or None.
 
     Args:
         policy: chooses.

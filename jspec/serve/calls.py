@@ -1,5 +1,4 @@
-"""Calls of functions: how models write them, what a grammar makes of them, how they are
-read.
+"""Function calls: their formats, their grammars and their parsers.
 
 Two ways are common, and have vLLM's names here. Which of them a model was trained for, its chat
 template shows:
@@ -55,8 +54,7 @@ class Reader(Protocol):
 
 
 def parser_of(template: str) -> str | None:
-    """Returns the name of the way in which a chat template writes calls; None if it is not
-    known.
+    """Returns the name of a chat template's format of calls, or None.
 
     Example:
         >>> parser_of("{{ '<tool_call>' ~ call ~ '</tool_call>' }}")
@@ -225,9 +223,7 @@ def _moved(schema: Any, place: str) -> Any:
 
 
 def _object(text: str) -> tuple[Any, str]:
-    """Returns the JSON value at the begin of a text, and what follows; (None, text) if it is not
-    whole.
-    """
+    """Returns the JSON value that begins a text, and the rest; (None, text) if cut."""
     begin = len(text) - len(text.lstrip())
     try:
         value, end = json.JSONDecoder(parse_constant=_refuse).raw_decode(text, begin)

@@ -201,9 +201,7 @@ class EngineDevice:
 
 
 def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
-    """Returns what a row asks for in each of the places of an engine's processors; None:
-    nothing.
-    """
+    """Returns a row's processors in the engine's places; None: nothing."""
     own = iter(processors_of(asked))
 
     def at(place: Any) -> Any:

@@ -199,9 +199,7 @@ def _looked_up(kept: "OrderedDict[Any, Any]", key: Any) -> Any:
 
 
 def _form(form: Any) -> tuple[str, str | None, Any]:
-    """Returns the field that asks for a form, the maker of `jspec.grammar`, and what it is
-    given.
-    """
+    """Returns the field that asks for a grammar, its maker, and its argument."""
     if form is None:
         return "", None, None
     if isinstance(form, str):

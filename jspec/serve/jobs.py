@@ -138,8 +138,7 @@ class Executor(Protocol):
     def num_slots(self) -> int: ...
 
     def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
-        """Returns the state of one row behind more tokens of its prompt; `earlier` is gone
-        afterwards.
+        """Returns the one-row state after more prompt tokens. Donates `earlier`.
 
         Where the prompt goes on, the settings are `RowSettings.of_prompt`.
         """

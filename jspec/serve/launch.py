@@ -266,9 +266,7 @@ def keep(memory: "MemoryFile", device: "EngineDevice") -> None:
 
 
 def chatting(target: "Loaded", template: Path | None) -> "Loaded":
-    """Returns the model with its end tokens for conversations, and a template of the user's if
-    given.
-    """
+    """Returns the model with its end tokens and chat template."""
     from jspec.models.chat_template import ChatTemplate
     from jspec.sessions import conversations
 

@@ -1,6 +1,4 @@
-"""The socket of a server, taken before a model is loaded: what is wrong with it is said at
-once.
-"""
+"""The socket of a server, taken before a model is loaded."""
 
 import errno
 import socket

@@ -30,8 +30,7 @@ class Prefixes:
         return len(self._states)
 
     def find(self, prompt: Sequence[int], salt: Hashable = "") -> tuple[int, Any]:
-        """Returns the longest known beginning of a prompt that leaves a token to read: (length,
-        state).
+        """Returns the longest known prefix of a prompt that leaves a token: (length, state).
 
         The state is kept, so whoever donates it copies it first. (0, None) if there is none.
         """
@@ -59,8 +58,7 @@ class Prefixes:
         return self.capacity > 0 and len(text) >= WORTH and not known
 
     def boundary(self, prompt: list[int], known: int, shared: int, salt: Hashable = "") -> int:
-        """Returns where to stop reading and keep the state, because other prompts begin alike; 0:
-        nowhere.
+        """Returns where to stop reading to share the state with similar prompts; 0: nowhere.
 
         What two prompts of late have in common, a third is likely to have too.
 

@@ -1,6 +1,4 @@
-"""HTTP as uvicorn reads it, within bounds; what is not HTTP is answered in the API's shape
-too.
-"""
+"""HTTP as uvicorn reads it, within bounds; errors have the API's shape."""
 
 import asyncio
 import json

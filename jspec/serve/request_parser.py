@@ -1,6 +1,4 @@
-"""Requests become jobs: prompts in tokens, settings in numbers, grammars and stop strings
-made.
-"""
+"""Turns requests into jobs: tokens, settings, grammars and stop strings."""
 
 import json
 import os

@@ -336,9 +336,7 @@ class Scheduler:
 
 
 def _goes_on_from(job: Job, delta: Delta) -> Sequence[int]:
-    """Returns the text that a row holds for a next turn; () if that is not likely, or the text
-    was cut.
-    """
+    """Returns the text that a row keeps for a next turn; () if there is none."""
     whole = delta.error is None and delta.status in (Status.EOS, Status.LIMIT)
     return (*job.prompt, *job.written) if job.goes_on and whole else ()
 

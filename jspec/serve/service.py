@@ -45,9 +45,7 @@ _LONG_BYTES = 2**16
 _LONG_READERS = 2
 """Parsers of longer bodies, each of which takes Python's lock for longer than a round."""
 _STEP_SECONDS = 10.0
-"""In which a call of the device has ended. Without the state that it holds there is no
-memory.
-"""
+"""A device call has failed; without its state there is no memory."""
 
 _AT_ONCE_SECONDS = 0.05
 _WRONG_KEY = 401
@@ -280,9 +278,7 @@ class Service:
         return JSONResponse(await exchange.whole(request.receive))
 
     def _logged(self, endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[..., Any]:
-        """Returns an endpoint that answers errors in the API's shape, and writes a line per
-        request.
-        """
+        """Returns an endpoint that answers errors in the API's shape and logs requests."""
 
         async def run(request: Request) -> Any:
             began = time.monotonic()

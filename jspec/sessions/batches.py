@@ -129,8 +129,7 @@ class Runner:
         return self.request(group) | {"policy_params": self.costs(group)}
 
     def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
-        """Returns the policy's params, with what rounds cost here; measured if that is not known
-        yet.
+        """Returns the policy's params, measuring costs if they are unknown.
 
         Args:
             group: what is to be decoded.

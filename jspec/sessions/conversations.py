@@ -45,9 +45,7 @@ def written(
 
 
 def encode(target: "Loaded", text: str) -> list[int]:
-    """Returns token ids of a conversation's text, or of a part of it: the template wrote every
-    token.
-    """
+    """Returns token ids of a conversation's text, or of a part of it."""
     return _template(target).tokenizer.encode(text, add_special_tokens=False).ids
 
 
@@ -61,9 +59,7 @@ def _template(target: "Loaded") -> "ChatTemplate":
 
 
 def eos(target: "Loaded") -> tuple[int, ...]:
-    """Returns the tokens that end an answer: the model's end tokens, and the template's end of a
-    turn.
-    """
+    """Returns the tokens that end an answer: the model's and the template's."""
     ends = () if target.chat is None else target.chat.end_of_turn
     known = (end for end in (*target.eos, *ends) if end < target.model.vocab_size)
     return tuple(dict.fromkeys(known))
@@ -108,8 +104,7 @@ def fitting(
     max_new_tokens: int,
     drop: Drop,
 ) -> list[Message]:
-    """Returns a conversation without its oldest turns, if there is no room for an answer to all
-    of it.
+    """Returns a conversation without its oldest turns, if it has no room for an answer.
 
     System messages and the last question stay. So many turns are dropped that half of the context
     is free: a conversation is then read anew once in a while, and not at every turn.

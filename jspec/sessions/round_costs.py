@@ -38,8 +38,7 @@ class RoundCosts:
     def known(
         self, drafting: dict[str, Any], group: "Group", capacity: int | None = None
     ) -> "PyTree":
-        """Returns the policy's params: the curve of such a group, or as they are if they are not
-        costs.
+        """Returns the policy's params, with the group's curve if they are costs.
 
         Args:
             drafting: drafter and policy of the run, with a guess at what rounds cost.

@@ -1,6 +1,4 @@
-"""The settings of `jspec generate` besides models and method, checked before anything is
-loaded.
-"""
+"""The settings of `jspec generate` besides models and method, checked early."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -77,8 +77,7 @@ def load(
     scan_layers: bool | None = None,
     adapters: "Mapping[str, str] | None" = None,
 ) -> "Loaded":
-    """Returns a model whose layers are scanned where that costs nothing, so that it compiles
-    sooner.
+    """Returns a model with scanned layers, where scanning costs nothing.
 
     Args:
         name: a folder, a bundled model's name, or a hub id.

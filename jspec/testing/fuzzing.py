@@ -1,6 +1,4 @@
-"""Random trees, right and wrong ones: whatever is drafted, tokens are those of plain
-decoding.
-"""
+"""Random trees, valid or not, whose tokens must equal plain decoding's."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -45,9 +45,7 @@ class ModelSubject:
         return _forward(self.model, self.params, *arrays, jnp.asarray(mask, bool), memory, nodes)
 
     def whole(self, tokens: Int[np.ndarray, "B T"]) -> Output:
-        """Returns the forward pass of a whole text, each token after all before it, after an empty
-        memory.
-        """
+        """Returns the forward pass over a whole text, after an empty memory."""
         return self.apply(
             tokens, *text_of(tokens.shape), self.model.init_memory(len(tokens), SLOTS)
         )

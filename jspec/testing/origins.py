@@ -63,8 +63,7 @@ def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
 
 
 def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
-    """Returns the drafter inside those that change how its trees are verified, and its part of
-    `aux`.
+    """Returns the drafter inside verification wrappers, and its `aux`.
 
     Such a wrapper has the drafter as `drafter`, and its part as `inner`, if that is not all.
     """

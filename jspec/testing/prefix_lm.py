@@ -11,9 +11,7 @@ from jspec.memory import KVCache, TreeKV, commit, init, until
 from jspec.types import Output, PyTree
 
 _SUMS = 509
-"""Different whims that the model has; a prime, so that sums of codes spread over all of
-them.
-"""
+"""Number of the model's moods; a prime, so that sums of codes reach all."""
 _PLACES = 128
 """Positions after which the codes of positions repeat."""
 
@@ -121,9 +119,7 @@ class PrefixLM:
         return Output(logits=logits, hidden=hidden, tentative=TreeKV((keys,), (values,)))
 
     def _codes(self, params: PyTree, places: Array, words: Array) -> Int[Array, "B N _"]:
-        """Returns the code of a token at a position; a product of two, so that neither order is
-        alike.
-        """
+        """Returns the code of a token at a position, which depends on the order."""
         place = params["place_codes"][places.astype(jnp.int32) % _PLACES]
         word = params["token_codes"][words.astype(jnp.int32).clip(0, self.vocab_size - 1)]
         return place * word % _SUMS

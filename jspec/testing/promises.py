@@ -38,9 +38,7 @@ def promise(kept: Any, sentence: str) -> None:
 
 @contextmanager
 def accepted_by_the_engine(what: str) -> Iterator[None]:
-    """Yields context in which an input that jspec refuses is a promise that the code under test
-    broke.
-    """
+    """Turns refused inputs into broken promises of the code under test."""
     try:
         yield
     except InputError as error:

@@ -1,5 +1,4 @@
-"""Records the rounds of a drafter: nodes drafted, verified and accepted, with their
-probabilities.
+"""Records a drafter's rounds: drafted, verified and accepted nodes.
 
 It drafts what its drafter drafts, and writes down what the engine tells every drafter. So a
 recorded generation runs the engine's own rounds, and its tokens are those of the drafter alone.
@@ -311,9 +310,7 @@ def _bare(tree: Tree) -> Tree:
 
 
 def _with_estimates(tree: Tree) -> Tree:
-    """Returns the bare tree; where the drafter has no estimate but its distribution q, with that
-    one's.
-    """
+    """Returns the bare tree, with the probabilities of q if it has no estimates."""
     bare = _bare(tree)
     if tree.value is not None or tree.q is None:
         return bare

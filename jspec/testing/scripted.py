@@ -34,8 +34,7 @@ class ScriptedState:
 
 @dataclass(frozen=True)
 class Scripted(Drafter):
-    """Drafts a template right along its first deepest path up to the scripted length, else
-    wrong.
+    """Drafts a template that is right up to the scripted length, else wrong.
 
     Args:
         vocab_size: V of the target; a wrong token is its right one plus 1, modulo V.

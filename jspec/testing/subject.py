@@ -1,6 +1,4 @@
-"""The batch that drafters are checked on: ragged rows, greedy alongside sampled, one
-program.
-"""
+"""The batch that drafters are checked on: ragged rows, greedy and sampled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -45,9 +45,7 @@ def row(line: str, template: str, place: str) -> str:
 
 
 def asked(fields: Any) -> list[Mapping[str, Any]]:
-    """Returns the messages of a row up to the last that the user wrote; none if it has no
-    question.
-    """
+    """Returns a row's messages up to the user's last; none without a question."""
     if not isinstance(fields, Mapping):
         return []
     turns = fields.get("messages")

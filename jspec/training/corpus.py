@@ -1,6 +1,4 @@
-"""Text for training: sources on disk, the documents in them, and which of those are held
-out.
-"""
+"""Text for training: sources, their documents, and the held-out ones."""
 
 import hashlib
 import json
@@ -108,8 +106,9 @@ def digest(text: str) -> str:
 
 
 def files(path: Path) -> list[Path]:
-    """Returns the text files at or below `path`, sorted by name. InputError if it does not
-    exist.
+    """Returns the text files at or below `path`, sorted by name.
+
+    InputError if it does not exist.
     """
     if path.is_file():
         return [path]
@@ -126,8 +125,9 @@ def check_apart(out: Path, texts: Iterable[Path]) -> None:
 
 
 def documents(path: Path, template: str, row: Row) -> Iterator[str]:
-    """Yields the documents of one file. InputError if it is not a text, or a row is not as `row`
-    wants it.
+    """Yields the documents of one file.
+
+    InputError if it is not text, or a row does not fit `row`.
     """
     try:
         text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
@@ -145,8 +145,9 @@ def documents(path: Path, template: str, row: Row) -> Iterator[str]:
 
 
 def text_row(line: str, template: str, place: str) -> str:
-    """Returns one JSON row as text. InputError if it is not JSON, or lacks a field of the
-    template.
+    """Returns one JSON row as text.
+
+    InputError if it is not JSON, or lacks a field of the template.
     """
     try:
         for _, field, _, _ in Formatter().parse(template):

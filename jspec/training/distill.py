@@ -1,5 +1,4 @@
-"""Text that the target itself wrote, to train its draft heads on: what each row asks for and
-gets.
+"""Text that the target generates to train its draft heads.
 
 Heads are trained on what they will have to foretell, the target's own output (self-distillation,
 as Medusa does where the chat data of a target is not at hand).
@@ -91,8 +90,7 @@ def starts(
     count: int,
     choose: "Choose | None" = None,
 ) -> Iterator[RowStart]:
-    """Yields rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within
-    a class.
+    """Yields rows `first` .. `count` - 1: classes by weight, shuffled documents.
 
     Args:
         encode: token ids of a document, with what begins a text.
@@ -129,9 +127,7 @@ Choose = Callable[[list[int], int, bool, np.random.Generator], list[int]]
 
 
 def piece(ids: list[int], size: int, is_first: bool, draws: np.random.Generator) -> list[int]:
-    """Returns the beginning of a document at first, then any part of it; never more than half of
-    it.
-    """
+    """Returns the beginning of a document, later any part, at most half of it."""
     size = max(min(size, len(ids) // 2), 1)
     begin = 0 if is_first else int(draws.integers(len(ids) - size + 1))
     return ids[begin : begin + size]

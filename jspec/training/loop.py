@@ -155,8 +155,7 @@ def train(
     place: Callable[[PyTree], PyTree] = lambda state: state,
     examine: Callable[[int, PyTree], None] = lambda step, params: None,
 ) -> PyTree:
-    """Trains from the last checkpoint, or from `params` if there is none, and returns the
-    weights.
+    """Trains from the last checkpoint, or from `params`, and returns the weights.
 
     Args:
         params: initial weights; donated.

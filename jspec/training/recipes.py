@@ -1,6 +1,4 @@
-"""Recipe files: tables of TOML whose values are of the kinds of the settings that they
-change.
-"""
+"""Recipe files: tables of TOML with values of the settings' kinds."""
 
 import tomllib
 from collections.abc import Mapping
@@ -43,8 +41,7 @@ def part(whole: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def check_like(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Raises InputError unless each value is of the kind of its default; integers are numbers
-    too.
+    """Raises InputError unless each value is of its default's kind.
 
     Example:
         >>> check_like({"steps": 10, "learning_rate": 1}, {"steps": 1000, "learning_rate": 2e-3})

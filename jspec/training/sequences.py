@@ -1,6 +1,4 @@
-"""The sequences that are trained on, token rows of one length, and the order they are read
-in.
-"""
+"""Training sequences, token rows of one length, and their order."""
 
 import hashlib
 import json
@@ -81,9 +79,7 @@ def fill(rows: Iterable[Row], length: int) -> Sequences:
 
 
 def starts(row: Sequence[int], room: int) -> range:
-    """Returns offsets at which the pieces of a row begin; a single token at its end teaches
-    nothing.
-    """
+    """Returns offsets of a row's pieces; a single last token is left out."""
     return range(0, max(len(row) - 1, 0), room)
 
 
@@ -175,9 +171,7 @@ def _row(fields: Any) -> Row:
 
 
 def split(rows: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]]:
-    """Splits into (train, held out) by each row's own digest as `corpus.split` does for
-    documents.
-    """
+    """Splits into (train, held out) by each row's own digest."""
     by_text = {json.dumps(row.tokens): row for row in rows}
     kept, out = corpus.split([json.dumps(row.tokens) for row in rows], fraction)
     return [by_text[row] for row in kept], [by_text[row] for row in out]
@@ -194,8 +188,7 @@ def join(parts: Sequence[Sequences]) -> Sequences:
 def order(
     sizes: Mapping[str, int], weights: Mapping[str, float], count: int, seed: int
 ) -> Int[np.ndarray, " count"]:
-    """Returns the class of each row drawn by weight; within a class, shuffled epochs one after
-    another.
+    """Returns the class of each row drawn by weight, in shuffled epochs.
 
     Args:
         sizes: members of each class.

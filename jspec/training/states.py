@@ -1,5 +1,4 @@
-"""Caches a target's hidden states of a text on disk, for heads that are trained on it
-repeatedly.
+"""Caches a target's hidden states of a text on disk.
 
 Its hidden states, and of its distributions the likeliest tokens: all of its scores would be V / E
 times as large as the states.

@@ -1,6 +1,4 @@
-"""The objectives of language models: the text's next token, or a target's distributions of
-it.
-"""
+"""Objectives of language models: the next token, or a target's distributions."""
 
 from dataclasses import dataclass
 
@@ -104,9 +102,7 @@ class NextDistribution:
         hot: Int[Array, " H"],
         batch: Batch,
     ) -> tuple[Int[Array, " H+D"], Float[Array, "B T H+D"]]:
-        """Returns the tokens that count in the denominator, and their scores with the weight of
-        each.
-        """
+        """Returns the tokens of the denominator, their scores and weights."""
         assert batch.draws is not None, "training numbers its draws"
         cold = len(rows) - len(hot)
         # The i-th token that is not hot: i + h, h the number of hot ones before it.

@@ -74,8 +74,7 @@ class Unrolled:
     def loss(
         self, params: PyTree, frozen: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns the loss, and per step the acceptance of the likeliest token where all before it
-        held.
+        """Returns the loss, and the acceptance per step given the steps before.
 
         Args:
             params: the head's weights.
@@ -146,8 +145,7 @@ class Unrolled:
         tokens: Int[Array, "B T+1"],
         at: Int[Array, "B A"],
     ) -> Iterator[Output]:
-        """Yields the head's outputs by step: the first of every pair j = 0 .. T - 1, the others of
-        some.
+        """Yields the head's outputs by step: of every first pair, then of some.
 
         Step s (from 0) of pair j is at position j + s and predicts the state at j + 1 + s.
 

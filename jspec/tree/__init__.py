@@ -61,8 +61,7 @@ __all__ = [
 
 
 def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
-    """Returns the mask of tree attention: `[b, i, j]` is True where node j is node i or above
-    it.
+    """Returns the mask of tree attention: `[b, i, j]` is True for j at or above i.
 
     Args:
         tree: parents before children; deeper than `tree.depth` is not looked at.
@@ -79,8 +78,7 @@ def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
 
 
 def paths(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
-    """Returns each node, its parent and so on upwards: depth + 1 ids, two at least; -1 above the
-    root.
+    """Returns each node and its ancestors upwards; -1 above the root.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -112,9 +110,7 @@ def _paths_by_levels(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N 
 
 
 def _paths_by_leaps(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
-    """Returns few steps for a GPU, which is launched for each: from 1 level up to 4, to 16, to
-    64.
-    """
+    """Returns few steps for a GPU: from 1 level up to 4, to 16, to 64."""
     nodes = jnp.arange(parents.shape[-1], dtype=jnp.int32)
     paths = jnp.stack([jnp.broadcast_to(nodes, parents.shape), parents], -1)
     while (reach := paths.shape[-1] - 1) < depth:

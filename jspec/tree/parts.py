@@ -17,8 +17,7 @@ from jspec.types import NO_PARENT, Tree
 
 
 def best(tree: Tree, nodes: int) -> Tree:
-    """Returns the tree's `nodes` nodes of largest `Tree.value` alongside the root, in the old
-    order.
+    """Returns the tree's best `nodes` nodes and the root, in the old order.
 
     Since values fall along paths, and a tie goes to the earlier node, what is left is a tree. There
     are fewer where fewer are valid: the places left over are absent. Of a tree that was drawn, a
@@ -61,9 +60,7 @@ def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
 
 
 def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
-    """Returns the tree of n of its nodes: rising ids, the root's first, a parent's with its
-    child's.
-    """
+    """Returns the tree of n of its nodes, by rising ids that include parents."""
     num_drafted = chosen.shape[1] - 1
 
     def pick(array):
@@ -127,8 +124,7 @@ def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
 def along(
     parents: Int[Array, "B N"], values: Array, join: Callable[[Array, Array], Array], depth: int
 ) -> Array:
-    """Returns the value of each node joined with all values above it; the root's has to be
-    neutral.
+    """Returns each node's value joined with all above it; the root's is neutral.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -145,8 +141,7 @@ def along(
 
 
 def path_probabilities(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
-    """Returns the probability of each node: its probability times all those above it; no child's
-    is larger.
+    """Returns each node's probability times all those above it.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -167,9 +162,7 @@ def _by_levels(parents: Array, values: Array, join: Callable, depth: int) -> Arr
 
 
 def _by_paths(parents: Array, values: Array, join: Callable, depth: int) -> Array:
-    """Returns the same values, joined in the same order, without a loop that a GPU's host
-    launches.
-    """
+    """Returns the same values in the same order, without a loop on the host."""
     # Above the root is the root again, whose value is neutral.
     above = jnp.maximum(paths(parents, depth), 0)
     found = jnp.take_along_axis(values[:, None], above, axis=2)

@@ -1,6 +1,4 @@
-"""Block verification: a chain judged as a whole keeps more tokens than one judged one by
-one.
-"""
+"""Block verification: judging a chain as a whole keeps more tokens."""
 
 from dataclasses import dataclass
 
@@ -17,8 +15,7 @@ from jspec.verify import sequence_level
 
 @dataclass(frozen=True)
 class BlockVerification:
-    """A `Verifier` of sampled chains (Sun et al. 2024, Algorithm 2) that keeps more than
-    `TreeVerifier`.
+    """A `Verifier` of sampled chains (Sun et al. 2024, Algorithm 2).
 
     Every drafted token is tested, and the last that passes is the last that is kept: a token that
     the target likes less is made up for by one before it that the target likes more. Where the
@@ -97,8 +94,7 @@ def acceptance(
     drafted: Int[Array, " P-1"],
     length: Int[Array, ""],
 ) -> tuple[Float[Array, " P-1"], Float[Array, "P V"]]:
-    """Returns the pair accept, residual: token i passes with accept[i - 1], and residual[i]
-    follows it.
+    """Returns accept and residual: token i passes with accept[i - 1].
 
     With p_0 = 1 and p_i = min(p_{i-1} p(X_i) / q(X_i), 1), token i passes with s / (s + 1 - p_i),
     where s = sum max(p_i p - q, 0) over the distributions of the token after it; the last passes

@@ -107,6 +107,4 @@ without replacement from `Tree.q`."""
 traversal = partial(verdict, schemes.TRAVERSAL.verifier)
 """`verdict` by traversal verification (Weng et al. 2025), for the same draws."""
 block = partial(verdict, schemes.BLOCK.verifier)
-"""`verdict` by block verification (Sun et al. 2024), for a chain that was drawn from
-`Tree.q`.
-"""
+"""Returns a verdict by block verification (Sun et al. 2024), for a sampled chain."""

@@ -32,8 +32,7 @@ class ChildDraws:
     child_probs: Float[Array, "B M K"]
     """The draft's probability of each child."""
     probs: Float[Array, "B M V"]
-    """The draft's distribution, which the probabilities are of; never computed if it is not
-    read."""
+    """The draft's distribution of the probabilities; never computed if unread."""
     q: Float[Array, "B M V"] | None
     """The distribution that the children are honest draws from; None if they are point masses."""
 

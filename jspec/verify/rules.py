@@ -1,5 +1,4 @@
-"""Node rules: acceptance probabilities of the drafted children of a node. Nothing here
-draws.
+"""Node rules: acceptance probabilities of a node's drafted children.
 
 Losslessness of a rule is an identity that tests check by enumeration: summed over the draws of
 the children, accepted mass plus left-over mass times residual is p.
@@ -35,8 +34,7 @@ def deterministic_proposal(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """Returns the rule for children not drawn at random: draw from p, keep the token if it was
-    drafted.
+    """Applies the rule for deterministic proposals: draw from p, keep a drafted token.
 
     Child k is accepted with p(x_k) / (1 - p of the earlier ones); what is left is p without the
     children. A token that occurs twice counts once. Lossless for any children that do not depend
@@ -141,8 +139,7 @@ def k_seq(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """Returns the rule for independent children from q, each kept with probability min(1, p /
-    (gamma q)).
+    """Applies the rule for independent children: keep with min(1, p / (gamma q)).
 
     K-SEQ (SpecTr, Sun et al. 2023). With beta = sum min(q, p / gamma), the probability of one
     child, and K valid children, gamma is the least with (1 - (1 - beta)^K) / beta <= gamma. The
@@ -215,9 +212,7 @@ def _one_by_one(
 
 
 def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """Returns the ratio min(1, wanted / drawn); 0 where nothing is drawn, 1 where enough is
-    wanted.
-    """
+    """Returns min(1, wanted / drawn); 0 where nothing is drawn."""
     enough = wanted >= drawn
     return jnp.where(
         enough, (drawn > 0).astype(drawn.dtype), wanted / jnp.where(enough, 1.0, drawn)

@@ -1,6 +1,4 @@
-"""Tree verification: from the root, descend while the rule accepts a child; then draw per
-token.
-"""
+"""Tree verification: descend while the rule accepts a child, then draw per token."""
 
 from dataclasses import dataclass
 
@@ -179,8 +177,6 @@ def _distribution_and_noise(
 
 
 def _first(tokens: Int[Array, "B K"], taken: Bool[Array, "B K"]) -> Int[Array, " B"]:
-    """Returns the first child with the token of the first taken one: equal siblings are one
-    node.
-    """
+    """Returns the first child with the taken token: equal siblings are one node."""
     token = jnp.take_along_axis(tokens, taken.argmax(-1)[:, None], -1)
     return (tokens == token).argmax(-1)

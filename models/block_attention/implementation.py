@@ -114,9 +114,7 @@ def _fitting(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int
 
 
 def _turned(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B*A D"]:
-    """Returns the two axes that share one in the other order; `first` is the size of the one in
-    front.
-    """
+    """Returns the two shared axes swapped; `first` is the size of the first."""
     batch, heads, both, dim = array.shape
     parts = array.reshape(batch, heads, first, both // first, dim)
     return parts.swapaxes(2, 3).reshape(array.shape)

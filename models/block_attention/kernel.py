@@ -1,5 +1,4 @@
-"""The kernel on a GPU: a program for each tile of queries loops over the blocks that it
-visits.
+"""The kernel on a GPU: each tile of queries loops over its visible blocks.
 
 One softmax runs over all of them. Several programs may share the blocks of a tile; their softmaxes
 are merged.

@@ -59,8 +59,7 @@ def of_bits(words: Int[Array, "B Q W"], tile: int, block: int) -> Visits:
 
 
 def of_range(limits: Int[Array, "B Q 2"], tile: int, block: int, slots: int) -> Visits:
-    """Returns the blocks between the oldest slot that a query of a tile sees and the end of its
-    row.
+    """Returns the blocks between a tile's oldest visible slot and the row's end.
 
     Args:
         limits: the oldest slot that each query sees, and the number of live slots of its row.

@@ -1,6 +1,4 @@
-"""Maps GGUF metadata to config.json's fields, and weights to Hugging Face's layout, by
-family.
-"""
+"""Maps GGUF metadata to config.json's fields, and weights to Hugging Face's layout."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -223,9 +221,7 @@ _TURNED = ("q_proj", "k_proj")
 
 
 def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
-    """Returns queries and keys whose rotary pairs lie D/2 lanes apart; llama.cpp has them as
-    neighbours.
-    """
+    """Returns queries and keys with rotary pairs D/2 lanes apart, unlike llama.cpp."""
     if name.split(".")[-2] not in _TURNED:
         return array
     apart = array.reshape(-1, fields["head_dim"] // 2, 2, *array.shape[1:])

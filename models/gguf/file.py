@@ -171,9 +171,7 @@ class File:
         )
 
     def tensors(self, table: Sequence[Weight]) -> GGUFTensors:
-        """Returns the weights, by the names of the table; others keep the names that they have
-        here.
-        """
+        """Returns the weights by the table's names; others keep their names."""
         name, layout = architectures.find(self.header)
         package = library()
         names = package.get_tensor_name_map(

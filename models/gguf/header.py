@@ -43,9 +43,7 @@ class TensorInfo:
     """One tensor as it is stored."""
 
     shape: tuple[int, ...]
-    """Returns the shape as numpy and Hugging Face have it; the file lists the sizes the other
-    way round.
-    """
+    """Returns the shape in NumPy's order; the file's is reversed."""
     kind: int
     """Number of its quantisation, `gguf.GGMLQuantizationType`."""
     start: int

@@ -81,9 +81,7 @@ SPLITS = MappingProxyType({name: held for names, held in _PATTERNS.items() for n
 """Patterns that split a text before the merges, by `tokenizer.ggml.pre`, from llama.cpp."""
 
 OLD = MappingProxyType({"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2"})
-"""The same by architecture, for files that were written before the field was, or do not
-know.
-"""
+"""Pre-tokenizers by architecture, for files without the field."""
 
 _WHOLE = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "tekken"})
 """Vocabularies that keep a piece that is a token whole, and begin a text with a token."""
@@ -207,9 +205,7 @@ def _merges(
 
 
 def _ids(tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
-    """Returns the numbers of the tokens, without the converter's names for numbers that have
-    none.
-    """
+    """Returns the tokens' numbers, without placeholder names."""
     return {token: place for place, token in enumerate(tokens) if kinds[place] != _UNUSED}
 
 

@@ -55,9 +55,7 @@ class TransformerHead(Decoder):
 
     @nn.nowrap
     def hot(self, params: PyTree) -> Int[Array, " d"] | None:
-        """Returns the tokens that it drafts, whose scores alone are compared in training; None:
-        all.
-        """
+        """Returns the drafted tokens, which training scores; None: all."""
         del params
         return None
 
@@ -106,8 +104,7 @@ class TransformerHead(Decoder):
 
 
 def gathered(head: Any, variables: PyTree) -> PyTree:
-    """Returns the variables with the rows of the hot tokens, which decoding then need not
-    gather.
+    """Returns the variables with the hot tokens' rows gathered.
 
     Args:
         head: EAGLE's or Medusa's.

@@ -165,9 +165,7 @@ class BlockHead(Decoder):
     def transition(
         self, params: PyTree, tokens: Int[Array, "*S"], following: Int[Array, "*S K"]
     ) -> Float[Array, "*S K"]:
-        """Returns what a token adds to the scores of some that may follow it; 0 without a Markov
-        map.
-        """
+        """Returns a token's addition to some scores of the next; 0 without a Markov map."""
         added: Any = self.apply(params, tokens, following, method="added")
         return added
 
@@ -175,9 +173,7 @@ class BlockHead(Decoder):
     def confidence(
         self, params: PyTree, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
     ) -> Float[Array, "*S"]:
-        """Returns log odds that a state's token is kept given the one before; 0 without such a
-        head.
-        """
+        """Returns log odds that a state's token is kept; 0 without such a head."""
         odds: Any = self.apply(params, hidden, tokens, method="confident")
         return odds
 

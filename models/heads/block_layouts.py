@@ -48,8 +48,7 @@ class _Layout:
 def read(
     folder: Path, held: Mapping[str, Any], model: Any
 ) -> tuple[BlockConfig, Mapping[str, str]]:
-    """Returns the config of a published block head, and its tensors that are copies of the
-    target's.
+    """Returns the config of a published block head, and its copies of the target's.
 
     Args:
         folder: of the head, with its config.json.
@@ -150,9 +149,7 @@ def _numbers(given: Settings, name: str) -> tuple[int, ...]:
 
 
 def _after(outputs: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the taps, layers whose input is read, from layers whose output is; -1 is the
-    embedding.
-    """
+    """Returns the input layers (taps) of output layers; -1 is the embedding."""
     return tuple(number + 1 for number in outputs)
 
 

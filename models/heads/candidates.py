@@ -1,5 +1,4 @@
-"""A low-rank candidate head: a narrow product finds candidates, and the whole head scores
-these.
+"""A low-rank candidate head: a narrow product finds candidates to score.
 
 Source: EAGLE-4 (2026), by the documentation of its training in NVIDIA's NeMo AutoModel and of its
 package eagle-harness.
@@ -47,8 +46,7 @@ class CandidateConfig(LlamaConfig):
 
 
 def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray, "..."]]:
-    """Returns the two factors of the product of a rank that is nearest to a head: its truncated
-    SVD.
+    """Returns the truncated SVD of a head, as two factors.
 
     Args:
         table: one row for each token.
@@ -83,8 +81,7 @@ def retrieve(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]
 
 
 def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) -> Array:
-    """Returns the scores [*S, V] that states have by a head's table; -inf for tokens that are
-    not candidates.
+    """Returns the scores [*S, V] by a head's table; -inf for other tokens.
 
     Args:
         head: the module, with `config` and `dtype`.

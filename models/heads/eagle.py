@@ -1,6 +1,4 @@
-"""EAGLE's draft head (Li et al. 2024): one transformer layer from state and token to next
-state.
-"""
+"""EAGLE's draft head (Li et al. 2024): a layer from state and token to state."""
 
 from dataclasses import dataclass
 

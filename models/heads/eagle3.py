@@ -1,6 +1,4 @@
-"""EAGLE-3's draft head (Li et al. 2025, arXiv:2503.01840), with what EAGLE-3.1 and EAGLE-4
-add.
-"""
+"""EAGLE-3's draft head (Li et al. 2025, arXiv:2503.01840), and 3.1 and 4."""
 
 from dataclasses import dataclass
 

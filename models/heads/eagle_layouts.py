@@ -122,9 +122,7 @@ def _check_fields(whole: Settings) -> None:
 
 
 def _taps(whole: Settings, inner: Settings, num_layers: int, is_fourth: bool) -> tuple[int, ...]:
-    """Returns the layers whose inputs are read: EAGLE-4 names the layers that these are the
-    outputs of.
-    """
+    """Returns the input layers; EAGLE-4 names output layers."""
     given = inner.get(_TAPS) or whole.get(_TAPS)
     if given is None:
         # As the authors tap them: early, in the middle, late.

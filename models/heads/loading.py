@@ -134,8 +134,7 @@ def find(kind: str, target: Loaded) -> str:
 
 
 def own(target: Loaded) -> str | None:
-    """Returns the folder of a target whose weights come with a draft head (MTP), as `load` takes
-    it.
+    """Returns the folder of a target whose weights come with a draft head (MTP).
 
     None: they come with none, or the target was not loaded from a folder.
     """

@@ -1,6 +1,4 @@
-"""Lyanna's draft head (Chen et al. 2026): a chain of states without tokens, tokens
-afterwards.
-"""
+"""Lyanna's draft head (Chen et al. 2026): a chain of states, tokens afterwards."""
 
 from dataclasses import dataclass
 
@@ -217,8 +215,7 @@ def collapse(
     dtype: DTypeLike | None = None,
     max_bytes: int = TABLE_BYTES,
 ) -> PyTree:
-    """Returns the variables with a table of all token info, which decoding then reads and does
-    not compute.
+    """Returns the variables with a table of all token info.
 
     Of H hot tokens it is H * H entries, or its two factors of 2 * rank * H where the table would
     take more than `max_bytes`: of a vocabulary of 49,152 it takes 9.7 GB in float32 and 2.4 GB in

@@ -1,6 +1,4 @@
-"""Medusa's heads (Cai et al. 2024): from one hidden state, the token at each of several
-offsets.
-"""
+"""Medusa's heads (Cai et al. 2024): tokens at several offsets from one state."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -145,8 +143,7 @@ class MedusaHeads(nn.Module):
 
 
 def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
-    """Returns weights to train from: every head scores as the target's own does, as in the
-    authors' code.
+    """Returns initial weights: every head scores like the target's own.
 
     Args:
         heads: the module.

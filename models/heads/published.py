@@ -123,9 +123,7 @@ def read(
 
 
 def own(target: Loaded) -> Path | None:
-    """Returns the folder of a target whose weights come with a draft head that is known; None:
-    none do.
-    """
+    """Returns the folder of a target with a known draft head; None: no such head."""
     folder = target.source
     if folder is None or mtp_tensors.find(shards.open_folder(folder).files) is None:
         return None

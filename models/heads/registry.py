@@ -95,8 +95,7 @@ def shapes(head: Any) -> PyTree:
 
 
 def borrow(head: Any, target: PyTree) -> PyTree:
-    """Returns the collection `target` of a head's variables: arrays of the target itself, not
-    copies.
+    """Returns the collection `target` of a head: arrays of the target itself.
 
     Args:
         head: the module.
@@ -121,8 +120,7 @@ def borrow(head: Any, target: PyTree) -> PyTree:
 
 
 def with_taps(model: Any, head: Any) -> Any:
-    """Returns the target as the head reads it: most read its last state, some the inputs of
-    layers.
+    """Returns the target as the head reads it: its last state, or inputs of layers.
 
     Raises:
         InputError: if the target has no such layers to tap.

@@ -1,5 +1,4 @@
-"""Trained heads on disk: one format for every kind, bound to the target they were trained
-for.
+"""Trained heads on disk: one format for every kind, bound to their target.
 
 A folder with two files. `head.json` says what the head is (format, kind, the module's config), for
 which weights it was trained (vocabulary, width, fingerprint) and how; `head.safetensors` holds its

@@ -1,6 +1,4 @@
-"""Typed reading of config.json: every refusal names the field, its value, the bound and the
-fix.
-"""
+"""Typed reading of config.json, whose errors name field, value, bound and fix."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +36,7 @@ class Settings:
         return value
 
     def count(self, name: str, default: int | None = None, most: int = _MOST_LAYERS) -> int:
-        """Returns how many layers or experts there are: each is made, so that a damaged number
-        would be.
-        """
+        """Returns the number of layers or experts, bounded against damaged files."""
         value = self.size(name, default)
         if value > most:
             raise InputError(f"{self.source} has {name} = {value}; it has to be at most {most}")

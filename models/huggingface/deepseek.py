@@ -143,8 +143,7 @@ def corrected(
     scale: float = 1.0,
     chosen: int = 8,
 ) -> Experts:
-    """Returns the experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), and of who took them
-    over.
+    """Reads the experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2).
 
     Args:
         settings: config.json.

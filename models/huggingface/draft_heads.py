@@ -1,6 +1,4 @@
-"""Tensor names of published draft heads: EAGLE, Medusa and block heads; `mtp` has those of
-MTP.
-"""
+"""Tensor names of published draft heads: EAGLE, Medusa and block heads."""
 
 import re
 from collections.abc import Iterable, Iterator

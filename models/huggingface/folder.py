@@ -1,6 +1,4 @@
-"""A folder in Hugging Face layout: config.json, safetensors, tokenizer.json and what is
-alongside.
-"""
+"""A folder in Hugging Face layout: config.json, safetensors, tokenizer.json."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,4 @@
-"""Files that hold the experts of a layer in one tensor, read as if each had matrices of its
-own.
-"""
+"""Files with fused experts, read as if each expert had its own matrices."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -49,9 +47,7 @@ class SingleExperts(Dequantised):
         return (whole if half is None else np.split(whole, 2)[half])[rows]
 
     def _place(self, name: str) -> tuple[str, int, int | None] | None:
-        """Returns the tensor that a matrix is of, its expert and its half; None: it is one of its
-        own.
-        """
+        """Returns the fused tensor of a matrix, its expert and its half; None: not fused."""
         if (found := _SINGLE.fullmatch(name)) is None or name in self.shards.files:
             return None
         half = {"gate": 0, "up": 1, "down": None}[found[3]]

@@ -42,8 +42,7 @@ def gemma4_unified(settings: Settings) -> LlamaConfig:
 def _text(
     settings: Settings, context: int, near_tokens: int, experts: Experts | None
 ) -> LlamaConfig:
-    """Returns what the models share: sizes by the kind of layer, and later layers that read
-    others' keys.
+    """Returns the shared fields: sizes per kind of layer, and shared keys.
 
     Args:
         settings: config.json.
@@ -100,8 +99,7 @@ def _text(
 def _sizes(
     settings: Settings, slides: Sequence[bool], joined: bool
 ) -> list[tuple[int | None, int | None]]:
-    """Returns key-value heads and lanes of each layer; None: as `num_key_value_heads`,
-    `head_dim`.
+    """Returns key-value heads and lanes of each layer; None: the config's defaults.
 
     Args:
         settings: config.json.
@@ -142,8 +140,7 @@ def _sizes(
 
 
 def _sources(settings: Settings, slides: Sequence[bool]) -> list[int | None]:
-    """Returns the layer whose keys each layer reads: the last of its kind that has its own;
-    None: itself.
+    """Returns the layer whose keys each layer reads; None: its own.
 
     Raises:
         InputError: if no layer of its kind has any.

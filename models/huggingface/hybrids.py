@@ -34,9 +34,7 @@ def qwen3_5(settings: Settings) -> LlamaConfig:
 
 
 def qwen3_5_moe(settings: Settings) -> LlamaConfig:
-    """Reads Qwen3.5-MoE: Qwen3.5 with experts in every layer, so that no layer has an MLP of its
-    own size.
-    """
+    """Reads Qwen3.5-MoE: Qwen3.5 with experts in every layer."""
     experts = _experts(settings, 256, 8, True)
     sized = {"intermediate_size": experts.intermediate_size, **settings.values}
     return _delta_nets(replace(settings, values=sized), 2, False, (experts,))

@@ -59,8 +59,7 @@ NEXTN = MTPLayout(
 
 
 def find(names: Iterable[str]) -> dict[str, str] | None:
-    """Returns the tensors of an MTP head by their names below its prefix; None: there is no such
-    head.
+    """Returns an MTP head's tensors by their names below its prefix; None: no head.
 
     Tensors of further heads keep their whole names.
     """

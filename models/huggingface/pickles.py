@@ -1,5 +1,4 @@
-"""Tensors by name from what `torch.save` wrote, without torch and without running the
-pickle.
+"""Tensors of `torch.save` files, without torch and without running the pickle.
 
 A pickle can call anything. This one may name four functions, all of them from here.
 """
@@ -124,9 +123,7 @@ def open_file(file: Path) -> Pickled:
 
 
 def _root(archive: zipfile.ZipFile) -> str:
-    """Returns the folder inside the archive, which is named after the file it was first saved
-    as.
-    """
+    """Returns the folder inside the archive, named after the original file."""
     for name in archive.namelist():
         if name.endswith("/data.pkl") and name.count("/") == 1:
             return name.partition("/")[0]

@@ -1,6 +1,4 @@
-"""The text part of models that read pictures and sounds too: its fields, and what is not
-read.
-"""
+"""The text part of multimodal models: its fields, and what is skipped."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,8 +22,7 @@ GEMMA3 |= {"num_hidden_layers": 26, "num_attention_heads": 8}
 
 
 def text(settings: Settings, model_type: str, usual: Mapping[str, Any]) -> Settings:
-    """Returns the fields of the text model: all are its own, but whether head and table are
-    tied.
+    """Returns the text model's fields, with the outer field for tied weights.
 
     Args:
         settings: config.json of the whole.

@@ -158,9 +158,7 @@ class Float4(Dequantised):
 
 
 def described(folder: Path, fields: Settings) -> Settings:
-    """Returns the fields of config.json, with what `HF_QUANT` says of the weights where they do
-    not.
-    """
+    """Returns config.json's fields, completed by `HF_QUANT`."""
     if fields.get("quantization_config") or not (folder / HF_QUANT).is_file():
         return fields
     own = {"quant_method": "modelopt", **read(folder / HF_QUANT).part("quantization").values}

@@ -92,8 +92,7 @@ def original(rope: Settings, settings: Settings) -> int:
 
 
 def context(settings: Settings, found: Scaling | None, stated: int) -> int:
-    """Returns the most positions of a stretched model, which its files may state as they were
-    before.
+    """Returns the context of a stretched model.
 
     Args:
         settings: config.json.

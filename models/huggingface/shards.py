@@ -74,9 +74,7 @@ class Shards:
         return np.memmap(self.paths[name], known[kind], "r", place, self.shape(name))
 
     def _places(self, path: Path) -> dict[str, int]:
-        """Returns where the tensors of a file begin; its header is read once, of hundreds of
-        tensors.
-        """
+        """Returns the offsets of a file's tensors; its header is read once."""
         if path not in self.places:
             with path.open("rb") as file:
                 size = int.from_bytes(file.read(8), "little")

@@ -53,8 +53,7 @@ class Weight:
         read: Callable[[str, slice], np.ndarray],
         dtype: DTypeLike,
     ) -> np.ndarray:
-        """Returns a part of our parameter, from those rows of the file's tensors that it is made
-        of.
+        """Returns a part of our parameter from rows of the file's tensors.
 
         Args:
             index: which part.
@@ -99,9 +98,7 @@ class Weight:
 def linear(
     path: Path, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool
 ) -> Iterator[Weight]:
-    """Yields a Dense layer of ours made of one or more torch Linear layers that read the same
-    input.
-    """
+    """Yields a Dense layer of ours, made of torch Linear layers with one input."""
     yield Weight(
         (*path, "weight"),
         tuple(f"{name}.weight" for name in names),

@@ -41,8 +41,7 @@ def attention(
     *,
     soft_cap: float | None,
 ) -> Float[Array, "B N G*H D"]:
-    """Returns one softmax of each query over the live slots and then over the nodes that it
-    sees.
+    """Returns one softmax per query over the live slots and its visible nodes.
 
     Args:
         q: queries, scaled.

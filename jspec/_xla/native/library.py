@@ -11,9 +11,7 @@ from typing import Any
 import jax
 
 SWITCH = "JSPEC_NATIVE"
-"""The variable of the environment that switches the kernels off, 0, or names an instruction
-set.
-"""
+"""The environment variable that switches kernels off (0) or names an instruction set."""
 
 TARGETS = (
     *("jspec_product", "jspec_block_product", "jspec_rounded_product", "jspec_attend"),
@@ -31,8 +29,7 @@ _registered: set[str] = set()
 
 
 def instruction_set() -> str | None:
-    """Returns the instructions that the kernels use here; None: there are no kernels, see
-    `missing`.
+    """Returns the kernels' instructions; None: there are no kernels, see `missing`.
 
     Example:
         >>> instruction_set() in ("AVX2", "AVX-512", "NEON", None)
@@ -123,8 +120,6 @@ def _loaded() -> tuple[str | None, str | None]:
 
 
 def on_one_device(x: Any) -> bool:
-    """Returns whether an array lies on one device, or is one device's part: XLA cannot split a
-    kernel.
-    """
+    """Returns whether an array is on one device, or is one device's part."""
     mesh = jax.typeof(x).sharding.mesh
     return mesh.empty or mesh.size == 1 or not (mesh.auto_axes or mesh.explicit_axes)

@@ -24,8 +24,7 @@ def recur(
     states: Float32[Array, "B H K D"],
     seen: Bool[Array, "B N N"],
 ) -> tuple[Float32[Array, "B H N D"], Float32[Array, "B H N D"]]:
-    """Returns what each node reads of its state, and its update of it, each from its parent's
-    state.
+    """Returns each node's read of its state and its update, from its parent's state.
 
     No more states are held than a count of nodes has bits, and they stay in a cache of the
     processor.
@@ -58,8 +57,7 @@ def replay(
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> Float32[Array, "B H K D"]:
-    """Returns the states behind the first `counts` nodes of a path, with the bits that `recur`
-    gave them.
+    """Returns the states after the first `counts` nodes of a path, bitwise as in `recur`.
 
     Args:
         states: before them; written in place where nothing else reads them.

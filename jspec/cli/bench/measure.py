@@ -1,6 +1,4 @@
-"""The measuring itself: question by question all contenders in turn, each row written at
-once.
-"""
+"""The measuring loop: question by question, all contenders in turn."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -31,8 +31,7 @@ class Question:
 
 
 def read(path: Path, option: str = "--questions") -> list[Question]:
-    """Returns the questions of a file in Spec-Bench's schema: JSON lines with question_id,
-    category, turns.
+    """Returns the questions of a file in Spec-Bench's schema.
 
     Args:
         path: the file.

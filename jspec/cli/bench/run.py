@@ -87,9 +87,7 @@ def run(
 def _fitting(
     job: BenchOptions, target: models.Loaded, wording: chat.Wording, questions: Sequence[Question]
 ) -> tuple[list[Question], int]:
-    """Returns the chosen questions among those that fit the context, and the most tokens of a
-    prompt.
-    """
+    """Returns the chosen questions that fit the context, and the most tokens of a prompt."""
     lengths: dict[int, int] = {}
     context, most = target.model.context, job.settings.run.max_new_tokens
     for place, question in enumerate(questions):
@@ -146,9 +144,7 @@ def _about(
     wording: chat.Wording,
     asked: Sequence[Question],
 ) -> dict[str, Any]:
-    """Returns all that a row depends on besides its method: rows of other settings are left
-    alone.
-    """
+    """Returns all that a row depends on besides its method."""
     said = json.dumps([[question.category, *question.turns] for question in asked])
     model: Any = target.model
     kernels = f", {native.described()}" if jax.default_backend() == "cpu" else ""

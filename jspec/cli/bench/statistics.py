@@ -48,8 +48,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, floa
 
 
 def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
-    """Returns the place of the first token that differs, counted from 0; None if all are the
-    same.
+    """Returns the index of the first differing token, from 0; None if all are the same.
 
     Example:
         >>> first_difference([1, 2], [1, 2, 3]), first_difference([1], [1])

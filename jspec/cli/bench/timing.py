@@ -1,6 +1,4 @@
-"""Seconds of runs that take turns, so that what else the machine does hits all of them
-alike.
-"""
+"""Seconds of runs that take turns, so that drift affects all of them alike."""
 
 import os
 import platform

@@ -7,15 +7,11 @@ _ENOUGH = 5
 """Prompts below which two standard errors mean nothing."""
 
 _UNSTEADY = 1.25
-"""The longest time of a prompt over its shortest, above which a reader should not trust
-either.
-"""
+"""The ratio of a prompt's times above which they should not be trusted."""
 
 
 def sentence(report: BenchReport) -> str:
-    """Returns the advice, on the times that include reading the prompt, as a user waits for
-    both.
-    """
+    """Returns the advice, from times that include reading the prompt."""
     ours = [one for one in report.summaries.values() if not one.is_peer and one.name != PLAIN]
     if not ours:
         return "Only plain decoding was measured, so there is no method to recommend."
@@ -46,9 +42,7 @@ def sentence(report: BenchReport) -> str:
 
 
 def notes(report: BenchReport) -> list[str]:
-    """Returns what else has to be said: tokens that differ, times that cannot be trusted,
-    quicker peers.
-    """
+    """Returns notes: differing tokens, unreliable times, faster peers."""
     found = []
     for one in report.summaries.values():
         if one.differing:

@@ -1,3 +1,1 @@
-"""The page of `jspec trace`: a generation round by round, in one file that needs nothing
-else.
-"""
+"""The page of `jspec trace`: a generation round by round, in one file."""

@@ -1,6 +1,4 @@
-"""The trace as one HTML file: the parts alongside this module, with the data written into
-them.
-"""
+"""The trace as one HTML file: this folder's parts with the data in them."""
 
 import base64
 import hashlib

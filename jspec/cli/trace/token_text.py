@@ -46,9 +46,7 @@ def _named(entry: str | None, token: int) -> dict[str, str]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Returns the byte that each character of a byte-level vocabulary stands for (GPT-2's
-    table).
-    """
+    """Returns the byte of each character of a byte-level vocabulary (GPT-2's table)."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]
     table = {chr(byte): byte for byte in shown}

@@ -67,9 +67,7 @@ class TracedRound:
     bonus_prob: float
     """The target's probability of it."""
     emitted: Int[np.ndarray, " _"]
-    """The tokens of the round: the path without the root, then the bonus, cut at end tokens and
-    limits.
-    """
+    """The round's tokens: the path without the root, then the bonus, after cuts."""
     candidates: Int[np.ndarray, "verified k"]
     """The target's likeliest tokens after each verified node. Under sampling one more: the token
     that the noise makes the target's own draw there."""

@@ -1,6 +1,4 @@
-"""Writes an artefact: programs of `jax.export`, weights apart, and the script that runs
-them.
-"""
+"""Writes an artefact: programs of `jax.export`, weights, and a script."""
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
-"""Acceptance probabilities of a block's tokens, from the head's scores, the noise and online
-fits.
+"""Acceptance probabilities of a block's tokens, from scores, noise and online fits.
 
 D: tokens of a block. K: candidates of a depth. M: tokens that candidates are to follow.
 
@@ -37,15 +36,11 @@ _FIRST = (1.0, 0.0, 0.0, 0.25)
 """The first weights a, b, c, e."""
 _RANGE = ((0.25, -8.0, -8.0, 0.0), (8.0, 8.0, 8.0, 4.0))
 _PRIOR = (10.0, 1000.0, 10.0, 10.0)
-"""The curvature that the first weights count for: b is all but fixed for some hundred
-tokens.
-"""
+"""The curvature of the first weights: b hardly moves for some hundred tokens."""
 _MEMORY = 0.99
 """The share of the curvature that remains after a token."""
 _STEP_SIZE, _MAX_STEP = 0.5, 0.5
-"""The share of a Newton step that is taken, as the weights share one error; the largest
-step.
-"""
+"""The share of a Newton step that is taken, and the largest step."""
 _RATIOS = (0.25, 4.0)
 """The range of a / (a + b) by which candidates are chosen."""
 _LEAST = 1e-9
@@ -102,8 +97,7 @@ def block_distributions(
     frame: Frame,
     size: int,
 ) -> BlockDistributions:
-    """Returns the K candidates of each depth, by log q * ratio + T G with the noise of their
-    position.
+    """Returns the K candidates of each depth, by log q * ratio + T G.
 
     All of it is of the d tokens that the head scores: a vocabulary may be many times as large.
 
@@ -146,9 +140,7 @@ def block_distributions(
 
 
 class CandidateProbabilities(NamedTuple):
-    """The probabilities of candidates after M tokens, one distribution for each, as a logit over
-    four features.
-    """
+    """Probabilities of candidates after M tokens, as a logit over four features."""
 
     features: Float[Array, "B M K+1 4"]
     """Of each candidate, and of "none of them" behind the last."""
@@ -162,8 +154,7 @@ def probabilities(
     weights: Float[Array, "B M 4"],
     before: Int[Array, "B M"],
 ) -> CandidateProbabilities:
-    """Returns the probabilities of the candidates of M distributions, each after the token
-    `before` it.
+    """Returns the probabilities of M distributions' candidates, given the token `before`.
 
     Args:
         head: as in `block_distributions`.

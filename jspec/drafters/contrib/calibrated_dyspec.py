@@ -123,9 +123,7 @@ class CalibratedDySpec(DySpec):
     paper_settings: ClassVar = None
 
     def init_memory(self, batch: int, earlier: AcceptanceRates | None) -> AcceptanceRates:
-        """Returns the memory at the start of a call: each row's is the mean of what earlier rows
-        learnt.
-        """
+        """Returns the memory of a new call, the mean of earlier rows' for each row."""
         if earlier is None:
             return AcceptanceRates(slots=RateTable.init(batch), tokens=RateTable.init(batch))
         return jax.tree.map(
@@ -175,8 +173,7 @@ class CalibratedDySpec(DySpec):
 def _residual_probabilities(
     drawn: ChildDraws,
 ) -> tuple[Float[Array, "B W K"], Float[Array, "B W K"]]:
-    """Returns two probabilities under what the earlier siblings left of the draft's
-    distribution.
+    """Returns two probabilities under the draft's distribution after earlier siblings.
 
     The first is the largest one before each draw, the second the drawn token's.
     """

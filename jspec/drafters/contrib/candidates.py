@@ -103,18 +103,14 @@ def _candidates(
 
 
 def raised(offered: Candidates, by: Float[Array, "*S c"]) -> Float[Array, "*S c"]:
-    """Returns the probabilities of candidates whose log odds against all others are raised by
-    that.
-    """
+    """Returns the probabilities of candidates with raised log odds."""
     none = jnp.maximum(1 - offered.probs.sum(-1, keepdims=True), _LEAST)
     weight = offered.probs / none * jnp.exp(jnp.minimum(by, _MOST))
     return weight / (1 + weight.sum(-1, keepdims=True))
 
 
 def likeliest(offered: Candidates, k: int) -> tuple[Int[Array, "*S k"], Float[Array, "*S k"]]:
-    """Returns the k likeliest candidates and their probabilities; all, in their order, if there
-    are k.
-    """
+    """Returns the k likeliest candidates and their probabilities."""
     if offered.tokens.shape[-1] == k:
         return offered.tokens, offered.probs
     probs, place = largest(offered.probs, k)

@@ -88,9 +88,7 @@ class CoupledTree(BestFirst):
         super().__post_init__()
 
     def init_memory(self, batch: int, earlier: InverseTemperature | None) -> InverseTemperature:
-        """Returns the memory at the start of a call: each row's is the mean of what earlier rows
-        learnt.
-        """
+        """Returns the memory of a new call, the mean of earlier rows' for each row."""
         if earlier is None:
             earlier = InverseTemperature(
                 log=jnp.log(jnp.full(1, _PRIOR, jnp.float32)),

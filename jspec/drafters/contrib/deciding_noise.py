@@ -1,5 +1,4 @@
-"""Conditions candidates' probabilities on the sampling noise, which is known before the
-target is.
+"""Conditions candidates' probabilities on the noise, which is known beforehand.
 
 Under the coupled rule a token is argmax(log p + T G), see `jspec.sampling.gumbel`. G depends on the
 key, the row and the position alone, so that a drafter can look at it. A token whose noise is large
@@ -28,8 +27,7 @@ def given(
     positions: Int[Array, " B"],
     vocab_size: int,
 ) -> Candidates:
-    """Returns candidates at a position, given its noise: their log odds are raised by T (G - its
-    mean).
+    """Returns candidates with log odds raised by T (G - its mean).
 
     In greedy decoding they are what they were, and nothing is computed.
 

@@ -191,7 +191,11 @@ class DynamicTokenRecycling(MatrixDrafter):
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
     ) -> DynamicMatrixState:
-        """The state after a chunk of the prompt, which teaches only with `update_on_prefill`."""
+<<<<<<< HEAD
+        """Returns the state after a chunk of the prompt, which ends before the root."""
+=======
+        """Returns the state after a chunk of the prompt; see `MatrixDrafter.prefill`."""
+>>>>>>> lead
         _check_table(params, chunk.output.logits.shape[-1])
         return super().prefill(params, state, chunk)
 
@@ -244,9 +248,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         names: Int[Array, "B N k"],
         means: Float[Array, "B N k"],
     ) -> Candidates:
-        """Returns what their lines offer after tokens, and the table after them and the ones
-        before.
-        """
+        """Returns the candidates after tokens, from their lines and the table."""
         sources = [source(names, means, _ranks(self.k, NUM_KINDS))]
         if params is not None:
             found, probs, order = params.after(before, tokens)
@@ -317,9 +319,7 @@ def _of_nodes(cells: Shaped[Array, "B N *k"], nodes: Int[Array, "B P"]) -> Shape
 
 
 def _ranks(k: int, most: int) -> Int[Array, "1 1 k"]:
-    """Returns the ranks of a line's k candidates, of which so many are told apart; the last
-    shares.
-    """
+    """Returns the ranks of a line's k candidates; high ranks share one number."""
     return jnp.minimum(jnp.arange(k, dtype=jnp.int32), most - 1)[None, None]
 
 

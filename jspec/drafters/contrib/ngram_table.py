@@ -89,8 +89,7 @@ def build(
     k: int = 6,
     live: Bool[np.ndarray, "M T"] | None = None,
 ) -> NGramLines:
-    """Returns the lines of a text: the mean distribution after each pair of tokens, and after
-    each token.
+    """Returns a text's lines: mean distributions after pairs and after single tokens.
 
     With n visits of a pair (a, b) the mean of their distributions is m, and the mean of all visits
     of b is m_b; the pair's line holds, of the tokens that its own distributions have, the k
@@ -209,9 +208,7 @@ class _Means:
     def largest(
         self, values: Float[np.ndarray, " entries"], k: int
     ) -> tuple[Int[np.ndarray, "names k"], Float[np.ndarray, "names k"]]:
-        """Returns the tokens and values of each name's entries of largest value, falling; 0 behind
-        them.
-        """
+        """Returns each name's entries of largest value, falling; then zeros."""
         order = np.lexsort((self.tokens, -values, self.group))
         group = self.group[order]
         counts = np.bincount(group, minlength=len(self.names))

@@ -57,8 +57,7 @@ def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
 
 
 def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTable:
-    """Returns the table of a file that `save` wrote, on the default device; `save` has an
-    example.
+    """Returns the table of a file that `save` wrote, on the default device.
 
     Args:
         path: the file.

@@ -30,8 +30,7 @@ from jspec.verify.schemes import COUPLED
 
 @runtime_checkable
 class OnePassHead(Protocol):
-    """A network that drafts D tokens in one forward pass: static, hashable and pure, as a
-    CausalLM.
+    """A network that drafts D tokens in one forward pass: static, hashable, pure.
 
     It reads the target's states of all tokens before the root, F wide, which may join several
     layers. The root's own state is not known when it drafts.
@@ -91,9 +90,7 @@ class OnePassHead(Protocol):
     def confidence(
         self, params: PyTree, hidden: Float[Array, "B M E"], tokens: Int[Array, "B M"]
     ) -> Float[Array, "B M"]:
-        """Returns the log odds that what a state drafts after a token is kept; 0 if that is not
-        known.
-        """
+        """Returns log odds that a state's draft after a token is kept; 0 if unknown."""
         ...
 
 
@@ -317,9 +314,7 @@ class BlockDrafter(Drafter):
         first: Int[Array, " B"],
         counts: Int[Array, " B"],
     ) -> KVCache:
-        """Returns the context with the first `counts` of C more states, which begin at position
-        `first`.
-        """
+        """Returns the context with the first `counts` of C more states from `first` on."""
         lanes, _ = sequence(*hidden.shape[:2])
         made = self.head.read(params, hidden, first[:, None] + lanes)
         return memory.commit(memory.until(state.cache, first), made, lanes, counts)

@@ -29,9 +29,7 @@ from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import COUPLED, Scheme
 
 _UNSCORED = 2
-"""The first index of a tree's scorer with a pair of its own: the root's pair is in the
-cache.
-"""
+"""Index of the first pair that is not cached: the root's pair is."""
 
 # `mc_sim_7b_63` of the authors' code: 25 drafted nodes in 5 levels.
 PUBLISHED = Template(

@@ -96,9 +96,7 @@ class HeadDrafter(Drafter):
         return memory
 
     def learn(self, memory: PyTree, aux: PyTree | None, feedback: Feedback) -> PyTree:
-        """Returns the method's own memory after a round; `aux` is what `draft` gave, None in a
-        back-off.
-        """
+        """Returns the method's own memory after a round; `aux` is None in a back-off."""
         del aux, feedback
         return memory
 
@@ -245,9 +243,7 @@ def check_is_head(head: Any, protocol: type, wanted: str) -> None:
 def _last(
     output: Output, counts: Int[Array, " B"], before: Float[Array, "B E"]
 ) -> Float[Array, "B E"]:
-    """Returns the prediction after the last of `counts` pairs; the earlier one if there was
-    none.
-    """
+    """Returns the prediction after the last of `counts` pairs, or the earlier one."""
     assert output.hidden is not None, "a head predicts states"
     last = jnp.maximum(counts - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0].astype(before.dtype)

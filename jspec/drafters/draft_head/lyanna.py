@@ -18,8 +18,7 @@ from jspec.types import Feedback, Frame, PyTree, Tree
 
 @dataclass(frozen=True)
 class Lyanna(HeadDrafter):
-    """Drafts a chain of hidden states that does not depend on tokens, and a token-info tree of
-    it.
+    """Drafts a chain of hidden states, and a token-info tree of it.
 
     The head makes N states, one after another, without a token but the root (section 4.1). One
     product with the target's head scores them all (4.2). The token info of each node picks its
@@ -58,8 +57,7 @@ class Lyanna(HeadDrafter):
 
     @classmethod
     def published(cls, head: DraftHead, **options: Any) -> Self:
-        """Returns the method as its paper has it (sections 6.2, 7.2): second trees on top of fresh
-        ones.
+        """Returns the method as in its paper (sections 6.2, 7.2), with second trees.
 
         Trees have 12 tokens with their root, 3 levels and 4 children per node. How many tokens per
         second tree has is not in the paper; it is jspec's own default.
@@ -138,9 +136,7 @@ class Lyanna(HeadDrafter):
         return self.resampling.trees(state.memory, fresh, grow, frame.done)
 
     def chain(self, params: PyTree, state: HeadState, frame: Frame) -> Float[Array, "B L E"]:
-        """Returns the chain of states h_1 .. h_N, of which h_1 was predicted from the last true
-        pair.
-        """
+        """Returns the chain of states h_1 .. h_N, of which h_1 was predicted already."""
         states, nodes = [state.hidden], None
         for step in range(self.max_depth - 1):
             output = self.head.apply(

@@ -48,9 +48,7 @@ class ChainCache:
         return self.logits.shape[1] - self.num_decided
 
     def spent_where(self, read: Bool[Array, " B"]) -> "ChainCache":
-        """Returns the cache where rows go on with other text: a chain holds for the text that it
-        was of.
-        """
+        """Returns the cache of rows whose text changed: their chains are invalid."""
         return replace(
             self,
             num_decided=jnp.where(read, self.logits.shape[1], self.num_decided),
@@ -64,13 +62,9 @@ class ChainCache:
 
 
 DraftFresh = Callable[[int], tuple[Tree, Float[Array, "B L V"]]]
-"""A function `fresh(more)`: a tree of so many nodes above the budget, and its chain's
-scores.
-"""
+"""A function `fresh(more)`: a tree with more nodes, and its chain's scores."""
 GrowTree = Callable[[Float[Array, "B L V"], Int[Array, " B"], int, int], Tree]
-"""A function `grow(logits, first, depth, nodes)`: the tree of a chain's levels from `first`
-on.
-"""
+"""A function `grow(logits, first, depth, nodes)`: the tree of later levels."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +146,7 @@ class Fused(Resampling):
 
 @dataclass(frozen=True)
 class Separate(Resampling):
-    """The slower way that the paper's ablation needs: the second tree has a forward pass of its
-    own.
+    """The paper's ablation: the second tree has its own forward pass.
 
     A row that has a second tree verifies that; the other rows draft a fresh chain. The head does
     not run in a round in which every row has a second tree.

@@ -16,8 +16,7 @@ from jspec.types import Frame, PyTree, Tree
 
 @dataclass(frozen=True)
 class ChainScorer:
-    """The raw scores of a chain of states, with the token info of each node added for its
-    children.
+    """Raw scores of a chain of states, with each node's token info added.
 
     Args:
         head: with the method `inform`.
@@ -64,8 +63,7 @@ class ChainScorer:
 def token_info_tree(
     scorer: ChainScorer, depth: int, branch: int, nodes: int, sharpness: float = 1.0
 ) -> Tree:
-    """Returns the tree of Algorithm 1, pruned to the `nodes` of largest joint probability
-    (section 5.2).
+    """Returns the tree of Algorithm 1, pruned to `nodes` nodes (section 5.2).
 
     Args:
         scorer: the chain.

@@ -171,8 +171,7 @@ class Medusa(Drafter):
 
 
 def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
-    """Returns the best tree of so many drafted nodes, as the authors build theirs (section
-    2.3.3).
+    """Returns the best tree of a size, built as the authors do (section 2.3.3).
 
     Takes for granted that head i's token of rank r is right with probability `accuracies[i][r]`
     whatever the other heads say, so that a node has the value of the product along its path.

@@ -1,5 +1,4 @@
-"""Measures the acceptance vector of two models: how often the child of each rank is kept
-(Sequoia).
+"""Measures the acceptance vector of two models, for Sequoia.
 
 It is measured over a given text, so one forward pass of each model does. Children are drawn as the
 scheme draws them, and the rule's probabilities of taking them are averaged: nothing is drawn to

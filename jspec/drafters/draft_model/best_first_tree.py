@@ -1,6 +1,4 @@
-"""Trees that grow where values are largest, from one forward pass of the draft model per
-level.
-"""
+"""Trees that grow best first, with one draft forward pass per level."""
 
 from abc import abstractmethod
 from collections.abc import Callable

@@ -167,8 +167,7 @@ class DraftModel(ModelDrafter):
         tokens: Int[Array, "B C+1"],
         first: Int[Array, " B"],
     ) -> Output:
-        """Returns the forward pass over the token before some text, and the text but its last two
-        tokens.
+        """Returns the forward pass over the token before a text, and the text's first part.
 
         Args:
             params: the model's weights.

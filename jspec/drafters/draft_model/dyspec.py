@@ -104,9 +104,7 @@ class DySpec(BestFirst):
 
 
 def reach_values(drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
-    """Returns values by equations 9 to 11: v (1 - q of earlier siblings) for a slot, v q(y) for
-    token y.
-    """
+    """Returns values by equations 9 to 11: of slots and of their tokens."""
     return NodeValues(
         above[..., None] * remaining_mass(drawn.child_probs), above[..., None] * drawn.child_probs
     )

@@ -1,6 +1,4 @@
-"""A language model of the target's vocabulary that drafts: its arguments, and what is
-refused.
-"""
+"""A language model that drafts: its arguments and refusals."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -43,8 +41,7 @@ class ModelDrafter(Drafter):
 
     @classmethod
     def published(cls, model: CausalLM, **options: Any) -> Self:
-        """Returns the method as its paper has it: with the paper's verification scheme and
-        settings.
+        """Returns the method as in its paper, with its scheme and settings.
 
         Args:
             model: the draft model.

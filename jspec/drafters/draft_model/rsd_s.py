@@ -106,9 +106,7 @@ class _Beam(NamedTuple):
 
 
 def _select(drawn: ChildDraws, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
-    """Returns the K best of all children of the beam, largest first, and each one's parent in
-    the beam.
-    """
+    """Returns the K best children of the beam, largest first, with their parents."""
     batch, _, width = drawn.tokens.shape
     log_probs = above.log_probs[..., None] + jnp.log(drawn.child_probs)
     # Free Gumbels, and Gumbels given the parent's. A node's first child has its largest value.

@@ -1,5 +1,4 @@
-"""Sequoia's dynamic programme (Chen et al. 2024): the best static tree for an acceptance
-vector.
+"""Sequoia's dynamic program (Chen et al. 2024): the best tree for given acceptance.
 
 acceptance[i] is the probability that, of a node's children in drawing order, child i is the one
 that is kept; what is missing to 1 is the probability that none is. A node is then reached with the
@@ -122,8 +121,7 @@ def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -
 
 
 def best_template(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -> Template:
-    """Returns the tree with which a round is expected to emit most tokens (Chen et al. 2024,
-    section 3.1).
+    """Returns the tree with the most expected tokens (Chen et al. 2024, section 3.1).
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept, such as
@@ -164,8 +162,7 @@ def choose(
     draft_cost: float,
     max_depth: int,
 ) -> TreeShape:
-    """Returns the size with the least (depth * draft_cost + target_cost[nodes]) / expected
-    tokens.
+    """Returns the size with the least time per expected token.
 
     This is Sequoia's hardware-aware choice (Chen et al. 2024, section 3.3). A tree of d levels
     takes d forward passes of the draft model. Sequoia counts one more, for the root's level: add
@@ -210,8 +207,7 @@ def choose(
 
 
 def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
-    """Computes MBSU (Jeon et al. 2024, appendix C.2): the speed-up if only reading weights
-    counts.
+    """Computes MBSU (Jeon et al. 2024, appendix C.2), the memory-bound speed-up.
 
     eta / (L r + 1). (The text of the paper has r upside down; its tables have it so.)
 

@@ -91,7 +91,5 @@ class SpecTr(DraftModel):
 
 
 def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:
-    """Returns the pairs of chains that are equal so far, given those equal before their last
-    token.
-    """
+    """Returns the pairs of chains that are equal so far."""
     return before & (tokens[:, :, None] == tokens[:, None, :])

@@ -1,6 +1,4 @@
-"""Speculative decoding (Leviathan et al. 2023; Chen et al. 2023): a chain from a draft
-model.
-"""
+"""Speculative decoding (Leviathan et al. 2023; Chen et al. 2023): a chain."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

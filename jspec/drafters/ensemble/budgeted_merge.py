@@ -67,8 +67,7 @@ class BudgetedMergeState:
 
 @dataclass(frozen=True)
 class BudgetedMerge(Members):
-    """Drafts the best of what its drafters propose. Made by `merge(..,
-    num_speculative_tokens=n)`.
+    """Drafts the best proposals of its drafters within one budget; made by `merge`.
 
     Params are a tuple. The estimate starts from the drafters' own (`Tree.value`, or the order of
     siblings where there is none), is learnt by all rows together, and survives calls.
@@ -156,17 +155,14 @@ class BudgetedMerge(Members):
 
 
 def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Array, "B N"]:
-    """Returns the numbers of a member's nodes among the chosen ones; n where a node was not
-    chosen.
-    """
+    """Returns a member's node numbers among the chosen ones; n if not chosen."""
     place = trees.places(chosen, number)
     found = jnp.take_along_axis(chosen, place, axis=1, mode="fill", fill_value=-1)
     return jnp.where(found == number, place, chosen.shape[1])
 
 
 def gathered(drafts: tuple[Tree, ...]) -> tuple[DraftedNodes, tuple[Int[Array, "B N"], ...]]:
-    """Returns the nodes of D trees at their common root, equal paths once, each at its first
-    place.
+    """Returns D trees joined at their root, equal paths once.
 
     Returns:
         All nodes, and for each drafter the numbers of its own among them.

@@ -70,9 +70,7 @@ class Members(Drafter):
         return all(drafter.follows_text for drafter in self.drafters)
 
     def tells_rest(self, aux: MemberDrafts) -> bool:
-        """Returns whether a member does: where nobody drafted a node, merges themselves learn
-        nothing.
-        """
+        """Returns whether a member does: merges themselves learn nothing without drafts."""
         both = zip(self.drafters, aux.members, strict=True)
         return any(drafter.tells_rest(own) for drafter, own in both)
 
@@ -96,8 +94,7 @@ class Members(Drafter):
     def draft_members(
         self, params: PyTree, states: tuple[PyTree, ...], frame: Frame
     ) -> tuple[tuple[Tree, ...], tuple[PyTree, ...]]:
-        """Returns the sanitized trees of all members, by their `draft`, and what it gave alongside
-        them.
+        """Returns all members' sanitized trees and their `aux`.
 
         Raises:
             InputError: if what a member returned is not a tree, or was sampled.
@@ -118,9 +115,7 @@ class Members(Drafter):
         aux: MemberDrafts | None,
         feedback: Feedback,
     ) -> tuple[PyTree, ...]:
-        """Returns the states of all members after a round, by `update` with feedback on their own
-        trees.
-        """
+        """Returns all members' states after `update` with feedback on their own trees."""
         told: list[tuple[PyTree, Feedback]] = [(None, feedback)] * len(self.drafters)
         if aux is not None:
             plain = feedback.tree.tokens.shape[1] == 1

@@ -180,9 +180,7 @@ def _next_level(
 
 
 def _falling(values: NodeValues, drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
-    """Returns values that fall along every path and from sibling to sibling; 0 where there is no
-    child.
-    """
+    """Returns values that fall along paths and siblings; 0 for absent children."""
     slot, child, notes = values
     # NaN counts for nothing: sorting would put it above all numbers, the root's among them.
     there = (drawn.scores > -jnp.inf) & (above > 0)[..., None] & (slot >= 0) & (child >= 0)

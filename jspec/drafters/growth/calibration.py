@@ -130,9 +130,7 @@ class AcceptanceModel:
 def _index(
     bucket: Int[Array, "*S drafters"], proposed: Bool[Array, "*S drafters"]
 ) -> Int[Array, "*S drafters"]:
-    """Returns the index of each drafter's correction; any index where the drafter proposes
-    nothing.
-    """
+    """Returns the index of each drafter's correction; arbitrary without a proposal."""
     drafter = jnp.arange(bucket.shape[-1], dtype=jnp.int32)
     drafter = jnp.broadcast_to(drafter, bucket.shape)
     return 1 + drafter * NUM_BUCKETS + jnp.where(proposed, bucket, 0)
@@ -184,8 +182,7 @@ def _from_values(
 
 
 def log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
-    """Returns the log odds of each child against "none of the proposed", at most
-    `_MAX_LOG_ODDS`.
+    """Returns each child's log odds against "none of the proposed", bounded.
 
     Args:
         prob: of the child.
@@ -234,8 +231,7 @@ def _of_siblings(
 def outcomes(
     nodes: Any, depths: Int[Array, "B N"], feedback: Feedback | PolicyFeedback
 ) -> tuple[Bool[Array, "B N"], Bool[Array, "B N"]]:
-    """Returns the pair (tried, taken) of nodes that were offered, whether or not they were
-    verified.
+    """Returns the pair (tried, taken) of offered nodes, verified or not.
 
     The emitted tokens tell of every offered path how far it would have been taken. A node was tried
     if its parent was taken and the token after that is known.

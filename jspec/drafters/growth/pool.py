@@ -1,5 +1,4 @@
-"""The pool of a tree that grows level by level: all nodes it could have, and the best of
-them.
+"""The pool of a tree that grows level by level: its possible nodes, and the best.
 
 W: the beam, nodes scored per level, each with as many children. C: nodes of the pool. Q: nodes that
 were scored, the root included.
@@ -48,9 +47,7 @@ class TreeLimits:
 
 
 class DrawnChildren(NamedTuple):
-    """The children of all scored nodes; row i holds the children of the node with `kv_index` i +
-    1.
-    """
+    """Children of all scored nodes; row i for the node with `kv_index` i + 1."""
 
     tokens: Int[Array, "B Q K"]
     notes: tuple[Float[Array, "B Q K"], ...]
@@ -133,9 +130,7 @@ class Pool:
 
 
 def empty_pool(root: Int[Array, " B"], size: int, notes: tuple[Array, ...]) -> Pool:
-    """Returns a pool of `size` places that holds the root alone; `notes` tell the kinds of its
-    notes.
-    """
+    """Returns a pool of `size` places with the root alone; `notes` are its notes' kinds."""
     batch = len(root)
     zeros = jnp.zeros((batch, size), jnp.int32)
     return Pool(

@@ -17,8 +17,7 @@ class LevelOutput(NamedTuple):
 
     logits: Float[Array, "B W V"]
     inherited: PyTree
-    """Arrays [B, W, ...] that each node hands on to its children, such as the mask of its
-    ancestors."""
+    """Arrays [B, W, ...] that nodes pass to their children, such as ancestor masks."""
     kv: PyTree
     """The tentative record of all nodes scored so far, or other data of the scorer."""
 

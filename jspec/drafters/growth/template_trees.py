@@ -156,8 +156,7 @@ def _num_children(template: Template) -> tuple[int, int]:
 
 
 def _by_node(template: Template, layout: _Layout, root: Array, first: Array, below: Array) -> Array:
-    """Returns the array [B, N] of the root's entry, and each node's from the draws of the level
-    above.
+    """Returns [B, N]: the root's entry, and each node's from the level above.
 
     Args:
         template: whose nodes they are.

@@ -9,8 +9,7 @@ from jspec.types import NO_PARENT, Tree
 
 
 def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
-    """Returns trees a and b at their common root, N = Na + Nb - 1; a node of b that a has is
-    absent.
+    """Returns trees a and b joined at their root; b's nodes that a has are absent.
 
     Args:
         a: its nodes keep their numbers.

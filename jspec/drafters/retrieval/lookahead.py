@@ -1,5 +1,4 @@
-"""Lookahead decoding (Fu et al. 2024): a Jacobi window alongside the text, and the n-grams
-it left.
+"""Lookahead decoding (Fu et al. 2024): a Jacobi window, and its n-grams.
 
 Axes besides those of `jspec.types`, with the letters of the paper where it has some:
 
@@ -61,8 +60,7 @@ class LookaheadState:
 
 @dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Drafts the n-grams that begin with the last token, from a pool that the model itself
-    fills.
+    """Drafts n-grams that begin with the last token, from the model's own pool.
 
     Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding",
     arXiv 2402.02057, section 3. Two things share one tree of (N - 1)(W + G) tokens, the root
@@ -172,8 +170,7 @@ class Lookahead(Drafter):
         position: Int[Array, ""],
         length: Int[Array, ""],
     ) -> Int[Array, "levels W"]:
-        """Returns the first window: random tokens of a row's text so far, the same for the same
-        text.
+        """Returns the first window: random tokens of a row's text.
 
         Args:
             window: of the text before.
@@ -215,8 +212,7 @@ class Lookahead(Drafter):
     def update(
         self, params: PyTree, state: LookaheadState, aux: None, feedback: Feedback
     ) -> LookaheadState:
-        """Returns the state after a round: each branch's n-gram is in the pool, the window moved on
-        by one.
+        """Returns the state after a round: a moved window, and its n-grams in the pool.
 
         A column whose end was not verified, since a merge left it out, gets no new token.
         """
@@ -281,8 +277,7 @@ class Lookahead(Drafter):
     def _ends(
         self, window: Int[Array, "B levels W"], tree: Tree
     ) -> tuple[Int[Array, "B W"], Bool[Array, "B W"]]:
-        """Returns the node at the end of each column's branch, and True where its whole path was
-        verified.
+        """Returns the last node of each column's branch, and True if it was verified.
 
         Found by the path's tokens, since columns with equal paths share their nodes.
         """

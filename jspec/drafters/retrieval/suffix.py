@@ -171,9 +171,7 @@ class Suffix(Drafter):
         )
 
     def prefill(self, params: PyTree, state: SuffixState, chunk: PromptChunk) -> SuffixState:
-        """Returns the text with a chunk of the prompts, behind which outputs begin; the past as it
-        was.
-        """
+        """Returns the text with a chunk of the prompts; the past stays."""
         del params
         text = state.text.read(chunk)
         fresh = jnp.zeros_like(state.archived)
@@ -265,9 +263,7 @@ class Suffix(Drafter):
     def _same_position(
         self, state: SuffixState, rollouts: Rollouts | None
     ) -> Int[Array, "B 1"] | None:
-        """Returns the place behind which the rollout has its token for the position that is drafted
-        for.
-        """
+        """Returns the place before the rollout's token for the drafted position."""
         if rollouts is None:
             return None
         written = state.text.lengths - state.prompt_lengths
@@ -309,8 +305,7 @@ class Suffix(Drafter):
         return jnp.take_along_axis(searched[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
 
     def _follow_probs(self, match: Int[Array, "B matches"]) -> Float[Array, "B matches"]:
-        """Returns the probability that what followed a place follows now; at most 1 over all
-        places.
+        """Returns the probability that a place's continuation follows; at most 1 in all.
 
         With h(m) the hit rate of a match of m tokens and n(m) the number of places with it:
         h(m) / n(m) times the product of 1 - h(l) over all longer matches l that there are.

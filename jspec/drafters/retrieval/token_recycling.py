@@ -103,8 +103,7 @@ class MatrixState:
 
 @dataclass(frozen=True)
 class TokenRecycling(MatrixDrafter):
-    """Drafts a fixed tree of ranks from an adjacency matrix: what last looked likely after a
-    token.
+    """Drafts a fixed tree of ranks from an adjacency matrix of likely tokens.
 
     Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696. Line t of the matrix holds
     the k tokens that the target last thought likeliest after token t, and a node of rank r below
@@ -251,8 +250,13 @@ class TokenRecycling(MatrixDrafter):
         keys = write_lines(state.keys[..., None], slot, paired, key[..., None])[..., 0]
         return replace(state, lines=lines, keys=keys)
 
+<<<<<<< HEAD
+    def merged(self, states: Sequence[Int[Array, "R V k"]]) -> Int[Array, "R V k"]:
+        """Returns one matrix of replicas' lines, each from one that knows the token.
+=======
     def merged(self, states: Sequence[MatrixState]) -> MatrixState:
-        """One matrix of what replicas learnt: each line as one of those has it that know it.
+        """Returns one matrix of replicas' lines, each from one that knows it.
+>>>>>>> lead
 
         Which one, of several, goes round by the line, so that no replica's text prevails.
         """

@@ -1,5 +1,4 @@
-"""Token automata: what a machine that reads bytes does when it reads tokens, as a small
-table.
+"""Token automata: byte automata applied to tokens, as small tables.
 
 Most tokens of a large vocabulary do the same in every state, such as all that no string may hold.
 They are one *class*, and a table has a column for each class instead of one for each token.

@@ -1,6 +1,4 @@
-"""Branches of `oneOf` that no text has both of: an automaton holds all that one of them
-holds.
-"""
+"""Branches of `oneOf` that no text has both of."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +16,7 @@ Follow = Callable[[str], Any]
 
 
 def check_apart(branches: Sequence[Any], follow: Follow, what: str) -> None:
-    """Raises InputError unless each two have types, constants or a property that keep them
-    apart.
+    """Raises InputError unless types, constants or a property keep each two apart.
 
     Args:
         branches: schemas.
@@ -96,9 +93,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _values(schema: Mapping[str, Any]) -> set[str] | None:
-    """Returns the values that a schema lists, as text that is one for equal values; None if it
-    does not.
-    """
+    """Returns the values that a schema lists, as canonical text; None without a list."""
     if "const" in schema:
         return {_text(schema["const"])}
     return (

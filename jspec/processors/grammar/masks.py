@@ -1,6 +1,4 @@
-"""Grammars in the loop: the state of a node is one look-up from its parent's, its mask one
-row.
-"""
+"""Grammars in the loop: a node's state is one look-up, its mask one row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -96,8 +94,7 @@ class Grammar:
 
 
 class Capacity(automaton.Capacity):
-    """The room for the grammar of one row, where rows come and go: one of the `processors` of a
-    `jspec.Engine`. Static.
+    """The room for a row's grammar in a `jspec.Engine`, one of its `processors`. Static.
 
     Args:
         states: most states.
@@ -181,8 +178,7 @@ def step(
 def of_nodes(
     automata: Automata, states: Int[Array, " B"], tree: Tree, end_tokens: Int[Array, "B X"]
 ) -> tuple[Int[Array, "B N"], Bool[Array, "B N"]]:
-    """Returns the states of a tree's nodes, and which of them the grammar allows with all above
-    them.
+    """Returns the states of a tree's nodes, and True where the grammar allows them.
 
     Args:
         automata: of the rows.
@@ -210,9 +206,7 @@ def masked(
     logits: Float[Array, "B N V"],
     end_tokens: Int[Array, "B X"],
 ) -> Float[Array, "B N V"]:
-    """Returns the logits with -inf for what is not allowed. End tokens are allowed in accepting
-    states.
-    """
+    """Returns the logits with -inf for forbidden tokens."""
     kept = jnp.where(automata.leads(states), logits, -jnp.inf)
     size = logits.shape[-1]
     place = jnp.where(end_tokens < 0, size, end_tokens)

@@ -1,5 +1,4 @@
-"""The memory of a process that makes automata: what it may write to, by Linux's
-`RLIMIT_DATA`.
+"""The memory of a process that makes automata, bounded by Linux's `RLIMIT_DATA`.
 
 Elsewhere nothing bounds it but the bounds of the automata.
 """

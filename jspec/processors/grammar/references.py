@@ -48,9 +48,7 @@ def unrolled(schema: Any, what: str) -> Any:
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[Any]:
-    """Yields the schemas that a schema consists of; not those that are only there to be referred
-    to.
-    """
+    """Yields the schemas that a schema consists of, without definitions."""
     for key in _LISTS:
         yield from schema.get(key) or () if isinstance(schema.get(key), list) else ()
     if isinstance(properties := schema.get("properties"), dict):

@@ -89,8 +89,7 @@ class StopStrings:
 
 
 class StopCapacity(automaton.Capacity):
-    """The room for the stop strings of one row, where rows come and go: `Stopping.stop` of a
-    `jspec.Engine`. Static.
+    """The room for a row's stop strings in a `jspec.Engine`: `Stopping.stop`. Static.
 
     Args:
         states: most states.

@@ -130,9 +130,7 @@ def _fed(
     draw: np.random.Generator,
     longest: int,
 ) -> list[np.ndarray]:
-    """Returns the logits and hidden states of each text's tokens, [T, V + F], by trees of `size`
-    tokens.
-    """
+    """Returns logits and hidden states of texts, [T, V + F], by trees of `size` tokens."""
     found: list[list[np.ndarray]] = [[] for _ in texts]
     memory, done = model.init_memory(len(texts), longest + 1), [0] * len(texts)
     while any(at < len(text) for at, text in zip(done, texts, strict=True)):
@@ -170,9 +168,7 @@ def _step(
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> tuple[Array, PyTree]:
-    """Returns one forward pass over trees, what it gives for their paths, and the memory behind
-    these.
-    """
+    """Returns a forward pass over trees: its outputs on paths, and the memory after."""
     batch, size = tokens.shape
     tree = Tree(tokens, parents, jnp.ones((batch, size), bool), depth=size - 1, width=size)
     frame = Frame(

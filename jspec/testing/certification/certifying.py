@@ -149,9 +149,7 @@ def _check(
 
 
 def _rounding(subject: CertifiedSubject, plain: CertifiedRun, widths: tuple[int, ...]) -> Rounding:
-    """Returns the rounding by the narrowest and the widest forward pass that is wider than one
-    token.
-    """
+    """Returns the rounding by the narrowest and widest passes of several tokens."""
     wider = [width for width in widths if width > 1]
     chosen = sorted({*wider[:1], *wider[-1:]})
     # As many rows as the runs had: arithmetic depends on them too.

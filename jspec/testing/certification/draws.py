@@ -1,5 +1,4 @@
-"""The distribution of drafted tokens against the target's own, for rules that draw by
-themselves.
+"""The distribution of drafted tokens against the target's, for drawing rules.
 
 Such a rule gives other tokens than plain decoding with the same key, of the same distribution. The
 first tokens after a prompt are drawn under thousands of keys, and counted in a partition of all
@@ -24,9 +23,7 @@ from jspec.testing.certification.runs import CertifiedSubject, Drafting
 from jspec.types import Sampling, Stopping
 
 NUM_TOKENS = 3
-"""Tokens of a draw: more than one round emits where something is refused, so two rounds
-count.
-"""
+"""Tokens per draw: two rounds, since a refusal ends one."""
 _ROWS = 64
 """Draws that run together."""
 _WORTH = 100
@@ -34,9 +31,7 @@ _WORTH = 100
 _BEGINNINGS = 24
 """The most beginnings of a prompt that are looked behind."""
 _APART = 2**20
-"""The distance of the prompts' row ids: no draw shares its noise with another, or a parity
-run.
-"""
+"""The distance of prompts' row ids, so that no draws share noise."""
 
 Text = tuple[int, ...]
 
@@ -96,8 +91,7 @@ def _distributions(
 
 
 def _least_certain(subject: CertifiedSubject, sampling: Sampling, count: int) -> list[int]:
-    """Returns the prompts whose next token has the largest entropy: a certain token tests
-    nothing.
+    """Returns the prompts whose next token has the largest entropy.
 
     Raises:
         InputError: if no prompt leaves room for a draw.
@@ -184,9 +178,7 @@ def _draw(
     first_id: int,
     num_draws: int,
 ) -> list[Text]:
-    """Returns the first tokens after a prompt under the keys of so many row ids, from one
-    prefill.
-    """
+    """Returns the first tokens after a prompt under many row ids, from one prefill."""
     start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
         stopping=Stopping(eos=subject.eos), sampling=sampling, key=subject.key, **drafting,

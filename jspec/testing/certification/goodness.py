@@ -51,8 +51,7 @@ class GTest:
 
 
 def g_test(counts: Num[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTest:
-    """Returns the G-test of how often each cell was seen; cells where fewer than 5 are expected
-    are one.
+    """Returns the G-test of cell counts; cells with fewer than 5 expected are joined.
 
     Args:
         counts: how often.

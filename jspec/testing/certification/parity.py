@@ -65,9 +65,7 @@ class Parity:
 
 
 def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None:
-    """Returns the first place in which two texts differ, the end of one among them; None if they
-    do not.
-    """
+    """Returns the first place in which two texts differ; None if they do not."""
     if list(plain) == list(drafted):
         return None
     pairs = enumerate(zip(plain, drafted, strict=False))
@@ -143,8 +141,7 @@ def _least_change(
     noise: Float[Array, " V"],
     unit: float,
 ) -> float:
-    """Returns the least change of each logit, to within a factor of sqrt(2), that draws the
-    token.
+    """Returns the least change of each logit that draws the token, within sqrt(2).
 
     Tried are the two kinds of change that favour it most: all others fall; or those above it fall
     and those below it rise, which makes it the last that a filter keeps.

@@ -34,8 +34,7 @@ class Rounding:
     drawn_bound: float
     """The same of any two tokens that sampling draws."""
     blind: float
-    """The share of places whose two best tokens are as near as that: a bug there looks like a
-    tie."""
+    """Share of places whose best tokens are so close that a bug looks like a tie."""
     equal_bits: float
     """The share of places whose largest logits are bitwise equal in the widest forward pass,
     over a chain, and in passes of one token.

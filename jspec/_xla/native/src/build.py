@@ -31,9 +31,7 @@ INTEGERS = {
     },
     "aarch64": {"integers_neon": "", "integers_neondot": "-march=armv8.2-a+dotprod"},
 }
-"""The same of products of integers. A set with flags that a compiler does not know is left
-out.
-"""
+"""Flags for products of integers. Sets that a compiler does not know are left out."""
 NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
 # Sums stay in the order in which they are written: no -ffast-math.
 FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off".split()
