@@ -191,11 +191,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
     ) -> DynamicMatrixState:
-<<<<<<< HEAD
-        """Returns the state after a chunk of the prompt, which ends before the root."""
-=======
         """Returns the state after a chunk of the prompt; see `MatrixDrafter.prefill`."""
->>>>>>> lead
         _check_table(params, chunk.output.logits.shape[-1])
         return super().prefill(params, state, chunk)
 

@@ -250,13 +250,8 @@ class TokenRecycling(MatrixDrafter):
         keys = write_lines(state.keys[..., None], slot, paired, key[..., None])[..., 0]
         return replace(state, lines=lines, keys=keys)
 
-<<<<<<< HEAD
-    def merged(self, states: Sequence[Int[Array, "R V k"]]) -> Int[Array, "R V k"]:
-        """Returns one matrix of replicas' lines, each from one that knows the token.
-=======
     def merged(self, states: Sequence[MatrixState]) -> MatrixState:
         """Returns one matrix of replicas' lines, each from one that knows it.
->>>>>>> lead
 
         Which one, of several, goes round by the line, so that no replica's text prevails.
         """
