@@ -13,7 +13,7 @@ from jspec.models import eight_bits
 
 NAMES = ("float32", "bfloat16", "float16", "float64")
 AUTO = "auto"
-"""In the place of a dtype of weights: that of the file."""
+"""In the place of a dtype of weights: the dtype that the file has."""
 KV_NAMES = ("int8", "float8_e4m3fn")
 """Dtypes of 8 bits for keys and values."""
 
