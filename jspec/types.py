@@ -313,8 +313,8 @@ class WidthChoice:
     """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
     verified. NaN: the node never is."""
     expected_tokens: Float[Array, " W"] | None = None
-    """The tokens that all running rows together are expected to emit, in each of these rounds, for
-    `jspec.trace`."""
+    """The tokens that all running rows together are expected to emit, in each of these rounds,
+    for `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
     """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None

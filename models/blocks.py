@@ -25,10 +25,10 @@ SIZES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 """The bytes of a block, by the name of the format."""
 
 ROUNDED_STATES = {f"{kind}a8": kind for kind in SIZES}
-"""Formats whose activations are rounded too, and that of their weights."""
+"""Formats whose activations are rounded too, with the format of their weights."""
 
 FORMATS = {kind: kind for kind in SIZES} | ROUNDED_STATES
-"""All formats, and that of their weights."""
+"""All formats, with the format of their weights."""
 
 TABLES = "q8_0"
 """The format of embeddings and head."""
@@ -87,7 +87,9 @@ def dequantised(
 def parts(
     packed: UInt8[Array, "*X B"], kind: str
 ) -> tuple[Int8[Array, "*X C 32"], Float[Array, "*X C 1"], Float[Array, "*X C 1"] | None]:
-    """The whole numbers of each block, what they are multiplied with, and what is added, if any."""
+    """Returns the whole numbers of each block, what they are multiplied with, and what is added,
+    if any.
+    """
     blocks = packed.reshape(*packed.shape[:-1], -1, SIZES[kind])
     scale = _half(blocks[..., :2])
     if kind == "q8_0":
@@ -116,9 +118,9 @@ class Blocks:
     packed: UInt8[Array, "*X O B"]
     kind: str = struct.field(pytree_node=False)
     dtype: Any = struct.field(pytree_node=False)
-    """What they are dequantised to."""
+    """The dtype that they are dequantised to."""
     rounds_states: bool = struct.field(pytree_node=False, default=False)
-    """Whether what they are multiplied with is rounded to 8 bits."""
+    """True if what they are multiplied with is rounded to 8 bits."""
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -140,7 +142,9 @@ def looked_up(
 
 
 def _by_bits(table: Float[Array, "V E"], tokens: Int[Array, "*S"]) -> Float[Array, "*S E"]:
-    """The rows as whole numbers: XLA for a CPU widens the whole table to look up 16-bit floats."""
+    """Returns the rows as whole numbers: XLA for a CPU widens the whole table to look up 16-bit
+    floats.
+    """
     rows = mesh_axes.looked_up(jax.lax.bitcast_convert_type(table, jnp.uint16), tokens)
     return jax.lax.bitcast_convert_type(rows, table.dtype)
 

@@ -34,7 +34,7 @@ ROUNDED_STATES = "w8a8"
 """Weights in int8, and activations that are rounded to it for each product."""
 
 FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.FORMATS)
-"""What stands in the place of a dtype of weights, by name."""
+"""Formats that may be named in place of a dtype of weights."""
 
 LEAST = 1e-30
 """Rows of activations whose numbers are all smaller are zeros."""
@@ -120,7 +120,7 @@ def table(
 
 
 def rounds_states(param_dtype: DTypeLike) -> bool:
-    """Whether what weights are multiplied with is rounded to 8 bits.
+    """Returns whether what weights are multiplied with is rounded to 8 bits.
 
     Example:
         >>> rounds_states("w8a8"), rounds_states("q4_0a8"), rounds_states("q4_0")
@@ -166,7 +166,7 @@ class LowPrecision:
 
 
 def as_wide(weights: Num[Array, "*X"], dtype: DTypeLike) -> Num[Array, "*X"]:
-    """Weights in a dtype, or as they are where it holds each of their numbers.
+    """Returns weights in a dtype, or as they are where it holds each of their numbers.
 
     Example:
         >>> import jax.numpy as jnp
@@ -259,7 +259,7 @@ def rounded_product(
 def rounded_block_product(
     x: Float[Array, "... I"], packed: UInt8[Array, "O B"], kind: str
 ) -> Float[Array, "... O"]:
-    """x, rounded to 8 bits 32 by 32, by the rows of weights in blocks, in float32.
+    """Multiplies x, rounded in blocks of 32, by weights in blocks, in float32.
 
     Blocks are added one by one, in float32.
     """

@@ -191,11 +191,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
     ) -> DynamicMatrixState:
-<<<<<<< HEAD
-        """Returns the state after a chunk of the prompt, which ends before the root."""
-=======
         """Returns the state after a chunk of the prompt; see `MatrixDrafter.prefill`."""
->>>>>>> lead
         _check_table(params, chunk.output.logits.shape[-1])
         return super().prefill(params, state, chunk)
 
@@ -265,7 +261,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> DynamicMatrixState:
-        """The lines' means moved by a visit; the k largest of old and new candidates stay."""
+        """Returns the lines' means moved by a visit; the k largest candidates stay."""
         del before
         old, mean = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
         like = old, mean, logits, live

@@ -104,13 +104,6 @@ class MatrixDrafter(Drafter):
         tokens: Int[Array, "B N"],
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
-<<<<<<< HEAD
-    ) -> PyTree:
-        """Returns the state after the target scored these live tokens."""
-
-    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """Returns the state after a chunk of the prompt, if `update_on_prefill` is set."""
-=======
     ) -> Any:
         """Returns the state after the target scored tokens; the same if none of them is live.
 
@@ -124,7 +117,6 @@ class MatrixDrafter(Drafter):
 
     def prefill(self, params: PyTree, state: Any, chunk: PromptChunk) -> Any:
         """Returns the state after a chunk, which teaches only with `update_on_prefill`."""
->>>>>>> lead
         del params
         logits, read, before, moved = chunk.output.logits, chunk.read, None, state
         check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
@@ -136,13 +128,8 @@ class MatrixDrafter(Drafter):
         live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
         return self.recycle(moved, before, read, logits, live)
 
-<<<<<<< HEAD
-    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
-        """Returns the state with all verified nodes in the matrix, accepted or not.
-=======
     def update(self, params: PyTree, state: Any, aux: None, feedback: Feedback) -> Any:
         """Returns the state with all verified nodes in the matrix, accepted or not.
->>>>>>> lead
 
         A row's last round teaches nothing, as published: its text goes no further.
         """
