@@ -157,7 +157,7 @@ class Engine:
         batch["block_tables"] = block_tables
         weights, key, sampling = self.given
         new, found, written = score(weights, self.pages, batch, parents, places, ids, key, sampling)
-        paths, counts, written = map(np.asarray, (found.path, found.counts, written))
+        paths, counts, written = map(np.asarray, (found.path, found.path_lengths, written))
         for row, (request, start, kept) in enumerate(packed):
             if kept is None:
                 kept = paths[row, : counts[row]]

@@ -25,7 +25,7 @@ class Bigram(jspec.Drafter):
 
     def prefill(self, params, state, chunk):
         """Learns from a piece of the prompt."""
-        return learn(state, chunk.tokens, chunk.counts + 1)
+        return learn(state, chunk.tokens, chunk.read_lengths + 1)
 
     def draft(self, params, state, frame):
         """Returns a chain. An unknown follower is -1 in the table, and no node from there on."""

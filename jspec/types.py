@@ -182,7 +182,7 @@ class Frame:
     keys: jax.Array | None
     """The random keys [B], one per row. `sampling.gumbel(keys, positions, V)` is the noise that
     decides the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
-    None if the call was given no key, or is greedy and no draft reads it."""
+    None if the call is greedy (`sampling=None`): whatever is drawn, its tokens are the same."""
     sampling: Sampling | None
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
@@ -197,13 +197,13 @@ class PromptChunk:
     """A chunk of each row's prompt, which the target has read: what a drafter's `prefill` gets.
 
     C: most tokens that are read at once. A row whose prompt is read already takes no part: it has
-    `counts` 0, and is at its last token.
+    `read_lengths` 0, and is at its last token.
     """
 
     tokens: Int[Array, "B C+1"]
-    """The text from `positions` on. The first `counts + 1` tokens are text: those that were
+    """The text from `positions` on. The first `read_lengths + 1` tokens are text: those that were
     read, and the one that follows them. After the last chunk that one is the first root."""
-    counts: Int[Array, " B"]
+    read_lengths: Int[Array, " B"]
     """The number of tokens that were read, 0 .. C: they are committed."""
     positions: Int[Array, " B"]
     """Position of the first token; earlier tokens were in earlier chunks."""
@@ -218,14 +218,14 @@ class PromptChunk:
         """Returns prompts that were read at once, with the forward pass over their tokens."""
         return PromptChunk(
             tokens=jax.numpy.pad(prompt, ((0, 0), (0, 1))),
-            counts=lengths - 1,
+            read_lengths=lengths - 1,
             positions=jax.numpy.zeros_like(lengths),
             output=output,
         )
 
     @property
     def read(self) -> Int[Array, "B C"]:
-        """The tokens that were read, and behind `counts` what pads them."""
+        """The tokens that were read, and behind `read_lengths` what pads them."""
         return self.tokens[:, :-1]
 
     @property
@@ -239,9 +239,9 @@ class Verdict:
     """The verifier's decision: the emitted path of the tree, and the token after it."""
 
     path: Int[Array, "B P"]
-    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge
-    a drafter sees -1 where the accepted node is not its own."""
-    counts: Int[Array, " B"]
+    """Node ids from the root; those at or beyond `path_lengths` are 0 and never read. In a merge a
+    drafter sees -1 where the accepted node is not its own."""
+    path_lengths: Int[Array, " B"]
     """The number of nodes on the path, root included: 1 .. P. The round emits as many tokens."""
     bonus: Int[Array, " B"]
     """The token that the target itself drew after the last node of the path."""

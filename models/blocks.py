@@ -25,10 +25,10 @@ SIZES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 """The bytes of a block, by the name of the format."""
 
 ROUNDED_STATES = {f"{kind}a8": kind for kind in SIZES}
-"""Formats whose activations are rounded too, with the format of their weights."""
+"""Formats whose activations are rounded too, and the formats of their weights."""
 
 FORMATS = {kind: kind for kind in SIZES} | ROUNDED_STATES
-"""All formats, with the format of their weights."""
+"""All formats, and the formats of their weights."""
 
 TABLES = "q8_0"
 """The format of embeddings and head."""
@@ -87,9 +87,7 @@ def dequantised(
 def parts(
     packed: UInt8[Array, "*X B"], kind: str
 ) -> tuple[Int8[Array, "*X C 32"], Float[Array, "*X C 1"], Float[Array, "*X C 1"] | None]:
-    """Returns the whole numbers of each block, what they are multiplied with, and what is added,
-    if any.
-    """
+    """Returns each block's whole numbers, what multiplies them and what is added to them."""
     blocks = packed.reshape(*packed.shape[:-1], -1, SIZES[kind])
     scale = _half(blocks[..., :2])
     if kind == "q8_0":
@@ -142,9 +140,7 @@ def looked_up(
 
 
 def _by_bits(table: Float[Array, "V E"], tokens: Int[Array, "*S"]) -> Float[Array, "*S E"]:
-    """Returns the rows as whole numbers: XLA for a CPU widens the whole table to look up 16-bit
-    floats.
-    """
+    """Looks up rows as whole numbers: XLA for a CPU would widen a table of 16-bit floats."""
     rows = mesh_axes.looked_up(jax.lax.bitcast_convert_type(table, jnp.uint16), tokens)
     return jax.lax.bitcast_convert_type(rows, table.dtype)
 

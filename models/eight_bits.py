@@ -120,7 +120,7 @@ def table(
 
 
 def rounds_states(param_dtype: DTypeLike) -> bool:
-    """Returns whether what weights are multiplied with is rounded to 8 bits.
+    """Tells whether what weights are multiplied with is rounded to 8 bits.
 
     Example:
         >>> rounds_states("w8a8"), rounds_states("q4_0a8"), rounds_states("q4_0")
@@ -259,7 +259,7 @@ def rounded_product(
 def rounded_block_product(
     x: Float[Array, "... I"], packed: UInt8[Array, "O B"], kind: str
 ) -> Float[Array, "... O"]:
-    """Multiplies x, rounded in blocks of 32, by weights in blocks, in float32.
+    """Multiplies x, rounded to 8 bits 32 by 32, by rows of weights in blocks, in float32.
 
     Blocks are added one by one, in float32.
     """

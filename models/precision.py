@@ -13,7 +13,7 @@ from jspec.models import eight_bits
 
 NAMES = ("float32", "bfloat16", "float16", "float64")
 AUTO = "auto"
-"""In place of a dtype of weights: the file's."""
+"""In the place of a dtype of weights: the dtype that the file has."""
 KV_NAMES = ("int8", "float8_e4m3fn")
 """Dtypes of 8 bits for keys and values."""
 
@@ -24,7 +24,7 @@ def default() -> str:
 
 
 def widens_natively() -> bool:
-    """Returns whether this is a CPU whose kernels multiply narrow weights in float32."""
+    """Tells whether this is a CPU whose kernels multiply narrow weights in float32."""
     return backend.platform() == "cpu" and native.instruction_set() is not None
 
 

@@ -52,7 +52,7 @@ class Counted(Drafter):
 
     def update(self, params, state, aux, feedback):
         # A round that was cut short is left out: what its last nodes led to is not known.
-        path, counts = feedback.verdict.path, feedback.verdict.counts
+        path, counts = feedback.verdict.path, feedback.verdict.path_lengths
         seen = (jnp.arange(path.shape[1]) < counts[:, None]) & ~feedback.done[:, None]
         nodes = jnp.where(seen, path, state[1].shape[0])
         visits = state[1].at[nodes].add(1, mode="drop")

@@ -67,7 +67,7 @@ def measure(
         repeats: times that each width is timed.
         progress: is told (done, all) after each timing.
         request: further arguments of `jspec.prefill` that decide on the program: `sampling`, `key`,
-            `eos`.
+            `stopping`.
 
     Returns:
         The curve, with a point for each width, and what a round takes that drafts nothing.

@@ -5,6 +5,7 @@ alongside it for launches and waits. The figures of a launch are assumed, not me
 kernel takes about as long, and XLA's host takes some tens of microseconds to read a condition.
 """
 
+from collections import Counter
 from typing import Any
 
 import jax
@@ -21,13 +22,20 @@ _EDGE = 1 / np.log2(1.1)
 pass takes a tenth longer than either.
 """
 _CPU_FORMS = {
-    "kernels": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
+    "float32": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
+    "bfloat16": {1: 1.0, 2: 1.06, 4: 1.17, 8: 1.4, 16: 2.2, 32: 3.7, 64: 7.3, 128: 14.5},
+    "int8": {1: 1.0, 2: 1.06, 4: 1.17, 8: 1.4, 16: 2.2, 32: 3.7, 64: 7.3, 128: 14.5},
+    "uint8": {1: 1.0, 2: 1.1, 4: 1.44, 8: 2.3, 16: 4.5, 32: 8.7, 64: 17.0, 128: 34.0},
+    "a8": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.47, 16: 2.2, 32: 3.8, 64: 7.2, 128: 14.0},
     "XLA": {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9},
 }
-"""The time of a forward pass by its tokens, in forward passes of one token: the form of
-float32 products on a few cores, by what computes them. XLA packs the weights of several rows before
-it reads them, which is why the second token costs so much there (`python -m
-benchmarks.speed.forwards`)."""
+"""The time of a forward pass by its tokens, in forward passes of one token.
+
+It has the form of products on a few cores: by the dtype of most weights, where activations are
+rounded too, and by XLA. XLA packs the weights of several rows before it reads them, which is why
+the second token costs so much there. Blocks are read in a fraction of float32's time and multiplied
+in the same, unless activations are rounded (`python -m benchmarks.speed.forwards`).
+"""
 _KERNEL = 2e-6
 """Seconds between two small kernels of a graph."""
 _LAUNCH = 4e-6
@@ -45,7 +53,7 @@ DRAFT = 250 * _KERNEL
 """The same for a round of `auto` that drafts."""
 
 
-def prior(params: PyTree, device: Any = None) -> CostCurve:
+def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
     """Guesses the cost curve of a model on a device.
 
     On a CPU it has the form of a small model's. On an accelerator a round takes as
@@ -56,6 +64,8 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
     Args:
         params: the model's weights; only their sizes are read.
         device: a `jax.Device`, or a `jspec.costs.devices.Device`; None is the default one.
+        held: the model's `param_dtype`, whose name says whether activations are rounded; None: they
+            are not.
 
     Raises:
         InputError: if there is something else than arrays among them.
@@ -75,7 +85,7 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
     size = max(sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves), 1)
     drafting = in_backoff = 0.0
     if known.platform == "cpu":
-        form = _CPU_FORMS["XLA" if native.instruction_set() is None else "kernels"]
+        form = _CPU_FORMS["XLA" if native.instruction_set() is None else _most(leaves, held)]
         forwards = {tokens: times * size / known.bandwidth for tokens, times in form.items()}
     else:
         free = int(known.flops / known.bandwidth)
@@ -84,6 +94,17 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
         drafting, in_backoff = launching(params) + DRAFT, launching(params) + BACKOFF
     drafted = {tokens: taken + drafting for tokens, taken in forwards.items()}
     return CostCurve.of(drafted, undrafted=forwards[1] + in_backoff)
+
+
+def _most(leaves: list[Any], held: Any) -> str:
+    """Returns the form of a CPU's kernels: of the dtype of most bytes, if it has one."""
+    if isinstance(held, str) and held.endswith("a8"):
+        return "a8"
+    sizes = Counter[str]()
+    for leaf in leaves:
+        sizes[leaf.dtype.name] += int(np.prod(leaf.shape)) * leaf.dtype.itemsize
+    most = max(sizes, key=sizes.__getitem__, default="float32")
+    return most if most in _CPU_FORMS else "float32"
 
 
 def _roofline(device: Device, tokens: int, size: int) -> float:

@@ -256,10 +256,6 @@ def prefill(
         model, prompt, lengths, max_new_tokens, stopping=stopping, sampling=sampling, key=key,
         ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
-    if sampling is None and key is not None:
-        from jspec.round.greedy_keys import without_unread
-
-        call = without_unread(call, drafter, drafter_params)
     asked = processing.asked(processors, stopping)
     members = processing.prepare(
         asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens, stopping.min_tokens

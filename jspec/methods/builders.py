@@ -353,9 +353,10 @@ def widened(
     from jspec.round.request import check_policy
 
     llm = make(models, **options)
+    held = getattr(models.target.model, "param_dtype", None)
     policy = Adaptive(widths, 1.0 if token_budget is None else token_budget)
     check_policy(policy, llm.drafter)
-    return replace(llm, policy=policy, policy_params=prior(models.target.params))
+    return replace(llm, policy=policy, policy_params=prior(models.target.params, held=held))
 
 
 def recommended(

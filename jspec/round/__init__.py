@@ -255,7 +255,7 @@ def _truncate(
     """
     request, lanes = state.request, jnp.arange(verdict.path.shape[1])[None]
     tokens = tokens_of(tree, verdict)
-    offered = verdict.counts - verdict.failed.astype(jnp.int32)
+    offered = verdict.path_lengths - verdict.failed.astype(jnp.int32)
     left = request.limits - state.lengths
     room = state.capacity - state.positions
     counts = jnp.minimum(jnp.minimum(offered, left), room)
@@ -301,6 +301,6 @@ def _target_is_finite(
     """Returns True where the target itself gave a distribution at the end of the path."""
     if not state.processors:  # nothing else can have failed
         return jnp.zeros_like(state.done)
-    last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)
+    last = jnp.take_along_axis(verdict.path, verdict.path_lengths[:, None] - 1, axis=1)
     at = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
     return samplings.is_distribution(at)

@@ -76,7 +76,7 @@ def read(
         shown = replace(output, tentative=None)
         shapes.append(jax.eval_shape(lambda: shown))
         counts = jnp.minimum(last - first, size)[:, 0]
-        chunk = PromptChunk(tokens=tokens, counts=counts, positions=before, output=shown)
+        chunk = PromptChunk(tokens=tokens, read_lengths=counts, positions=before, output=shown)
         known = drafter.prefill(drafter_params, drafter_state, chunk)
         check_state(type(drafter).__name__, "prefill", known, "init", drafter_state)
         memory = model.commit(memory, output.tentative, lanes, counts)

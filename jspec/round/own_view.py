@@ -53,7 +53,9 @@ def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Fee
     path = feedback.verdict.path
     known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
     lanes = jnp.arange(path.shape[1])[None]
-    path = jnp.where(lanes < feedback.verdict.counts[:, None], jnp.where(path < 0, -1, known), 0)
+    path = jnp.where(
+        lanes < feedback.verdict.path_lengths[:, None], jnp.where(path < 0, -1, known), 0
+    )
     # A tree that lost its deepest nodes has shorter paths than its drafter's.
     missing = ((0, 0), (0, max(draft.tree.depth + 1 - path.shape[1], 0)))
     return replace(

@@ -243,7 +243,7 @@ def prepare(
     most_new = max_new_tokens if stopping.max_tokens is None else stopping.max_tokens
     allowed = integers(most_new, batch, "max_tokens", 0, max_new_tokens, why)
     sampling = samplings.by_row(sampling, batch)
-    key = samplings.key_of(sampling, key)
+    key = seeds.to_key(samplings.key_of(sampling, key))
 
     if ids is None and sampling is not None and shares_noise(tokens, key):
         warnings.warn(
@@ -275,7 +275,8 @@ def prepare(
     arrays = PreparedArrays(
         prompt=tokens,
         lengths=counts,
-        key=seeds.to_key(key),
+        # A greedy call draws nothing: with another key, or none, it is the same program.
+        key=None if sampling is None else key,
         ids=integers(
             np.arange(batch) if ids is None else ids,
             batch,

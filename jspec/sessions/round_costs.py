@@ -13,6 +13,7 @@ from jspec.sessions import terminal
 from jspec.sessions.compilation import folder
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
+from jspec.types import Stopping
 
 if TYPE_CHECKING:
     from jspec.costs import CostCurve, CostSetting
@@ -70,13 +71,13 @@ class RoundCosts:
 
         def measured() -> "CostCurve":
             ends = () if settings.ignore_eos else target.eos
+            never = np.full((batch, len(ends)), -1, np.int32)
             most = settings.max_new_tokens if model.context is None else model.context
             return costs.measure(
                 model, target.params, drafter, drafting["drafter_params"], policy=policy,
                 batch_size=batch, prompt_length=group.prompt.shape[1],
                 max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
-                eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
-                key=settings.seed,
+                stopping=Stopping(eos=never if ends else None), key=settings.seed,
                 capacity=capacity if model.context is None else min(capacity, model.context),
             )  # fmt: skip
 

@@ -186,14 +186,14 @@ class Recorded(DrafterWrapper):
             best = jnp.take_along_axis(probs, candidates, axis=-1)
             noise = jnp.take_along_axis(here, candidates, axis=-1)
         rows = jnp.arange(batch)[:, None]
-        last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)
+        last = jnp.take_along_axis(verdict.path, verdict.path_lengths[:, None] - 1, axis=1)
         own = probs[rows, jnp.maximum(tree.parents, 0), tree.tokens].at[:, 0].set(1.0)
         outcome = RecordedOutcome(
             tokens=tree.tokens,
             parents=tree.parents,
             valid=tree.valid,
             path=verdict.path,
-            counts=verdict.counts,
+            counts=verdict.path_lengths,
             bonus=verdict.bonus,
             emitted=feedback.emitted,
             num_emitted=feedback.counts,
@@ -265,8 +265,9 @@ class RecordedPolicy(WidthPolicy):
 
     def around(self, inner: PyTree) -> RecordedChoice:
         """Returns the state before the first round, from the policy's own."""
-        unknown = jnp.full(self.num_rounds, jnp.nan, jnp.float32)
-        return RecordedChoice(inner, jnp.int32(0), unknown, unknown)
+        # Arrays of their own: a state is donated.
+        expected, seconds = jnp.full((2, self.num_rounds), jnp.nan, jnp.float32)
+        return RecordedChoice(inner, jnp.int32(0), expected, seconds)
 
     def should_draft(self, params: PyTree, state: RecordedChoice) -> bool | Bool[Array, ""]:
         return self.policy.should_draft(params, state.inner)

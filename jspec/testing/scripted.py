@@ -66,7 +66,7 @@ class Scripted(Drafter):
 
     def prefill(self, params: Script, state: ScriptedState, chunk: PromptChunk) -> ScriptedState:
         check_vocabulary("Scripted", self.vocab_size, chunk.output.logits.shape[-1])
-        rows = len(chunk.counts)
+        rows = len(chunk.read_lengths)
         if not isinstance(params, Script):
             raise InputError(
                 f"drafter_params is a {type(params).__name__} and Scripted needs the text that it "

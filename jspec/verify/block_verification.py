@@ -82,7 +82,7 @@ def judged(
     left = jnp.take_along_axis(residual, kept[:, None, None], axis=1)[:, 0]
     return Verdict(
         path=jnp.where(steps <= kept[:, None], path, 0),
-        counts=kept + 1,
+        path_lengths=kept + 1,
         bonus=sequence_level.next_token(kept, left, frame),
         failed=~frame.done & jnp.take_along_axis(broken, kept[:, None], axis=1)[:, 0],
     )

@@ -39,7 +39,7 @@ def takes_parts(drafter: Drafter) -> bool:
 
 
 def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
-    """Returns the tokens of a round: the first `Verdict.counts` of each row are the accepted
+    """Returns the tokens of a round: the first `Verdict.path_lengths` of each row are the accepted
     ones and the next; what follows is never read.
 
     Args:
@@ -50,5 +50,5 @@ def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
     # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
     below = jnp.roll(verdict.path, -1, axis=1)
     drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
-    last = lanes == verdict.counts[:, None] - 1
+    last = lanes == verdict.path_lengths[:, None] - 1
     return jnp.where(last, verdict.bonus[:, None], drafted)

@@ -66,7 +66,7 @@ def verdict(
         >>> tree = jspec.tree.chain(2).fill(jnp.array([[5, 6, 7]]))
         >>> logits = jnp.zeros((1, 3, 9)).at[0, 0, 6].set(9.0).at[0, 1, 8].set(9.0)
         >>> found = jspec.verify.coupled(tree, logits, positions=[4])
-        >>> found.path.tolist(), found.counts.tolist(), found.bonus.tolist()
+        >>> found.path.tolist(), found.path_lengths.tolist(), found.bonus.tolist()
         ([[0, 1, 0]], [2], [8])
         >>> jspec.verify.tokens(tree, found)[0, :2].tolist()
         [6, 8]

@@ -62,7 +62,7 @@ class TraversalVerification:
         kept = jax.vmap(_traverse)(replace(tree, valid=there), p, broken, uniforms)
         return Verdict(
             path=jnp.where(jnp.arange(tree.depth + 1) <= kept.depth[:, None], kept.path, 0),
-            counts=kept.depth + 1,
+            path_lengths=kept.depth + 1,
             bonus=sequence_level.next_token(kept.depth, kept.residual, frame),
             failed=~frame.done & jnp.take_along_axis(broken, kept.node[:, None], axis=1)[:, 0],
         )

@@ -75,7 +75,7 @@ class TreeVerifier:
             here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)[None]
             verdict = Verdict(
                 path=jnp.where(here, chosen[:, None], verdict.path),
-                counts=verdict.counts + down.astype(jnp.int32),
+                path_lengths=verdict.path_lengths + down.astype(jnp.int32),
                 bonus=jnp.where(going & ~down, drawn, verdict.bonus),
                 failed=verdict.failed | bad,
             )
@@ -86,7 +86,7 @@ class TreeVerifier:
 
         start = Verdict(
             path=jnp.zeros((batch, tree.depth + 1), jnp.int32),
-            counts=zeros + 1,
+            path_lengths=zeros + 1,
             bonus=zeros,
             failed=zeros > 0,
         )
@@ -145,7 +145,7 @@ def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame)
     bad = ~jnp.take_along_axis(good, last, 1)[:, 0]
     return Verdict(
         path=path,
-        counts=counts,
+        path_lengths=counts,
         bonus=jnp.where(frame.done, 0, jnp.take_along_axis(best, last, 1)[:, 0]),
         failed=bad & ~frame.done,
     )

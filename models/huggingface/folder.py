@@ -47,7 +47,7 @@ class Folder:
         return fused_experts.single(files, (name for weight in table for name in weight.names))
 
     def held(self) -> str | None:
-        """Returns the dtype of all weights, if it is bfloat16; None otherwise."""
+        """Returns the dtype of all weights if it is bfloat16, and None otherwise."""
         files = shards.open_folder(self.path).files
         found = {file.get_slice(name).get_dtype() for name, file in files.items()}
         return "bfloat16" if found == {"BF16"} else None

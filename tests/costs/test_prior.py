@@ -67,6 +67,16 @@ def test_kernels_of_a_cpu_make_a_tree_cheaper():
     assert slower[eight] > 1.6 * slower[0]
     if native.instruction_set() is not None:
         assert plain[eight] < 0.9 * slower[eight]
+        # The less there is to read, the more a tree costs beside it.
+        ratios = [
+            of[eight] / of[0]
+            for dtype in ("float32", "bfloat16", "uint8")
+            for of in [curve("cpu", {"kernel": jax.ShapeDtypeStruct((1000, 640), dtype)})]
+        ]
+        assert ratios == sorted(ratios) and ratios[0] < 0.7 * ratios[2]
+        cpu = SimpleNamespace(platform="cpu")
+        rounded = np.asarray(prior(PARAMS, cpu, held="q4_0a8").at(TOKENS))
+        assert rounded[eight] / rounded[0] < 0.7 * ratios[2]
 
 
 def test_the_default_device_and_shapes_alone_will_do():

@@ -84,7 +84,7 @@ def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
     built = methods.build("eagle", bundled)
     assert built.model == bundled.model and built.drafter.head.vocab_size == 4096
     session = sessions.start("jspec-7m", None, method_choice.choose("eagle", None), None)
-    assert built.drafter == session.llm.drafter
+    assert methods.build("eagle", session.target).drafter == session.llm.drafter
     small = load("jspec-800k")
     found = methods.build("coupled_tree", bundled)
     assert found.drafter == jspec.CoupledTree(small.model)

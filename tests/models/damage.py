@@ -33,8 +33,8 @@ import tiny_gguf
 from safetensors.numpy import save_file
 
 import jspec
-from jspec import ngrams
 from jspec.decoding.artefact import run as artefact
+from jspec.drafters.contrib import ngrams
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 from jspec.models.huggingface import pickles
 from jspec.training.checkpoints import Checkpoints

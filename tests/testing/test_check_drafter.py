@@ -147,7 +147,7 @@ def test_a_draft_without_an_aux_is_said():
 
 def test_a_drafter_that_cannot_be_hashed_is_said():
     @dataclass
-    class Loose:
+    class Loose(jspec.Drafter):
         """Compares and is not frozen, so it has no hash."""
 
         length: int = 2
@@ -157,7 +157,7 @@ def test_a_drafter_that_cannot_be_hashed_is_said():
 
 
 def test_a_drafter_unequal_to_its_copy_is_said():
-    class Identity:
+    class Identity(jspec.Drafter):
         init, prefill, draft, update = Chain.init, Chain.prefill, Chain.draft, Chain.update
         length = 2
 

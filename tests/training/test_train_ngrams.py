@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from jspec import models, ngrams
+from jspec import models
+from jspec.drafters.contrib import ngrams
 from jspec.models.fingerprint import fingerprint
 
 V = 270

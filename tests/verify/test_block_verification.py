@@ -232,7 +232,7 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     with np.errstate(divide="ignore"):
         bonus = np.argmax(np.log(residuals) + np.asarray(noise), axis=-1)
     assert verdict.bonus.tolist() == bonus.tolist()
-    assert verdict.counts.tolist() == [num + 1 for num in kept]
+    assert verdict.path_lengths.tolist() == [num + 1 for num in kept]
     assert np.bincount(kept).size == DEPTH + 1 and np.bincount(kept).min() > 3
     assert not verdict.failed.any()
 
@@ -244,7 +244,7 @@ def test_greedy_rows_emit_the_greedy_tokens(sampling):
     for row, length in enumerate(lengths):
         truth = logits[row, ids].argmax(-1)
         right = np.cumprod(tree.tokens[row, ids[1 : length + 1]] == truth[:length]).sum(dtype=int)
-        assert verdict.counts[row] == right + 1 and verdict.bonus[row] == truth[right]
+        assert verdict.path_lengths[row] == right + 1 and verdict.bonus[row] == truth[right]
 
 
 def test_a_node_without_a_distribution_ends_the_chain():
@@ -257,17 +257,17 @@ def test_a_node_without_a_distribution_ends_the_chain():
         [VERDICT(tree, broken, ROWS.frame()), VERDICT(short, logits, ROWS.frame())]
     )
     np.testing.assert_array_equal(found.path, expected.path)
-    np.testing.assert_array_equal(found.failed, expected.counts == 3)
+    np.testing.assert_array_equal(found.failed, expected.path_lengths == 3)
     np.testing.assert_array_equal(found.bonus[~found.failed], expected.bonus[~found.failed])
     assert 0 < found.failed.sum() < BATCH
     nothing = VERDICT(tree, np.full_like(logits, -np.inf), ROWS.frame())
-    assert nothing.failed.all() and (nothing.counts == 1).all()
+    assert nothing.failed.all() and (nothing.path_lengths == 1).all()
 
 
 def test_rows_that_ended_are_not_judged():
     tree, logits, *_ = drafts(3)
     verdict = VERDICT(tree, logits * np.nan, ROWS.frame(done=True))
-    assert not verdict.failed.any() and (verdict.counts == 1).all()
+    assert not verdict.failed.any() and (verdict.path_lengths == 1).all()
 
 
 def test_a_row_is_verified_independently_of_its_neighbours():
@@ -295,7 +295,7 @@ def test_no_coin_is_tossed_twice():
         frame = ROWS.frame(ROWS.settings(1))
         frame = frame.replace(positions=frame.positions + position)
         logits = np.zeros((BATCH, 6, VOCAB), np.float32)
-        return np.asarray(VERDICT(zeros, logits, frame).counts) == place + 1
+        return np.asarray(VERDICT(zeros, logits, frame).path_lengths) == place + 1
 
     first, second = kept(2, position=0), kept(1, position=1)
     # Five standard deviations of BATCH fair uniforms are 1/4.

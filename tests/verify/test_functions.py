@@ -60,7 +60,7 @@ def by_own_engine(verify=jspec.verify.coupled, prepare=lambda *given: given, **g
             verify, *prepare(tree, scored(tree, texts), positions, dict(given))
         )
         assert not verdict.failed.any()
-        for row, count in enumerate(verdict.counts.tolist()):
+        for row, count in enumerate(verdict.path_lengths.tolist()):
             texts[row] += tokens[row, :count].tolist()
             accepted += count - 1
     assert accepted
@@ -130,7 +130,7 @@ def test_the_first_token_of_a_round_has_the_targets_distribution(verify, width):
     ))(tree)  # fmt: skip
     first = np.asarray(jspec.verify.tokens(tree, verdict))[:, 0]
     assert tables.distance(np.bincount(first, minlength=SIZE), p) < 1
-    assert (np.asarray(verdict.counts) > 1).mean() > 0.2
+    assert (np.asarray(verdict.path_lengths) > 1).mean() > 0.2
     assert tables.distance(np.bincount(drawn[:, 0], minlength=SIZE), p) > 1  # the control
 
 

@@ -196,7 +196,7 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     with np.errstate(divide="ignore"):
         bonus = np.argmax(np.log(residuals) + np.asarray(noise), axis=-1)
     assert verdict.bonus.tolist() == bonus.tolist()
-    assert verdict.counts.tolist() == [num + 1 for num in kept]
+    assert verdict.path_lengths.tolist() == [num + 1 for num in kept]
     assert np.bincount(kept).size == DEPTH + 1
     assert not verdict.failed.any()
 
@@ -210,7 +210,7 @@ def test_greedy_rows_emit_the_greedy_tokens(sampling):
         prefix = ()
         while (longer := (*prefix, int(logits[row, place[prefix]].argmax()))) in place:
             prefix = longer
-        assert verdict.counts[row] == len(prefix) + 1
+        assert verdict.path_lengths[row] == len(prefix) + 1
         assert verdict.bonus[row] == longer[-1]
 
 
@@ -227,9 +227,9 @@ def test_a_node_without_a_distribution_has_nothing_below_it():
     np.testing.assert_array_equal(found.bonus[~found.failed], expected.bonus[~found.failed])
     assert 0 < found.failed.sum() < BATCH
     nothing = VERDICT(tree, np.full_like(logits, -np.inf), ROWS.frame())
-    assert nothing.failed.all() and (nothing.counts == 1).all()
+    assert nothing.failed.all() and (nothing.path_lengths == 1).all()
     ended = VERDICT(tree, logits * np.nan, ROWS.frame(done=True))
-    assert not ended.failed.any() and (ended.counts == 1).all()
+    assert not ended.failed.any() and (ended.path_lengths == 1).all()
 
 
 def test_unverifiable_trees_are_refused():

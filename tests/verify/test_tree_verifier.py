@@ -42,7 +42,7 @@ def verdict_of(rule, tree, scores, frame):
 
 def walk(scores, rule=rules.coupled, tree=TREE, **changes):
     verdict = verdict_of(rule, tree, scores, frame(**changes))
-    count = int(verdict.counts[0])
+    count = int(verdict.path_lengths[0])
     return verdict.path[0, :count].tolist(), int(verdict.bonus[0]), bool(verdict.failed[0])
 
 
@@ -149,5 +149,5 @@ def test_greedy_verdicts_of_all_nodes_at_once_are_those_of_a_walk():
         one, other = walked(tree, scores, now), at_once(tree, scores, now)
         for wanted, found in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             np.testing.assert_array_equal(found, wanted)
-        longest = max(longest, int(one.counts.max()))
+        longest = max(longest, int(one.path_lengths.max()))
     assert longest == 5

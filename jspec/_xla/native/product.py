@@ -57,9 +57,7 @@ def product(
 
 
 def takes_rounded_product(x: Float[Array, "... _"], weights: Num[Array, "*L O B"]) -> bool:
-    """Returns whether `rounded_product` or `rounded_block_product` computes this product on a
-    CPU; of any number of rows.
-    """
+    """Tells whether a product of rounded rows, of any number of them, is computed on a CPU."""
     laid_out = weights.shape[-2] >= _LANES and weights.dtype.name in ("int8", "uint8")
     return laid_out and _at_hand(x, weights)
 
@@ -89,7 +87,7 @@ def rounded_block_product(
     block_bytes: int,
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """Multiplies x, rounded in blocks of 32, by weights in blocks, in float32.
+    """Multiplies x, rounded to 8 bits 32 by 32, by rows of weights in blocks, in float32.
 
     Bit for bit what `jspec.models.eight_bits.rounded_block_product` computes by XLA's operations.
 

@@ -148,14 +148,14 @@ class CalibratedDySpec(DySpec):
         drawn, has_drawn = drawn_along_path(aux, feedback)
         lanes = jnp.arange(verdict.path.shape[1])[None]
         # A row that has ended may have been cut short, and so teaches nothing.
-        seen = (lanes < verdict.counts[:, None]) & has_drawn & ~feedback.done[:, None]
+        seen = (lanes < verdict.path_lengths[:, None]) & has_drawn & ~feedback.done[:, None]
         # The tree holds the first draws of a node; how many, its slots decided.
         hangs = (tree.parents[:, None, :] == verdict.path[..., None]) & tree.valid[:, None, :]
         ranks = jnp.arange(drawn.tokens.shape[-1])
         drafted = ranks[None, None] < hangs.sum(-1)[..., None]
         # What was emitted after a node is the child that was taken, until the last node, which is
         # followed by a token of the target's own. In a merge the child may be another drafter's.
-        goes_on = (lanes < verdict.counts[:, None] - 1)[..., None]
+        goes_on = (lanes < verdict.path_lengths[:, None] - 1)[..., None]
         taken = (drawn.tokens == feedback.emitted[..., None]) & goes_on & drafted
         # Children are tried in order until one is taken: all of them if none is.
         not_beyond = (ranks[None, None] <= taken.argmax(-1)[..., None]) | ~taken.any(

@@ -34,7 +34,7 @@ def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
 
     Example:
         >>> import numpy as np, tempfile
-        >>> from jspec import ngrams
+        >>> from jspec.drafters.contrib import ngrams
         >>> distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
         >>> lines = ngrams.build(np.array([[0, 1, 2]]), distributions, vocab_size=3, k=1)
         >>> with tempfile.TemporaryDirectory() as folder:

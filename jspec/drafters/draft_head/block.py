@@ -261,7 +261,7 @@ class BlockDrafter(Drafter):
         head: Any = self.head
         check_head(head, params, chunk.output)
         assert chunk.output.hidden is not None, "it was checked"
-        cache = self._read(params, state, chunk.output.hidden, chunk.positions, chunk.counts)
+        cache = self._read(params, state, chunk.output.hidden, chunk.positions, chunk.read_lengths)
         return replace(state, cache=cache)
 
     def draft(

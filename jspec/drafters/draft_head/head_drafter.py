@@ -115,9 +115,9 @@ class HeadDrafter(Drafter):
     def prefill(self, params: PyTree, state: HeadState, chunk: PromptChunk) -> HeadState:
         check_head(self.head, params, chunk.output)
         assert chunk.output.hidden is not None, "the head reads it"
-        state = replace(state, memory=self.after_reading(state.memory, chunk.counts > 0))
+        state = replace(state, memory=self.after_reading(state.memory, chunk.read_lengths > 0))
         return self._read(
-            params, state, chunk.output.hidden, chunk.following, chunk.positions, chunk.counts
+            params, state, chunk.output.hidden, chunk.following, chunk.positions, chunk.read_lengths
         )
 
     def update(

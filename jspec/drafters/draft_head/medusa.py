@@ -137,7 +137,9 @@ class Medusa(Drafter):
     ) -> Float[Array, "B E"]:
         head: Any = self.head
         check_head(head, params, chunk.output)
-        return _state(chunk.output, jnp.maximum(chunk.counts - 1, 0), chunk.counts > 0, state)
+        return _state(
+            chunk.output, jnp.maximum(chunk.read_lengths - 1, 0), chunk.read_lengths > 0, state
+        )
 
     def draft(self, params: PyTree, state: Float[Array, "B E"], frame: Frame) -> tuple[Tree, None]:
         template = self.template

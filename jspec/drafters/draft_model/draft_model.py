@@ -125,7 +125,13 @@ class DraftModel(ModelDrafter):
         self.check_weights(read)
         order = jnp.broadcast_to(jnp.arange(chunk.read.shape[1]), chunk.read.shape)
         return _moved_on(
-            self.model, state, read.tentative, order, chunk.read, chunk.positions, chunk.counts
+            self.model,
+            state,
+            read.tentative,
+            order,
+            chunk.read,
+            chunk.positions,
+            chunk.read_lengths,
         )
 
     def draft(self, params: PyTree, state: DraftModelState, frame: Frame) -> tuple[Tree, Drafted]:

@@ -140,7 +140,7 @@ class PARD(ModelDrafter):
 
     def prefill(self, params: PyTree, state: PARDState, chunk: PromptChunk) -> PARDState:
         self.check_models(params, chunk.output)
-        return self._read(params, state, chunk.read, chunk.positions, chunk.counts)
+        return self._read(params, state, chunk.read, chunk.positions, chunk.read_lengths)
 
     def draft(self, params: PyTree, state: PARDState, frame: Frame) -> tuple[Tree, PyTree]:
         logits, kv = self.predict(params, state, frame)

@@ -122,10 +122,10 @@ class MatrixDrafter(Drafter):
         check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
         if state.before is not None:
             before = jnp.concatenate([state.before[:, None], read[:, :-1]], axis=1)
-            moved = _moved(state, read, chunk.counts)
+            moved = _moved(state, read, chunk.read_lengths)
         if not self.update_on_prefill:
             return moved
-        live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
+        live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.read_lengths[:, None]
         return self.recycle(moved, before, read, logits, live)
 
     def update(self, params: PyTree, state: Any, aux: None, feedback: Feedback) -> Any:

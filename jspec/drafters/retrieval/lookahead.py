@@ -152,7 +152,7 @@ class Lookahead(Drafter):
         """
         del params
         check_vocabulary("Lookahead", self.vocab_size, chunk.output.logits.shape[-1])
-        tokens, ends = chunk.tokens, chunk.counts + 1
+        tokens, ends = chunk.tokens, chunk.read_lengths + 1
         window = jax.vmap(self.first_window)(state.window, tokens, chunk.positions, ends)
         pool = state.pool
         if self.pool_from_prompt and tokens.shape[1] >= self.ngram:

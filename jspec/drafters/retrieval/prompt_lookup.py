@@ -35,7 +35,7 @@ class TextState:
 
     def read(self, chunk: PromptChunk) -> "TextState":
         """Returns the text up to the end of a chunk of the prompt."""
-        known = chunk.counts + 1
+        known = chunk.read_lengths + 1
         return TextState(
             tokens=append(self.tokens, chunk.positions, chunk.tokens, known),
             lengths=chunk.positions + known,

@@ -113,7 +113,7 @@ class REST(Drafter):
                 f"{known}; build one with this model's tokenizer"
             )
         # The first token is the last of the suffix already, or the first of the text.
-        return _append(state.at[:, -1].set(chunk.tokens[:, 0]), chunk.following, chunk.counts)
+        return _append(state.at[:, -1].set(chunk.tokens[:, 0]), chunk.following, chunk.read_lengths)
 
     def draft(
         self, params: Datastore, state: Int[Array, "B suffix"], frame: Frame

@@ -7,7 +7,7 @@ import pytest
 from oracle import dynamic_token_recycling as oracle
 
 import jspec
-from jspec import ngrams
+from jspec.drafters.contrib import ngrams
 from jspec.drafters.retrieval.token_pairs import pair_key
 
 K = 3

@@ -131,7 +131,7 @@ class Counting(jspec.RSDC):
         return jnp.zeros((batch, self.branching[0]), jnp.int32)
 
     def learn(self, memory, aux, feedback):
-        went = feedback.verdict.counts > 1
+        went = feedback.verdict.path_lengths > 1
         ranks = jnp.arange(1, memory.shape[1] + 1)
         return memory + (went[:, None] & (feedback.verdict.path[:, 1:2] == ranks))
 

@@ -450,7 +450,7 @@ def beside_another(drafter):
     output = jspec.Output(jnp.zeros((1, 3, 3)), None)
     verdict = jspec.Verdict(
         path=jnp.array([[0, -1]]),
-        counts=jnp.array([2]),
+        path_lengths=jnp.array([2]),
         bonus=jnp.array([1]),
         failed=jnp.zeros(1, bool),
     )

@@ -36,7 +36,7 @@ class Watching(jspec.Drafter):
 
     def update(self, params, state, aux, feedback):
         written, own, wrong, others, seen = state
-        path, counts = feedback.verdict.path, feedback.verdict.counts
+        path, counts = feedback.verdict.path, feedback.verdict.path_lengths
         lanes = jnp.arange(path.shape[1])
         drafted = (lanes > 0) & (lanes < counts[:, None]) & (feedback.counts[:, None] > 0)
         mine = drafted & (path >= 0)

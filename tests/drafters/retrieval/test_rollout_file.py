@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jspec
-from jspec import rollout_file
+from jspec.drafters.retrieval import rollout_file
 
 WORDS = {word: number for number, word in enumerate("abcdefgh")}
 LAST = jspec.Rollouts(np.array([[3, 1, 4, 1], [5, 0, 0, 0], [0, 0, 0, 0]]), np.array([4, 1, 0]))

@@ -12,7 +12,7 @@
 namespace {
 
 // The rows of a tile; it has `outputs_of` them outputs, and all sums stay in registers. Few rows wait
-// for memory, and one stream of weights comes faster than several.
+// for memory, and one stream of weights comes faster than several; what is widened takes longer.
 constexpr int kMostRows = kRegisters == 32 ? 8 : 4;
 
 // Bytes between the weights in use and those that are fetched, to the first cache and the second.
@@ -23,25 +23,31 @@ constexpr int64_t kBlock = 64 << 10;
 // How weights lie in memory: a step of `kStep` of them in `kBytes`, widened to `kVectors` vectors.
 template <class W>
 struct Plain {
-  static constexpr int kStep = kLanes, kBytes = kLanes * sizeof(W), kVectors = 1;
+  static constexpr bool kFetchesNear = true;
+  static constexpr int kVectors = sizeof(W) == 2 ? 2 : 1;
+  static constexpr int kStep = kLanes * kVectors, kBytes = kStep * sizeof(W);
   static constexpr int outputs_of(int rows) {
-    return rows <= kRegisters / 8 ? 1 : kRegisters * 3 / 4 / rows;
+    if (rows > kRegisters / 8) return kRegisters * 3 / 4 / rows;
+    return sizeof(W) < 4 && rows > 1 ? kRegisters / 8 : 1;
   }
   JSPEC_INLINE int64_t bytes(int64_t inputs) { return inputs * sizeof(W); }
-  JSPEC_INLINE void widen(const char* from, Vector (&to)[1]) { to[0] = load((const W*)from); }
-  JSPEC_INLINE void widen_part(const char* from, int count, Vector (&to)[1]) {
-    to[0] = load_part((const W*)from, count);
+  JSPEC_INLINE void widen(const char* from, Vector (&to)[kVectors]) {
+    for (int v = 0; v < kVectors; v++) to[v] = load((const W*)from + v * kLanes);
+  }
+  JSPEC_INLINE Vector widen_part(const char* from, int count) {
+    return load_part((const W*)from, count);
   }
 };
 
 // Blocks of 32 weights with a scale, as GGUF files have them: see blocks.h.
 template <class Block>
 struct InBlocks {
+  static constexpr bool kFetchesNear = false;
   static constexpr int kStep = 32, kBytes = Block::kBytes, kVectors = 32 / kLanes;
   static constexpr int outputs_of(int rows) { return rows <= 4 ? kRegisters / 8 : kRegisters / 2 / rows; }
   JSPEC_INLINE int64_t bytes(int64_t inputs) { return inputs / kStep * kBytes; }
   JSPEC_INLINE void widen(const char* from, Vector (&to)[kVectors]) { Block::widen(from, to); }
-  JSPEC_INLINE void widen_part(const char*, int, Vector (&)[kVectors]) {}  // rows are of whole ones
+  JSPEC_INLINE Vector widen_part(const char*, int) { return zeros(); }  // rows are of whole ones
 };
 
 // N rows by R outputs. Of P passes over the same weights each fetches its part of later ones.
@@ -62,7 +68,7 @@ JSPEC_INLINE void tile(const char* w, const float* x, float* y, int64_t inputs, 
     for (int r = 0; r < R; r++) {
       const char* from = at + r * row_bytes;
       W::widen(from, weights[r]);
-      if (W::kVectors == 1) __builtin_prefetch(from + kNear, 0, 3);
+      if (W::kFetchesNear) __builtin_prefetch(from + kNear, 0, 3);
       if (P == 1 || r % P == pass) __builtin_prefetch(from + far, 0, 2);
     }
 #pragma GCC unroll 8
@@ -75,14 +81,14 @@ JSPEC_INLINE void tile(const char* w, const float* x, float* y, int64_t inputs, 
         for (int r = 0; r < R; r++) sums[r][n] = multiply_add(weights[r][v], row, sums[r][n]);
       }
   }
-  if (int rest = int(inputs - k)) {
+  for (; k < inputs; k += kLanes, at += W::kBytes / W::kVectors) {
+    int rest = inputs - k < kLanes ? int(inputs - k) : kLanes;
 #pragma GCC unroll 32
     for (int r = 0; r < R; r++) {
-      Vector weights[W::kVectors];
-      W::widen_part(at + r * row_bytes, rest, weights);
+      Vector weights = W::widen_part(at + r * row_bytes, rest);
 #pragma GCC unroll 32
       for (int n = 0; n < N; n++)
-        sums[r][n] = multiply_add(weights[0], load_part(x + n * inputs + k, rest), sums[r][n]);
+        sums[r][n] = multiply_add(weights, load_part(x + n * inputs + k, rest), sums[r][n]);
     }
   }
 #pragma GCC unroll 32

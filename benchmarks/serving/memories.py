@@ -1,0 +1,280 @@
+"""Requests that come and go over every kind of a model's memory, each answer compared with its own
+plain decoding.
+
+python -m benchmarks.serving.memories                  # 500 requests of each kind
+python -m benchmarks.serving.memories --count 17000
+"""
+
+import string
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+
+import jspec
+from benchmarks.harness import command, console, headline
+from jspec import processors
+from jspec.models import DeltaNet, Hybrid, LatentAttention, Layer, Llama, LlamaConfig, Mamba2, Rope
+from jspec.models.lora import LoRAModel, RowAdapters
+from jspec.serve.device import EngineDevice, processors_of
+from jspec.serve.jobs import Delta, Job, RowSettings
+from jspec.serve.scheduler import Scheduler
+from jspec.types import PyTree, Status
+
+VOCAB, CAPACITY, LONGEST, SLOTS = 23, 128, 16, 8
+END = (0,)
+LETTERS = [letter.encode() for letter in string.ascii_lowercase[:VOCAB]]
+"""What a token is: a letter."""
+STOPS = [jspec.stop_strings(one, LETTERS) for one in (["c"], ["fg", "gf"], ["bb", "mno", "k"])]
+FORMS = [
+    jspec.grammar.regex("[a-h]{2,9}", LETTERS),
+    jspec.grammar.choices(["dog", "fig", "cab"], LETTERS),
+]
+_BATCH = 64
+_TOGETHER = 16
+_SHARED = 40
+"""Tokens with which many prompts begin."""
+
+
+class Target(NamedTuple):
+    """A model, its weights, and the number of its adapters."""
+
+    model: Any
+    params: PyTree
+    adapters: int = 0
+
+
+def targets() -> dict[str, Target]:
+    """Small models of random weights, by what they keep of a text."""
+    alike = (Layer(Rope()),) * 2
+    latent = LatentAttention(rank=6, query_rank=7, plain_dim=5, rotary_dim=4, value_dim=4)
+    net = Layer(None, mixer=DeltaNet(num_key_heads=2, num_heads=4, key_dim=4, value_dim=4))
+    space = Layer(None, mixer=Mamba2(num_heads=4, head_dim=8, num_groups=2, state_size=4))
+    full = _target(Llama(_config(alike)))
+    latents = _target(Llama(_config(alike, num_kv_heads=1, head_dim=9, latent=latent)))
+    return {
+        "attention": full,
+        "sliding window": _target(Llama(_config((Layer(Rope(), window=6), Layer(Rope()))))),
+        "gated delta net": _target(Hybrid(_config((net, Layer(Rope()))))),
+        "Mamba 2": _target(Hybrid(_config((space, Layer(Rope()))))),
+        "latents": latents,
+        "adapters": _adapted(full),
+    }
+
+
+def _config(layers: tuple[Layer, ...], **more: Any) -> LlamaConfig:
+    shape = dict(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=4,
+        num_kv_heads=2, head_dim=4, context=CAPACITY, layers=layers,
+    )  # fmt: skip
+    return LlamaConfig(**(shape | more))
+
+
+def _target(model: Any) -> Target:
+    tokens, mask = np.zeros((1, 1), np.int32), np.ones((1, 1, 1), bool)
+    params = jax.jit(model.init)(jax.random.key(0), tokens, tokens, mask)
+    # As they are initialised, distributions would be nearly uniform.
+    return Target(model, jax.tree.map(lambda leaf: leaf * 12 if leaf.ndim > 1 else leaf, params))
+
+
+def _adapted(base: Target) -> Target:
+    """The same with two adapters of its first layer's queries, keys and values."""
+    rng, shape = np.random.default_rng(0), base.params["params"]["layers_0"]["qkv"]["weight"].shape
+    down, up = (rng.normal(size=size).astype(np.float32) for size in ((4, shape[1]), (shape[0], 4)))
+    adapters = RowAdapters(*map(jnp.asarray, (down, up, np.array([1, 1, 2, 2], np.int32))))
+    params = {**base.params, "lora": {"layers_0": {"qkv": adapters}}, "ids": None}
+    return Target(LoRAModel(base.model, ("one", "two")), params, 2)
+
+
+def device(target: Target) -> EngineDevice:
+    """The rows of a server of it, which draft by Token Recycling."""
+    rooms = jspec.grammar.Capacity(64, 16), jspec.grammar.StopCapacity(64, 16)
+    engine = jspec.Engine(
+        target.model, SLOTS, CAPACITY, jspec.TokenRecycling(VOCAB),
+        (*processors_of(RowSettings()), *rooms), num_end_tokens=2,
+    )  # fmt: skip
+    return EngineDevice(engine, target.params, None, END, rounds=4)
+
+
+class Soak:
+    """A scheduler whose clients ask, go away, go on with a chat, and ask for too much.
+
+    Args:
+        device: does the work.
+        adapters: the number of adapters that requests may name.
+        seed: of all that is random.
+    """
+
+    def __init__(self, device: EngineDevice, adapters: int, seed: int):
+        self._rng, self._adapters = np.random.default_rng(seed), adapters
+        self._shared = self._text(_SHARED)
+        self._scheduler = Scheduler(
+            device, self._deliver, max_waiting=_TOGETHER, prefill_tokens=16, capacity=4
+        )
+        self._chats: list[list[int]] = []
+        self.asked: list[Job] = []
+        self.ended: dict[Job, Delta] = {}
+        self.texts: dict[Job, list[int]] = {}
+
+    def run(self, count: int) -> None:
+        """Asks so many requests, and waits for their answers."""
+        busy = True
+        while busy or len(self.asked) < count:
+            while len(self.asked) < count and self._rng.random() < 0.8 and self._scheduler.has_room:
+                self.asked.append(self._ask())
+                self._scheduler.submit(self.asked[-1:])
+            busy = self._scheduler.turn()
+            if self._rng.random() < 0.1:
+                self._scheduler.cancel(self.asked[self._rng.integers(-4, 0)])
+
+    def counts(self, target: Target) -> Counter[str]:
+        """What came of the requests, and how many answers are not those of `jspec.decode` alone."""
+        counts, whole = Counter(lost=0, wrong=0), []
+        for job in self.asked:
+            end, refused = self.ended.get(job), len(job.prompt) > CAPACITY
+            if end is None:
+                counts["left" if job.cancelled else "lost"] += 1
+            elif end.error is not None or refused:
+                counts["refused" if end.refused and refused else "lost"] += 1
+            else:
+                counts["answered"] += 1
+                counts[f"by {Status(end.status).name.lower()}"] += 1
+                counts["reused"] += job.reused > 0
+                whole.append(job)
+        for begin in range(0, len(whole), _BATCH):
+            part = whole[begin : begin + _BATCH]
+            for job, wanted in zip(part, plain(target, part), strict=True):
+                found = self.texts[job], self.ended[job].status, self.ended[job].stop_bytes
+                if found != wanted:
+                    counts["wrong"] += 1
+                    console.print(f"{found} and not {wanted}: {job.prompt}, {job.settings}")
+        return counts
+
+    def _deliver(self, deltas: list[tuple[Job, Delta]]) -> None:
+        for job, delta in deltas:
+            self.texts.setdefault(job, []).extend(delta.tokens)
+            if delta.is_last:
+                self.ended[job] = delta
+                if job.goes_on and delta.error is None:
+                    text = self.texts[job]
+                    kept = text[: len(text) - delta.stop_bytes]
+                    self._chats.append([*job.prompt, *kept, *self._text(self._size(1, 12))])
+
+    def _ask(self) -> Job:
+        rng = self._rng
+        if self._chats and rng.random() < 0.4:
+            prompt = self._chats.pop(rng.integers(len(self._chats)))
+        else:
+            prompt = self._text(self._size(1, 50))
+            if rng.random() < 0.4:
+                prompt = [*self._shared, *prompt]
+        if rng.random() < 0.02:
+            prompt = self._text(CAPACITY + 1)
+        sampled, controlled = rng.random() < 0.6, rng.random() < 0.3
+        settings = RowSettings(
+            limit=self._size(1, LONGEST), seed=0, row=len(self.asked),
+            adapter=self._size(0, self._adapters), ignore_eos=bool(rng.random() < 0.2),
+        )  # fmt: skip
+        if sampled:
+            settings = replace(
+                settings, temperature=float(rng.choice([0.7, 1.0])), top_k=int(rng.choice([0, 5])),
+                top_p=float(rng.choice([0.9, 1.0])), min_p=float(rng.choice([0.0, 0.05])),
+            )  # fmt: skip
+        if controlled:
+            settings = replace(
+                settings, repetition_penalty=1.25, frequency_penalty=0.5,
+                logit_bias={self._size(1, VOCAB - 1): 2.0}, min_tokens=self._size(0, 4),
+                stop_token_ids=[self._size(1, VOCAB - 1)],
+            )  # fmt: skip
+        if rng.random() < 0.3:
+            settings = replace(settings, stop=STOPS[rng.integers(len(STOPS))])
+        elif rng.random() < 0.2:
+            settings = replace(
+                settings, grammar=FORMS[rng.integers(len(FORMS))], min_tokens=0, ignore_eos=False
+            )
+        goes_on = len(prompt) < CAPACITY - 2 * LONGEST and bool(rng.random() < 0.6)
+        return Job(prompt, settings, lambda delta: None, goes_on=goes_on, salt=settings.adapter)
+
+    def _text(self, size: int) -> list[int]:
+        return self._rng.integers(1, VOCAB, size).tolist()
+
+    def _size(self, least: int, most: int) -> int:
+        return int(self._rng.integers(least, most + 1))
+
+
+def plain(target: Target, jobs: Sequence[Job]) -> list[tuple[list[int], int, int]]:
+    """Decodes some requests without drafts: the tokens of each, why it ended, and `stop_bytes`.
+
+    All batches are one program, in which rows that write nothing have every form and stop string.
+    """
+    more = max(len(FORMS), len(STOPS))
+    missing = _BATCH - len(jobs) + more
+    rows = [job.settings for job in jobs] + [RowSettings(0)] * missing
+    prompt = np.ones((len(rows), CAPACITY), np.int32)
+    for row, job in enumerate(jobs):
+        prompt[row, : len(job.prompt)] = job.prompt
+
+    def each(name: str) -> np.ndarray:
+        return np.array([getattr(row, name) for row in rows])
+
+    def padded(found: list[list[int]]) -> np.ndarray:
+        return np.array([[*one, *[-1] * (1 - len(one))] for one in found])
+
+    model, params = target.model, target.params
+    if target.adapters:
+        params = model.choose(params, each("adapter"))
+    forms = [*(row.grammar for row in rows[:-more]), *FORMS, *[None] * (more - len(FORMS))]
+    stops = [*(row.stop for row in rows[:-more]), *STOPS, *[None] * (more - len(STOPS))]
+    lengths = np.array([len(job.prompt) for job in jobs] + [1] * missing)
+    result = jspec.decode(
+        model, params, prompt, lengths, max_new_tokens=LONGEST, key=0, ids=each("row"),
+        limits=jspec.Limits(
+            np.minimum(each("limit"), CAPACITY - lengths), None,
+            padded([list(row.stop_token_ids) for row in rows]),
+        ),
+        sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
+        eos=padded([[] if row.ignore_eos else list(END) for row in rows]),
+        processors=[
+            processors.repetition_penalty(each("repetition_penalty")),
+            processors.frequency_penalty(each("frequency_penalty")),
+            processors.logit_bias([row.logit_bias for row in rows]),
+            processors.min_tokens(each("min_tokens")),
+            forms, stops,
+        ],
+    )  # fmt: skip
+    tokens, count, status = map(np.asarray, (result.tokens, result.lengths, result.status))
+    cut = np.asarray(result.stop_bytes)
+    return [
+        (tokens[row, : count[row]].tolist(), int(status[row]), int(cut[row]))
+        for row in range(len(jobs))
+    ]
+
+
+def main(
+    count: Annotated[int, typer.Option(min=1, help="requests of each kind of memory")] = 500,
+    seed: Annotated[int, typer.Option(help="of the mixture")] = 0,
+) -> None:
+    """Counts answers that are lost or wrong, by what the model keeps of a text."""
+    headline(f"{count} requests over each kind of memory, {SLOTS} rows")
+    total: Counter[str] = Counter()
+    for name, target in targets().items():
+        began, counts = time.perf_counter(), Counter()
+        for part in range(0, count, 1000):
+            soak = Soak(device(target), target.adapters, seed + part)
+            soak.run(min(1000, count - part))
+            counts.update(soak.counts(target))
+        said = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
+        console.print(f"{name}: {said}, {time.perf_counter() - began:.0f} s")
+        total.update(counts)
+    if total["lost"] or total["wrong"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    command(main)
