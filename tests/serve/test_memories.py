@@ -1,4 +1,4 @@
-"""Requests that come and go over every kind of memory; `benchmarks.serving.memories` asks more."""
+"""Concurrent requests over every kind of memory; see `benchmarks.serving.memories`."""
 
 from collections import Counter
 
