@@ -161,7 +161,7 @@ def test_searched_names_are_in_the_program():
             "gpu",
         )
         branches = (lambda state, given: 2 * state), (lambda state, given: state + given)
-        return carry, in_place.switch(index, branches, x, x)
+        return carry, in_place.switch(index, branches, x, x, platform="gpu")
 
     with backend.planned("gpu"):
         lowered = jax.jit(run).lower(jnp.int32(1), jnp.int32(5))
