@@ -143,6 +143,17 @@ def test_words_are_plain():
     assert not found, "python tests/test_words.py lists these"
 
 
+def test_each_rule_finds_what_it_forbids():
+    wrong = (
+        "it is no tree, what is none, beside it, it stands there, compare that of a row, of no use, "
+        "to be had, four tokens a round, a whole forward"
+    )
+    assert {found.split(":")[0] for found in phrase_findings(wrong)} == set(PHRASES)
+    source = 'def tree():\n    """What it gives."""\n\n\ndef leaf():\n    """The leaf."""\n'
+    assert len(list(python_findings(source, "jspec/a.py"))) == 2
+    assert len(list(page_findings("word " * 31))) == 1
+
+
 if __name__ == "__main__":
     found = all_findings(tuple(sys.argv[1:]) or "")
     for place, lines in found.items():
