@@ -145,8 +145,8 @@ def test_words_are_plain():
 
 def test_each_rule_finds_what_it_forbids():
     wrong = (
-        "it is no tree, what is none, beside it, it stands there, compare that of a row, of no use, "
-        "to be had, four tokens a round, a whole forward"
+        "it is no tree, what is none, beside it, it stands there, compare that of a row, "
+        "of no use, to be had, four tokens a round, a whole forward"
     )
     assert {found.split(":")[0] for found in phrase_findings(wrong)} == set(PHRASES)
     source = 'def tree():\n    """What it gives."""\n\n\ndef leaf():\n    """The leaf."""\n'
