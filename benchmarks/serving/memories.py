@@ -115,7 +115,7 @@ class Soak:
         self._rng, self._adapters = np.random.default_rng(seed), adapters
         self._shared = self._text(_SHARED)
         self._scheduler = Scheduler(
-            device, self._deliver, max_waiting=_TOGETHER, prefill_tokens=16, capacity=4
+            device, self._deliver, max_waiting=_TOGETHER, prefill_tokens=16, capacity=64
         )
         self._chats: list[list[int]] = []
         self.asked: list[Job] = []
@@ -168,7 +168,7 @@ class Soak:
 
     def _ask(self) -> Job:
         rng = self._rng
-        if self._chats and rng.random() < 0.4:
+        if self._chats and rng.random() < 0.5:
             prompt = self._chats.pop(rng.integers(len(self._chats)))
         else:
             prompt = self._text(self._size(1, 50))
