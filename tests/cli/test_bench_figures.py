@@ -48,6 +48,9 @@ def test_a_speedup_is_the_median_of_neighbours():
     assert statistics.speedup(one) == pytest.approx(2)
     longer = one | {"num_tokens_together": 15}
     assert statistics.speedup(longer) == pytest.approx(3)
+    # Without the prompt: 0.9 / 0.4, 1.4 / 0.9 and 8.8 / 0.1, where medians' ratio is 1.4 / 0.4.
+    one["prefill_seconds"], one["plain_prefill_seconds"] = [0.1, 0.1, 0.0], [0.1, 0.1, 0.2]
+    assert statistics.decode_speedup(one) == pytest.approx(2.25)
 
 
 def test_reading_the_prompt_counts_apart_and_together():
@@ -137,6 +140,20 @@ def test_times_that_are_not_steady_are_told():
     report = statistics.report(rows, [PLAIN, "quick"])
     (note,) = verdict.notes(report)
     assert note.startswith("The machine was busy") and "for quick;" in note
+    # A machine that is slower for a whole turn slows both: that changes no figure.
+    slower = {"plain_seconds": [1.1, 2.2, 1.1], "seconds": [0.5, 1.0, 0.5]}
+    rows = [*plain(5), *(row("quick", i, 0.5) | slower for i in range(5))]
+    report = statistics.report(rows, [PLAIN, "quick"])
+    assert report.summaries["quick"].repeats == (1, 1) and verdict.notes(report) == []
+    assert "Use quick here: 2.20 times" in verdict.sentence(report)
+
+
+def test_repeats_are_compared_within_their_prompt():
+    """Ratios 1, 2, 3 and 4, 4, 6 over their medians: 0.5, 1, 1, 1, 1.5, 1.5."""
+    first = row("quick", 0, 0) | {"plain_seconds": [1.0, 2.0, 3.0], "seconds": [1.0] * 3}
+    second = row("quick", 1, 0) | {"plain_seconds": [2.0, 4.0, 3.0], "seconds": [0.5, 1.0, 0.5]}
+    assert statistics.repeats_differ([first, second]) == pytest.approx((1, 1.375))
+    assert "1.00 .. 1.38" in tables.cells(statistics.summarise("quick", [first, second]))
 
 
 def test_the_tables_hold_every_contender_and_class(capsys):

@@ -62,21 +62,42 @@ def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
 
 def speedup(row: Row) -> float:
     """Returns tokens per second over plain decoding's: the median of neighbours in time."""
-    pairs = zip(row["plain_seconds"], row["seconds"], strict=True)
-    return statistics.median(plain / ours for plain, ours in pairs) * _longer(row)
+    return statistics.median(_ratios(row["plain_seconds"], row["seconds"])) * _longer(row)
 
 
 def decode_speedup(row: Row) -> float | None:
     """Returns the same without reading the prompt; None where that took all the time."""
-    ours, plain = decode_seconds(row), decode_seconds(row, "plain_")
-    return None if ours is None or plain is None else plain / ours * _longer(row)
+    ours, plain = _after_prompt(row), _after_prompt(row, "plain_")
+    if min(*ours, *plain) <= 0:
+        return None
+    return statistics.median(_ratios(plain, ours)) * _longer(row)
 
 
-def decode_seconds(row: Row, whose: str = "") -> float | None:
+def decode_seconds(row: Row) -> float | None:
     """Returns the median time of a row after its prompt; None if the clock cannot tell."""
-    whole = statistics.median(row[f"{whose}seconds"])
-    left = whole - statistics.median(row[f"{whose}prefill_seconds"])
+    left = statistics.median(_after_prompt(row))
     return left if left > 0 else None
+
+
+def repeats_differ(rows: Iterable[Row]) -> tuple[float, float]:
+    """Returns the quartiles of all repeats' speed-ups, each over the median of its prompt."""
+    found = []
+    for row in rows:
+        ratios = _ratios(row["plain_seconds"], row["seconds"])
+        found += [ratio / statistics.median(ratios) for ratio in ratios]
+    _, low, _, high, _ = quartiles(found)
+    return low, high
+
+
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Returns the ratios of times that are neighbours."""
+    return [one / other for one, other in zip(above, below, strict=True)]
+
+
+def _after_prompt(row: Row, whose: str = "") -> list[float]:
+    """Returns the time after the prompt in each repeat."""
+    pairs = zip(row[f"{whose}seconds"], row[f"{whose}prefill_seconds"], strict=True)
+    return [whole - prefill for whole, prefill in pairs]
 
 
 def _longer(row: Row) -> float:
@@ -110,8 +131,8 @@ class Summary:
     quartiles: tuple[float, float, float, float, float]
     compared: bool
     """False where the tokens need not be plain decoding's: they are drawn with other noise."""
-    jitter: float
-    """The longest time of a prompt over its shortest, the median of all prompts."""
+    repeats: tuple[float, float]
+    """How far repeats differ: quartiles of their speed-ups over the median of their prompt."""
     differing: tuple[tuple[str, int], ...]
     """Questions with other tokens than plain decoding's, and the place of the first."""
 
@@ -145,7 +166,7 @@ def summarise(name: str, rows: Sequence[Row]) -> Summary:
         ),
         quartiles=quartiles(gains),
         compared=rows[0]["compared"],
-        jitter=statistics.median(max(row["seconds"]) / min(row["seconds"]) for row in rows),
+        repeats=repeats_differ(rows),
         differing=tuple(
             (row["question"], row["first_difference"])
             for row in rows

@@ -19,6 +19,7 @@ HEADINGS = (
     ("speed-up", "prompt and answer"),
     ("speed-up", "answer alone"),
     ("least · quartiles · most", "prompt and answer"),
+    ("repeats", "over median"),
     ("tokens", "as plain decoding's"),
 )
 """The columns of the first table, in two lines each."""
@@ -78,13 +79,14 @@ def cells(one: Summary) -> list[str]:
     """Returns the row of a contender over all prompts."""
     figures = [f"{one.tokens_per_step:.2f}", f"{one.tokens_per_second:.1f}"]
     if one.name == PLAIN:
-        return [one.name, *figures, *["1.00x"] * 2, "", ""]
+        return [one.name, *figures, *["1.00x"] * 2, "", "", ""]
     return [
         one.name,
         *figures,
         f"{times(one.speedup)} ({bounds(one)})",
         times(one.decode_speedup),
         " · ".join(f"{value:.2f}" for value in one.quartiles),
+        f"{one.repeats[0]:.2f} .. {one.repeats[1]:.2f}",
         agreement(one),
     ]
 

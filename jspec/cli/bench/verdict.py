@@ -6,8 +6,8 @@ from jspec.cli.bench.statistics import BenchReport, Summary
 _ENOUGH = 5
 """Prompts below which two standard errors mean nothing."""
 
-_UNSTEADY = 1.25
-"""The ratio of a prompt's times above which they should not be trusted."""
+_UNSTEADY = 1.1
+"""The ratio of the quartiles of repeats above which they should not be trusted."""
 
 
 def sentence(report: BenchReport) -> str:
@@ -53,11 +53,12 @@ def notes(report: BenchReport) -> list[str]:
                 "(forward passes of different width or library round differently; float32 does so "
                 "least)."
             )
-    if unsteady := [one.name for one in report.summaries.values() if one.jitter > _UNSTEADY]:
+    spreads = {one.name: one.repeats[1] / one.repeats[0] for one in report.summaries.values()}
+    if unsteady := [name for name, spread in spreads.items() if spread > _UNSTEADY]:
         found.append(
-            f"The machine was busy: the times of one prompt differ by more than "
-            f"{_UNSTEADY - 1:.0%} from turn to turn for {', '.join(unsteady)}; measure again when "
-            "it is idle."
+            "The machine was busy: the speed-ups of one prompt differ by more than "
+            f"{_UNSTEADY - 1:.0%} between the quartiles of its repeats for {', '.join(unsteady)}; "
+            "measure again when it is idle."
         )
     peers = [one for one in report.summaries.values() if one.is_peer]
     ours = [one for one in report.summaries.values() if not one.is_peer]
