@@ -162,7 +162,9 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
             )
     for one, type_of_it in (("properties", "object"), ("prefixItems", "array")):
         if kind == one and types is not None and type_of_it not in names:
-            raise InputError(f"{what} has {one!r} and is not an {type_of_it}; leave one of them out")
+            raise InputError(
+                f"{what} has {one!r} and is not an {type_of_it}; leave one of them out"
+            )
     for key in ("allOf", "anyOf", "oneOf", "enum", "type"):
         if schema.get(key) == []:
             raise InputError(f"{what} has an empty {key!r}, which nothing can meet; fill it")
