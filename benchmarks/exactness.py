@@ -226,8 +226,8 @@ def _trees(target: models.Loaded, texts: np.ndarray, nodes: int) -> tuple[int, i
 
 
 def _committed(target: models.Loaded, built: LLM, prompts: np.ndarray) -> tuple[int, int, int]:
-    """Tokens that a drafter committed, their keys and values, and how many differ from plain
-    decoding's. A token that differs counts as one number.
+    """Returns tokens that a drafter committed, their keys and values, and how many differ from
+    plain decoding's. A token that differs counts as one number.
     """
     plain = _written(target.model, target.params, Autoregressive(), None, prompts)
     drafted = _written(built.model, target.params, built.drafter, built.drafter_params, prompts)

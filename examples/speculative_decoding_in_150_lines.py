@@ -1,11 +1,9 @@
-"""Speculative decoding in 150 lines of JAX: draft a tree, score it once, walk down it,
-commit.
+"""Speculative decoding in 150 lines of JAX: draft a tree, score it once, walk it, commit.
 
-A language model writes one token per forward pass, and most of a forward pass is reading the
-weights. So a forward pass over nine tokens costs little more than one over a single token.
-Speculative decoding uses that: something cheap guesses the next tokens, the model checks all
-guesses in one forward pass, and the guesses that it would have written itself are kept. The text is
-the same; the passes are fewer.
+A language model writes one token per forward pass, and most of a pass is reading the weights. So a
+pass over nine tokens costs little more than one over a single token. Speculative decoding uses
+that: something cheap guesses the next tokens, the model checks all guesses in one pass, and the
+guesses that it would have written itself are kept. The text is the same; the passes are fewer.
 
 This is all of it for one sequence, on plain JAX; jspec gives the weights of a small model and its
 tokenizer. `jspec.decode` writes the same tokens, and a test holds the two to each other.
@@ -24,8 +22,7 @@ LAYERS, HEADS, HEAD_DIM, VOCAB = 2, 2, 64, 4096  # the bundled model jspec-800k,
 
 
 def tree(depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two branches below the last token of the text: the parent of each node, and who
-    sees whom.
+    """Returns two branches below the last token: the parent of each node, and who sees whom.
 
         0 ── 1 ── 2 ── 3 ── 4        node 0, the root, is the last token of the text;
         └─── 5 ── 6 ── 7 ── 8        every other node is a guess for the token after its parent
@@ -96,8 +93,7 @@ def forward(weights: Any, tokens, positions, mask, cache, committed) -> tuple[ja
 
 
 def noise(key: jax.Array, position: jax.Array, row: int = 0) -> jax.Array:
-    """Returns the Gumbel noise of a position: a function of key, row and position, and of
-    nothing else.
+    """Returns the Gumbel noise of a position: a function of key, row and position alone.
 
     argmax(logits / T + noise) is a draw from softmax(logits / T), and no guess can change it.
     """

@@ -8,9 +8,18 @@ from typing import Any
 
 import lazy_loader
 
-__version__ = "0.2.0"
-_GONE = {"hosts": "jax.distributed.initialize"}
-"""Names that 0.1 had and their replacements, kept for one version."""
+__version__ = "0.3.0"
+_GONE = {
+    "auto": 'jspec.methods.build("auto", jspec.models.Loaded(model, params))',
+    "adaptive": "policy=jspec.Adaptive(widths)",
+    "AdaptiveParams": "drafter_params= for weights and policy_params= for costs",
+    "Limits": "stopping=jspec.Stopping(max_tokens=.., stop_token_ids=..)",
+    "Merge": "jspec.merge",
+    "BudgetedMerge": "jspec.merge",
+    "Verified": "jspec.with_verifier",
+    "StopStrings": "jspec.stop_strings",
+}
+"""Names that 0.2 had and their replacements, kept for one version."""
 
 _public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

@@ -201,8 +201,8 @@ class PromptChunk:
     """
 
     tokens: Int[Array, "B C+1"]
-    """The text from `positions` on. The first `read_lengths + 1` tokens are text: those that were
-    read, and the one that follows them. After the last chunk that one is the first root."""
+    """The text from `positions` on. The first `read_lengths + 1` tokens are text: those that
+    were read, and the one that follows them. After the last chunk that one is the first root."""
     read_lengths: Int[Array, " B"]
     """The number of tokens that were read, 0 .. C: they are committed."""
     positions: Int[Array, " B"]
@@ -239,8 +239,8 @@ class Verdict:
     """The verifier's decision: the emitted path of the tree, and the token after it."""
 
     path: Int[Array, "B P"]
-    """Node ids from the root; those at or beyond `path_lengths` are 0 and never read. In a merge a
-    drafter sees -1 where the accepted node is not its own."""
+    """Node ids from the root; those at or beyond `path_lengths` are 0 and never read. In a merge
+    a drafter sees -1 where the accepted node is not its own."""
     path_lengths: Int[Array, " B"]
     """The number of nodes on the path, root included: 1 .. P. The round emits as many tokens."""
     bonus: Int[Array, " B"]
@@ -313,8 +313,8 @@ class WidthChoice:
     """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
     verified. NaN: the node never is."""
     expected_tokens: Float[Array, " W"] | None = None
-    """The tokens that all running rows together are expected to emit, in each of these rounds, for
-    `jspec.trace`."""
+    """The tokens that all running rows together are expected to emit, in each of these rounds,
+    for `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
     """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None

@@ -116,9 +116,9 @@ class Blocks:
     packed: UInt8[Array, "*X O B"]
     kind: str = struct.field(pytree_node=False)
     dtype: Any = struct.field(pytree_node=False)
-    """What they are dequantised to."""
+    """The dtype that they are dequantised to."""
     rounds_states: bool = struct.field(pytree_node=False, default=False)
-    """Whether what they are multiplied with is rounded to 8 bits."""
+    """True if what they are multiplied with is rounded to 8 bits."""
 
     def __len__(self) -> int:
         return len(self.packed)

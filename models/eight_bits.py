@@ -34,7 +34,7 @@ ROUNDED_STATES = "w8a8"
 """Weights in int8, and activations that are rounded to it for each product."""
 
 FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.FORMATS)
-"""What stands in the place of a dtype of weights, by name."""
+"""Formats that may be named in place of a dtype of weights."""
 
 LEAST = 1e-30
 """Rows of activations whose numbers are all smaller are zeros."""

@@ -31,7 +31,7 @@ def product(
         x: rows.
         weight: one row for each output; of a dtype of fewer bits than x has, it is widened where it
             is multiplied.
-        dtype: of the result; that of x if not given.
+        dtype: of the result; the dtype of x if not given.
     """
     dtype = x.dtype if dtype is None else dtype
     if native.takes_product(x, weight):
@@ -52,7 +52,7 @@ def product(
 def states_first(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
 ) -> Float[Array, "... O"]:
-    """`product` as it is written."""
+    """Returns `product` as it is written."""
     return jnp.einsum("...i,oi->...o", x, weight.astype(x.dtype), preferred_element_type=dtype)
 
 

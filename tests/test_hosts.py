@@ -56,5 +56,7 @@ def test_processes_write_what_one_does(count):
 
 
 def test_the_name_that_is_gone_says_what_to_use():
-    with pytest.raises(AttributeError, match=r"jspec\.hosts is gone; use jax\.distributed"):
-        getattr(jspec, "hosts")  # noqa: B009
+    with pytest.raises(
+        AttributeError, match=r"jspec\.Limits is gone; use stopping=jspec\.Stopping"
+    ):
+        getattr(jspec, "Limits")  # noqa: B009

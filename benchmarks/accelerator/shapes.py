@@ -11,7 +11,7 @@ import numpy as np
 
 import jspec
 from jspec.models import Llama, LlamaConfig
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, Drafter
 from jspec.types import PyTree, State
 
 PROMPT = 16

@@ -76,7 +76,7 @@ def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> None:
 def measure(
     mask: Bool[np.ndarray, "N N"], heads: int, head_dim: int, kernels: Sequence[Implementation]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Times the kernels and XLA's attention in turn: the least seconds of each, or its
+    """Returns times the kernels and XLA's attention in turn: the least seconds of each, or its
     error.
 
     What gives other numbers than XLA's attention is an error.

@@ -1,4 +1,4 @@
-"""Requests that come and go over every kind of a model's memory, each answer compared with its own
+"""Concurrent requests over every kind of model memory, each answer compared with its own
 plain decoding.
 
 python -m benchmarks.serving.memories                  # 500 requests of each kind
@@ -30,7 +30,7 @@ from jspec.types import PyTree, Status
 VOCAB, CAPACITY, LONGEST, SLOTS = 23, 128, 16, 8
 END = (0,)
 LETTERS = [letter.encode() for letter in string.ascii_lowercase[:VOCAB]]
-"""What a token is: a letter."""
+"""Text of each token: a letter."""
 STOPS = [jspec.stop_strings(one, LETTERS) for one in (["c"], ["fg", "gf"], ["bb", "mno", "k"])]
 FORMS = [
     jspec.grammar.regex("[a-h]{2,9}", LETTERS),
@@ -51,7 +51,7 @@ class Target(NamedTuple):
 
 
 def targets() -> dict[str, Target]:
-    """Small models of random weights, by what they keep of a text."""
+    """Returns small models of random weights, by their kind of memory."""
     alike = (Layer(Rope()),) * 2
     latent = LatentAttention(rank=6, query_rank=7, plain_dim=5, rotary_dim=4, value_dim=4)
     net = Layer(None, mixer=DeltaNet(num_key_heads=2, num_heads=4, key_dim=4, value_dim=4))
@@ -84,7 +84,7 @@ def _target(model: Any) -> Target:
 
 
 def _adapted(base: Target) -> Target:
-    """The same with two adapters of its first layer's queries, keys and values."""
+    """Returns the same with two adapters of its first layer's queries, keys and values."""
     rng, shape = np.random.default_rng(0), base.params["params"]["layers_0"]["qkv"]["weight"].shape
     down, up = (rng.normal(size=size).astype(np.float32) for size in ((4, shape[1]), (shape[0], 4)))
     adapters = RowAdapters(*map(jnp.asarray, (down, up, np.array([1, 1, 2, 2], np.int32))))
@@ -93,7 +93,7 @@ def _adapted(base: Target) -> Target:
 
 
 def device(target: Target) -> EngineDevice:
-    """The rows of a server of it, which draft by Token Recycling."""
+    """Returns a server's rows of it, which draft by Token Recycling."""
     rooms = jspec.grammar.Capacity(64, 16), jspec.grammar.StopCapacity(64, 16)
     engine = jspec.Engine(
         target.model, SLOTS, CAPACITY, jspec.TokenRecycling(VOCAB),
@@ -115,7 +115,7 @@ class Soak:
         self._rng, self._adapters = np.random.default_rng(seed), adapters
         self._shared = self._text(_SHARED)
         self._scheduler = Scheduler(
-            device, self._deliver, max_waiting=_TOGETHER, prefill_tokens=16, capacity=4
+            device, self._deliver, max_waiting=_TOGETHER, prefill_tokens=16, capacity=64
         )
         self._chats: list[list[int]] = []
         self.asked: list[Job] = []
@@ -134,7 +134,7 @@ class Soak:
                 self._scheduler.cancel(self.asked[self._rng.integers(-4, 0)])
 
     def counts(self, target: Target) -> Counter[str]:
-        """What came of the requests, and how many answers are not those of `jspec.decode` alone."""
+        """Returns the requests' outcomes, and how many answers differ from `jspec.decode` alone."""
         counts, whole = Counter(lost=0, wrong=0), []
         for job in self.asked:
             end, refused = self.ended.get(job), len(job.prompt) > CAPACITY
@@ -168,7 +168,7 @@ class Soak:
 
     def _ask(self) -> Job:
         rng = self._rng
-        if self._chats and rng.random() < 0.4:
+        if self._chats and rng.random() < 0.5:
             prompt = self._chats.pop(rng.integers(len(self._chats)))
         else:
             prompt = self._text(self._size(1, 50))

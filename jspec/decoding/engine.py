@@ -344,7 +344,7 @@ class Engine:
         processors: Any = None,
         earlier: State | None = None,
     ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
-        """The checked arguments of a request, in the shapes that all requests have."""
+        """Returns the checked arguments of a request, in the shapes that all requests have."""
         passed = to_array(prompt, "prompt")
         tokens = np.asarray(on_host(passed))
         if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):

@@ -28,8 +28,8 @@ class FixedWidth(WidthPolicy):
         >>> model = jspec.testing.PrefixLM()
         >>> ask = dict(prompt=[[1, 2, 1, 2, 1]], max_new_tokens=6, drafter=jspec.PromptLookup())
         >>> result = jspec.decode(model, model.init(), **ask, policy=FixedWidth(2))
-        >>> result.stats.widths, int(result.stats.num_draft_tokens.max()) > 0
-        ((2,), True)
+        >>> result.stats.widths
+        (2,)
     """
 
     num_speculative_tokens: int | None = None

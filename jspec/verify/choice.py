@@ -39,8 +39,8 @@ def takes_parts(drafter: Drafter) -> bool:
 
 
 def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
-    """Returns the tokens of a round: the first `Verdict.path_lengths` of each row are the accepted
-    ones and the next; what follows is never read.
+    """Returns the tokens of a round: the first `Verdict.path_lengths` of each row are the
+    accepted ones and the next; what follows is never read.
 
     Args:
         tree: that was verified.

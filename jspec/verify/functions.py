@@ -51,7 +51,7 @@ def verdict(
         ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from round
             to round.
         sampling: temperature and filters, as in `jspec.decode`; None is greedy.
-        places: [B, N] which of the T entries of packed logits a node has; T or more: it was not
+        places: [B, N] which of the T entries of packed logits per node has; T or more: it was not
             scored, and is left out. None: the logits are [B, N, V].
 
     Returns:

@@ -11,7 +11,7 @@ from jspec._xla.in_place import switch
 
 @pytest.fixture(params=["cpu", "gpu"])
 def platform(request):
-    """As on a CPU, where a branch is a loop, and as on a GPU."""
+    """Runs with branches as loops (CPU) and as branches (GPU)."""
     return request.param
 
 

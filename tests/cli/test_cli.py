@@ -23,10 +23,12 @@ from jspec.cli import main
 main.main()
 """
 CHATTER = """
+import time
 @main.app.command()
 def chatter():
     while True:
         print("{}", flush=True)
+        time.sleep(0.001)  # so that no write waits for room in the pipe
 """
 
 

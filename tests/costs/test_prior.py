@@ -67,7 +67,7 @@ def test_kernels_of_a_cpu_make_a_tree_cheaper():
     assert slower[eight] > 1.6 * slower[0]
     if native.instruction_set() is not None:
         assert plain[eight] < 0.9 * slower[eight]
-        # The less there is to read, the more a tree costs beside it.
+        # The less there is to read, the more a tree costs in comparison.
         ratios = [
             of[eight] / of[0]
             for dtype in ("float32", "bfloat16", "uint8")

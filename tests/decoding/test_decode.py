@@ -395,17 +395,11 @@ class Weighty:
     params = ()
 
 
-class NoUpdate:
-    """Three functions of a drafter, which is hashable and has no fourth."""
-
-    init = prefill = draft = staticmethod(lambda params, state, chunk: None)
-
-
-class TwoArguments(NoUpdate):
-    """Of which one takes too little."""
+class TwoArguments(jspec.Drafter):
+    """A drafter of which one function takes too little."""
 
     init = staticmethod(lambda batch, capacity: None)
-    update = staticmethod(lambda params, state, aux, feedback: None)
+    draft = staticmethod(lambda params, state, frame: None)
 
 
 REFUSED = [
@@ -415,7 +409,7 @@ REFUSED = [
         dict(drafter_params=jspec.PromptLookup()),
         "drafter_params holds a PromptLookup,",
     ),
-    (dict(drafter=NoUpdate()), r"has no update\(params, state, aux, feedback\); see jspec.Drafter"),
+    (dict(drafter=object()), r"pass an instance such as .*, or derive yours from jspec.Drafter"),
     (dict(drafter=TwoArguments()), r"whose init does not take \(batch, capacity, earlier\)"),
     (dict(model=print), "model is <built-in .*FunctionModel of a function"),
     (dict(prompt=[1, 2, 3]), r"shape \(3,\).*\[B, T\]"),
@@ -487,6 +481,6 @@ REFUSED = [
     (dict(drafter=jspec.TokenRecycling(7, k=7, template=jspec.tree.chain(1))), "7 and the"),
     (
         dict(drafter=jspec.TokenRecycling(23), drafter_state=jnp.zeros((2, 23, 8), jnp.int32)),
-        r"shape \(2, 23, 8\) .*needs a matrix of \(1, 23, 8\)",
+        r"needs a matrix of \(1, 23, 8\) of int32 with 0 pairs",
     ),
 ]

@@ -193,7 +193,8 @@ def test_the_cache_is_made_where_it_will_lie():
     state = jspec.prefill(model, split, sharding.batch(PROMPTS, mesh), max_new_tokens=LIMIT)
     whole = state.memory.keys[0]
     assert whole.addressable_shards[0].data.size * 8 == whole.size
-    made = jspec.decoding._empty_on(mesh, model, jspec.Autoregressive(), 4, 128)(None)[0].keys[0]
+    parts = jspec.Autoregressive(), jspec.FixedWidth()
+    made = jspec.decoding._empty_on(mesh, model, *parts, 4, 128)((None, None))[0].keys[0]
     assert made.sharding.is_equivalent_to(
         NamedSharding(mesh, PartitionSpec("data", "model")), whole.ndim
     )

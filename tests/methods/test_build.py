@@ -432,7 +432,7 @@ def test_auto_takes_what_is_given(target, draft, bundled):
         (
             "speculative_decoding",
             {"widths": [0, 2], "scheme": "recursive"},
-            "have a verifier of their own: .*, or give the drafter scheme=jspec.schemes.COUPLED",
+            "have a verifier of their own: .*; .* give the drafter scheme=jspec.schemes.COUPLED",
         ),
         ("rsd_s", {"widths": [0, 2], "scheme": "recursive"}, "would not be lossless"),
     ],

@@ -192,7 +192,7 @@ def test_an_invalid_pickle_is_refused_in_one_sentence(tmp_path):
     for content in (b"P1\n.", b"\x82\x01.", b"(" * 10**5, b"N.", b"0."):
         with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
             archive.writestr("a/data.pkl", content)
-        with pytest.raises(InputError, match=r"holds no tensors|no plain state dict"):
+        with pytest.raises(InputError, match=r"holds no tensors|not a plain state dict"):
             pickles.open_file(tmp_path / "a.bin")
 
 

@@ -158,13 +158,12 @@ def test_methods_find_it(target, checkpoint, fixtures, name):
     for method, kind in (("eagle", jspec.EAGLE), ("eagle2", jspec.EAGLE2)):
         built = methods.build(method, target, num_speculative_tokens=3)
         assert isinstance(built.drafter, kind) and heads.kind_of(built.drafter.head) == "mtp"
-    last = methods.build("auto", target).drafter.drafter.drafters[-1]
+    last = methods.build("auto", target).drafter.drafters[-1]
     assert isinstance(last, jspec.EAGLE2) and heads.kind_of(last.head) == "mtp"
     bare = jspec.models.load(fixtures / name, with_tokenizer=False)
     assert heads.own(bare) is None
     assert all(
-        not isinstance(one, jspec.EAGLE2)
-        for one in methods.build("auto", bare).drafter.drafter.drafters
+        not isinstance(one, jspec.EAGLE2) for one in methods.build("auto", bare).drafter.drafters
     )
     with pytest.raises(ValueError, match="no bundled eagle head was trained for this model"):
         methods.build("eagle2", bare)

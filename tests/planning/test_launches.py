@@ -158,9 +158,10 @@ def test_searched_names_are_in_the_program():
             lambda asked, carry: (carry[0] - 1, carry[1] + 1 + asked),
             (x, x),
             lambda carry: carry[0] <= 3,
+            "gpu",
         )
         branches = (lambda state, given: 2 * state), (lambda state, given: state + given)
-        return carry, in_place.switch(index, branches, x, x)
+        return carry, in_place.switch(index, branches, x, x, platform="gpu")
 
     with backend.planned("gpu"):
         lowered = jax.jit(run).lower(jnp.int32(1), jnp.int32(5))

@@ -47,7 +47,7 @@ def of_a_round(asked, drafter, policy, costs):
 
 
 def test_a_round_without_a_draft_adds_little_to_plain_decoding():
-    """What a matrix learns in short back-offs is in a branch of its own; a draft is the control."""
+    """Checks that learning in short back-offs is in its own branch; a draft is the control."""
     adaptive = DRAFTER, jspec.Adaptive((0, 3, 7)), COSTS
     plain = of_a_round(True, jspec.Autoregressive(), jspec.FixedWidth(), None)
     assert of_a_round(False, *adaptive) < plain + 5 * MODEL.vocab_size

@@ -1,4 +1,4 @@
-"""Requests that come and go over every kind of memory; `benchmarks.serving.memories` asks more."""
+"""Concurrent requests over every kind of memory; see `benchmarks.serving.memories`."""
 
 from collections import Counter
 
@@ -7,11 +7,20 @@ import pytest
 from benchmarks.serving import memories
 
 
-class Confused(memories.EngineDevice):
-    """Goes on from a text that is not the row's."""
+class Misread(memories.EngineDevice):
+    """Reads another token where a prompt goes on."""
+
+    def read(self, tokens, settings, earlier):
+        if earlier is not None:
+            tokens = [tokens[0] % (memories.VOCAB - 1) + 1, *tokens[1:]]
+        return super().read(tokens, settings, earlier)
+
+
+class Mistaken(memories.EngineDevice):
+    """Takes a text with a token more than was written."""
 
     def take(self, row):
-        return super().take((row + 1) % self.num_slots)
+        return self.read([1], memories.RowSettings(), super().take(row))
 
 
 @pytest.mark.slow
@@ -27,9 +36,10 @@ def test_every_answer_is_that_of_decode_alone_whatever_a_model_keeps():
 
 
 @pytest.mark.slow
-def test_a_chat_that_goes_on_from_another_text_is_found(monkeypatch):
-    monkeypatch.setattr(memories, "EngineDevice", Confused)
+def test_a_text_that_goes_on_as_another_is_found(monkeypatch):
     target = memories.targets()["attention"]
-    soak = memories.Soak(memories.device(target), 0, seed=1)
-    soak.run(100)
-    assert soak.counts(target)["wrong"] > 0
+    for device in (Misread, Mistaken):
+        monkeypatch.setattr(memories, "EngineDevice", device)
+        soak = memories.Soak(memories.device(target), 0, seed=1)
+        soak.run(150)
+        assert soak.counts(target)["wrong"] > 0, device

@@ -188,8 +188,8 @@ def test_a_filters_edge_counts_as_near():
 
 def test_the_widths_are_the_rounds_widths():
     ask = subject().request([0], None)
-    assert forwards.widths_of(LOOKUP, drafter_params=None, **ask) == (4,)
-    assert forwards.widths_of(jspec.Autoregressive(), drafter_params=None, **ask) == (1,)
+    assert forwards.widths_of(drafter=LOOKUP, **ask) == (4,)
+    assert forwards.widths_of(drafter=jspec.Autoregressive(), **ask) == (1,)
 
 
 def test_the_g_test_is_scipys():

@@ -132,7 +132,7 @@ class Summary:
     compared: bool
     """False where the tokens need not be plain decoding's: they are drawn with other noise."""
     repeats: tuple[float, float]
-    """How far repeats differ: quartiles of their speed-ups over the median of their prompt."""
+    """Spread of repeats: quartiles of their speed-ups over the median of their prompt."""
     differing: tuple[tuple[str, int], ...]
     """Questions with other tokens than plain decoding's, and the place of the first."""
 

@@ -20,7 +20,7 @@ class Timed(Generic[T]):
 
 
 def in_turn(runs: Mapping[K, Callable[[], T]], repeats: int) -> dict[K, Timed[T]]:
-    """Times runs in turn, A B A B and so on; nothing is warmed up here.
+    """Returns times runs in turn, A B A B and so on; nothing is warmed up here.
 
     The seconds of one place are neighbours in time, so that ratios are taken place by place.
 

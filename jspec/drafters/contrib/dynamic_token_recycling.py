@@ -261,7 +261,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> DynamicMatrixState:
-        """The lines' means moved by a visit; the k largest of old and new candidates stay."""
+        """Returns the lines' means moved by a visit; the k largest candidates stay."""
         del before
         old, mean = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
         like = old, mean, logits, live

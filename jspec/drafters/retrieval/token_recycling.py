@@ -94,7 +94,7 @@ class MatrixState:
     """The likely tokens after each token and after pairs of tokens; R is the batch, or 1."""
 
     lines: Int[Array, "R V+P k"]
-    """The lines of single tokens, and behind them those of pairs."""
+    """The lines of single tokens, then of pairs."""
     keys: UInt[Array, "R P"] | None
     """The pair that each of the lines of pairs is of; 0 where it is of none. None: no pairs."""
     before: Int[Array, " B"] | None
@@ -112,9 +112,9 @@ class TokenRecycling(MatrixDrafter):
     (`Result.drafter_state`). Nothing is trained.
 
     With `pairs`, jspec's own extension, pairs of tokens have lines too, filled by the same nodes. A
-    node below a token that stands behind another drafts from the line of the two where that was
-    written, and else from the token's. A pair's line is found by a hash of the pair; of two pairs
-    with the same line the last has it.
+    node after two known tokens drafts from the line of the pair where that was written, and else
+    from the token's. A pair's line is found by a hash of the pair; of two pairs with the same line
+    the last has it.
 
     Args:
         vocab_size: V of the target.
@@ -165,7 +165,7 @@ class TokenRecycling(MatrixDrafter):
             )
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MatrixState:
-        """The zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
+        """Returns the zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del capacity
         if earlier is None:
             rows, size, k = self.shape(batch)
@@ -215,7 +215,7 @@ class TokenRecycling(MatrixDrafter):
     def _lines(
         self, state: MatrixState, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
     ) -> Int[Array, "B N"]:
-        """Returns the lines of tokens: those of pairs with the ones before, or else their own."""
+        """Returns the lines of tokens: their pairs' with the tokens before, or else their own."""
         assert state.keys is not None, "there are pairs"
         key, slot = self._places(before, tokens)
         held = read_lines(state.keys[..., None], slot)[..., 0]

@@ -98,7 +98,7 @@ def checked(schema: Any, what: str, whole: Any = None) -> Any:
         >>> checked({"type": "integer", "minimum": 1}, "the schema")
         Traceback (most recent call last):
             ...
-        jspec.InputError: the schema has 'minimum', which a grammar does not hold alongside ...
+        jspec.InputError: the schema has 'minimum', which a grammar does not support with ...
     """
     if not isinstance(schema, dict):
         if isinstance(schema, bool):
@@ -162,7 +162,9 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
             )
     for one, type_of_it in (("properties", "object"), ("prefixItems", "array")):
         if kind == one and types is not None and type_of_it not in names:
-            raise InputError(f"{what} has {one!r} and is not a {type_of_it}; leave one of them out")
+            raise InputError(
+                f"{what} has {one!r} and is not an {type_of_it}; leave one of them out"
+            )
     for key in ("allOf", "anyOf", "oneOf", "enum", "type"):
         if schema.get(key) == []:
             raise InputError(f"{what} has an empty {key!r}, which nothing can meet; fill it")
@@ -196,7 +198,8 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     if types is not None:
         for value in values:
             if not any(_is(value, name) for name in names):
-                raise InputError(f"{what} has the value {value!r:.60}, which is not a {types}")
+                article = "an" if str(names[0])[0] in "aeio" else "a"
+                raise InputError(f"{what} has the value {value!r:.60}, not {article} {types}")
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
