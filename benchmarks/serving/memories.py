@@ -235,8 +235,7 @@ def plain(target: Target, jobs: Sequence[Job]) -> list[tuple[list[int], int, int
     result = jspec.decode(
         model, params, prompt, lengths, max_new_tokens=LONGEST, key=0, ids=each("row"),
         limits=jspec.Limits(
-            np.minimum(each("limit"), CAPACITY - lengths), None,
-            padded([list(row.stop_token_ids) for row in rows]),
+            each("limit"), None, padded([list(row.stop_token_ids) for row in rows]),
         ),
         sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
         eos=padded([[] if row.ignore_eos else list(END) for row in rows]),
