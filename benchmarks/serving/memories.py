@@ -94,10 +94,11 @@ def _adapted(base: Target) -> Target:
 
 def device(target: Target) -> EngineDevice:
     """Returns a server's rows of it, which draft by Token Recycling."""
-    rooms = jspec.grammar.Capacity(64, 16), jspec.grammar.StopCapacity(64, 16)
+    stops = jspec.grammar.StopCapacity(64, 16)
     engine = jspec.Engine(
         target.model, SLOTS, CAPACITY, jspec.TokenRecycling(VOCAB),
-        (*processors_of(RowSettings()), *rooms), num_end_tokens=2,
+        (*processors_of(RowSettings()), jspec.grammar.Capacity(64, 16)),
+        stopping=jspec.Stopping(min_tokens=0, stop=stops), num_end_tokens=2,
     )  # fmt: skip
     return EngineDevice(engine, target.params, None, END, rounds=4)
 
@@ -234,17 +235,17 @@ def plain(target: Target, jobs: Sequence[Job]) -> list[tuple[list[int], int, int
     lengths = np.array([len(job.prompt) for job in jobs] + [1] * missing)
     result = jspec.decode(
         model, params, prompt, lengths, max_new_tokens=LONGEST, key=0, ids=each("row"),
-        limits=jspec.Limits(
-            each("limit"), None, padded([list(row.stop_token_ids) for row in rows]),
+        stopping=jspec.Stopping(
+            max_tokens=each("limit"), min_tokens=each("min_tokens"), stop=stops,
+            eos=padded([[] if row.ignore_eos else list(END) for row in rows]),
+            stop_token_ids=padded([list(row.stop_token_ids) for row in rows]),
         ),
         sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
-        eos=padded([[] if row.ignore_eos else list(END) for row in rows]),
         processors=[
             processors.repetition_penalty(each("repetition_penalty")),
             processors.frequency_penalty(each("frequency_penalty")),
             processors.logit_bias([row.logit_bias for row in rows]),
-            processors.min_tokens(each("min_tokens")),
-            forms, stops,
+            forms,
         ],
     )  # fmt: skip
     tokens, count, status = map(np.asarray, (result.tokens, result.lengths, result.status))

@@ -179,7 +179,7 @@ def test_every_node_has_its_origins_through_merges_and_wrappers():
     )
     for drafter in (
         Wrapper(nested),
-        jspec.with_verifier(Wrapper(nested), jspec.rules.deterministic_proposal),
+        jspec.with_verifier(Wrapper(nested), jspec.rules.coupled),
     ):
         wrapped = jspec.trace(**ask(drafter))
         assert wrapped.origins == plain.origins

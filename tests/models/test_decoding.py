@@ -46,10 +46,9 @@ def test_and_by_plain_decoding_and_auto(given):
     ask = dict(prompt=found.tokens, max_new_tokens=wanted.shape[1])
     plain = jspec.decode(found.model, found.params, **ask)
     np.testing.assert_array_equal(plain.tokens, wanted)
-    built = jspec.methods.build("auto", found, widths=(0, 3))
-    result = jspec.decode(
-        built.model, found.params, drafter=built.drafter, drafter_params=built.drafter_params, **ask
-    )
+    target = jspec.models.Loaded(found.model, found.params)
+    llm = jspec.methods.build("auto", target, widths=(0, 3))
+    result = jspec.decode(llm.model, llm.params, **llm.drafting, **ask)
     np.testing.assert_array_equal(result.tokens, wanted)
 
 
