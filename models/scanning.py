@@ -238,8 +238,9 @@ class LayeredDecoder(Decoder):
             rounds = eight_bits.rounds_states(self.param_dtype)
             takes = native.takes_rounded_product if rounds else native.takes_block_product
             return takes(x, weights)
-        exact = jnp.promote_types(weights.dtype, self.dtype) == jnp.dtype(self.dtype)
-        return exact and native.takes_product(x, weights)
+        if not native.takes_product(x, weights):  # float8, which JAX promotes to nothing, is not
+            return False
+        return jnp.promote_types(weights.dtype, self.dtype) == jnp.dtype(self.dtype)
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
         """Returns the weights of layers that are scanned, made at random where there are none."""
