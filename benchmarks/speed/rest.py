@@ -1,4 +1,4 @@
-"""A round at rest, in which a backed-off drafter is not asked, against plain decoding's round.
+"""A round without a draft, in a back-off of `auto`, against plain decoding's round.
 
 python -m benchmarks.speed.rest --model smollm2-135m --batch-sizes 1,4,8 --dtypes float32,bfloat16
 """

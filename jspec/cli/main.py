@@ -178,7 +178,7 @@ def generate(
         bool, typer.Option("--no-echo", help="Print the continuation without the prompt.")
     ] = False,
 ) -> None:
-    """Continue a prompt, and show how much faster drafting made it."""
+    """Continue a prompt, and compare its speed with plain decoding."""
     control = ControlSettings(
         stop=tuple(stop or ()),
         json_schema=json_schema,
