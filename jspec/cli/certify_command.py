@@ -90,8 +90,8 @@ def certify(
 ) -> int:
     """Check that a method changes no token of a model.
 
-    Drafted texts are compared with plain ones, greedy and sampled; each divergence is found to be a
-    tie of rounding or a bug. Exit code 0: lossless within what was tested; 1: not; 2: bad input.
+    Compares drafted with plain texts, greedy and sampled, and says of each difference whether it is
+    a rounding tie or a bug. Exit code 0: lossless within what was tested; 1: not; 2: bad input.
     """
     if not temperature > 0:
         raise InputError(

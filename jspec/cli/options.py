@@ -70,7 +70,7 @@ SpeculativeConfig = Annotated[
     ),
 ]
 MaxNewTokens = Annotated[
-    int, typer.Option(parser=integer, metavar="N", help="Most tokens per prompt.")
+    int, typer.Option(parser=integer, metavar="N", help="Most new tokens per prompt.")
 ]
 Temperature = Annotated[float, typer.Option(parser=number, metavar="T", help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(parser=integer, metavar="K", help="0 is off.")]
@@ -193,7 +193,9 @@ FrequencyPenalty = Annotated[
 PresencePenalty = Annotated[
     float,
     typer.Option(
-        parser=number, metavar="X", help="Subtracted once from tokens in the output; 0 is off."
+        parser=number,
+        metavar="X",
+        help="Subtracted once from logits of tokens in the output; 0 is off.",
     ),
 ]
 LogitBias = Annotated[
@@ -214,7 +216,7 @@ Answers = Annotated[
 Drop = Annotated[
     conversations.Drop,
     typer.Option(
-        help="Turns to drop when a conversation has outgrown the context: none (it is refused), "
+        help="Turns to drop when a conversation has outgrown the context: none (refuse the turn), "
         "the oldest, or the oldest but for the first."
     ),
 ]

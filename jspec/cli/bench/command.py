@@ -40,7 +40,10 @@ def bench(
     limit: Annotated[
         int | None,
         typer.Option(
-            parser=integer, metavar="N", help="Questions, evenly over classes.", show_default="all"
+            parser=integer,
+            metavar="N",
+            help="Use N questions, evenly over classes.",
+            show_default="all",
         ),
     ] = None,
     turns: Annotated[
