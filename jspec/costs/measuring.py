@@ -110,7 +110,7 @@ def measure(
         state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
         begin = time.perf_counter()
         state = decode_rounds(
-            model, params, state, drafter, drafter_params, rounds, policy=policy,
+            model, params, state, drafter, drafter_params, np.int32(rounds), policy=policy,
             policy_params=curve,
         )  # fmt: skip
         jax.block_until_ready(state.root)
