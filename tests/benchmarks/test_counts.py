@@ -56,7 +56,7 @@ def test_a_matrix_without_rejected_nodes_knows_the_tokens_of_the_text_alone():
             target.model, target.params, [prompt], drafter=drafter, max_new_tokens=48
         )
         said = {prompt[-1], *result.tokens[0].tolist()}
-        known[kind] = set(np.nonzero(np.asarray(result.drafter_state)[0].any(-1))[0].tolist())
+        known[kind] = set(np.nonzero(np.asarray(result.drafter_state.lines)[0].any(-1))[0].tolist())
         assert result.stats.num_rounds[0] < 48
         assert (known[kind] <= said) == (kind is AcceptedAlone)
     assert known[AcceptedAlone] and len(known[jspec.TokenRecycling]) > len(known[AcceptedAlone])
