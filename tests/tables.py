@@ -1,6 +1,4 @@
-"""Models whose distributions are in a table, so that the joint distribution of what they
-emit is known exactly.
-"""
+"""Models that read distributions from a table: what they emit has a known distribution."""
 
 import itertools
 from dataclasses import dataclass

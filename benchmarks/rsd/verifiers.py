@@ -1,5 +1,4 @@
-"""The probability that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024),
-and more.
+"""Each rule's probability to keep a drafted child: RSD (Jeon et al. 2024), Fig. 1; more.
 
 python -m benchmarks.rsd.verifiers --out rsd_fig1.jsonl
 """
@@ -151,9 +150,7 @@ def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
 
 
 def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """Returns the K largest of log q + noise, over draws of the noise that decides the target's
-    token.
-    """
+    """Returns the K largest of log q + noise, over draws of the target's own noise."""
     noises = jax.random.gumbel(jax.random.key(0), (NOISES, len(p)))
 
     def kept(noise):
@@ -165,9 +162,7 @@ def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
 
 
 def gumbel_list(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """Applies Gumbel-max list sampling (Rowan et al. 2025): the target takes the largest of K
-    noises.
-    """
+    """Applies Gumbel-max list sampling (Rowan et al. 2025): the target takes K noises' maximum."""
     noises = jax.random.gumbel(jax.random.key(0), (NOISES, number, len(p)))
 
     def kept(noise):

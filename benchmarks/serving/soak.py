@@ -23,9 +23,7 @@ from jspec.models import load
 _PART = 1000
 """Most requests between two looks at the server's memory."""
 _GROWTH = 0.05
-"""By how much of it a server's memory may be larger in the second half: pieces of freed
-memory.
-"""
+"""Share by which a server's memory may grow in the second half: pieces of freed memory."""
 
 
 def main(

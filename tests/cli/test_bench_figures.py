@@ -1,6 +1,4 @@
-"""The figures of a bench, its last sentence, its tables and its page, from rows made by
-hand.
-"""
+"""The figures of a bench, its last sentence, its tables and its page, from hand-made rows."""
 
 import io
 import math

@@ -1,5 +1,4 @@
-"""Stochastic beam search (Kool et al. 2019), the tree of RSD-S (Jeon et al. 2024, Algorithms
-8, 9).
+"""Stochastic beam search (Kool et al. 2019): RSD-S's tree (Jeon et al. 2024, Alg. 8, 9).
 
 It samples whole sequences without replacement: a sequence's perturbed log-probability is a Gumbel
 variable around its log-probability, and a prefix has the largest among its sequences. So the

@@ -1,5 +1,4 @@
-"""Draws: their distributions by seeded statistics, and that the coupled ones are the
-target's own.
+"""Draws: their distributions by seeded statistics; coupled draws are the target's own.
 
 A statistic is over its bound once in a million runs where the distribution is right; seeds are
 fixed.

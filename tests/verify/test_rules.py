@@ -139,9 +139,7 @@ def verdicts(rule, cases, dtype=np.float64):
 
 
 def distributions_of(rule, nodes, dtype=np.float64):
-    """The distribution of the token emitted at each node (p, q, draws), over all draws of its
-    children.
-    """
+    """Distribution of the token emitted at each node (p, q, draws), over draws of its children."""
     cases = [(p, q, children) for p, q, draws in nodes for children, _ in draws]
     found = iter(zip(*verdicts(rule, cases, dtype), strict=True))
     totals = []
