@@ -310,8 +310,7 @@ class WidthChoice:
     index: Int[Array, ""] | int
     """Index of the round among the possible ones, see `jspec.WidthPolicy.widths`."""
     values: Float[Array, "B N"]
-    """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
-    verified. NaN: the node never is."""
+    """Of each drafted node, 0 .. 1, falling along paths; the largest are verified, NaN never."""
     expected_tokens: Float[Array, " W"] | None = None
     """The tokens that all running rows together are expected to emit, in each of these rounds,
     for `jspec.trace`."""

@@ -120,8 +120,7 @@ class LlamaConfig:
     layer_factor: bool = False
     """True where a layer's states are multiplied with a number of its own, as in Gemma 4."""
     per_layer_size: int | None = None
-    """P, lanes that each layer has of every token alongside its states (per-layer embeddings,
-    Gemma 3n and 4); None: none."""
+    """P, lanes per layer and token alongside the states (per-layer embeddings, Gemma 3n, 4)."""
     residual_scale: float = 1.0
     """Factor of what attention and MLP add, as in Granite."""
     logit_scale: float = 1.0

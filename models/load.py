@@ -86,8 +86,7 @@ class Loaded:
     tokenizer: Any = None
     """A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`. None if not asked for."""
     eos: tuple[int, ...] = ()
-    """End tokens of generation_config.json, else of config.json, or of a GGUF file's metadata;
-    empty if there is none."""
+    """End tokens of generation_config.json, else config.json, or GGUF metadata; may be empty."""
     bos: int | None = None
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None

@@ -46,8 +46,7 @@ class Rules:
 TARGET = Rules()
 """All that is large is split, so that a model fits."""
 DRAFT = Rules(vocabulary=None, heads=None, mlp=None, experts=None)
-"""A small draft model is whole on every device: to exchange its states would take longer
-than to compute them."""
+"""A small draft model is whole on each device: exchanging states would cost more."""
 HEAD = Rules(heads=None, mlp=None, experts=None)
 """Rules for heads: whole layers, and per-token weights split like the vocabulary."""
 

@@ -24,9 +24,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number in low .. high, which may be infinite; `above_low`, `below_high` refuse
-    the bounds themselves.
-    """
+    """A finite number in low .. high; `above_low`, `below_high` refuse the bounds themselves."""
 
     low: float
     high: float

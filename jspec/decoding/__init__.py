@@ -317,9 +317,7 @@ def _empty(
     capacity: int,
     known: tuple[PyTree, PyTree],
 ) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
-    """Returns the target's memory, positions, and the memories of drafter and policy before a
-    prompt is read.
-    """
+    """Returns memories of target, drafter and policy, and positions, before a prompt is read."""
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
     drafter_state, policy_state = known
     known = (

@@ -39,8 +39,7 @@ def several(given: Any) -> tuple[Any, ...]:
 
 
 def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
-    """Returns the processors of a call between its stopping's: first the fewest tokens, last
-    stop strings, or None.
+    """Returns a call's processors between the fewest tokens and the stop strings, or None.
 
     Args:
         processors: of the call, one or a list.
@@ -124,8 +123,7 @@ def _by_row(rows: Sequence[Any]) -> Any:
 
 
 def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
-    """Returns the logits that decide, each node's under its own ancestors; the same ones if
-    nothing was asked for.
+    """Returns the logits that decide, each node's under its ancestors; the same if nothing asks.
 
     Args:
         state: before the round.

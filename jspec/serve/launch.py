@@ -199,8 +199,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
 
 
 def service_of(session: "Session", settings: ServeSettings) -> "Service":
-    """Returns the server without HTTP: what it needs is compiled, and its `application` is for
-    any ASGI server.
+    """Returns the compiled server without HTTP; its `application` is for any ASGI server.
 
     Args:
         session: model and drafter.

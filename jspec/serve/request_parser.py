@@ -207,9 +207,7 @@ class RequestParser:
     def _called(
         self, asked: ChatRequest
     ) -> tuple[str | None, str | None, Callable[[], calls.Reader] | None]:
-        """Returns the function that is called, the schema of the answer, and what reads calls out
-        of it; None for none of each.
-        """
+        """Returns the called function, the schema, and the reader of calls; None where absent."""
         choice, parser = asked.tool_choice, self._call_parser
         # Without parameters the only arguments are {}.
         tools = {

@@ -91,9 +91,7 @@ class Template:
         return int(self.ranks.max())
 
     def fill(self, tokens: Int[Array, "B N"]) -> Tree:
-        """Returns the tree of this shape with these tokens, the root's first; InputError for other
-        numbers of them.
-        """
+        """Returns the tree of this shape with these tokens, root first; InputError if not N."""
         shape = tokens.shape
         if len(shape) != 2 or shape[1] != self.num_nodes:
             raise InputError(
@@ -179,8 +177,7 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
 def best_paths(
     probabilities: Callable[[int], Sequence[float]], count: int
 ) -> list[tuple[int, ...]]:
-    """Returns the `count` paths of ranks with the largest products of probabilities, or all if
-    there are fewer.
+    """Returns the `count` paths of ranks with the largest products, or all if there are fewer.
 
     Args:
         probabilities: of a node of that depth's children to be right, by rank; none: it has none.

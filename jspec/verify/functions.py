@@ -102,8 +102,7 @@ coupled = partial(verdict, schemes.COUPLED.verifier)
 """`verdict` by the noise that plain decoding would draw the token with: lossless for every
 tree, however it was drafted, and the tokens are those of plain decoding with the same key."""
 recursive = partial(verdict, schemes.RECURSIVE.verifier)
-"""`verdict` by recursive rejection (RSD; Jeon et al. 2024), for children that were drawn
-without replacement from `Tree.q`."""
+"""`verdict` by recursive rejection (RSD), for draws of `Tree.q` without replacement."""
 traversal = partial(verdict, schemes.TRAVERSAL.verifier)
 """`verdict` by traversal verification (Weng et al. 2025), for the same draws."""
 block = partial(verdict, schemes.BLOCK.verifier)

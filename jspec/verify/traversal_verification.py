@@ -16,8 +16,7 @@ from jspec.verify import sequence_level
 
 @dataclass(frozen=True)
 class TraversalVerification:
-    """A `Verifier` of trees whose children were drawn without replacement (Weng et al. 2025,
-    arXiv:2505.12398, Algorithm 1).
+    """A `Verifier` of trees drawn without replacement: Weng et al. 2025, arXiv:2505.12398.
 
     A node is tested when nothing is left below it: first the leftmost leaf, with the probability
     that its whole path deserves. A node that fails is taken out of the tree, its parent's

@@ -24,8 +24,7 @@ The norm makes each token's info as large as this, whatever the two matrices are
 would add noise of deviation 1 to every score; with 0 the matrices would get no gradient.
 """
 TABLE_BYTES = 64 * 2**20
-"""The largest table of token info that is made where nothing else is asked for; of more hot
-tokens its two factors are kept."""
+"""The largest table of token info by default; of more hot tokens, two factors are kept."""
 
 
 @dataclass(frozen=True)

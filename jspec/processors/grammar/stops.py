@@ -237,8 +237,7 @@ class StopRows:
     stop_bytes: Int[Array, " B"]
     """The bytes at the end of the output that are of the stop string that ended the row."""
     dropped: Int[Array, " B"]
-    """The tokens that were emitted and are not in the output: all of them is of the stop string,
-    or behind it. The cache has them."""
+    """Tokens emitted and cached but not in the output: all of a stop string or behind it."""
     begins: Int[Array, " B"]
     """The token before the output."""
     waits: Int[Array, " B"]
