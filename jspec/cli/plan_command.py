@@ -82,7 +82,7 @@ def plan(
         bool, typer.Option("--json", help="Print one JSON object instead of the table.")
     ] = False,
 ) -> int:
-    """Compile the programs of a model and a method, and report their memory and launches.
+    """Compile the programs of a model and a method, and report their memory and kernel launches.
 
     Nothing is run, and no weights are read but for a method with a trained head. Exit code 0: the
     programs fit the memory of a device; 3: they do not; 2: bad input.
