@@ -43,8 +43,7 @@ FORMAT = 2
 def save(folder: str | Path, model: Model, params: PyTree) -> None:
     """Writes a model to a new folder, in orbax's format.
 
-    Orbax writes under a temporary name and renames, and the record comes last: a folder with a
-    record is whole.
+    Orbax renames a temporary folder, and the record comes last: with a record it is whole.
 
     Args:
         folder: where; its parents are made.
@@ -109,8 +108,7 @@ def restore(
         The model and its params.
 
     Raises:
-        InputError: if the folder holds no whole checkpoint, or weights of other shapes, or if the
-            mesh is refused.
+        InputError: if no whole checkpoint is there, its weights do not fit, or the mesh is refused.
     """
     extras.require("a checkpoint of orbax", "train", "orbax")
     import orbax.checkpoint as ocp

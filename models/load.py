@@ -152,8 +152,7 @@ def load(
         The model, its params, tokenizer and special tokens.
 
     Raises:
-        InputError: if the folder is not whole or holds what the project does not implement, or if
-            the mesh is refused.
+        InputError: if the folder is not whole or not supported, or the mesh is refused.
 
     Example:
         >>> import jspec

@@ -267,8 +267,7 @@ def adapted(
         adapters: a folder of PEFT's layout or a hub id, by name.
 
     Raises:
-        InputError: if a folder is not whole, or an adapter is for another base, or for what has no
-            place for one.
+        InputError: if a folder is not whole, or an adapter is for another base or has no place.
     """
     if not hasattr(model, "until"):
         raise InputError(

@@ -118,8 +118,7 @@ def params(tree: PyTree, mesh: Mesh, rules: Rules = TARGET, model: Any = None) -
         tree: params; arrays, or their shapes.
         mesh: devices, with the axes "data" and "model" or one of them.
         rules: such as `TARGET`, `DRAFT` or `HEAD`.
-        model: its network, whose family's table is read; None: the families' tables as one, in
-            which no two differ.
+        model: its network, whose family's table is read; None: all families' tables as one.
 
     Returns:
         A NamedSharding for every leaf, as `jax.device_put` and `jax.jit` take them.

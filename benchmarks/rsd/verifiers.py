@@ -141,8 +141,7 @@ def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
     Global Resolution attains (arXiv:2511.15898). Of two tokens: 1 - max(0, (1 - P)^2 - (1 - Q)) -
     max(0, P^2 - Q) at K = 2, P the draft's and Q the target's probability of one of them.
 
-    x^K is convex, so that the best set holds the tokens of largest q / p, however many: V + 1 sets
-    in place of 2^V.
+    x^K is convex, so the best set holds the tokens of largest q / p: V + 1 sets, not 2^V.
     """
     order = jnp.argsort(-(q / jnp.where(p > 0, p, jnp.finfo(p.dtype).tiny)))
     drawn = jnp.minimum(jnp.cumsum(q[order]), 1.0)

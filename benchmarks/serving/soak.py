@@ -91,8 +91,7 @@ def run(server: ServerProcess, asks: Sequence[Ask], together: int) -> tuple[dict
     """Asks, some requests at a time.
 
     Returns:
-        What came of them, "texts" among it with an entry for each, None where the client left; and
-        the seconds.
+        What came of them, with "texts" for each, None where the client left; and the seconds.
     """
     return asyncio.run(_run(server.url, asks, together))
 

@@ -62,8 +62,7 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
     Args:
         params: the model's weights; only their sizes are read.
         device: a `jax.Device`, or a `jspec.costs.devices.Device`; None is the default one.
-        held: the model's `param_dtype`, whose name says whether activations are rounded; None: they
-            are not.
+        held: the model's `param_dtype`, whose name says if activations are rounded; None: not.
 
     Raises:
         InputError: if there is something else than arrays among them.

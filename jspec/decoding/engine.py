@@ -305,8 +305,7 @@ class Engine:
             rounds: most rounds, fewer if all rows have ended. Static: how wide the tokens that come
                 back are follows from it, so every other number is a program of its own, which
                 `jspec.no_recompile` says.
-            until_one_ends: whether to come back as soon as a row ends, since someone waits for a
-                place.
+            until_one_ends: come back as soon as a row ends, since someone waits for a place.
 
         Raises:
             InputError: if `rounds` is not a number of rounds, or the state is of another drafter.

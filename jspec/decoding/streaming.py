@@ -30,8 +30,7 @@ class Chunk:
             target's own draw; if an end token or a limit cut the round, it may have been drafted
             too.
         state: The state after the round; asking for the next chunk donates it.
-        logprobs: The log-probabilities of these tokens, [B, most tokens of a row]; None if not
-            asked for.
+        logprobs: The log-probabilities of these tokens, [B, most tokens of a row], or None.
         texts: What these tokens add to each row's text; None but from `jspec.LLM.stream`, since
             this module knows no tokenizer. The texts of all chunks join to the whole.
     """

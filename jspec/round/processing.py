@@ -73,8 +73,7 @@ def prepare(
     """Returns the members of a call, from left to right.
 
     Args:
-        asked: those that are asked for, or None. A list among them has one or None for each row,
-            all of a kind.
+        asked: those asked for, or None. A list has one or None per row, all of a kind.
         batch: B.
         vocab_size: V.
         end_tokens: of the rows, of all kinds.

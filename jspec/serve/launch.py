@@ -45,8 +45,7 @@ class ServeSettings:
         host: the address that it listens on.
         port: 0 takes a free one.
         rows: requests that are answered together.
-        max_model_len: most tokens of a row, prompt and answer; None: the model's context, 2,048 at
-            most.
+        max_model_len: most tokens of a row, prompt and answer; None: the context, up to 2,048.
         api_key: that clients have to bring; None: they need none, unless there is a file.
         api_keys: the file of several clients, with names, rates and room; None: there are none.
         rounds: rounds in a call of the device.

@@ -161,8 +161,7 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
         num_speculative_tokens: drafted nodes; the root is not counted.
 
     Raises:
-        InputError: if the number of nodes is not an integer or negative, or a probability is
-            outside 0 .. 1.
+        InputError: for a number of nodes not 0, 1, .. or a probability outside 0 .. 1.
 
     Example:
         >>> likeliest([0.6, 0.3], 3).paths

@@ -48,8 +48,7 @@ def verdict(
             `places`, the logits of all scored nodes, one behind the other.
         positions: [B] position of node 0 in its row, from 0.
         key: one random key or a seed for all rows; needed for sampling.
-        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from round
-            to round.
+        ids: [B] rows' ids for their randomness, kept from round to round; None: 0 .. B-1.
         sampling: temperature and filters, as in `jspec.decode`; None is greedy.
         places: [B, N] which of the T entries of packed logits per node has; T or more: it was not
             scored, and is left out. None: the logits are [B, N, V].

@@ -71,8 +71,7 @@ def read(file: Path) -> Header:
     """Reads the header of a file.
 
     Raises:
-        InputError: if it is not a GGUF of a version known, is cut within the header, or is one part
-            of several.
+        InputError: if it is not a GGUF of a known version, is cut short, or is one of several.
     """
     content = np.memmap(file, np.uint8, "r").data if file.stat().st_size else memoryview(b"")
     if bytes(content[:4]) != MAGIC:

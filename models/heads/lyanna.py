@@ -32,8 +32,7 @@ class LyannaConfig(LlamaConfig):
     """Shape of the layer, and of what knows the tokens.
 
     Args:
-        rank: d of section 5.1, the width between W1 and W2; 0 is the paper's variant without token
-            info.
+        rank: d of section 5.1, the width between W1 and W2; 0: the paper's, without token info.
         hot_tokens: tokens that have token info (section 6.1); 0 is all of them.
         first_token: whether the first step is told the token; False is the paper's variant without.
     """

@@ -83,8 +83,7 @@ def every_beam(q, width, length):
         return len(level) < width and prefix not in level
 
     def go(levels, weight):
-        # The others change no level, now or later: without them the order has the same
-        # distribution.
+        # The others change no level, now or later: the order without them is equally distributed.
         left = {
             sequence: probability
             for sequence, probability in sequences.items()

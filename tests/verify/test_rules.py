@@ -173,8 +173,7 @@ def test_sampled_rules_are_the_oracles(rule, reference, draws, num):
     for case, accept, residual in zip(cases, *verdicts(rule, cases), strict=True):
         want_accept, want_residual = reference(*case)
         reach = np.cumprod([1.0, *(1 - want_accept)])
-        # Between equal distributions gamma is a root of order K at 1, found to the K-th root of
-        # 2^-53.
+        # Between equal distributions gamma is a K-th root at 1, found to the K-th root of 2^-53.
         most = 1e-5 if rule is K_SEQ and (case[0] == case[1]).all() else 1e-12
         assert not accept[num:].any()
         assert np.abs(reach[:-1] * (accept[:num] - want_accept)).max(initial=0) < most

@@ -140,8 +140,7 @@ def trace(
         The rounds and how the generation ended, in NumPy arrays.
 
     Raises:
-        InputError: as in `decode`, or if there is more than one prompt, before anything is
-            compiled.
+        InputError: as in `decode`, or for several prompts, before anything is compiled.
 
     Example:
         >>> import jspec

@@ -129,8 +129,7 @@ def _newton_step(
 
     Args:
         state: what was known.
-        token: the siblings' scores, which of them the token is, and whether the row has such a
-            token.
+        token: the siblings' scores, which of them the token is, and whether the row has one.
     """
     scores, hit, known = token
     beta = jnp.exp(state.log)

@@ -88,8 +88,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         beam: nodes of a level that offer children.
         decay: share of a mean that a visit leaves; 0: the last visit alone counts, as published.
         k: candidates kept per token.
-        update_on_prefill: fill the matrix from the prompt's logits too; all T x V of them are then
-            computed at once.
+        update_on_prefill: fill the matrix from the prompt's logits too, all T x V at once.
         per_row: a matrix for each row of the batch; else all rows share one.
 
     Raises:

@@ -181,8 +181,7 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
         nodes: drafted nodes, without the root.
 
     Raises:
-        InputError: if there are fewer than 1 node or more than the product has, or a probability
-            is outside 0 .. 1.
+        InputError: for too few or too many nodes, or a probability outside 0 .. 1.
     """
     if not accuracies or not all(
         0 <= probability <= 1 for head in accuracies for probability in head

@@ -77,8 +77,7 @@ def measure(
         One probability a rank, what `sequoia_tree.best_template` takes.
 
     Raises:
-        InputError: if W is out of range, the scheme does not judge node by node, or a key is
-            needed and not given.
+        InputError: if W is out of range, the scheme does not judge by node, or a key is missing.
 
     Example:
         >>> import jax, jax.numpy as jnp

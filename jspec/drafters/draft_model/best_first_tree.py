@@ -27,8 +27,7 @@ _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
 def drawn_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
     """Returns the children drawn at each node of the accepted path, and where there are any.
 
-    There are none at a node that this draft model did not score, or that another drafter proposed
-    in a merge.
+    None at nodes that this draft model did not score, or that came by a merge.
     """
     path = feedback.verdict.path  # -1 for a node of another drafter
     kv_index = jnp.take_along_axis(aux.kv_index, jnp.maximum(path, 0), axis=1)

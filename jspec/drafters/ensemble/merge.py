@@ -70,8 +70,7 @@ def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merg
             tree is there as a whole.
 
     Returns:
-        A drafter whose `drafter_params` are a tuple, one for each of the drafters; `None` leaves
-        all of them empty.
+        A drafter whose `drafter_params` are a tuple, one each; `None` leaves all empty.
 
     Raises:
         InputError: if there are fewer than two drafters, one draws by a rule of its own, or the

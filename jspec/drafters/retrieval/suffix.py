@@ -274,8 +274,7 @@ class Suffix(Drafter):
     ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
         """Returns the (match, place) of the longest matches, the newest first among equals.
 
-        In a rollout the nearest to `same_position` comes first. `own` is where the row's own text
-        begins.
+        In a rollout the nearest to `same_position` is first. `own`: where the row's text begins.
         """
         width = match.shape[1]
         # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.

@@ -34,8 +34,7 @@ def regex(
         max_seconds: the most time to read the expression.
 
     Raises:
-        InputError: if it cannot be read, is too large, or can be written with no tokens of this
-            vocabulary.
+        InputError: if it is unreadable, too large, or not writable with this vocabulary.
 
     Example:
         >>> made = regex("[0-9]{1,3}", [b"1", b"23", b"x", None])  # doctest: +SKIP
