@@ -9,7 +9,7 @@ from benchmarks.results.statistics import mean
 
 COLUMNS = {
     "holds": "hold",
-    "sign": "in sign, not in size",
+    "sign": "hold, another size",
     "mixed": "mixed",
     "fails": "do not hold",
     "open": "open",
