@@ -312,8 +312,7 @@ class WidthChoice:
     values: Float[Array, "B N"]
     """Of each drafted node, 0 .. 1, falling along paths; the largest are verified, NaN never."""
     expected_tokens: Float[Array, " W"] | None = None
-    """The tokens that all running rows together are expected to emit, in each of these rounds,
-    for `jspec.trace`."""
+    """Tokens that all running rows are expected to emit, by round, for `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
     """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None
@@ -428,8 +427,7 @@ class State:
         stats: The statistics of the rounds.
         request: The arguments of the call.
         capacity: S, the most tokens that a row's memory holds; static.
-        processors: The processors of the call, in order: each a `jspec.protocols.LogitsProcessor`,
-            with its own state.
+        processors: The call's `jspec.protocols.LogitsProcessor`s in order, with their states.
         policy_state: The memory of the policy that says how much is drafted and verified.
     """
 

@@ -1,7 +1,6 @@
 """Kinds of options that are not integers: flags, numbers, words, paths, lists.
 
-A list and a tuple are the same here, since a value comes from JSON or from Python. What a kind has
-read, it reads again unchanged.
+A list and a tuple are the same: values come from JSON or Python. A kind reads its own output.
 """
 
 import os

@@ -97,8 +97,7 @@ def decode(
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
             gives the same tokens, with every drafter under the default rule.
-        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap` or
-            `vmap` pass the global ids.
+        ids: [B] for the rows' randomness; None: 0 .. B-1. `shard_map`, `pmap`, `vmap`: global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
             record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
@@ -217,8 +216,7 @@ def prefill(
     Args:
         capacity: most tokens that a row will ever hold; static. None: a bucket that holds the
             prompt and `max_new_tokens`. A conversation needs room for all of its turns.
-        earlier: a state of this model and drafter, with as many rows; donated. A row of length 0
-            goes on without new tokens.
+        earlier: a state of this model, drafter and batch, donated; rows of length 0 just go on.
 
     Returns:
         A state for `step`.

@@ -24,8 +24,7 @@ class Chunk:
     """The tokens of one round, on the host, as `stream` yields them.
 
     Attributes:
-        tokens: The round's tokens of each row, without those that may yet be of a stop string: they
-            come in a later chunk, or never.
+        tokens: The round's tokens of each row; what may become a stop string comes later or never.
         drafted: True for a draft that the target confirmed. False for the round's last token, the
             target's own draw; if an end token or a limit cut the round, it may have been drafted
             too.

@@ -329,8 +329,7 @@ def device_of(
         processors.append(
             Capacity(states=settings.grammar_states, classes=settings.grammar_classes)
         )
-        # Where every round has one width, nodes for forced tokens would be verified in all of them,
-        # whether or not a row has a grammar.
+        # With one width for all rounds, nodes for forced tokens would be verified in each of them.
         if llm.policy.widths:
             drafter, weights = with_jump_forward(drafter, weights, llm.policy.widths)
     stops = StopCapacity(states=settings.stop_states, classes=settings.stop_classes)

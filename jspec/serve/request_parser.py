@@ -70,8 +70,7 @@ class ParsedRequest:
 class RequestParser:
     """Makes orders of requests; from any thread.
 
-    What is asked for is refused by its size before anything is made of it, and is looked at from
-    time to time while it is.
+    A request is refused by its size before anything is made of it, and watched while it is.
 
     Args:
         target: the model, for its tokenizer and template.

@@ -25,8 +25,7 @@ class Template:
     Nodes are in breadth-first order, siblings by rank; node 0 is the root, the empty path.
 
     Raises:
-        InputError: if a path is empty or given twice, its parent is missing, or a rank is not an
-            integer in 0 .. 2^20 - 1.
+        InputError: for an empty or repeated path, a missing parent, or a rank not in 0 .. 2^20 - 1.
 
     Example:
         >>> template = Template(((0,), (1,), (0, 0)))

@@ -163,8 +163,7 @@ def _refused(
 ) -> tuple[Float[Array, ""], Float[Array, " V"], Float[Array, " V"]]:
     """Returns alpha, p and q of the node above one that was refused.
 
-    With s = sum [alpha p - q]^+ they are s / (s + 1 - alpha), norm[alpha p - q]^+ and q without
-    the token.
+    With s = sum [alpha p - q]^+: s / (s + 1 - alpha), norm[alpha p - q]^+, q without the token.
     """
     ratio, p, q = now.ratio[above], now.p[above], now.q[above]
     gone = jnp.arange(p.shape[0]) == token

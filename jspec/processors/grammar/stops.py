@@ -121,8 +121,7 @@ def stop_strings(
         max_states: the most states of the automaton.
 
     Raises:
-        InputError: if a string is empty or longer than 4,096 bytes, they are too large, or the
-            tokenizer is of another kind.
+        InputError: for a string empty or over 4,096 bytes, too large a set, or an unfit tokenizer.
 
     Example:
         >>> made = stop_strings(["bc"], [b"a", b"b", b"c", b"ab"])
