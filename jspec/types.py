@@ -157,7 +157,7 @@ class Stopping:
     """
 
     max_tokens: ArrayLike | None = None
-    """Most tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
+    """Maximum number of tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
     min_tokens: ArrayLike | None = None
     """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
     eos: ArrayLike | Sequence[int] | None = None

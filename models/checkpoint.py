@@ -29,7 +29,7 @@ _KINDS = {
 }
 
 _PIECE = 4 << 20
-"""Most bytes of a parameter that are stored as one. What reads a part of a parameter reads
+"""Maximum bytes of a parameter stored as one piece. What reads a part of a parameter reads
 all of such a piece, so that a device's part needs not all of the parameter at once."""
 
 RECORD = "model.json"

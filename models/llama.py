@@ -80,7 +80,7 @@ class LlamaConfig:
     num_kv_heads: int
     head_dim: int
     context: int
-    """Most positions, `max_position_embeddings` of Hugging Face."""
+    """Maximum number of positions, `max_position_embeddings` of Hugging Face."""
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     """Base of the rotary frequencies."""

@@ -41,7 +41,7 @@ from jspec.types import PyTree
 HEAD = "lm_head.weight"
 
 _READERS = 4
-"""Most threads that read weights; each holds one tensor."""
+"""Maximum number of threads that read weights; each holds one tensor."""
 
 
 class Tensors(Protocol):

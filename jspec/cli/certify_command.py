@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jspec.sessions.session import Session
 
 _LONGEST = 32
-"""Most tokens behind a prompt that are compared bit by bit."""
+"""Maximum number of tokens behind a prompt that are compared bit by bit."""
 
 
 def certify(

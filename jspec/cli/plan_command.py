@@ -42,7 +42,7 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Most tokens of a row, prompt and output.",
+            help="Maximum number of tokens of a row, prompt and output.",
             show_default="the model's context, 2048 at most",
         ),
     ] = None,
@@ -51,7 +51,7 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Most tokens of an output, within the tokens of a row.",
+            help="Maximum number of tokens of an output, within the tokens of a row.",
             show_default="128, or half of a short row",
         ),
     ] = None,

@@ -88,7 +88,7 @@ class Method:
         known = self.read_options()
         for name in options:
             if name not in known:
-                raise unknown(f"option of {self.name}", name, known)
+                raise unknown(f"{self.name}'s option", name, known)
         for option in known.values():
             if option.required and option.name not in options:
                 raise InputError(

@@ -126,8 +126,8 @@ def find(kind: str, target: Loaded) -> str:
         if trained_for.get("fingerprint") == ours:
             return name
     raise InputError(
-        f"no bundled {kind} head was trained for this model; name the folder of one as head (jspec "
-        "train head --kind makes EAGLE's, Lyanna's and Medusa's)"
+        f"no bundled {kind} head was trained for this model; give the folder of one as the option "
+        "\"head\" (jspec train head --kind makes EAGLE's, Lyanna's and Medusa's)"
     )
 
 
