@@ -99,8 +99,7 @@ def restore(
         folder: what `save` wrote.
         model: the model that the weights are for, to choose other dtypes than those saved, or to
             scan its layers or not; by default the saved one.
-        mesh: devices to spread the weights over as `sharding.TABLES` says, read one part at a time;
-            by default one device.
+        mesh: devices to spread the weights over, in parts, by `sharding.TABLES`; default: one.
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
         strict: True refuses a mesh that does not divide what the rules would split.
 
@@ -150,8 +149,7 @@ def _restored_in_parts(
 ) -> PyTree:
     """Returns the weights on their devices, read a part at a time, with the columns of the mesh.
 
-    Orbax would hold some copies of each parameter. What it writes are arrays of TensorStore, from
-    which a part can be read alone.
+    Orbax would hold copies of each parameter. TensorStore's arrays can be read in parts.
     """
     import tensorstore
 

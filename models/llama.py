@@ -469,8 +469,7 @@ class Llama(RotaryDecoder):
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         kv_dtype: int8 or float8_e4m3fn, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
-        tp_size: devices that the columns of queries, keys, values, gate and up are laid out for;
-            see `jspec.models.columns`.
+        tp_size: devices that columns are laid out for; see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
             the head reads; some draft heads are trained on them (EAGLE-3).

@@ -140,8 +140,7 @@ def load(
         layer_memory: the kind of memory that the weights of scanned layers are in. "pinned_host":
             in the host's, from where they are streamed; see `jspec.models.streaming`.
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
-        strict: True refuses a mesh that does not divide what the rules would split; otherwise that
-            stays whole on every device.
+        strict: True refuses a mesh that does not divide what the rules split; else it stays whole.
         kv_dtype: "int8" or "float8_e4m3fn" keeps keys and values in 8 bits, each vector of a head
             with a scale of its own; by default they are kept in `dtype`. That too is a model of its
             own.

@@ -54,8 +54,7 @@ _INITS = (True, False, "gaussian", "eva", "orthogonal")
 class RowAdapters:
     """The adapters of one product.
 
-    Axes: R the ranks of all adapters together, I and O the product's inputs and outputs, L the
-    layers, if they are stacked.
+    Axes: R the ranks of all adapters together, I and O inputs and outputs, L stacked layers.
     """
 
     down: Float[Array, "*L R I"]

@@ -16,8 +16,7 @@ from .trees import tree_of
 def rsd_s(q, noise, width, length):
     """The tree of a stochastic beam search; siblings by perturbed log-probability.
 
-    The printed Algorithm 9 picks the beam by values that are not yet truncated by the parent's; it
-    must be by the truncated ones.
+    The printed Algorithm 9 picks the beam by untruncated values; it must be by truncated ones.
 
     Args:
       q: prefix -> distribution [V] of the draft model, see trees.py.

@@ -155,8 +155,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         """Returns the tree of the best nodes among all that the best nodes of each level offer."""
         batch = len(frame.root)
         self.check_state(state, batch)
-        # The frontier: the nodes that offer children, the tokens before them, and their values and
-        # numbers in the tree.
+        # The frontier: nodes that offer children, the tokens before them, values and numbers.
         tokens, before = frame.root[:, None], state.before[:, None]
         value = jnp.ones(tokens.shape, jnp.float32)
         ids = jnp.zeros_like(tokens)

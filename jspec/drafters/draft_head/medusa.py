@@ -96,8 +96,7 @@ class Medusa(Drafter):
             the published one suits GPUs, `published` and `fitted` make smaller ones.
 
     Raises:
-        InputError: if the tree is not a template, empty, asks for more children than tokens, or is
-            deeper than there are heads.
+        InputError: if the tree is not a template, is empty, or wider or deeper than the heads.
 
     Example:
         >>> import jspec

@@ -75,8 +75,7 @@ class BestFirst(DraftModel):
             self.model.vocab_size,
         )
         if self.min_gain > 0 and self.scheme.verifier != schemes.COUPLED.verifier:
-            # The last drawn tokens decide whether a level is grown, and that decides whether their
-            # own slots are among the best.
+            # The last draws decide whether a level is grown, which decides on their own slots.
             raise InputError(
                 f"min_gain is {self.min_gain} and the scheme's rule is not the coupled one, which "
                 "alone allows it; choose min_gain=0"

@@ -98,8 +98,7 @@ class Suffix(Drafter):
         offset: levels alongside those. SAM-Decoding has 1, Arctic 0.
         threshold: nodes of this probability or less are not drafted. Arctic has 0.1. A node left
             out saves nothing, but leaves its place to other drafters in `jspec.merge`.
-        capacity: tokens of past outputs, all rows together, the oldest forgotten first; 0: only
-            the row's own text is searched.
+        capacity: tokens of past outputs of all rows, oldest forgotten first; 0: the row's text.
         num_matches: most places that vote.
 
     Raises:
