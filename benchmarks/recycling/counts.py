@@ -48,7 +48,8 @@ class Method:
 
     row: Row
     replayed: bool = False
-    """True where drafts need only the known text and its states: no round runs the model."""
+    """True where drafts are made of text and the states along it alone: the answer is known, and
+    no round needs a forward."""
 
 
 def methods(
@@ -144,7 +145,9 @@ def main(
 
 
 def of_tasks(subject: model_pairs.Subject, count: int) -> dict[str, list[Question]]:
-    """Returns the questions of each task, at most `count` spread over its classes; 0: all."""
+    """Returns the questions of each task, at most `count` of them spread over its classes; 0:
+    all.
+    """
     tasks: dict[str, list[list[Question]]] = {}
     for kind in subject.classes:
         tasks.setdefault(task(kind), []).append(subject.texts.some(kind, count or 1 << 20))
@@ -245,7 +248,9 @@ class Trial:
         return int(histogram @ np.arange(1, DEEPEST + 1)), int(histogram.sum())
 
     def states(self, one: Decoding, tokens: Int[Array, "1 T"]) -> Float[Array, "1 _ F"]:
-        """Returns the states along a text, as the method's head reads them; 0 without a head."""
+        """Returns the target's states along a text, as a method's head reads them; without a head a
+        0.
+        """
         if one.drafter_params is None:
             return jnp.zeros((1, 1, 1))
         key = one.model, np.asarray(tokens).tobytes()

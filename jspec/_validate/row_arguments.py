@@ -38,7 +38,8 @@ def to_array(value: Any, name: str, fix: str = "") -> Any:
 
 
 def of_ragged(prompt: Any, lengths: Any) -> tuple[Any, Any]:
-    """Returns unequal prompts as one array, padded right, with lengths; anything else unchanged.
+    """Returns prompts in lists of unequal length as one array, padded on the right, with their
+    lengths; anything else as it was given.
 
     Raises:
         InputError: if such lists came with lengths of their own, or hold something else than ids.

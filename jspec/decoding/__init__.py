@@ -97,7 +97,8 @@ def decode(
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
             gives the same tokens, with every drafter under the default rule.
-        ids: [B] for the rows' randomness; None: 0 .. B-1. `shard_map`, `pmap`, `vmap`: global ids.
+        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap` or
+            `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
             record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
@@ -216,7 +217,8 @@ def prefill(
     Args:
         capacity: most tokens that a row will ever hold; static. None: a bucket that holds the
             prompt and `max_new_tokens`. A conversation needs room for all of its turns.
-        earlier: a state of this model, drafter and batch, donated; rows of length 0 just go on.
+        earlier: a state of this model and drafter, with as many rows; donated. A row of length 0
+            goes on without new tokens.
 
     Returns:
         A state for `step`.
@@ -315,7 +317,9 @@ def _empty(
     capacity: int,
     known: tuple[PyTree, PyTree],
 ) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
-    """Returns memories of target, drafter and policy, and positions, before a prompt is read."""
+    """Returns the target's memory, positions, and the memories of drafter and policy before a
+    prompt is read.
+    """
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
     drafter_state, policy_state = known
     known = (

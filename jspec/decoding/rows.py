@@ -44,11 +44,13 @@ def fork(
         rows: [R] which row each new one copies; a row may be copied often, or left out.
         drafter: the one that the state was made with.
         policy: as `drafter`.
-        key: a random key or a seed, needed if rows are sampled; it and the ids decide the tokens.
+        key: a random key or a seed, needed if the rows are sampled. The tokens are those of a call
+            with this key and ids.
         ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
 
     Raises:
-        InputError: if a row is not there, or copies without a key would all say the same.
+        InputError: if a row is not there, or rows would be sampled without a key: copies would
+            then all say the same.
 
     Example:
         >>> import jspec

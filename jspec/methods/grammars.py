@@ -17,7 +17,8 @@ def with_jump_forward(
 ) -> tuple[Drafter, PyTree]:
     """Returns the drafter and its params, in a merge with `jspec.JumpForward` of as many nodes.
 
-    One with a rule of its own cannot be merged and stays as it is, like plain decoding.
+    One that draws by a rule of its own cannot be merged and stays as it is, and so does plain
+    decoding.
 
     Args:
         drafter: for the parts of a text that its grammar leaves free.

@@ -61,7 +61,9 @@ def model_memory(model: CausalLM, rows: int, capacity: int, mesh: Any) -> PyTree
 
 
 def memory_of(drafter: Drafter | WidthPolicy, rows: int, capacity: int, mesh: Any) -> PyTree:
-    """Returns the shapes of a drafter's or policy's memory; entries per row follow their rows."""
+    """Returns the shapes of the memory of a drafter or a policy: what has an entry for each row
+    goes where the row goes.
+    """
 
     def init(batch: int) -> PyTree:
         return drafter.init(batch, capacity, None)

@@ -48,7 +48,8 @@ def verdict(
             `places`, the logits of all scored nodes, one behind the other.
         positions: [B] position of node 0 in its row, from 0.
         key: one random key or a seed for all rows; needed for sampling.
-        ids: [B] rows' ids for their randomness, kept from round to round; None: 0 .. B-1.
+        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from round
+            to round.
         sampling: temperature and filters, as in `jspec.decode`; None is greedy.
         places: [B, N] which of the T entries of packed logits per node has; T or more: it was not
             scored, and is left out. None: the logits are [B, N, V].
@@ -101,7 +102,8 @@ coupled = partial(verdict, schemes.COUPLED.verifier)
 """`verdict` by the noise that plain decoding would draw the token with: lossless for every
 tree, however it was drafted, and the tokens are those of plain decoding with the same key."""
 recursive = partial(verdict, schemes.RECURSIVE.verifier)
-"""`verdict` by recursive rejection (RSD), for draws of `Tree.q` without replacement."""
+"""`verdict` by recursive rejection (RSD; Jeon et al. 2024), for children that were drawn
+without replacement from `Tree.q`."""
 traversal = partial(verdict, schemes.TRAVERSAL.verifier)
 """`verdict` by traversal verification (Weng et al. 2025), for the same draws."""
 block = partial(verdict, schemes.BLOCK.verifier)
