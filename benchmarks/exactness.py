@@ -59,9 +59,7 @@ class Decoding(NamedTuple):
         return self._decode(self.prompts, **request)
 
     def alone(self, **request: Any) -> tuple[Int[np.ndarray, "B T"], int]:
-        """Returns the tokens row by row, the drafter's memory carried over, and the number of
-        rounds.
-        """
+        """Returns tokens by row, the drafter's memory carried over, and how many rounds."""
         rows, rounds, state = [], 0, None
         for row in range(self.prompts.count):
             one = self.prompts.take([row])
@@ -295,8 +293,7 @@ def precision(
     tokens: Annotated[int, typer.Option(min=2, help="Of each text that are scored.")] = 128,
     out: options.Out = None,
 ) -> None:
-    """Scores texts twice: with weights of a dtype and the rest in float32, and all in that
-    dtype.
+    """Scores texts twice: with only the weights in a dtype, and with everything in it.
 
     The first says what rounding the weights alone does, the second what a user of that dtype has.
     In 8 bits there is no second. With --kv-dtype it scores them once, with weights in float32 too.

@@ -1,6 +1,4 @@
-"""Helpers that all benches share: paired timing, memory speed, and the provenance of a
-number.
-"""
+"""Helpers that all benches share: paired timing, memory speed, provenance of a number."""
 
 import ctypes
 import gc
@@ -62,8 +60,7 @@ def headline(what: str) -> None:
 
 
 def paired(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, np.ndarray]:
-    """Returns seconds of each run, taken in turn (A B A B ...), so that a drifting machine hits
-    all alike.
+    """Returns seconds of each run, in turn (A B A B ...), so that drift hits all runs alike.
 
     One warm-up each. `seconds["a"] / seconds["b"]` then pairs neighbours in time.
     """
@@ -88,9 +85,7 @@ def few_programs() -> None:
 
 
 def read_bandwidth(params) -> float:
-    """Returns seconds in which this process reads all weights once: the floor of a one-token
-    forward.
-    """
+    """Returns seconds to read all weights once: the floor of a one-token forward pass."""
     leaves = jax.tree.leaves(params)
     read = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
     seconds = paired({"read": lambda: read(leaves)}, 20)["read"]

@@ -17,8 +17,7 @@ INK, PALE, LINE, BAR = "#1f2933", "#7b8794", "#c3cbd4", "#2f6fde"
 
 
 def speedups(results: str) -> tuple[dict[str, float], list[float]]:
-    """Returns speed-ups of `auto` over plain decoding: by class, and least and largest of single
-    prompts.
+    """Returns speed-ups of `auto` over plain decoding by class; least and largest of prompts.
 
     Args:
         results: the text of results/engineering_cpu.md.

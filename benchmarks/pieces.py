@@ -21,9 +21,7 @@ class Piece:
 
 
 def medians(pieces: Mapping[str, Piece], repeats: int) -> dict[str, float]:
-    """Returns seconds of each piece, taken in turn; the first turn may compile and does not
-    count.
-    """
+    """Returns seconds of each piece, taken in turn; the first turn, which compiles, is dropped."""
     times: dict[str, list[float]] = {name: [] for name in pieces}
     for repeat in range(repeats + 1):
         for name, piece in pieces.items():

@@ -32,8 +32,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def rouge_2(text: str, reference: str) -> float:
-    """Computes ROUGE-2 (Lin 2004), F-measure: pairs of neighbouring words that both have; no
-    stemming.
+    """Computes ROUGE-2 (Lin 2004), F-measure: word pairs that both have; no stemming.
 
     Example:
         >>> round(rouge_2("the cat sat", "the cat sat down"), 2)

@@ -19,9 +19,7 @@ def standalone() -> list[str]:
 
 
 def build_those_there(names: Iterable[str], target: Loaded) -> dict[str, LLM]:
-    """Returns each method's drafter, the model to decode with and the weights; says which are
-    left out.
-    """
+    """Returns each method's drafter, model to decode with and weights; says what is left out."""
     built = {}
     for name in names:
         try:

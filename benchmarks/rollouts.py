@@ -1,5 +1,4 @@
-"""Last epoch's rollouts as drafts, for a policy that has moved: tokens per round of the next
-epoch.
+"""Last epoch's rollouts as drafts after the policy has moved: tokens per round of the next.
 
 python -m benchmarks.rollouts --out rollouts.jsonl
 """

@@ -87,8 +87,7 @@ class Texts(Protocol):
             target: whose tokens they are.
             kind: the class.
             count: how many.
-            tokens: of a text to continue, the first so many, and texts as long alone; 0: all.
-                Questions are whole in any case.
+            tokens: the first so many of a text to continue; 0: all. Questions are whole.
 
         Raises:
             InputError: if the class has too few.

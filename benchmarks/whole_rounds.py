@@ -159,9 +159,7 @@ class Decoding:
         drafter_state: PyTree = None,
         **request: Any,
     ) -> Counted:
-        """Returns the rounds of each row, up to the one that reaches `wanted` tokens; None:
-        new_tokens.
-        """
+        """Returns each row's rounds, up to the one that reaches `wanted`; None: new_tokens."""
         few_programs()
         wanted = self.new_tokens if wanted is None else wanted
         asked = np.broadcast_to(wanted, prompts.count)

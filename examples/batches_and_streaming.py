@@ -1,6 +1,4 @@
-"""Unequal prompts in one batch, settings by row, streaming, a loop of one's own, a hot
-start.
-"""
+"""Unequal prompts in one batch, settings by row, streaming, your own loop, a hot start."""
 
 import jax.numpy as jnp
 

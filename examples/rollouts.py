@@ -1,5 +1,4 @@
-"""Rollouts for reinforcement learning: many samples with log-probabilities, and new weights
-often.
+"""Rollouts for reinforcement learning: samples with log-probabilities, weights that change.
 
 In each epoch every prompt gets several answers, drawn by the weights of the epoch. Their
 log-probabilities come along, so that none has to be computed again. The drafts of an epoch are the

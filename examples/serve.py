@@ -1,5 +1,4 @@
-"""A server of your own: HTTP at one end, rows that come and go at the other, and a queue
-between.
+"""A server of your own: HTTP at one end, rows that come and go at the other, queues between.
 
 python examples/serve.py            # answers a few requests of its own, and ends
 python examples/serve.py 8000       # curl -d '{"prompt": "Once upon a time", "seed": 7}' :8000

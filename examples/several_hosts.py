@@ -35,8 +35,7 @@ def main() -> None:
             initialization_timeout=given.timeout,
         )  # fmt: skip
 
-    # Rows over hosts, weights over the devices of each: what is exchanged in every layer then stays
-    # within a host.
+    # Rows over hosts, weights over each host's devices: a layer's exchanges stay in a host.
     hosts, devices = jax.process_count(), jax.local_device_count()
     mesh = jax.make_mesh((hosts, devices), ("data", "model"), (AxisType.Auto, AxisType.Auto))
     target = models.load("jspec-800k", mesh=mesh)

@@ -1,5 +1,4 @@
-"""Train Medusa's heads for a few steps on what the target writes, save them, and decode with
-them.
+"""Train Medusa's heads briefly on what the target writes, save them, decode with them.
 
 A demonstration: seconds of training on a handful of texts, and measured on the prompts that it
 learnt from. `jspec train head --kind medusa` does it in earnest, with checkpoints and held-out

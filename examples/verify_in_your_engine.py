@@ -48,9 +48,7 @@ def rotate(x, positions):
 
 
 def forward(weights, pages, tokens, positions, mask, rows, block_tables, read):
-    """Returns logits, keys and values of packed tokens. Each sees the pages of its row, and its
-    mask.
-    """
+    """Returns logits, keys and values of packed tokens, which see their row's pages and mask."""
     live = jnp.arange(BLOCKS * PAGE_SIZE) < read[rows, None]
     seen = jnp.concatenate([live, mask], 1)
     x, new = weights["embed"][tokens], []
@@ -74,9 +72,7 @@ def forward(weights, pages, tokens, positions, mask, rows, block_tables, read):
 
 @jax.jit
 def score(weights, pages, batch, parents, places, ids, key, sampling):
-    """Returns one forward pass, and the rule. `places` has the places of each tree's nodes in
-    it.
-    """
+    """Returns one forward pass, and the rule. `places` has the places of each tree's nodes."""
     logits, new = forward(weights, pages, **batch)
     tokens, parents = batch["tokens"][places], parents[places]
     tree = jspec.Tree(tokens, parents, places < TOKENS, DEPTH, WIDTH)

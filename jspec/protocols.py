@@ -1,6 +1,4 @@
-"""The interfaces of a model, a drafter, a policy, a processor, a rule and a verifier. Axes
-as in `jspec.types`.
-"""
+"""Interfaces of model, drafter, policy, processor, rule and verifier. Axes: `jspec.types`."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
@@ -355,9 +353,7 @@ class LogitsProcessor:
     shared: PyTree = None
 
     process: ClassVar[Any] = None
-    """Maps (logits [B, N, V], nodes) to logits, each node's under its own ancestors. None: the
-    member changes no logits.
-    """
+    """Maps (logits [B, N, V], nodes) to logits, each node's under its ancestors. None: the same."""
 
     def begin(self, start: Start) -> Self:
         """Returns the member before the first round. Raises InputError if it cannot go on."""
@@ -409,9 +405,7 @@ class RowControl(LogitsProcessor):
         return None
 
     def on(self) -> Bool[Array, " B"] | None:
-        """Returns the rows in which `process` changes something: while there are none, rounds leave
-        it out. None: all rows.
-        """
+        """Returns the rows that `process` changes: rounds without any leave it out. None: all."""
         return None
 
     def cut(self, there: Bool[Array, "B T"]) -> Self:

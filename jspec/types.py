@@ -157,7 +157,7 @@ class Stopping:
     """
 
     max_tokens: ArrayLike | None = None
-    """Most tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
+    """Maximum number of tokens that a row emits, 0 .. `max_new_tokens`; None: `max_new_tokens`."""
     min_tokens: ArrayLike | None = None
     """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
     eos: ArrayLike | Sequence[int] | None = None
@@ -310,11 +310,9 @@ class WidthChoice:
     index: Int[Array, ""] | int
     """Index of the round among the possible ones, see `jspec.WidthPolicy.widths`."""
     values: Float[Array, "B N"]
-    """Of each drafted node, 0 .. 1 and falling along every path: nodes of largest value are
-    verified. NaN: the node never is."""
+    """Of each drafted node, 0 .. 1, falling along paths; the largest are verified, NaN never."""
     expected_tokens: Float[Array, " W"] | None = None
-    """The tokens that all running rows together are expected to emit, in each of these rounds,
-    for `jspec.trace`."""
+    """Tokens that all running rows are expected to emit, by round, for `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
     """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None
@@ -429,8 +427,7 @@ class State:
         stats: The statistics of the rounds.
         request: The arguments of the call.
         capacity: S, the most tokens that a row's memory holds; static.
-        processors: The processors of the call, in order: each a `jspec.protocols.LogitsProcessor`,
-            with its own state.
+        processors: The call's `jspec.protocols.LogitsProcessor`s in order, with their states.
         policy_state: The memory of the policy that says how much is drafted and verified.
     """
 

@@ -199,8 +199,7 @@ def attend(
         scale: factor of the scores; None: D ** -0.5.
         soft_cap: c, where scaled scores s become c * tanh(s / c) as in Gemma 2; None: they stay.
         window: a token at position p sees none at or before p - window; None: it sees all.
-        latent: True where a key is the token's value, and behind it k: `jspec.models.latent`. XLA
-            computes that, whatever `impl` is.
+        latent: True where a key is the token's value, then k: `jspec.models.latent`, by XLA.
         sinks: a score of each query head that joins its softmax and has no value (Xiao et al. 2024,
             arXiv 2309.17453; learned, as in gpt-oss); None: none.
         impl: computes the two parts.
@@ -398,8 +397,7 @@ def by_blocks(
         return carry[0] < end
 
     def body(carry):
-        # The last block begins earlier where blocks do not divide the slots, and so sees some
-        # slots again, which are masked.
+        # Where blocks do not divide the slots, the last begins earlier and masks what it repeats.
         number, softmax = carry
         start = jnp.minimum(number * size, last)
         return number + 1, with_slots(start, size, number * size, softmax)

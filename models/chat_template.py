@@ -97,8 +97,7 @@ class ChatTemplate:
         Args:
             messages: `{"role": "user", "content": "..."}` and so on, at least one.
             add_generation_prompt: True opens the turn that the model is to write.
-            watch: is given the number of letters so far, again and again while the text is written;
-                what it raises ends that.
+            watch: is given the number of letters again and again; what it raises ends the text.
             **variables: others that the template reads.
 
         Raises:

@@ -29,7 +29,7 @@ _KINDS = {
 }
 
 _PIECE = 4 << 20
-"""Most bytes of a parameter that are stored as one. What reads a part of a parameter reads
+"""Maximum bytes of a parameter stored as one piece. What reads a part of a parameter reads
 all of such a piece, so that a device's part needs not all of the parameter at once."""
 
 RECORD = "model.json"
@@ -43,8 +43,7 @@ FORMAT = 2
 def save(folder: str | Path, model: Model, params: PyTree) -> None:
     """Writes a model to a new folder, in orbax's format.
 
-    Orbax writes under a temporary name and renames, and the record comes last: a folder with a
-    record is whole.
+    Orbax renames a temporary folder, and the record comes last: with a record it is whole.
 
     Args:
         folder: where; its parents are made.
@@ -100,8 +99,7 @@ def restore(
         folder: what `save` wrote.
         model: the model that the weights are for, to choose other dtypes than those saved, or to
             scan its layers or not; by default the saved one.
-        mesh: devices to spread the weights over as `sharding.TABLES` says, read one part at a time;
-            by default one device.
+        mesh: devices to spread the weights over, in parts, by `sharding.TABLES`; default: one.
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
         strict: True refuses a mesh that does not divide what the rules would split.
 
@@ -109,8 +107,7 @@ def restore(
         The model and its params.
 
     Raises:
-        InputError: if the folder holds no whole checkpoint, or weights of other shapes, or if the
-            mesh is refused.
+        InputError: if no whole checkpoint is there, its weights do not fit, or the mesh is refused.
     """
     extras.require("a checkpoint of orbax", "train", "orbax")
     import orbax.checkpoint as ocp
@@ -152,8 +149,7 @@ def _restored_in_parts(
 ) -> PyTree:
     """Returns the weights on their devices, read a part at a time, with the columns of the mesh.
 
-    Orbax would hold some copies of each parameter. What it writes are arrays of TensorStore, from
-    which a part can be read alone.
+    Orbax would hold copies of each parameter. TensorStore's arrays can be read in parts.
     """
     import tensorstore
 

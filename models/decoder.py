@@ -63,7 +63,7 @@ class Decoder(nn.Module):
 
     @property
     def context(self) -> int:
-        """Most positions that the network can place."""
+        """Maximum number of positions that the network can place."""
         return self.config.context
 
     @property

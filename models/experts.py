@@ -73,8 +73,7 @@ class Experts:
     float32_router: bool = False
     """True where the router's product is float32, whatever the dtype of activations."""
     beside: bool = False
-    """True where they are alongside the MLP, router, experts and what both add behind norms of
-    their own, as in Gemma 4."""
+    """True: in parallel with the MLP; router, experts and both have their own norms (Gemma 4)."""
     each_scaled: bool = False
     """True where what each expert adds has a factor of its own."""
 

@@ -136,9 +136,9 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
         absent = sorted(name for name in set(named.values()) if not (found / name).is_file())
         return download(absent) if absent else found
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()
+        reason = str(error).strip().removeprefix("Got: ").splitlines() or [type(error).__name__]
         raise InputError(
             f"{name} is not a folder here and could not be downloaded from the hub "
-            f"({reason[0] if reason else type(error).__name__}); "
+            f"({reason[0].rstrip('.')}); "
             "name an existing folder, or check the id and the network"
         ) from error

@@ -108,8 +108,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         kv_dtype: int8 or float8_e4m3fn, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
-        tp_size: devices that the columns of queries, keys and values are laid out for; see
-            `jspec.models.columns`.
+        tp_size: devices that columns are laid out for; see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 

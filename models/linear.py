@@ -29,8 +29,7 @@ def product(
 
     Args:
         x: rows.
-        weight: one row for each output; of a dtype of fewer bits than x has, it is widened where it
-            is multiplied.
+        weight: one row for each output; of fewer bits than x, it is widened in the product.
         dtype: of the result; the dtype of x if not given.
     """
     dtype = x.dtype if dtype is None else dtype

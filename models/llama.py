@@ -80,7 +80,7 @@ class LlamaConfig:
     num_kv_heads: int
     head_dim: int
     context: int
-    """Most positions, `max_position_embeddings` of Hugging Face."""
+    """Maximum number of positions, `max_position_embeddings` of Hugging Face."""
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     """Base of the rotary frequencies."""
@@ -120,8 +120,7 @@ class LlamaConfig:
     layer_factor: bool = False
     """True where a layer's states are multiplied with a number of its own, as in Gemma 4."""
     per_layer_size: int | None = None
-    """P, lanes that each layer has of every token alongside its states (per-layer embeddings,
-    Gemma 3n and 4); None: none."""
+    """P, lanes per layer and token alongside the states (per-layer embeddings, Gemma 3n, 4)."""
     residual_scale: float = 1.0
     """Factor of what attention and MLP add, as in Granite."""
     logit_scale: float = 1.0
@@ -470,8 +469,7 @@ class Llama(RotaryDecoder):
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         kv_dtype: int8 or float8_e4m3fn, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
-        tp_size: devices that the columns of queries, keys, values, gate and up are laid out for;
-            see `jspec.models.columns`.
+        tp_size: devices that columns are laid out for; see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
             the head reads; some draft heads are trained on them (EAGLE-3).

@@ -41,7 +41,7 @@ from jspec.types import PyTree
 HEAD = "lm_head.weight"
 
 _READERS = 4
-"""Most threads that read weights; each holds one tensor."""
+"""Maximum number of threads that read weights; each holds one tensor."""
 
 
 class Tensors(Protocol):
@@ -86,8 +86,7 @@ class Loaded:
     tokenizer: Any = None
     """A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`. None if not asked for."""
     eos: tuple[int, ...] = ()
-    """End tokens of generation_config.json, else of config.json, or of a GGUF file's metadata;
-    empty if there is none."""
+    """End tokens of generation_config.json, else config.json, or GGUF metadata; may be empty."""
     bos: int | None = None
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
@@ -141,8 +140,7 @@ def load(
         layer_memory: the kind of memory that the weights of scanned layers are in. "pinned_host":
             in the host's, from where they are streamed; see `jspec.models.streaming`.
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
-        strict: True refuses a mesh that does not divide what the rules would split; otherwise that
-            stays whole on every device.
+        strict: True refuses a mesh that does not divide what the rules split; else it stays whole.
         kv_dtype: "int8" or "float8_e4m3fn" keeps keys and values in 8 bits, each vector of a head
             with a scale of its own; by default they are kept in `dtype`. That too is a model of its
             own.
@@ -153,8 +151,7 @@ def load(
         The model, its params, tokenizer and special tokens.
 
     Raises:
-        InputError: if the folder is not whole or holds what the project does not implement, or if
-            the mesh is refused.
+        InputError: if the folder is not whole or not supported, or the mesh is refused.
 
     Example:
         >>> import jspec

@@ -54,8 +54,7 @@ _INITS = (True, False, "gaussian", "eva", "orthogonal")
 class RowAdapters:
     """The adapters of one product.
 
-    Axes: R the ranks of all adapters together, I and O the product's inputs and outputs, L the
-    layers, if they are stacked.
+    Axes: R the ranks of all adapters together, I and O inputs and outputs, L stacked layers.
     """
 
     down: Float[Array, "*L R I"]
@@ -267,8 +266,7 @@ def adapted(
         adapters: a folder of PEFT's layout or a hub id, by name.
 
     Raises:
-        InputError: if a folder is not whole, or an adapter is for another base, or for what has no
-            place for one.
+        InputError: if a folder is not whole, or an adapter is for another base or has no place.
     """
     if not hasattr(model, "until"):
         raise InputError(

@@ -38,9 +38,7 @@ class DeltaNet:
     kernel_size: int = 4
     """Tokens that the convolution sees."""
     grouped: bool = True
-    """True if a key head's projections are adjacent in the weights (Qwen3-Next); else they are
-    stored part by part (Qwen3.5).
-    """
+    """True if a key head's projections are adjacent (Qwen3-Next); else stored part by part."""
 
     def __post_init__(self):
         _check_divides("num_key_heads", self.num_key_heads, self.num_heads)

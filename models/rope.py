@@ -25,8 +25,7 @@ class RopeScaling:
 
     def divisors(self, base: Base, theta: float, context: int) -> Base:
         """Returns what each frequency is divided by."""
-        # Waves longer than the original context are slowed by `factor`, short ones are kept, and
-        # those between are interpolated.
+        # Waves longer than the original context are slowed, short ones kept, others interpolated.
         waves = 2 * np.pi / base
         ramp = (self.original_context / waves - self.low_freq_factor) / (
             self.high_freq_factor - self.low_freq_factor

@@ -34,8 +34,7 @@ def shapes(
             "qwen3-next-80b", "deepseek-v3", "gemma4-e2b", "gpt-oss-20b", "gpt-oss-120b".
         dtype: as in `load`.
         param_dtype: as in `load`.
-        mesh: a `Mesh`, or an `AbstractMesh` of devices that need not exist, over which `load` would
-            spread the weights.
+        mesh: a `Mesh`, or an `AbstractMesh` of absent devices, that `load` would use.
         num_layers: another number of layers than it has, all else being equal.
         scan_layers: as in `load`.
         kv_dtype: as in `load`.

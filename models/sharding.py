@@ -46,8 +46,7 @@ class Rules:
 TARGET = Rules()
 """All that is large is split, so that a model fits."""
 DRAFT = Rules(vocabulary=None, heads=None, mlp=None, experts=None)
-"""A small draft model is whole on every device: to exchange its states would take longer
-than to compute them."""
+"""A small draft model is whole on each device: exchanging states would cost more."""
 HEAD = Rules(heads=None, mlp=None, experts=None)
 """Rules for heads: whole layers, and per-token weights split like the vocabulary."""
 
@@ -119,8 +118,7 @@ def params(tree: PyTree, mesh: Mesh, rules: Rules = TARGET, model: Any = None) -
         tree: params; arrays, or their shapes.
         mesh: devices, with the axes "data" and "model" or one of them.
         rules: such as `TARGET`, `DRAFT` or `HEAD`.
-        model: its network, whose family's table is read; None: the families' tables as one, in
-            which no two differ.
+        model: its network, whose family's table is read; None: all families' tables as one.
 
     Returns:
         A NamedSharding for every leaf, as `jax.device_put` and `jax.jit` take them.

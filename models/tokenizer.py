@@ -16,8 +16,7 @@ _GAPS = 2**16
 def read(folder: Path) -> Any:
     """Reads tokenizer.json, or has `transformers` convert an older format.
 
-    A Rust tokenizer opens in milliseconds, while importing `transformers` takes seconds, so it is
-    imported only where it is needed.
+    A Rust tokenizer opens in milliseconds; `transformers` takes seconds, so it is imported late.
 
     Raises:
         InputError: if there is none, or none that can be read.

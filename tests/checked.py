@@ -55,9 +55,7 @@ def _axes(hints) -> list[str]:
 
 
 def _checkable(hint, names: set[str]):
-    """The hint, or `Any` for what is not an array. A sum of axes is known where each is of
-    `names`.
-    """
+    """The hint, or `Any` if not an array. A sum of axes is known where each is in `names`."""
     if _is_array(hint):
         axes = [
             "_" if set(re.findall(r"[a-zA-Z]\w*", axis)) - names and not _plain(axis) else axis

@@ -1,6 +1,4 @@
-"""Compiler settings of the tests: the fastest to compile, since programs run for
-milliseconds.
-"""
+"""Compiler settings of the tests: the fastest to compile, as programs run for milliseconds."""
 
 import os
 
@@ -16,9 +14,7 @@ if jax.__version_info__ < (0, 11):
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a process that a test starts: it compiles as quickly as the tests, and
-    nothing that their last run did.
-    """
+    """The environment of a test's process: it compiles as the tests do, and nothing twice."""
     return (
         os.environ
         | {

@@ -101,8 +101,7 @@ def target():
 
 @pytest.fixture(scope="session")
 def next_logits(target):
-    """The target's logits after a text of at most 64 tokens, by whole forward passes without a
-    cache."""
+    """The target's logits after a text of at most 64 tokens, by forward passes without a cache."""
     known = {}
 
     @jax.jit

@@ -57,8 +57,7 @@ def spellings(value: Any) -> Iterator[str]:
 
 
 def count(name: str) -> tuple[Count, list[str]]:
-    """Returns what became of a file's schemas, and what is wrong: texts that are held and may
-    not be.
+    """The result for a file's schemas, and what is wrong: texts that are held and may not be.
 
     Args:
         name: of the file.

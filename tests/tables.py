@@ -1,6 +1,4 @@
-"""Models whose distributions are in a table, so that the joint distribution of what they
-emit is known exactly.
-"""
+"""Models that read distributions from a table: what they emit has a known distribution."""
 
 import itertools
 from dataclasses import dataclass
@@ -103,8 +101,7 @@ def joint(probs, size, depth):
 def tree_of(tree, row):
     """A row of a drafted tree as the oracles' `(tokens, parents)`.
 
-    Absent nodes are left out, and so is what hangs below the later of equal siblings, where no walk
-    ever comes.
+    Absent nodes are left out, and what hangs below the later of equal siblings: none walks there.
     """
     tokens, parents, valid = (np.asarray(x[row]) for x in (tree.tokens, tree.parents, tree.valid))
     kept, first, number = [(oracle.ROOT, -1)], {}, {0: 0}

@@ -1,6 +1,4 @@
-"""The documentation: every public name is in the reference, programs run, links lead to
-files.
-"""
+"""The documentation: the reference is complete, programs run, and links lead to files."""
 
 import importlib
 import inspect

@@ -42,16 +42,12 @@ def draft(**changes) -> Llama:
 
 
 def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
-    """Random weights, with the initial 0.02 scaled up so that the distributions are far from
-    uniform.
-    """
+    """Random weights, scaled up from the initial 0.02: distributions are far from uniform."""
     return _drawn(model, seed, scale, None)
 
 
 def _drawn(module: nn.Module, seed: int, scale: float, features: int | None):
-    """Returns what `module.init` would give, drawn by NumPy: to compile it takes longer than a
-    test.
-    """
+    """Gives what `module.init` would, drawn by NumPy: compiling that takes longer than a test."""
 
     def leaf(path, shape):
         name = jax.tree_util.keystr(path)

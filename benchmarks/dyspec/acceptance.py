@@ -1,5 +1,4 @@
-"""Acceptance by a child's rank, the trees of Sequoia that follow, and the one that pays
-here.
+"""Acceptance by a child's rank, Sequoia's trees from it, and the tree that pays here.
 
 python -m benchmarks.dyspec.acceptance
 """
@@ -94,9 +93,7 @@ def main(
 
 
 def cost(loaded, nodes: int, repeats: int, past: int = 96) -> float:
-    """Returns seconds of a forward pass over that many nodes, in a row of 1, behind `past`
-    tokens.
-    """
+    """Returns seconds of a forward pass over that many nodes of one row, behind `past` tokens."""
     model: CausalLM = loaded.model
     cache = replace(model.init_memory(1, past + nodes), lengths=jnp.array([past]))
     tokens = jnp.asarray(np.random.default_rng(0).integers(1, model.vocab_size, (1, nodes)))

@@ -1,5 +1,4 @@
-"""Appendix C of DySpec (Xiong et al. 2024): the blocks of the attention mask that an order
-leaves.
+"""Blocks of the attention mask that an order leaves: DySpec (Xiong et al. 2024), App. C.
 
 Tree attention computes blocks of 32 x 32 entries and can skip those without any. The order of the
 nodes decides how many there are (Definition 1). The orders are that in which the tree has grown,

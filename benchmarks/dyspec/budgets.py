@@ -1,5 +1,4 @@
-"""Do trees earn their place? Every method with the same number of drafted nodes, by
-temperature.
+"""Do trees earn their place? Every method with equally many drafted nodes, by temperature.
 
 python -m benchmarks.dyspec.budgets --out budgets.jsonl
 """
@@ -110,9 +109,7 @@ Means = dict[tuple[str, int, float], np.ndarray]
 def collect(
     ledger: Ledger, work: Workload, names: list[str], sizes: list[int], temperatures: list[float]
 ) -> Means:
-    """Returns tokens per round of each seed, measured or from the ledger, for all these
-    settings.
-    """
+    """Returns tokens per round of each seed, measured or from the ledger, for these settings."""
     return {
         (name, size, temperature): np.array(
             [

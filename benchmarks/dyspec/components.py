@@ -182,9 +182,7 @@ class Pieces:
         return ModelScorer(self.method.model, params, state.cache, state.previous, frame, size)
 
     def _forwards(self, params: PyTree, state: PyTree, frame: Frame, levels: jax.Array):
-        """Returns the draft's forward passes and its cache's growth; tokens are the last level's
-        likeliest.
-        """
+        """Returns the draft's passes and cache growth; tokens: the last level's likeliest."""
         scorer = self._scorer(params, state, frame)
         level = scorer.root()
         width = self.method.num_scored // max(1, self.method.depth - 1)

@@ -1,6 +1,4 @@
-"""Methods with a draft model at one budget of drafted nodes, and what they have to know
-first.
-"""
+"""Methods with a draft model at one budget of drafted nodes, and what they must know first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +21,7 @@ from jspec.verify import schemes
 LONGEST = 24
 """Tokens of a chain at most, whatever the budget."""
 BEAMS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128: (8, 16), 768: (24, 32)}
-"""Width and length of RSD-S by budget: near the squares that the paper's larger budgets
-take.
-"""
+"""RSD-S's width and length by budget: near the squares of the paper's larger budgets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,9 +126,7 @@ METHODS = (
     "dyspec coupled",
     "calibrated_dyspec coupled",
 )
-"""Names of the methods. Those not called coupled verify by recursive rejection, as
-published.
-"""
+"""Methods' names. Those not called coupled verify by recursive rejection, as published."""
 EXTRA = (
     "threshold",
     "specinfer",
@@ -216,7 +210,5 @@ def drafter(
 
 
 def threshold(budget: int) -> float:
-    """Returns the threshold of Algorithm 2: 0.001 for 768 nodes, as in Fig. 5, else 1 / nodes
-    (4.4).
-    """
+    """Returns Algorithm 2's threshold: 0.001 for 768 nodes (Fig. 5), else 1 / nodes (4.4)."""
     return 0.001 if budget == 768 else 1 / budget

@@ -53,9 +53,7 @@ def main(
     prompt_tokens: options.PromptTokens = 128,
     new_tokens: options.NewTokens = 128,
 ) -> None:
-    """Counts the texts of a seed as rows of one call, seed by seed: whenever it is stopped,
-    every method has as many texts.
-    """
+    """Counts a seed's texts as one batch, seed by seed: when stopped, all methods have as many."""
     pair = model_pairs.pair(model, draft_model, questions, prompts, classes, scan_layers=True)
     work = Workload(pair, count, seeds, prompt_tokens, new_tokens)
     setting = dict(

@@ -1,5 +1,4 @@
-"""Table 5 and Fig. 8 of DySpec (Xiong et al. 2024): the time of tree attention by order of
-nodes.
+"""DySpec (Xiong et al. 2024), Table 5, Fig. 8: times of tree attention by order of nodes.
 
 As in appendix C.1: one row, 64 heads of 128 dimensions, no tokens before the tree. The kernel is
 `jspec.models.block_attention`, "manual" is XLA's attention. Xformers' is not run.
@@ -76,8 +75,7 @@ def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> None:
 def measure(
     mask: Bool[np.ndarray, "N N"], heads: int, head_dim: int, kernels: Sequence[Implementation]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Returns times the kernels and XLA's attention in turn: the least seconds of each, or its
-    error.
+    """Times the kernels and XLA's attention in turn: least seconds of each, or its error.
 
     What gives other numbers than XLA's attention is an error.
     """

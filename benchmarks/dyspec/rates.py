@@ -75,9 +75,7 @@ def main(
 
 
 def counted(seen: Tried) -> dict:
-    """Returns densities, means by column and correlations of first children; means of later
-    ones.
-    """
+    """Returns densities, means by column, first children's correlations, later ones' means."""
     found: dict = {"places": len(seen.tried), "edges": EDGES.round(4).tolist()}
     first = seen.tried[:, 0] > 0
     x = seen.child_probs[first, 0]

@@ -1,5 +1,4 @@
-"""Figs. 5 and 9 of DySpec, round by round: the size of each tree, its tokens, and its
-blocks.
+"""DySpec, Figs. 5 and 9, round by round: the size of each tree, its tokens, its blocks.
 
 python -m benchmarks.dyspec.rounds --budget 768 --out rounds.jsonl
 """
@@ -61,9 +60,7 @@ def main(
 
 
 def traced(work: Workload, method: Any, temperature: float, prompt: Prompts) -> dict[str, Any]:
-    """Returns nodes, tokens, levels, most children and blocks of every round; and the largest
-    tree.
-    """
+    """Returns nodes, tokens, levels, most children and blocks by round; and the largest tree."""
     target, draft = work.pair.target, work.pair.draft
     trace = jspec.trace(
         target.model, target.params, *prompt, drafter=method, drafter_params=draft.params,

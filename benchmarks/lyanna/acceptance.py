@@ -1,5 +1,4 @@
-"""Table 1 of Lyanna (Chen et al. 2026): is a drafted token accepted, if the one before it
-was?
+"""Lyanna (Chen et al. 2026), Table 1: is a token accepted if the one before it was?
 
 python -m benchmarks.lyanna.acceptance RUN... --out acceptance.jsonl
 """
@@ -104,8 +103,7 @@ def tokens_per_round(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*
 def lead(
     one: Int[np.ndarray, "B P"], other: Int[np.ndarray, "B P"]
 ) -> tuple[Float[np.ndarray, " P-1"], Float[np.ndarray, " P-1"]]:
-    """Returns the lead of `one` over `other` in acceptance at each draft step, and its standard
-    error.
+    """Returns the lead of `one` over `other` in acceptance by draft step, with standard error.
 
     Bootstrapped: prompts are drawn for both at once, since they are the same.
     """

@@ -1,5 +1,4 @@
-"""Fig. 7 of Lyanna (Chen et al. 2026): how much of a text do its most frequent tokens make
-up?
+"""Lyanna (Chen et al. 2026), Fig. 7: the share of a text that is its most frequent tokens.
 
 python -m benchmarks.lyanna.hot_tokens                        # the bundled model, shared texts
 python -m benchmarks.lyanna.hot_tokens --model DIR TEXT...    # files of one's own

@@ -1,5 +1,4 @@
-"""Token info of Lyanna (Chen et al. 2026, 5.1, 6.1) read from a table, or made of two
-factors.
+"""Lyanna's token info (Chen et al. 2026, 5.1, 6.1) from a table, or made of two factors.
 
 python -m benchmarks.lyanna.tables --out tables.jsonl
 """

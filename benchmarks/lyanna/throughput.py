@@ -1,5 +1,4 @@
-"""Figs. 8 to 12 of Lyanna (Chen et al. 2026): throughput by batch, and what re-sampling is
-worth.
+"""Lyanna (Chen et al. 2026), Figs. 8 to 12: throughput by batch, the worth of re-sampling.
 
 python -m benchmarks.lyanna.throughput --out throughput.jsonl
 """
@@ -137,9 +136,7 @@ def equal(nodes: int, more: int) -> str:
 def methods(
     pair: Pair, lyanna: Head, eagle: Head, nodes: int, resampled: Sequence[int]
 ) -> dict[str, Method]:
-    """Returns plain decoding, the baselines, and Lyanna with re-sampling off, apart, merged and
-    fused.
-    """
+    """Returns plain decoding, baselines, and Lyanna's re-sampling off, apart, merged, fused."""
     draft = pair.draft
     (module, variables), (other, weights) = lyanna, eagle
     chain = jspec.SpeculativeDecoding(draft.model, DEPTH)

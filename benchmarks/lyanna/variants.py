@@ -1,5 +1,4 @@
-"""Table 1, Fig. 5 and Table 2 of Lyanna (Chen et al. 2026): variants of its head, trained
-alike.
+"""Lyanna (Chen et al. 2026), Table 1, Fig. 5, Table 2: variants of its head, trained alike.
 
 python -m benchmarks.lyanna.variants rows.jsonl --work DIR --out variants.jsonl
 
@@ -32,9 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Changes to the whole head; sparse: token info of a quarter of 4,096 tokens."""
 NODES = (15, 36)
-"""Drafted nodes of the trees: the paper verifies 16 tokens with the root, and the whole
-tree.
-"""
+"""Drafted nodes of the trees: the paper verifies 15 and a root, and the whole tree."""
 
 
 def main(

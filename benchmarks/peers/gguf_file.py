@@ -65,9 +65,7 @@ def write(model: Any, params: PyTree, path: Path) -> None:
 
 
 def _array(leaf: PyTree, path: tuple[str, ...]) -> np.ndarray:
-    """Returns the bytes of weights in blocks; others in float32, times their factors if they
-    have some.
-    """
+    """Returns the bytes of weights in blocks; others in float32, times their factors if any."""
     *above, name = path
     for key in above:
         leaf = leaf[key]
@@ -105,9 +103,7 @@ def _shape(writer: gguf.GGUFWriter, config: LlamaConfig) -> None:
 
 
 def _interleaved(name: str, tensor: np.ndarray, config: LlamaConfig) -> np.ndarray:
-    """Returns queries and keys in llama.cpp's order: lane i pairs with its neighbour, not with i
-    + D/2.
-    """
+    """Returns queries, keys in llama.cpp's order: lane i pairs with its neighbour, not i + D/2."""
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads}.get(name.split(".")[-2])
     if heads is None:
         return tensor

@@ -123,9 +123,7 @@ def _loaded(setting: PeerRun, path: Path) -> Any:
 
 @cache
 def _load(path: Path, dtype: Any, device: str) -> Any:
-    """Returns the model of a folder or of a GGUF file; the contenders that have the same share
-    it.
-    """
+    """Returns the model of a folder or GGUF file, shared by the contenders that have the same."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     place = {} if path.is_dir() else {"gguf_file": path.name}

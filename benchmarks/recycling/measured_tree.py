@@ -1,5 +1,4 @@
-"""The tree of Token Recycling from measured acceptance: by depth and rank, by Sequoia's
-programme.
+"""Token Recycling's tree by Sequoia's programme, from acceptance by depth and rank.
 
 python -m benchmarks.recycling.measured_tree --out tree.json
 python -m benchmarks.recycling.measured_tree --model jspec-7m --model DIR --nodes 15 --out tree.json
@@ -60,9 +59,7 @@ class Counted(Drafter):
 
 
 def measured(bench: Bench, questions: Sequence[Question], template: Template) -> np.ndarray:
-    """Returns [N] visits of each node of the template; the matrix goes from question to
-    question.
-    """
+    """Returns [N] visits of each node of the template; questions share one matrix."""
     drafter, state = Counted(jspec.TokenRecycling(bench.target.model.vocab_size, template)), None
     for question in questions:
         ids = bench.read(question, [])

@@ -51,8 +51,7 @@ def drafting(kind: Callable[..., Any], **options: Any) -> Row:
 
 
 def trained(named: str, target: Loaded) -> Rows:
-    """Returns the rows of a trained head by label, each with its published tree; a block head
-    has none.
+    """Returns rows of a trained head by label, with its published tree; a block head has none.
 
     Args:
         named: the head: a folder, or a bundled one.
@@ -112,9 +111,7 @@ BREADTHS, DEPTHS = (30, 40, 50, 60, 70, 80, 90), (4, 5, 6, 7, 8)
 
 
 def grown(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
-    """Returns the likeliest tree of so many drafted nodes in at most so many levels, as paths of
-    ranks.
-    """
+    """Returns the likeliest tree of at most so many nodes and levels, as paths of ranks."""
     return tuple(best_paths(lambda level: RATES if level < depth else (), nodes))
 
 

@@ -56,8 +56,7 @@ def main(
 
 
 def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10) -> dict:
-    """Returns seconds of each piece of a round, summed over `count` states that a decode passes
-    through.
+    """Returns seconds of each piece of a round, summed over `count` states of a decode.
 
     Preprocess is the mask, which the forward pass makes too: its time is taken off the forward
     pass's. Update is that of the matrix, of the tokens, and of keys and values.

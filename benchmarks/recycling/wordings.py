@@ -41,9 +41,7 @@ class Vicuna:
 
 
 def wording(target: Loaded, texts: Texts) -> chat.Wording:
-    """Returns bare text where texts are continued; else the chat template, Vicuna's if there is
-    none.
-    """
+    """Returns bare text where texts are continued; else the chat template, or Vicuna's."""
     if not isinstance(texts, ChatQuestions):
         return chat.Bare(target.tokenizer)
     return Vicuna(target.tokenizer) if target.chat is None else chat.wording(target)

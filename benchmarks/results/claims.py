@@ -9,7 +9,7 @@ from benchmarks.results.statistics import mean
 
 COLUMNS = {
     "holds": "hold",
-    "sign": "in sign, not in size",
+    "sign": "hold, another size",
     "mixed": "mixed",
     "fails": "do not hold",
     "open": "open",
@@ -18,6 +18,13 @@ COLUMNS = {
 }
 """Columns of the index, by the kind of a verdict. What is only reported has none."""
 SHOWN = {"holds": "**holds**", "sign": "**holds**, another size", "fails": "**does not hold**"}
+LEGEND = """\
+A cell has a standard error and a word. *ahead*, *behind*: the interval of 95% excludes equality.
+*level*: it also excludes the paper's smallest lead. *open*: it decides neither. *by more*, *by
+less*: it excludes the paper's range, and the claim **holds**, **another size**. *mixed*: models
+disagree. [Details](../RESULTS.md#how-claims-are-judged).
+
+"""
 WORDS = ("ahead", "level", "behind")
 EQUAL = ("same", "open", "differs")
 

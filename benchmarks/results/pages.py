@@ -30,7 +30,7 @@ def pages() -> dict[Path, str]:
     for name, paper in papers().items():
         found, kinds = claims.matrix(paper)
         judged[name] = paper["title"], kinds
-        regions.setdefault(FOLDER / f"{name}.md", {})["claims"] = found
+        regions.setdefault(FOLDER / f"{name}.md", {})["claims"] = claims.LEGEND + found
         for (page, region), text in tables(paper).items():
             regions.setdefault(FOLDER / f"{page}.md", {})[region] = text
     regions[INDEX] = {"papers": claims.index(judged)}

@@ -12,8 +12,7 @@ from scipy.special import stdtrit
 class Estimate:
     """A number that was measured on several texts, and what each text adds to its error.
 
-    Sums, differences and ratios of estimates of the same texts are paired text by text: what makes
-    a text hard for both falls out.
+    Sums, differences and ratios are paired text by text: what makes a text hard falls out.
 
     Args:
         value: the number.

@@ -1,5 +1,4 @@
-"""RSD's experiments (Jeon et al. 2024, section 5): trees against draft length and against
-budget.
+"""RSD's experiments (Jeon et al. 2024, section 5): trees by draft length and by budget.
 
 python -m benchmarks.rsd --out rsd.jsonl               # the bundled pair; again, it goes on
 """
@@ -171,9 +170,7 @@ def main(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="one seed, one prompt, 32 tokens")] = False,
 ) -> None:
-    """Counts every tree of appendix C.3 with its published verifier, and DySpec, CoupledTree and
-    the chain with as many nodes.
-    """
+    """Counts C.3's trees by their published verifiers; DySpec, CoupledTree, chains as large."""
     numbers = {"1": [1], "2": [2], "all": [1, 2]}.get(experiment)
     if numbers is None:
         raise typer.BadParameter(f"experiment is {experiment!r}; take 1, 2 or all")

@@ -1,6 +1,4 @@
-"""The trees of RSD's two experiments (Jeon et al. 2024, appendix C.3), and others alongside
-them.
-"""
+"""The trees of RSD's two experiments (Jeon et al. 2024, appendix C.3), and others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -98,9 +96,7 @@ Group = Mapping[str, tuple[Shape, ...]]
 
 
 def _length(length: int, beams: tuple[int, int], widths: tuple[int, int]) -> Group:
-    """Returns the trees compared at a draft length; jspec's get as many nodes as the full binary
-    tree.
-    """
+    """Returns the trees compared at a length; jspec's have the full binary tree's nodes."""
     paths = tuple((beam, length) for beam in beams)
     nodes = 2 ** (length + 1) - 2
     return {

@@ -1,5 +1,4 @@
-"""The probability that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024),
-and more.
+"""Each rule's probability to keep a drafted child: RSD (Jeon et al. 2024), Fig. 1; more.
 
 python -m benchmarks.rsd.verifiers --out rsd_fig1.jsonl
 """
@@ -142,8 +141,7 @@ def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
     Global Resolution attains (arXiv:2511.15898). Of two tokens: 1 - max(0, (1 - P)^2 - (1 - Q)) -
     max(0, P^2 - Q) at K = 2, P the draft's and Q the target's probability of one of them.
 
-    x^K is convex, so that the best set holds the tokens of largest q / p, however many: V + 1 sets
-    in place of 2^V.
+    x^K is convex, so the best set holds the tokens of largest q / p: V + 1 sets, not 2^V.
     """
     order = jnp.argsort(-(q / jnp.where(p > 0, p, jnp.finfo(p.dtype).tiny)))
     drawn = jnp.minimum(jnp.cumsum(q[order]), 1.0)
@@ -151,9 +149,7 @@ def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
 
 
 def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """Returns the K largest of log q + noise, over draws of the noise that decides the target's
-    token.
-    """
+    """Returns the K largest of log q + noise, over draws of the target's own noise."""
     noises = jax.random.gumbel(jax.random.key(0), (NOISES, len(p)))
 
     def kept(noise):
@@ -165,9 +161,7 @@ def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
 
 
 def gumbel_list(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
-    """Applies Gumbel-max list sampling (Rowan et al. 2025): the target takes the largest of K
-    noises.
-    """
+    """Applies Gumbel-max list sampling (Rowan et al. 2025): the target takes K noises' maximum."""
     noises = jax.random.gumbel(jax.random.key(0), (NOISES, number, len(p)))
 
     def kept(noise):

@@ -1,5 +1,4 @@
-"""Concurrent requests over every kind of model memory, each answer compared with its own
-plain decoding.
+"""Concurrent requests over every kind of model memory, compared with plain decoding.
 
 python -m benchmarks.serving.memories                  # 500 requests of each kind
 python -m benchmarks.serving.memories --count 17000

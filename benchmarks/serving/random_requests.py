@@ -1,5 +1,4 @@
-"""Random requests, most of them wrong: each has an answer of the API, soon, and none is a
-500.
+"""Random requests, mostly wrong: each is answered by the API, soon, and never with a 500.
 
 python -m benchmarks.serving.random_requests                 # 2,000, 16 at a time
 python -m benchmarks.serving.random_requests --count 100000
@@ -71,8 +70,7 @@ class Request:
 
 
 def random_request(draw: random.Random, model: str) -> Request:
-    """Returns a request: mostly of a known path, with a few fields that are right, wrong or
-    nonsense.
+    """Returns a request, mostly of a known path, with fields that are right, wrong or nonsense.
 
     Args:
         draw: the random numbers.
@@ -186,9 +184,7 @@ def _broken(content: bytes, draw: random.Random) -> bytes:
 
 
 def right(status: int, content: bytes) -> bool:
-    """Returns whether an answer is one of the API: no 500, and with the API's shape if it
-    refuses.
-    """
+    """Returns whether an answer is the API's: not a 500, and of its shape if it refuses."""
     if status in (499, 500, 501, 502, 504) or len(content) > 10**6:
         return False
     if status < 400 or not content:

@@ -23,9 +23,7 @@ from jspec.models import load
 _PART = 1000
 """Most requests between two looks at the server's memory."""
 _GROWTH = 0.05
-"""By how much of it a server's memory may be larger in the second half: pieces of freed
-memory.
-"""
+"""Share by which a server's memory may grow in the second half: pieces of freed memory."""
 
 
 def main(
@@ -93,8 +91,7 @@ def run(server: ServerProcess, asks: Sequence[Ask], together: int) -> tuple[dict
     """Asks, some requests at a time.
 
     Returns:
-        What came of them, "texts" among it with an entry for each, None where the client left; and
-        the seconds.
+        What came of them, with "texts" for each, None where the client left; and the seconds.
     """
     return asyncio.run(_run(server.url, asks, together))
 

@@ -1,5 +1,4 @@
-"""Tokens per second of a server, against a static batch of as many rows; and the host's
-share.
+"""A server's tokens per second, against a static batch of as many rows; the host's share.
 
 python -m benchmarks.serving.throughput                    # the bundled jspec-7m
 python -m benchmarks.serving.throughput --model smollm2-135m --method autoregressive

@@ -1,5 +1,4 @@
-"""Forward passes of few tokens, with the kernels of a CPU and without them, in one process
-and in turn.
+"""Forward passes of few tokens, with and without a CPU's kernels, in one process in turn.
 
 python -m benchmarks.speed.forwards --model smollm2-135m
 python -m benchmarks.speed.forwards --dtype bfloat16 --live 2000 --capacity 2304
@@ -76,9 +75,7 @@ def _reading(params: dict) -> Callable[[], Array]:
 
 
 def _forwards(target: models.Loaded, count: int, live: int, capacity: int) -> Callable[[], Array]:
-    """Returns a compiled program of forward passes over a chain of tokens, each of what the one
-    before wrote.
-    """
+    """Returns a compiled program of passes over a chain: each reads what the one before wrote."""
     model, params = target.model, target.params
     cache = model.init_memory(1, capacity).replace(lengths=jnp.full(1, live, jnp.int32))
     positions = live + jnp.arange(count)[None]

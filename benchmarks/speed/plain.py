@@ -1,5 +1,4 @@
-"""Plain decoding against `transformers.generate` on the same weights, and against the
-memory.
+"""Plain decoding against `transformers.generate` on the same weights, and memory speed.
 
 python -m benchmarks.speed.plain            # needs the parity extra: torch
 """

@@ -1,5 +1,4 @@
-"""Tokens per second of `pmap(decode)`, and of `decode` with a batch on a mesh, over 1 to 8
-devices.
+"""Tokens per second of `pmap(decode)`, and of batched `decode` on a mesh of 1 to 8 devices.
 
 python -m benchmarks.speed.throughput                 # eight virtual devices on a CPU
 """

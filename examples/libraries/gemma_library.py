@@ -1,5 +1,4 @@
-"""A model of Google's gemma library, decoded by trees: a Linen module and its params as they
-are.
+"""A model of Google's gemma library, decoded by trees: a Linen module and its params.
 
 pip install gemma
 """

@@ -73,8 +73,7 @@ class DecodeError(RuntimeError):
 class RecompileError(RuntimeError):
     """A program would have been compiled inside `jspec.no_recompile()`.
 
-    The message names the function, the shapes of its last arguments, and the rows and capacity of
-    the call. Nothing was compiled.
+    It names the function, its last arguments' shapes, rows and capacity. Nothing was compiled.
     """
 
     __module__ = "jspec"

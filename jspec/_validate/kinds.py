@@ -1,7 +1,6 @@
 """Kinds of options that are not integers: flags, numbers, words, paths, lists.
 
-A list and a tuple are the same here, since a value comes from JSON or from Python. What a kind has
-read, it reads again unchanged.
+A list and a tuple are the same: values come from JSON or Python. A kind reads its own output.
 """
 
 import os
@@ -24,9 +23,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number in low .. high, which may be infinite; `above_low`, `below_high` refuse
-    the bounds themselves.
-    """
+    """A finite number in low .. high; `above_low`, `below_high` refuse the bounds themselves."""
 
     low: float
     high: float

@@ -49,8 +49,7 @@ class Option:
 def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
     """Returns the annotated arguments of a function or dataclass, by name.
 
-    The help is a text in the annotation, or else the first clause about the argument under "Args:"
-    in the docstring.
+    The help is a text in the annotation, or else the argument's first clause under "Args:".
 
     Example:
         >>> import jspec

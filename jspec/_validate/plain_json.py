@@ -11,8 +11,7 @@ _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 def with_text_alone(value: Any) -> Any:
     r"""Returns the value with U+FFFD for each half of a UTF-16 pair, in all of its texts.
 
-    JSON's escapes and a command line's bytes can make such a half; it is not text, and neither
-    tokenizers nor UTF-8 take it.
+    JSON's escapes and a command line's bytes can make a half; tokenizers and UTF-8 refuse it.
 
     Example:
         >>> with_text_alone({"a": ["ok", "\ud83d!"]}) == {"a": ["ok", "\ufffd!"]}

@@ -1,3 +1,1 @@
-"""Operations on arrays that JAX has not, or not as fast: ragged rows, the best of many, the
-rows of a memory.
-"""
+"""Operations on arrays that JAX lacks or has slower: ragged rows, best of many, memories."""

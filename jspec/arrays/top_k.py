@@ -48,8 +48,7 @@ def of_parts(
         split: whether the last axis is a vocabulary, which is split as weights are.
 
     Returns:
-        Values and places, to the last tie as from the whole array. No more than k entries of each
-        part have left their device.
+        Values and places, ties included, as from the whole array. At most k entries leave a device.
     """
     mesh = jax.typeof(x).sharding.mesh
     rows = mesh_axes.divides(mesh, mesh_axes.ROWS, x.shape[0]) if x.ndim > 1 else None

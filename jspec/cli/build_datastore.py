@@ -27,8 +27,7 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
     """Tokenises the documents, sorts the suffixes, and writes the file.
 
     Raises:
-        InputError: if there is no text, the model has no tokenizer, or `out` cannot be written or
-            is one of the texts.
+        InputError: for no text, a model without tokenizer, or an unwritable or wrong `out`.
     """
     began = time.monotonic()
     if not out.absolute().parent.is_dir():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jspec.sessions.session import Session
 
 _LONGEST = 32
-"""Most tokens behind a prompt that are compared bit by bit."""
+"""Maximum number of tokens behind a prompt that are compared bit by bit."""
 
 
 def certify(
@@ -48,7 +48,7 @@ def certify(
     limit: Annotated[
         int | None,
         typer.Option(
-            parser=integer, metavar="N", help="Prompts, evenly over classes.", show_default="all"
+            parser=integer, metavar="N", help="Prompts, evenly over categories.", show_default="all"
         ),
     ] = None,
     max_new_tokens: options.MaxNewTokens = 64,

@@ -190,8 +190,7 @@ class Conversation:
 
         self._programs.wait()
         arguments, rounds = self._arguments(known, new)
-        # The prompt's pass takes the state that it is given: of an answer that ends before its
-        # first round nothing is left.
+        # The prompt's pass takes its state: nothing is left of an answer that ends before a round.
         self._state, self._tokens, self._text = None, [*known, *new], None
         self._runner.forget()
         chunks, stopped = _finish(lambda: chunks_of(jspec.prefill(**arguments), rounds))

@@ -20,7 +20,7 @@ def export(
     draft_model: options.DraftModel = None,
     method: options.MethodName = None,
     prompt_tokens: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most tokens of a prompt.")
+        int, typer.Option(parser=integer, metavar="N", help="Maximum length of a prompt.")
     ] = 512,
     max_new_tokens: options.MaxNewTokens = 128,
     batch_size: options.BatchSize = 1,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from jspec.cli.parsers import integer, number, text
-from jspec.methods import DEFAULT
+from jspec.methods import BUNDLED, DEFAULT
 from jspec.sessions import conversations
 
 Prompt = Annotated[
@@ -17,8 +17,8 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="DIR|FILE|ID",
-        help="Folder, GGUF file, smollm2-135m, or hub id.",
-        show_default="the bundled model",
+        help="Folder, GGUF file, hub id, or a name: jspec-7m, jspec-800k, smollm2-135m.",
+        show_default=BUNDLED,
     ),
 ]
 DraftModel = Annotated[
@@ -26,7 +26,7 @@ DraftModel = Annotated[
     typer.Option(
         metavar="DIR|FILE|ID",
         help="Draft model, if the method needs one: folder, GGUF file, or hub id.",
-        show_default="bundled, if --model is",
+        show_default="the bundled one, if --model is bundled",
     ),
 ]
 Head = Annotated[
@@ -34,7 +34,7 @@ Head = Annotated[
     typer.Option(
         metavar="DIR|NAME",
         help="Trained head, if the method has one.",
-        show_default="bundled, if --model is",
+        show_default="the bundled one, if --model is bundled",
     ),
 ]
 Questions = Annotated[
@@ -64,13 +64,18 @@ SpeculativeConfig = Annotated[
     typer.Option(
         parser=text,
         metavar="JSON",
-        help='Object, such as {"method": "prompt_lookup", "num_speculative_tokens": 5}; '
+        help='Method and its options, such as {"method": "eagle", "head": "my-head"}; '
         "`jspec methods` lists the keys.",
         show_default=False,
     ),
 ]
 MaxNewTokens = Annotated[
-    int, typer.Option(parser=integer, metavar="N", help="Most new tokens per prompt.")
+    int,
+    typer.Option(
+        parser=integer,
+        metavar="N",
+        help="Maximum number of new tokens per prompt; the context may end it earlier.",
+    ),
 ]
 Temperature = Annotated[float, typer.Option(parser=number, metavar="T", help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(parser=integer, metavar="K", help="0 is off.")]
@@ -100,18 +105,18 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="D",
-        help="The dtype of weights and computation; int8 and float8_e4m3fn: of weights alone; "
-        "w8a8: int8 weights, and activations rounded to it; q8_0, q4_0, q4_1: as in GGUF files; "
-        "q8_0a8, q4_0a8, q4_1a8: the same, and activations rounded.",
-        show_default="float32 on CPU, with weights as the file has them; else bfloat16",
+        help="float32, bfloat16: weights and computation. int8, float8_e4m3fn: 8-bit "
+        "weights. q8_0, q4_0, q4_1: weights in the blocks of GGUF files. w8a8, q8_0a8, q4_0a8, "
+        "q4_1a8: activations are rounded to 8 bits too.",
+        show_default="CPU: computation in float32, weights as stored; else bfloat16",
     ),
 ]
 KvDtype = Annotated[
     str | None,
     typer.Option(
         metavar="D",
-        help="The dtype of keys and values; int8 or float8_e4m3fn: a quarter of the memory of "
-        "float32.",
+        help="The dtype of keys and values; int8 and float8_e4m3fn take a quarter of float32's "
+        "memory.",
         show_default="the dtype of computation",
     ),
 ]
@@ -216,7 +221,7 @@ Answers = Annotated[
 Drop = Annotated[
     conversations.Drop,
     typer.Option(
-        help="Turns to drop when a conversation has outgrown the context: none (refuse the turn), "
-        "the oldest, or the oldest but for the first."
+        help="If a conversation has outgrown the context: none refuses the turn, oldest drops the "
+        "oldest turns, middle keeps the first turn and drops those after it."
     ),
 ]

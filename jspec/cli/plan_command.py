@@ -42,7 +42,7 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Most tokens of a row, prompt and output.",
+            help="Maximum number of tokens of a row, prompt and output.",
             show_default="the model's context, 2048 at most",
         ),
     ] = None,
@@ -51,7 +51,7 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Most tokens of an output, within the tokens of a row.",
+            help="Maximum number of tokens of an output, within the tokens of a row.",
             show_default="128, or half of a short row",
         ),
     ] = None,
@@ -82,7 +82,7 @@ def plan(
         bool, typer.Option("--json", help="Print one JSON object instead of the table.")
     ] = False,
 ) -> int:
-    """Compile the programs of a model and a method, and report their memory and launches.
+    """Compile the programs of a model and a method, and report their memory and kernel launches.
 
     Nothing is run, and no weights are read but for a method with a trained head. Exit code 0: the
     programs fit the memory of a device; 3: they do not; 2: bad input.

@@ -112,8 +112,7 @@ def encode(
         render: makes ids of a conversation; where there is one, it is needed.
 
     Raises:
-        InputError: if a prompt gives no token, one outside the vocabulary, or too many, or if the
-            chat template refuses it.
+        InputError: if a prompt has no tokens, too many, unknown ones, or the template refuses it.
     """
     return [_encode(prompt, tokenizer, vocab_size, context, render) for prompt in prompts]
 

@@ -138,8 +138,7 @@ class RoundPrograms:
 def _short_turns() -> Iterator[None]:
     """Yields a context in which threads that run Python take turns often.
 
-    A round asks for Python a dozen times, and waits for each of them as long as a turn of the
-    thread takes that traces a program.
+    A round asks for Python a dozen times, and waits each time for the thread that traces.
     """
     usual = sys.getswitchinterval()
     sys.setswitchinterval(_TURN)

@@ -37,7 +37,7 @@ def serve(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Most tokens of a row, prompt and answer.",
+            help="Maximum length of a row, prompt and answer.",
             show_default="the model's context, 2048 at most",
         ),
     ] = None,
@@ -102,24 +102,24 @@ def serve(
         typer.Option(
             parser=integer,
             metavar="K",
-            help="Most logprobs per token in a request; -1: none.",
+            help="Maximum logprobs per token in a request; -1: none.",
         ),
     ] = 20,
     max_grammar_states: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="N", help="Most automaton states of a grammar; 0: no grammars."
+            parser=integer, metavar="N", help="Maximum automaton states of a grammar; 0: none."
         ),
     ] = 1024,
     max_grammar_classes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most token classes of a grammar.")
+        int, typer.Option(parser=integer, metavar="N", help="Maximum token classes of a grammar.")
     ] = 256,
     max_stop_states: Annotated[
         int,
-        typer.Option(parser=integer, metavar="N", help="Most automaton states of stop strings."),
+        typer.Option(parser=integer, metavar="N", help="Maximum automaton states of stop strings."),
     ] = 1024,
     max_stop_classes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most token classes of stop strings.")
+        int, typer.Option(parser=integer, metavar="N", help="Maximum classes of stop strings.")
     ] = 512,
     penalties: Annotated[
         bool, typer.Option(help="Allow penalties, biases and min_tokens in requests.")

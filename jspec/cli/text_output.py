@@ -131,7 +131,7 @@ def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED)
     figures = [
         f"{sum(len(outcome.tokens) for outcome in ours.outcomes)} tokens in {ours.seconds:.2f} s",
         f"{ours.tokens_per_second:.1f} tokens per second",
-        f"mean acceptance length {together(ours.outcomes).mean_acceptance_length:.2f}",
+        f"{together(ours.outcomes).tokens_per_round:.2f} tokens per round",
     ]
     what = f"jspec.decode, compiled, from prompt to last token, best of {repeats}"
     if plain is None or not plain.tokens_per_second:  # a model that writes nothing has no speed

@@ -152,11 +152,11 @@ def data(
         str | None, typer.Option(help="Folder or hub id.", show_default="the bundled model")
     ] = None,
     count: Annotated[int, typer.Option(help="Total number of rows.")] = 1000,
-    max_new_tokens: Annotated[int, typer.Option(help="Most tokens after a prompt.")] = 192,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an output.")] = 192,
     shortest: Annotated[int, typer.Option(help="Minimum number of tokens of a prompt.")] = 8,
     longest: Annotated[
         int | None,
-        typer.Option(help="Most tokens of a prompt.", show_default="64, or 256 with --chat"),
+        typer.Option(help="Maximum length of a prompt.", show_default="64, or 256 with --chat"),
     ] = None,
     chat: Annotated[
         bool,

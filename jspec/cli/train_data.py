@@ -30,8 +30,7 @@ class Prompts:
         choose: the part of a document's tokens that is a prompt.
         encode: token ids of a document, by the model's tokenizer or template.
         ends: the tokens that end what the model writes.
-        is_whole: whether a document longer than the longest prompt is left out, since it would lose
-            its end.
+        is_whole: whether a document longer than the longest prompt is left out, not cut.
     """
 
     row: corpora.Row | None

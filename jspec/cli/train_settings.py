@@ -112,7 +112,7 @@ LM = (
     JobOption("shape", "num_heads", 4, "Query heads.", flag="heads"),
     JobOption("shape", "num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
     JobOption("shape", "head_dim", 64, "Width of an attention head."),
-    JobOption("shape", "context", 1024, "Most positions the model may see."),
+    JobOption("shape", "context", 1024, "Maximum number of positions the model may see."),
     JobOption(
         "loss", "num_target_tokens", 32,
         "With --target: tokens kept of each distribution.",

@@ -37,8 +37,7 @@ class Device:
 
 
 def _tpu(name: str, kind: str, gib: float, bandwidth: float, flops: float) -> Device:
-    # XLA keeps a part of the memory, which is not counted; the rest is what its messages of
-    # exhausted memory say.
+    # XLA keeps an uncounted part; the rest is what its messages of exhausted memory say.
     generation = name.split()[1]
     where = f"https://docs.cloud.google.com/tpu/docs/{generation}"
     return Device(name, "tpu", int(gib * _GIB), bandwidth, flops, kind, where)

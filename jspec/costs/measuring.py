@@ -66,8 +66,7 @@ def measure(
         max_new_tokens: as in the calls that the curve is for.
         repeats: times that each width is timed.
         progress: is told (done, all) after each timing.
-        request: further arguments of `jspec.prefill` that decide on the program: `sampling`, `key`,
-            `stopping`.
+        request: further arguments of `jspec.prefill` for the program: sampling, key, stopping.
 
     Returns:
         The curve, with a point for each width, and what a round takes that drafts nothing.

@@ -18,9 +18,7 @@ from jspec.policies.cost_curve import CostCurve
 from jspec.types import PyTree
 
 _EDGE = 1 / np.log2(1.1)
-"""Rounding of the roofline's edge: where computing and reading take equally long, a forward
-pass takes a tenth longer than either.
-"""
+"""Rounding of the roofline's edge: where computing equals reading, a pass takes 10% longer."""
 _CPU_FORMS = {
     "float32": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
     "bfloat16": {1: 1.0, 2: 1.06, 4: 1.17, 8: 1.4, 16: 2.2, 32: 3.7, 64: 7.3, 128: 14.5},
@@ -64,8 +62,7 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
     Args:
         params: the model's weights; only their sizes are read.
         device: a `jax.Device`, or a `jspec.costs.devices.Device`; None is the default one.
-        held: the model's `param_dtype`, whose name says whether activations are rounded; None: they
-            are not.
+        held: the model's `param_dtype`, whose name says if activations are rounded; None: not.
 
     Raises:
         InputError: if there is something else than arrays among them.

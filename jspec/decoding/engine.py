@@ -219,8 +219,7 @@ class Engine:
 
         Args:
             params: the model's weights.
-            prompt: [T] token ids; with those of a device the rest of the request is sent there,
-                as `jax.transfer_guard` asks.
+            prompt: [T] token ids. If they are on a device, all of the request is sent there.
             drafter_params: the drafter's weights, if it has any.
             policy_params: the policy's.
             stopping: where the row ends, as in `decode`; by default where it is full.
@@ -276,8 +275,7 @@ class Engine:
         row that was freed there is none to go on from.
 
         Raises:
-            InputError: if there is no such row, or its text was cut at a stop string and the
-                model's memory cannot be.
+            InputError: if there is no such row, or the memory cannot be cut at its stop string.
         """
         self._check_slot(slot, len(state.root))
         # The row alone: what became of its neighbours' texts is not asked.
@@ -305,8 +303,7 @@ class Engine:
             rounds: most rounds, fewer if all rows have ended. Static: how wide the tokens that come
                 back are follows from it, so every other number is a program of its own, which
                 `jspec.no_recompile` says.
-            until_one_ends: whether to come back as soon as a row ends, since someone waits for a
-                place.
+            until_one_ends: come back as soon as a row ends, since someone waits for a place.
 
         Raises:
             InputError: if `rounds` is not a number of rounds, or the state is of another drafter.

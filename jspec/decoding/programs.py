@@ -40,7 +40,7 @@ class Program:
 
     rows: int
     capacity: int
-    """Most tokens that a row holds, prompt and output together."""
+    """Maximum number of tokens that a row holds, prompt and output together."""
 
 
 def warmup(

@@ -24,14 +24,12 @@ class Chunk:
     """The tokens of one round, on the host, as `stream` yields them.
 
     Attributes:
-        tokens: The round's tokens of each row, without those that may yet be of a stop string: they
-            come in a later chunk, or never.
+        tokens: The round's tokens of each row; what may become a stop string comes later or never.
         drafted: True for a draft that the target confirmed. False for the round's last token, the
             target's own draw; if an end token or a limit cut the round, it may have been drafted
             too.
         state: The state after the round; asking for the next chunk donates it.
-        logprobs: The log-probabilities of these tokens, [B, most tokens of a row]; None if not
-            asked for.
+        logprobs: The log-probabilities of these tokens, [B, most tokens of a row], or None.
         texts: What these tokens add to each row's text; None but from `jspec.LLM.stream`, since
             this module knows no tokenizer. The texts of all chunks join to the whole.
     """

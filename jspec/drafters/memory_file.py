@@ -151,10 +151,8 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
     alone. A merge changes no token, only how many are accepted.
 
     Args:
-        drafter: whose memories they are: `jspec.TokenRecycling`, `jspec.Suffix`, or another with a
-            method `merged`.
-        states: `Result.drafter_state` of each replica; `pmap` returns them as the entries of a
-            first axis.
+        drafter: `jspec.TokenRecycling`, `jspec.Suffix`, or another with a method `merged`.
+        states: `Result.drafter_state` of each replica, as `pmap` returns it on a first axis.
 
     Raises:
         InputError: if such memories cannot be merged.

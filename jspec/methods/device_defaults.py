@@ -25,7 +25,7 @@ _DEPTH = 8
 """The most levels of Sequoia's default tree, as DySpec's; the best for that vector has 5."""
 SHARPNESS = 3.0
 """The sharpness of heads' trees. With the bundled heads, greedy and sampled, 2 to 4 take
-more tokens per step than the published 1, by up to a tenth where a tree is small for its depth."""
+more tokens per round than the published 1, by up to a tenth where a tree is small for its depth."""
 
 
 def budget(published: int = 80) -> int:

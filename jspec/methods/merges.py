@@ -13,9 +13,7 @@ from jspec.methods.method import Maker, Method, Models
 MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
 _NARROW, _PER_NODE = 4, 4
-"""Nodes up to which a round is short and drafting time counts: there members of `joined_by`
-offer four nodes for each.
-"""
+"""Nodes of a short round, where drafting time counts; offers per node in `joined_by` then."""
 
 
 def united(*members: Method) -> Maker:

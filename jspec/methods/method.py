@@ -44,8 +44,7 @@ class Method:
             what `jspec.methods.device_defaults` finds to fit the device.
         read_options: gives the options by name, from the annotations of the drafter and of what
             builds it; it imports both, and JAX.
-        most: gives the nodes that it offers as a member of a merge, by its options, if these bound
-            them.
+        most: gives the nodes that it offers as a merge's member, if its options bound them.
         needs_draft_model: whether it drafts with a second, smaller model.
         takes_draft_model: whether it does so if there is one, and drafts without one too.
         needs_training: whether its weights are trained for one target.
@@ -89,7 +88,7 @@ class Method:
         known = self.read_options()
         for name in options:
             if name not in known:
-                raise unknown(f"option of {self.name}", name, known)
+                raise unknown(f"{self.name}'s option", name, known)
         for option in known.values():
             if option.required and option.name not in options:
                 raise InputError(

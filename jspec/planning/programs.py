@@ -68,8 +68,7 @@ class Programs:
         params: its weights, or their shapes.
         drafter: proposes the trees.
         drafter_params: its weights, or their shapes.
-        mesh: devices to compile for, with the axes `data` and `model`: of `mesh_here`, or of a
-            `Topology`.
+        mesh: devices to compile for, axes `data` and `model`: `mesh_here`'s or a `Topology`'s.
         rows: that decode together.
         capacity: most tokens of a row, prompt and output.
         max_new_tokens: of these, the most of the output.

@@ -100,8 +100,7 @@ class Topology(NamedTuple):
 def prepare_environment() -> None:
     """Tells libtpu that it only compiles; without effect once it was loaded.
 
-    It would otherwise ask the cloud's metadata server what machine this is, and let no second
-    process load it.
+    Otherwise it asks the cloud's metadata server, and lets no second process load it.
     """
     for name, value in (
         ("TPU_SKIP_MDS_QUERY", "1"),

@@ -296,9 +296,7 @@ class Adaptive(WidthPolicy):
 def _together(
     probabilities: Float[Array, "B w"], tokens: int, running: Int[Array, ""]
 ) -> Float[Array, "B w"]:
-    """Returns the largest probabilities of all rows that there is room for, and 0 in the place
-    of the others.
-    """
+    """Returns the largest probabilities of all rows that fit, and 0 in place of the others."""
     if tokens >= len(probabilities) + probabilities.size:
         return probabilities
     return jnp.where(

@@ -69,8 +69,7 @@ class Backoff:
         """Returns the back-off after this round.
 
         Args:
-            saved: the seconds that this round's draft saves alongside a round without one. Not read
-                in a back-off.
+            saved: seconds that this draft saves over a round without one; unread in a back-off.
             cost: the seconds of a draft; drafts that cost nothing are always made.
         """
         mean = _DECAY * self.saved + (1 - _DECAY) * saved

@@ -41,8 +41,7 @@ class History:
     lengths: Int[Array, " B"]
     """The number of tokens of `text`, the root the last of them."""
     drafted: Int[Array, "B N D"]
-    """The drafted tokens on the path to each node, its own first and then upwards; -1 where
-    there is none."""
+    """The drafted tokens from each node upwards, its own first; -1 where there is none."""
     end_tokens: Int[Array, "B X"]
     """The tokens that end a row; -1 fills up."""
 

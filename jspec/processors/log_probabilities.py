@@ -65,8 +65,7 @@ def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:
             out in greedy rows. As in vLLM.
 
     Raises:
-        InputError: if the number is below 0, or the mode none of the two; at the call, if the
-            vocabulary has fewer tokens.
+        InputError: for a negative number, an unknown mode, or more tokens than the vocabulary.
 
     Example:
         >>> import jspec

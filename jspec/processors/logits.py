@@ -243,8 +243,7 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
         sequences: lists of token ids, for all rows. Of one token: it is forbidden everywhere.
 
     Raises:
-        InputError: if these are not lists; at the call, if one is empty, or these are not tokens of
-            the model.
+        InputError: if these are not lists; at the call, if one is empty or has unknown tokens.
     """
     sequences = [
         _listed(f"banned_sequences[{place}]", sequence, "a list of token ids")

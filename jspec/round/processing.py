@@ -39,8 +39,7 @@ def several(given: Any) -> tuple[Any, ...]:
 
 
 def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
-    """Returns the processors of a call between its stopping's: first the fewest tokens, last
-    stop strings, or None.
+    """Returns a call's processors between the fewest tokens and the stop strings, or None.
 
     Args:
         processors: of the call, one or a list.
@@ -74,8 +73,7 @@ def prepare(
     """Returns the members of a call, from left to right.
 
     Args:
-        asked: those that are asked for, or None. A list among them has one or None for each row,
-            all of a kind.
+        asked: those asked for, or None. A list has one or None per row, all of a kind.
         batch: B.
         vocab_size: V.
         end_tokens: of the rows, of all kinds.
@@ -124,8 +122,7 @@ def _by_row(rows: Sequence[Any]) -> Any:
 
 
 def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
-    """Returns the logits that decide, each node's under its own ancestors; the same ones if
-    nothing was asked for.
+    """Returns the logits that decide, each node's under its ancestors; the same if nothing asks.
 
     Args:
         state: before the round.

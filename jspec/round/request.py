@@ -57,7 +57,7 @@ class Prepared(NamedTuple):
     capacity: int
     """The most tokens that a row's memory holds."""
     chunk: int
-    """Most tokens of a row that the target reads at once."""
+    """Maximum number of tokens of a row that the target reads at once."""
 
     @property
     def end_tokens(self) -> Any:

@@ -19,8 +19,7 @@ PARSERS = (HERMES, LLAMA)
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _PYTHON = "<|python_tag|>"
 _OTHER = ("<function=", "<arg_key>")
-"""Marks of templates with other calls between the same tags: Qwen3-Coder's and GLM-4.5's.
-"""
+"""Marks of templates with other calls between the same tags: Qwen3-Coder's and GLM-4.5's."""
 _ARGUMENTS = ("arguments", "parameters")
 
 

@@ -18,10 +18,9 @@ from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
 from jspec.types import PyTree, Sampling, Stats, Stopping
 
 NUM_BIASES = 300
-"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them,
-so that all are one program."""
+"""Maximum size of a `logit_bias`, as in the OpenAI API; all are padded to it: one program."""
 NUM_STOP_TOKENS = 8
-"""Most `stop_token_ids` of a request."""
+"""Maximum number of `stop_token_ids` in a request."""
 
 
 _REPEATS = 12

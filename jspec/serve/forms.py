@@ -46,8 +46,7 @@ class RequestBounds:
 
     Args:
         max_model_len: most tokens of a row, prompt and answer.
-        max_logprobs: most likeliest tokens that are kept alongside each; None: no
-            log-probabilities.
+        max_logprobs: most likeliest tokens that are kept for each; None: no log-probabilities.
         grammar_states: most states of a grammar; 0: there are no grammars.
         grammar_classes: most classes of tokens of one.
         stop_states: most states of stop strings.
@@ -108,8 +107,7 @@ class Forms:
 
         Args:
             stops: the texts that end an answer.
-            form: a `StructuredOutputs`, an `AsJSON`, an `AsObject`, or the schema of a call;
-                None: any text.
+            form: a `StructuredOutputs`, `AsJSON`, `AsObject`, or a call's schema; None: any text.
 
         Raises:
             APIError: 400, if there is no room for it.

@@ -161,9 +161,7 @@ class Executor(Protocol):
         ...
 
     def step(self, waiting: bool) -> Any:
-        """Returns some rounds of all rows, and their output on the host; fewer rounds if a row that
-        others wait for has ended.
-        """
+        """Returns some rounds of all rows, on the host; fewer if an awaited row has ended."""
         ...
 
     def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:

@@ -45,8 +45,7 @@ class ServeSettings:
         host: the address that it listens on.
         port: 0 takes a free one.
         rows: requests that are answered together.
-        max_model_len: most tokens of a row, prompt and answer; None: the model's context, 2,048 at
-            most.
+        max_model_len: most tokens of a row, prompt and answer; None: the context, up to 2,048.
         api_key: that clients have to bring; None: they need none, unless there is a file.
         api_keys: the file of several clients, with names, rates and room; None: there are none.
         rounds: rounds in a call of the device.
@@ -199,8 +198,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
 
 
 def service_of(session: "Session", settings: ServeSettings) -> "Service":
-    """Returns the server without HTTP: what it needs is compiled, and its `application` is for
-    any ASGI server.
+    """Returns the compiled server without HTTP; its `application` is for any ASGI server.
 
     Args:
         session: model and drafter.
@@ -331,8 +329,7 @@ def device_of(
         processors.append(
             Capacity(states=settings.grammar_states, classes=settings.grammar_classes)
         )
-        # Where every round has one width, nodes for forced tokens would be verified in all of them,
-        # whether or not a row has a grammar.
+        # With one width for all rounds, nodes for forced tokens would be verified in each of them.
         if llm.policy.widths:
             drafter, weights = with_jump_forward(drafter, weights, llm.policy.widths)
     stops = StopCapacity(states=settings.stop_states, classes=settings.stop_classes)

@@ -8,8 +8,7 @@ class ServerLimits:
     """The options of `jspec serve` by these names, with dashes.
 
     Args:
-        forms: grammars and stop strings that are made at a time, each in a process of its own; of
-            one client half as many.
+        forms: grammars and stop strings made at a time, in a process each; half per client.
         form_seconds: a request is read, and its form made, in so many seconds each.
         form_megabytes: memory that a form may take while it is made.
         form_kilobytes: the text of a form.

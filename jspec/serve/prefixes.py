@@ -14,8 +14,7 @@ _RECENT = 32
 class Prefixes:
     """Texts that were read, with the states behind them; the least recently used goes first.
 
-    A text is found by those who give its salt, and changes nothing for others: what is known of a
-    prompt can be measured.
+    A text is found by those who give its salt: what is known of a prompt can be measured.
 
     Args:
         capacity: most states that are kept; 0 keeps none.

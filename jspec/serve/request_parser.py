@@ -70,8 +70,7 @@ class ParsedRequest:
 class RequestParser:
     """Makes orders of requests; from any thread.
 
-    What is asked for is refused by its size before anything is made of it, and is looked at from
-    time to time while it is.
+    A request is refused by its size before anything is made of it, and watched while it is.
 
     Args:
         target: the model, for its tokenizer and template.
@@ -207,9 +206,7 @@ class RequestParser:
     def _called(
         self, asked: ChatRequest
     ) -> tuple[str | None, str | None, Callable[[], calls.Reader] | None]:
-        """Returns the function that is called, the schema of the answer, and what reads calls out
-        of it; None for none of each.
-        """
+        """Returns the called function, the schema, and the reader of calls; None where absent."""
         choice, parser = asked.tool_choice, self._call_parser
         # Without parameters the only arguments are {}.
         tools = {

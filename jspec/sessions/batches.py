@@ -32,7 +32,7 @@ class Group:
     lengths: np.ndarray
     """Tokens of each prompt, [B]."""
     limits: np.ndarray
-    """Most new tokens of each row, [B]; 0 in rows that only fill up the last group."""
+    """Maximum number of new tokens of each row, [B]; 0 in rows that only fill up the last group."""
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,7 @@ def keep_on_disk() -> None:
 
 
 def folder(environment: Mapping[str, str], part: str) -> Path | None:
-    """Returns a folder in $JSPEC_CACHE, else in jspec in the user's cache folder; None if it
-    cannot be written to.
-    """
+    """Returns a folder in $JSPEC_CACHE, else jspec in the user's cache; None if not writable."""
     try:
         chosen = environment.get("JSPEC_CACHE")
         caches = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -81,8 +81,8 @@ def note_unused(target: "Loaded") -> None:
     """Says on standard error that a chat model is used as a plain one."""
     if target.chat is not None:
         print(
-            "jspec: the model has a chat template, and the prompt is continued without it; "
-            "--chat asks the model instead",
+            "jspec: this is a chat model; the prompt is continued as plain text, and --chat would "
+            "have it answered",
             file=sys.stderr,
         )
 

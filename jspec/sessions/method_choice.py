@@ -30,12 +30,10 @@ def choose(method: str | None, config: str | None) -> Choice:
 
     Args:
         method: `--method`, if given.
-        config: `--speculative-config`, if given: a JSON object as in vLLM, the method and its
-            options by name.
+        config: `--speculative-config`: a JSON object as in vLLM, the method and its options.
 
     Raises:
-        InputError: if a name is unknown, a value is of the wrong kind or missing, or the two
-            disagree.
+        InputError: for unknown names, wrong or missing values, or if the two disagree.
     """
     given = {} if config is None else _parse(config)
     named = given.pop("method", None)

@@ -51,8 +51,7 @@ def check_model(
     Raises:
         AssertionError: if a promise is broken. The sentence names the promise and the row and node,
             what was expected and what was observed.
-        InputError: if the model has no room for the check, or its weights lie on a mesh of explicit
-            axes.
+        InputError: if the model has no room for the check, or its weights' mesh is explicit.
 
     Example:
         In a test file of your own:

@@ -34,8 +34,7 @@ class Checkpoints:
         resume: whether a run that is already there may be continued.
 
     Raises:
-        InputError: if the folder holds a run that is not to be resumed, has other settings, or is
-            damaged.
+        InputError: for a run that is not to be resumed, has other settings, or is damaged.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], resume: bool = True):

@@ -47,9 +47,7 @@ def likeliest(scores: Float[Array, "*S V"], size: int) -> Distributions:
 
 
 def observe(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"], size: int) -> Observed:
-    """Returns the target's states over whole sequences, and its distributions cut to `size`
-    tokens; 0: no distributions.
-    """
+    """Returns the target's states over sequences, and distributions cut to `size`; 0: none."""
     output = forward(target, params, tokens)
     assert output.hidden is not None, "a target of draft heads gives its states"
     return Observed(output.hidden, likeliest(output.logits, size) if size else None)

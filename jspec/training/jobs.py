@@ -40,8 +40,7 @@ class TrainingJob:
         seed: seed of the weights and of the order of the data.
         heldout: share of the text that is only evaluated on.
         epochs: passes over the training text, in place of the recipe's steps; 0: the steps.
-        scores: times that the held-out text is scored on the way, evenly; it is in any case at the
-            end.
+        scores: times that the held-out text is scored on the way, besides at the end.
     """
 
     recipe: Recipe

@@ -163,8 +163,7 @@ def train(
         report: called after each update.
         frozen: what the objective reads and does not train.
         place: puts the state on the devices that the batches are on.
-        examine: called after each update with its step and the weights, which the next update
-            donates.
+        examine: called after each update with step and weights, which the next update donates.
 
     Raises:
         InputError: if the run has gone further than it is asked to.

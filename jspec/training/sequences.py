@@ -86,8 +86,7 @@ def starts(row: Sequence[int], room: int) -> range:
 def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
     """Returns rows joined to one stream, which is cut anywhere.
 
-    Neighbours overlap by one token, so that every token is foretold once; what is behind the last
-    whole sequence is left out.
+    Neighbours overlap by one token, so each is predicted once; the rest at the end is left out.
 
     Raises:
         InputError: if the stream is shorter than one sequence.

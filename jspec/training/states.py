@@ -1,7 +1,6 @@
 """Caches a target's hidden states of a text on disk.
 
-Its hidden states, and of its distributions the likeliest tokens: all of its scores would be V / E
-times as large as the states.
+Hidden states and the likeliest tokens: all scores would be V / E times as large.
 """
 
 import os

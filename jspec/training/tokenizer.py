@@ -13,8 +13,7 @@ from jspec.training.corpus import END
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learns `vocab_size` tokens: the end token 0, the 256 bytes, and merges.
 
-    An encoded text starts with the end token: documents are packed that way, so it tells the model
-    that a document begins.
+    An encoded text starts with the end token, as packed documents do: it marks a beginning.
 
     Raises:
         InputError: if the vocabulary has no room for the bytes.

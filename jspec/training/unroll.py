@@ -82,15 +82,13 @@ class Unrolled:
             batch: text.
 
         Returns:
-            The loss, and the metrics `acceptance`, `state_loss` and `token_loss`, one entry per
-            step.
+            The loss, and `acceptance`, `state_loss` and `token_loss`, with one entry per step.
         """
         variables = {**frozen["borrowed"], "params": params}
         states = observed(self.target, frozen, batch).hidden
         at, chosen = self._scored_places(batch)
         placed = partial(_placed, at=at)
-        # Where the text goes on with a token that is not hot, the hot ones have no distribution to
-        # learn.
+        # Where the text goes on with a token that is not hot, hot ones have nothing to learn.
         known, hot = jnp.ones(batch.tokens.shape, bool), self.head.hot(variables)
         if hot is not None:
             known = jnp.zeros(self.head.vocab_size, bool).at[hot].set(True)[batch.tokens]
@@ -221,8 +219,7 @@ def observed(
         target: the model, of the weights `frozen["target"]`.
         frozen: see `jspec.training.loop.Objective`.
         batch: read where it holds the target's states already.
-        num_target_tokens: tokens that each of the target's distributions is cut to; 0 is not a
-        distributions.
+        num_target_tokens: tokens that the target's distributions are cut to; 0: no distributions.
     """
     seen = batch.observed or observe(target, frozen["target"], batch.tokens, num_target_tokens)
     seen = jax.lax.stop_gradient(seen)

@@ -25,8 +25,7 @@ class Template:
     Nodes are in breadth-first order, siblings by rank; node 0 is the root, the empty path.
 
     Raises:
-        InputError: if a path is empty or given twice, its parent is missing, or a rank is not an
-            integer in 0 .. 2^20 - 1.
+        InputError: for an empty or repeated path, a missing parent, or a rank not in 0 .. 2^20 - 1.
 
     Example:
         >>> template = Template(((0,), (1,), (0, 0)))
@@ -91,9 +90,7 @@ class Template:
         return int(self.ranks.max())
 
     def fill(self, tokens: Int[Array, "B N"]) -> Tree:
-        """Returns the tree of this shape with these tokens, the root's first; InputError for other
-        numbers of them.
-        """
+        """Returns the tree of this shape with these tokens, root first; InputError if not N."""
         shape = tokens.shape
         if len(shape) != 2 or shape[1] != self.num_nodes:
             raise InputError(
@@ -163,8 +160,7 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
         num_speculative_tokens: drafted nodes; the root is not counted.
 
     Raises:
-        InputError: if the number of nodes is not an integer or negative, or a probability is
-            outside 0 .. 1.
+        InputError: for a number of nodes not 0, 1, .. or a probability outside 0 .. 1.
 
     Example:
         >>> likeliest([0.6, 0.3], 3).paths
@@ -179,8 +175,7 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
 def best_paths(
     probabilities: Callable[[int], Sequence[float]], count: int
 ) -> list[tuple[int, ...]]:
-    """Returns the `count` paths of ranks with the largest products of probabilities, or all if
-    there are fewer.
+    """Returns the `count` paths of ranks with the largest products, or all if there are fewer.
 
     Args:
         probabilities: of a node of that depth's children to be right, by rank; none: it has none.

@@ -32,8 +32,7 @@ class Scheme:
 
 
 COUPLED = Scheme(proposals.coupled, COUPLED_VERIFIER)
-"""Children drawn with the noise that decides the target's token: the tokens depend on the
-key alone, not on the drafter."""
+"""Children drawn with the target's noise: tokens depend on the key alone, not the drafter."""
 GUMBEL_LIST = Scheme(proposals.gumbel_list, TreeVerifier(rules.coupled))
 """Independent children, each drawn with its own noise; the target's noise is their largest
 (Rowan et al. 2025). The tokens are those of `COUPLED`, which keeps children more often.
@@ -50,8 +49,7 @@ BLOCK = Scheme(proposals.with_replacement, BlockVerification())
 
 
 TRAVERSAL = Scheme(proposals.without_replacement, TraversalVerification())
-"""Traversal verification (Weng et al. 2025): the draws of `RECURSIVE`, judged from the
-leaves to the root, which keeps more."""
+"""Traversal verification (Weng et al. 2025): `RECURSIVE`'s draws, judged from the leaves."""
 
 
 def check(scheme: Any) -> None:

@@ -16,8 +16,7 @@ from jspec.verify import sequence_level
 
 @dataclass(frozen=True)
 class TraversalVerification:
-    """A `Verifier` of trees whose children were drawn without replacement (Weng et al. 2025,
-    arXiv:2505.12398, Algorithm 1).
+    """A `Verifier` of trees drawn without replacement: Weng et al. 2025, arXiv:2505.12398.
 
     A node is tested when nothing is left below it: first the leftmost leaf, with the probability
     that its whole path deserves. A node that fails is taken out of the tree, its parent's
@@ -164,8 +163,7 @@ def _refused(
 ) -> tuple[Float[Array, ""], Float[Array, " V"], Float[Array, " V"]]:
     """Returns alpha, p and q of the node above one that was refused.
 
-    With s = sum [alpha p - q]^+ they are s / (s + 1 - alpha), norm[alpha p - q]^+ and q without
-    the token.
+    With s = sum [alpha p - q]^+: s / (s + 1 - alpha), norm[alpha p - q]^+, q without the token.
     """
     ratio, p, q = now.ratio[above], now.p[above], now.q[above]
     gone = jnp.arange(p.shape[0]) == token

@@ -1,7 +1,6 @@
 """The kernel on a GPU: each tile of queries loops over its visible blocks.
 
-One softmax runs over all of them. Several programs may share the blocks of a tile; their softmaxes
-are merged.
+One softmax runs over all. Several programs may share a tile's blocks and merge softmaxes.
 """
 
 from dataclasses import dataclass, replace

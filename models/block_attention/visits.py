@@ -13,8 +13,7 @@ WORD = 32
 Column = Callable[[Int[Array, ""] | int], Int[Array, "Q #K"]]
 """A column of what tells the reach of a tile's queries, which may be repeated for each key."""
 Seen = Callable[[Column, Int[Array, ""], Int[Array, "#Q K"]], Bool[Array, "Q K"]]
-"""Visible keys of a block for a tile's queries, from their reach and the block's slots.
-"""
+"""Visible keys of a block for a tile's queries, from their reach and the block's slots."""
 
 
 class Visits(NamedTuple):

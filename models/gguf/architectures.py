@@ -29,8 +29,7 @@ class GGUFLayout:
 
     Args:
         fields: makes config.json's fields from a header and the architecture's name.
-        restore: lays a weight out as Hugging Face does, from its name there, the array, and
-            config.json's fields.
+        restore: lays a weight out as Hugging Face does, from name, array and config.json's fields.
         unit: the number of rows of a weight that `restore` lays out by themselves, from its name,
             the number of all of them, and the fields.
     """

@@ -95,8 +95,7 @@ class GGUFTensors:
         """Returns rows of one tensor in float32; the others are not dequantised.
 
         Raises:
-            InputError: if it is quantised in a way that the `gguf` package does not read, or is
-                cut off.
+            InputError: if it is cut off, or quantised as the `gguf` package does not read.
         """
         entry, package = self.files[name], library()
         try:

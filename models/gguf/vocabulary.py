@@ -191,8 +191,7 @@ def _merges(
 ) -> list[tuple[str, str]]:
     """Returns every pair of tokens that joins to a third, the pair of the best third first.
 
-    SentencePiece joins the two neighbours whose union has the best score; a list of merges in
-    that order does the same.
+    SentencePiece joins the two neighbours of best union; a list of merges does the same.
     """
     known = {token: place for place, token in enumerate(tokens) if kinds[place] == _NORMAL}
     pairs = [

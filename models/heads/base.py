@@ -16,8 +16,7 @@ from jspec.types import Output, PyTree
 class TransformerHead(Decoder):
     """A `jspec.DraftHead` that borrows embedding and scores from its target.
 
-    The variables' collection `target` holds the target's own arrays, which are neither trained nor
-    saved with the head.
+    The variables' collection `target` holds the target's own arrays, never trained or saved.
 
     Args:
         config: shape of the layer; vocabulary and width are the target's.

@@ -53,8 +53,7 @@ def load(
             Medusa, DFlash, DSpark or JetSpec: a folder in Hugging Face layout, or a hub id. Of a
             target whose weights come with a head (MTP), its own folder or id.
         target: the model that it is to draft for.
-        only: the kind that is wanted, or kinds: "block", "eagle", "eagle3", "lyanna", "medusa",
-            "mtp"; any if not given.
+        only: wanted kinds of "block", "eagle", "eagle3", "lyanna", "medusa", "mtp"; None: any.
         dtype: dtype that the weights are held in; the target's if not given.
 
     Returns:
@@ -92,8 +91,7 @@ def read_variables(
         dtype: dtype that the weights are held in; the target's if not given.
 
     Returns:
-        The module, and its variables by collection. The collection `target` holds the target's own
-        arrays; the others are the head's.
+        The module, and variables by collection; `target` holds the target's own arrays.
 
     Raises:
         InputError: as `load`.
@@ -128,8 +126,8 @@ def find(kind: str, target: Loaded) -> str:
         if trained_for.get("fingerprint") == ours:
             return name
     raise InputError(
-        f"no bundled {kind} head was trained for this model; name the folder of one as head (jspec "
-        "train head --kind makes EAGLE's, Lyanna's and Medusa's)"
+        f"no bundled {kind} head was trained for this model; give the folder of one as the option "
+        "\"head\" (jspec train head --kind makes EAGLE's, Lyanna's and Medusa's)"
     )
 
 

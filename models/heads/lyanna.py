@@ -24,8 +24,7 @@ The norm makes each token's info as large as this, whatever the two matrices are
 would add noise of deviation 1 to every score; with 0 the matrices would get no gradient.
 """
 TABLE_BYTES = 64 * 2**20
-"""The largest table of token info that is made where nothing else is asked for; of more hot
-tokens its two factors are kept."""
+"""The largest table of token info by default; of more hot tokens, two factors are kept."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class LyannaConfig(LlamaConfig):
     """Shape of the layer, and of what knows the tokens.
 
     Args:
-        rank: d of section 5.1, the width between W1 and W2; 0 is the paper's variant without token
-            info.
+        rank: d of section 5.1, the width between W1 and W2; 0: the paper's, without token info.
         hot_tokens: tokens that have token info (section 6.1); 0 is all of them.
         first_token: whether the first step is told the token; False is the paper's variant without.
     """

@@ -78,8 +78,7 @@ def read(
         dtype: dtype that the weights are held in; the target's if not given.
 
     Raises:
-        InputError: if the folder holds no head of a known kind, of the wanted one, or for such a
-            target.
+        InputError: if the folder has no head of a known or wanted kind, or for such a target.
     """
     folder = hub.folder(name, hub.HEADS)
     files = _open(folder)

@@ -40,9 +40,7 @@ class Folder:
         return family.parse(self.fields)
 
     def tensors(self, table: Sequence[Weight]) -> shards.Shards | quantised.Dequantised:
-        """Returns the weights by name; quantised ones are dequantised, and experts one by one if
-        the table has them so.
-        """
+        """Returns the weights by name, dequantised, and experts one by one if the table says so."""
         files = quantised.reader(self.fields)(shards.open_folder(self.path))
         return fused_experts.single(files, (name for weight in table for name in weight.names))
 

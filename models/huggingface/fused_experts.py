@@ -17,9 +17,7 @@ _SINGLE = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
 
 @dataclass(frozen=True)
 class SingleExperts(Dequantised):
-    """Single experts' matrices from Qwen3.5's fused tensors: [E, 2 F, H], the gate's half first,
-    and [E, H, F].
-    """
+    """Single experts' matrices of Qwen3.5's fused tensors: [E, 2 F, H], gate first; [E, H, F]."""
 
     shards: Shards | Dequantised
 
@@ -57,8 +55,7 @@ class SingleExperts(Dequantised):
 def single(
     files: Shards | Dequantised, wanted: Iterable[str] | None = None
 ) -> Shards | Dequantised:
-    """Returns the files as they are, or with experts one by one where they are wanted so and
-    held in one.
+    """Returns the files unchanged, or with fused experts one by one where that is wanted.
 
     Args:
         files: of the weights.

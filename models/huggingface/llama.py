@@ -95,8 +95,7 @@ def block(
         yield from _attention(config, path, f"{name}.self_attn", inputs, layer)
     elif layer.mixer is None:
         yield from _latent_attention(config, path, f"{name}.self_attn", inputs)
-    # `post_attention_layernorm` precedes the MLP in Llama, and follows attention in families with a
-    # norm there.
+    # `post_attention_layernorm` precedes the MLP in Llama, elsewhere it may follow attention.
     after, before = "post_attention_layernorm", "pre_feedforward_layernorm"
     if config.pre_norm:
         yield norm((*path, "mlp_norm"), f"{name}.{before if config.post_norm else after}", width)

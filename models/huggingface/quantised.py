@@ -207,9 +207,7 @@ def _block(fields: Settings, name: str) -> tuple[int, int]:
 
 
 def _in_float8(quantised: Settings) -> set[tuple[int, int] | None]:
-    """Returns what shares a scale, by the groups of compressed-tensors, as in `Float8`; nothing
-    where some weights are not float8.
-    """
+    """Returns what shares a scale, by compressed-tensors' groups; nothing if any is not float8."""
     groups, found = quantised.part("config_groups"), set()
     if quantised.get("format") not in ("float-quantized", "naive-quantized"):
         return set()

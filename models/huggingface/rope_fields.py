@@ -119,9 +119,7 @@ def _times(start: int, factor: float) -> int:
 
 
 def _none(rope: Settings, settings: Settings, pairs: int) -> None:
-    """Returns the field unchanged. `dynamic` too: it stretches beyond max_position_embeddings,
-    where contexts end.
-    """
+    """Returns the field, `dynamic` too: it stretches only where contexts end anyway."""
 
 
 def _linear(rope: Settings, settings: Settings, pairs: int) -> LinearScaling:

@@ -98,8 +98,7 @@ def open_folder(folder: Path) -> Shards:
     from the file that the index names for it, whatever else the files hold.
 
     Raises:
-        InputError: if there is none, if one is absent or is not a whole safetensors file, or if the
-            index and the files disagree.
+        InputError: if a file is absent or not whole safetensors, or the index disagrees.
     """
     index = indexed(folder)
     if (folder / SINGLE).is_file() and SINGLE not in index.values():

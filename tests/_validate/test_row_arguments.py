@@ -1,6 +1,4 @@
-"""Numbers that come one for all rows or one per row: cast to what they say, whatever holds
-them.
-"""
+"""Numbers for all rows or one per row, in any container: cast to the dtype they say."""
 
 import itertools
 

@@ -1,6 +1,4 @@
-"""Token Recycling's table: replayed rounds are decoded ones, and questions go from task to
-task.
-"""
+"""Token Recycling's table: rounds are replayed as decoded, question by question and by task."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""The figures of a bench, its last sentence, its tables and its page, from rows made by
-hand.
-"""
+"""The figures of a bench, its last sentence, its tables and its page, from hand-made rows."""
 
 import io
 import math
@@ -56,7 +54,7 @@ def test_a_speedup_is_the_median_of_neighbours():
 def test_reading_the_prompt_counts_apart_and_together():
     (found,) = (made([2.0]).summaries["quick"],)
     assert found.speedup == pytest.approx(2) and found.decode_speedup == pytest.approx(1 / 0.45)
-    assert found.tokens_per_step == 2 and found.tokens_per_second == pytest.approx(10 / 0.55)
+    assert found.tokens_per_round == 2 and found.tokens_per_second == pytest.approx(10 / 0.55)
     assert found.decode_tokens_per_second == pytest.approx(10 / 0.45)
     # A clock that cannot tell the two apart says nothing of the answer alone.
     assert statistics.decode_seconds(row("quick", 0, 0.1)) is None

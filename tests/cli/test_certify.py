@@ -123,7 +123,7 @@ def test_bad_input_is_one_sentence(certify):
         (["--limit", 0], "--limit is 0; pass at least 1"),
         (["--draws", 0], "--draws is 0; pass at least 1"),
         (["--method", "suffx"], "did you mean suffix?"),
-        (["--method", "suffix", "--head", "x"], "option of suffix 'head' is unknown"),
+        (["--method", "suffix", "--head", "x"], "suffix's option 'head' is unknown"),
         (["--questions", "/absent"], "--questions /absent cannot be read"),
         (["--prompts", "/absent"], "--prompts /absent cannot be read"),
         (["--prompts", "a", "--questions", "b"], "were both given"),

@@ -42,13 +42,13 @@ def test_an_answer_is_that_of_generate(command, talker):
     line = command("chat", *asked, stdin="Once").out
     ran = command("generate", "Once", "--chat", *asked, "--no-compare")
     assert line and ran.out == line
-    assert "has a chat template" not in ran.err
+    assert "this is a chat model" not in ran.err
 
 
 def test_without_chat_a_template_is_told_of(command, talker):
     asked = ("--model", talker, "--max-new-tokens", 2, "--method", "prompt_lookup")
     ran = command("generate", "Once", *asked, "--no-compare")
-    assert ran.err.count("has a chat template, and the prompt is continued without it") == 1
+    assert ran.err.count("this is a chat model; the prompt is continued as plain text") == 1
 
 
 def test_a_model_without_a_template_is_refused(command, folder):

@@ -9,8 +9,7 @@ from jspec.sessions import json_output
 from jspec.types import Status
 
 SAMPLED = ("--temperature", 0.9, "--top-p", 0.95, "--top-k", 50, "--min-p", 0.001, "--seed", 7)
-# Where any method serves: one that compiles in a second, and whose rounds no clock decides about.
-# The default one takes ten seconds.
+# A method that compiles in a second, and whose rounds no clock decides; the default takes ten.
 QUICK = ("--method", "token_recycling")
 LINES = ["Once upon", "[5, 6, 7, 8, 9, 10, 11]", "She", "a 猫", "[40]"]
 

@@ -1,6 +1,4 @@
-"""`--lora`: the text is that of the merged model, and what is not an adapter is one
-sentence.
-"""
+"""`--lora`: the text is the merged model's, and a file that is not an adapter is refused."""
 
 import json
 

@@ -24,7 +24,7 @@ def test_contradictory_options_are_refused():
         (None, '{"method": 5}', "method in --speculative-config is 5; pass a name"),
         (None, '{"method": "nope"}', "method 'nope' is unknown"),
         ("autoregressive", '{"method": "prompt_lookup"}', "is autoregressive and .* prompt_lookup"),
-        ("autoregressive", '{"k": 5}', "option of autoregressive 'k' is unknown"),
+        ("autoregressive", '{"k": 5}', "autoregressive's option 'k' is unknown"),
         (None, '{"updat_on_prefill": true}', "did you mean update_on_prefill?"),
         (None, '{"k": "5"}', "k is '5'; pass an integer of at least 1"),
         (None, '{"k": true}', "k is True; pass an integer"),
@@ -40,7 +40,7 @@ def test_contradictory_options_are_refused():
         ),
         ("speculative_decoding", '{"scheme": null}', "is None; pass coupled, "),
         ("spectr", '{"scheme": "block"}', "pass coupled or k_seq"),
-        ("coupled_tree", '{"scheme": "coupled"}', "option of coupled_tree 'scheme' is unknown"),
+        ("coupled_tree", '{"scheme": "coupled"}', "coupled_tree's option 'scheme' is unknown"),
         (
             "speculative_decoding",
             '{"draft_temperature": 0}',

@@ -1,6 +1,4 @@
-"""The first rounds of a conversation run before the whole program is compiled, with its
-tokens.
-"""
+"""A chat's first rounds run before the whole program is compiled, and give its tokens."""
 
 import threading
 from concurrent.futures import wait

@@ -49,7 +49,7 @@ def test_the_text_and_then_the_figures(command, folder):
         metrics,
     )
     assert re.fullmatch(
-        r"12 tokens in [\d.]+ s · [\d.]+ tokens per second · mean acceptance length [\d.]+ · "
+        r"12 tokens in [\d.]+ s · [\d.]+ tokens per second · [\d.]+ tokens per round · "
         r"[\d.]+ times plain decoding \([\d.]+\)",
         figures,
     )
@@ -75,7 +75,7 @@ def test_plain_decoding_is_compared_with_nothing(command, folder):
     ran = command(
         "generate", "She", "--model", folder, "--max-new-tokens", 12, "--method", "autoregressive"
     )
-    assert ran.code == 0 and "times plain" not in ran.err and "length 1.00" in ran.err
+    assert ran.code == 0 and "times plain" not in ran.err and "1.00 tokens per round" in ran.err
     assert "SpecDecoding" not in ran.err, "it has no drafts to speak of"
 
 

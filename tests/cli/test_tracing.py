@@ -1,6 +1,4 @@
-"""Traces: the tokens and figures of `decode`, probabilities of the target's own forward
-pass, and whose every node was.
-"""
+"""Traces: tokens and figures of `decode`, the target's probabilities, each node's source."""
 
 import json
 from dataclasses import dataclass

@@ -257,9 +257,7 @@ OF_A_RULE_OF_THEIR_OWN = (
     "pard_published",
     "eagle_recursive",
 )
-"""Drafters whose draws are not decided about by the coupled rule: their tokens are not
-plain's.
-"""
+"""Drafters that the coupled rule does not verify: their tokens differ from plain decoding's."""
 
 OF_NO_DRAFT = ("jump_forward",)
 """Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""

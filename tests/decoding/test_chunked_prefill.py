@@ -147,9 +147,7 @@ PENALTIES = dict(
 
 
 def stopped(name):
-    """Rows of which one ends in the middle by a stop string, one with nothing left, one amid a
-    token, and one by its limit.
-    """
+    """Rows that end by a stop string, with nothing left, amid a token, and by their limit."""
     ask = ASK | PENALTIES
     free = jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ask)
     texts = [[SPELLED[token] for token in row] for row in free.tokens.tolist()]
@@ -201,9 +199,7 @@ def test_a_turn_behind_a_stop_string_goes_on_where_the_text_ends(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["speculative_decoding", "eagle", "block", "lyanna"])
 def test_a_drafters_memory_ends_with_the_text(name):
-    """No key of the cut tokens is left: the keys are those of one reading, after three more
-    tokens.
-    """
+    """No key of the cut tokens is left: the keys equal one reading's, after three more tokens."""
     state, more = stopped(name), np.tile([3, 1, 4], (4, 1))
     texts, total = gone_on(state, [3, 3, 3, 3], more)
     state = jspec.fork(state, [3, 3, 3, 3], drafter=of(name)["drafter"], key=5)

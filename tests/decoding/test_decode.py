@@ -97,8 +97,7 @@ def test_padding_behind_a_prompt_is_never_read(target):
 
 @pytest.mark.slow
 def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logits):
-    """`deterministic_proposal` through the whole of decode: the joint distribution of the first
-    two tokens.
+    """`deterministic_proposal` through all of decode: the joint distribution of two tokens.
 
     6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
     program in 10,000 (chi-square by the Wilson-Hilferty approximation).
@@ -288,9 +287,7 @@ def test_the_context_ends_a_row_with_capacity():
 
 
 class Holed(Strict):
-    """A model one of whose logits is not a number; the vocabulary is one at which XLA's maximum
-    on a CPU loses a NaN.
-    """
+    """A model with a NaN logit, of a vocabulary at which XLA's maximum on a CPU loses the NaN."""
 
     vocab_size = 4096
 

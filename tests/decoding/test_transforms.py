@@ -88,9 +88,7 @@ LOOPS = ("dyspec", "lookahead", "lyanna_separate", "mixture", "rest", "spectr")
 
 @pytest.mark.parametrize("name", only(LOOPS, "lookahead", "rest", "spectr"))
 def test_shard_map_finds_no_fault_with_any_drafter(target, name):
-    """Its check of what varies between devices, which happens while it traces: no loop may begin
-    with a constant.
-    """
+    """The check of varying axes, which happens while it traces: no loop begins with a constant."""
     drafter, weights = DRAFTERS[name]
     rows, whole = PartitionSpec("data"), PartitionSpec()
 

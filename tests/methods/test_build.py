@@ -103,7 +103,7 @@ def test_a_stranger_has_no_bundled_draft_model(target):
     ("name", "options", "said"),
     [
         ("token_recyclin", {}, "'token_recyclin' is unknown; did you mean token_recycling"),
-        ("suffix", {"max": 3}, "option of suffix 'max' is unknown"),
+        ("suffix", {"max": 3}, "suffix's option 'max' is unknown"),
         ("suffix", {"num_speculative_tokens": 0}, r"is 0; pass an integer in 1 \.\. 4096"),
         ("suffix", {"num_speculative_tokens": True}, "is True; pass an integer"),
         ("suffix", {"threshold": 1}, "is 1; pass a number x with 0 <= x < 1"),
@@ -428,7 +428,7 @@ def test_auto_takes_what_is_given(target, draft, bundled):
         ("auto", {"widths": "wide"}, "widths is 'wide'; pass a list"),
         ("suffix", {"widths": [0, 5000]}, r"\[0, 5000\]; pass a list .* in 0 \.\. 4096"),
         ("suffix", {"widths": [-1, 2]}, r"\[-1, 2\]; pass a list"),
-        ("autoregressive", {"widths": [0]}, "option of autoregressive 'widths' is unknown"),
+        ("autoregressive", {"widths": [0]}, "autoregressive's option 'widths' is unknown"),
         (
             "speculative_decoding",
             {"widths": [0, 2], "scheme": "recursive"},

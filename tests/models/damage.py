@@ -1,5 +1,4 @@
-"""A fuzzer of files: whatever bytes a reader is given, it answers with a model or a
-sentence.
+"""A fuzzer of files: a reader answers any bytes with a model or with one sentence.
 
     PYTHONPATH=tests:tests/models python -m damage --seconds 3600
 
@@ -54,9 +53,7 @@ FOUND: dict[str, tuple[int, ...]] = {
     "deepseek_v2": (0,), "deepseek_v3": (0,), "gpt_oss": (0,), "gemma4": (0,),
     "gemma4_moe": (0,),
 }  # fmt: skip
-"""The corpus: damages by their numbers that a reader once had no sentence for, and a few
-others.
-"""
+"""The corpus: numbers of damages that a reader once had no sentence for, and a few others."""
 
 FAMILIES = (
     *("qwen3_next", "qwen3_5_moe", "granite4", "deepseek_v2", "deepseek_v3", "gpt_oss"),
@@ -333,9 +330,7 @@ class Process:
         self._end()
 
     def wrong(self, kind: str, number: int) -> str | None:
-        """Returns what a damage is answered with, if it is neither a model nor a sentence, or costs
-        more than a file may.
-        """
+        """The answer to a damage that is neither a model nor a sentence, or that costs too much."""
         self._here.send((kind, number))
         if not self._here.poll(2 * SECONDS):
             said: Any = f"more than {2 * SECONDS} s"

@@ -1,5 +1,4 @@
-"""Records a small SentencePiece vocabulary, and the ids that SentencePiece itself gives to
-texts.
+"""Records a small SentencePiece vocabulary, and the ids that SentencePiece gives to texts.
 
 Needs the package sentencepiece: `python tests/models/record_sentencepiece.py`.
 """

@@ -171,9 +171,7 @@ def test_nan_values_do_not_enter_gradients_of_others():
 
 @dataclass(frozen=True)
 class Stubborn(jspec.Drafter):
-    """Proposes the target's own continuation, in every round alongside a bad token and its
-    child.
-    """
+    """Proposes the target's own continuation, and in every round a wrong token with a child."""
 
     text: tuple[int, ...]
     bad: int

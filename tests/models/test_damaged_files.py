@@ -197,9 +197,7 @@ def test_an_invalid_pickle_is_refused_in_one_sentence(tmp_path):
 
 
 def test_a_pickle_takes_no_more_than_it_has(tmp_path):
-    """A number of an object, beyond which C's reader makes room for all before it; text that is
-    packed to a thousandth.
-    """
+    """A large key, up to which C's reader makes room; text that is packed to a thousandth."""
     with zipfile.ZipFile(tmp_path / "a.bin", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", b"\x80\x02Nr\xff\xff\xff\x0f.")
     with pytest.raises(InputError, match="holds no tensors"):

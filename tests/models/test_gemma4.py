@@ -1,6 +1,4 @@
-"""Gemma 4: what its memory holds, how its files are laid out, and layers that read others'
-keys.
-"""
+"""Gemma 4: what its memory holds, its files' layout, and layers that read others' keys."""
 
 import json
 from dataclasses import replace

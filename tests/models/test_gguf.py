@@ -1,6 +1,4 @@
-"""GGUF files of every family and quantisation, and the one sentence that each broken one
-gets.
-"""
+"""GGUF files of every family and quantisation, and the one sentence for each broken file."""
 
 import json
 import re

@@ -1,6 +1,4 @@
-"""Decoders with recurrent layers: what is theirs alone. test_decoding.py runs them as
-others.
-"""
+"""Decoders with recurrent layers: what only they have. test_decoding.py tests the rest."""
 
 import json
 

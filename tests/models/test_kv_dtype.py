@@ -1,5 +1,4 @@
-"""Keys and values in 8 bits: a tree's node and the same token in the memory are the same
-numbers."""
+"""Keys and values in 8 bits: a tree's node has the bits of the same token in the memory."""
 
 import functools
 from functools import partial

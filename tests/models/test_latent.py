@@ -52,8 +52,7 @@ def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def by_paper(held: dict, sizes: LatentAttention, path: list[np.ndarray], window: int | None):
-    """Returns what attention adds to the last of a path's states: appendix C, equations 37 to
-    47.
+    """Attention's addition to the last of a path's states: appendix C, equations 37 to 47.
 
     Keys and values of all heads are made of the latents, as the paper writes it.
     """

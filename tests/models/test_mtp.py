@@ -1,6 +1,4 @@
-"""The draft heads that come with a model's weights, against the published formula in
-float64.
-"""
+"""Draft heads that come with a model's weights, against the published formula in float64."""
 
 import dataclasses
 import json

@@ -1,6 +1,4 @@
-"""Models that read pictures too, of which the text part is loaded, by all names of its
-tensors.
-"""
+"""Models that read pictures too: their text part is loaded, by all names of its tensors."""
 
 import json
 

@@ -1,6 +1,4 @@
-"""Published heads, written small in their layout, against the authors' forward pass in
-torch.
-"""
+"""Published heads, small and in their layout, against the authors' forward pass in torch."""
 
 import dataclasses
 import json

@@ -1,6 +1,4 @@
-"""EAGLE-3.1 and EAGLE-4 heads, written small in their layouts, against their forward pass in
-float64.
-"""
+"""Small EAGLE-3.1 and EAGLE-4 heads in their layouts, against the forward pass in float64."""
 
 import json
 

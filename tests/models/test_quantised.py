@@ -1,6 +1,4 @@
-"""Published weights in 8 and 4 bits: what is read of them, and the sentence of each broken
-one.
-"""
+"""Published weights in 8 and 4 bits: what is read, and the sentence for each broken file."""
 
 import json
 import shutil

@@ -14,8 +14,7 @@ CORRECTION = np.random.default_rng(1).normal(size=8) / 4
 
 
 def by_hand(how: Experts, scores: np.ndarray, correction: np.ndarray | None) -> np.ndarray:
-    """Returns what the output of each expert is multiplied with; 0: the token does not go
-    through it.
+    """The factor of each expert's output; 0: the token does not go through that expert.
 
     DeepSeek-V2 (arXiv 2405.04434), section 2.2; DeepSeek-V3 (arXiv 2412.19437), section 2.1.2.
     """

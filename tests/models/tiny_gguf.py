@@ -1,6 +1,4 @@
-"""Small GGUF files as llama.cpp's converter writes them, from folders in Hugging Face
-layout.
-"""
+"""Small GGUF files as llama.cpp's converter writes them, from Hugging Face folders."""
 
 import json
 import re

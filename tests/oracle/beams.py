@@ -1,5 +1,4 @@
-"""Stochastic beam search (Kool et al. 2019), the tree of RSD-S (Jeon et al. 2024, Algorithms
-8, 9).
+"""Stochastic beam search (Kool et al. 2019): RSD-S's tree (Jeon et al. 2024, Alg. 8, 9).
 
 It samples whole sequences without replacement: a sequence's perturbed log-probability is a Gumbel
 variable around its log-probability, and a prefix has the largest among its sequences. So the
@@ -17,8 +16,7 @@ from .trees import tree_of
 def rsd_s(q, noise, width, length):
     """The tree of a stochastic beam search; siblings by perturbed log-probability.
 
-    The printed Algorithm 9 picks the beam by values that are not yet truncated by the parent's; it
-    must be by the truncated ones.
+    The printed Algorithm 9 picks the beam by untruncated values; it must be by truncated ones.
 
     Args:
       q: prefix -> distribution [V] of the draft model, see trees.py.
@@ -84,8 +82,7 @@ def every_beam(q, width, length):
         return len(level) < width and prefix not in level
 
     def go(levels, weight):
-        # The others change no level, now or later: without them the order has the same
-        # distribution.
+        # The others change no level, now or later: the order without them is equally distributed.
         left = {
             sequence: probability
             for sequence, probability in sequences.items()

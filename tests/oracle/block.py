@@ -1,5 +1,4 @@
-"""Block verification of a chain (Sun et al. 2024, Algorithm 2), and token by token alongside
-it.
+"""Block verification of a chain (Sun et al. 2024, Algorithm 2), and token by token.
 
 Both get the distributions along one drafted chain X_1 .. X_L: p [L + 1, V], the target's after 0 ..
 L of its tokens, and q [L, V], the draft's after 0 .. L - 1. They give `(stops [L + 1], residuals [L

@@ -1,5 +1,4 @@
-"""One-pass block drafters: DFlash (z-lab), DSpark (DeepSeek 2026), JetSpec, and trees over
-them.
+"""One-pass block drafters: DFlash (z-lab), DSpark (DeepSeek 2026), JetSpec; their trees.
 
 A head is a dictionary of plain arrays, torch's [out, in]:
 
@@ -94,8 +93,7 @@ def attention(head, layer, context, x):
 
 
 def scores(head, block, unembed):
-    """scores(depth, before) -> [V]: of the token at depth + 1, after the token `before` at
-    depth.
+    """scores(depth, before) -> [V]: of the token at depth + 1, after `before` at depth.
 
     DSpark, section 3: U_k + W1[x_(k-1)] W2^T. Without a Markov head, whatever comes before.
     """
@@ -110,8 +108,7 @@ def scores(head, block, unembed):
 
 
 def confidence(head, block):
-    """confidence(depth, before) -> the probability that the token at depth + 1 is kept (DSpark,
-    3)."""
+    """confidence(depth, before) -> probability that token depth + 1 is kept (DSpark, 3)."""
 
     def kept(depth, before):
         read = np.concatenate([block[depth], head["first"][before]])
@@ -121,8 +118,7 @@ def confidence(head, block):
 
 
 def log_shares(after, depth, before, noise, weights, confident=None):
-    """log probabilities [V] that each token is the target's: a logit over log q and the
-    position's noise.
+    """log probabilities [V] that each token is the target's, from log q and the noise.
 
     weights = (a, b, _, _): a (log q(x | before) + T G(x)) + b T G(x), among all tokens. With a = 1
     and b = 0 it is the noise-ranked draft, with b = -a the published one.

@@ -8,8 +8,7 @@ import numpy as np
 
 
 def repetition_penalty(logits, prompt, output, penalty):
-    """CTRL (Keskar et al. 2019, section 4.1): tokens of the text, prompt and output, are
-    punished.
+    """CTRL (Keskar et al. 2019, 4.1) punishes the tokens of the text, prompt and output.
 
     A positive logit is divided by the penalty. A negative one is multiplied with it, so that it is
     punished and not rewarded, as `transformers` does.

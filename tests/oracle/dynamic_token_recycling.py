@@ -1,5 +1,4 @@
-"""Token Recycling by probability: cells carry probabilities, the budget goes to the
-likeliest paths.
+"""Token Recycling by probability: cells hold probabilities, the likeliest paths get nodes.
 
 The matrix is `{token: [(candidate, mean probability), ..]}`; a token that is not in it was never
 seen. The n-gram table is `{(before, token): line, (token,): line}` of such lines, or empty.
@@ -112,8 +111,7 @@ def visited(matrix, tokens, distributions, memory, k):
 
 
 def tabulated(rows, distributions, k):
-    """The n-gram table of rows of tokens and of the distributions [(token, probability), ..]
-    after each token."""
+    """The n-gram table of rows of tokens and of the distributions [(token, p), ..] after each."""
     visits, sums = {}, {}
     for row, after in zip(rows, distributions, strict=True):
         for place, distribution in enumerate(after):

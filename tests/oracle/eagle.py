@@ -1,5 +1,4 @@
-"""EAGLE's trees (Li et al. 2024): the static one of EAGLE-1, expansion and rerank of
-EAGLE-2.
+"""EAGLE's trees (Li et al. 2024): EAGLE-1's static one, EAGLE-2's expansion and rerank.
 
 Both are functions of the draft's scores alone: `scores(path)` gives the [V] logits of what follows
 the tokens `path` below the root. Equal scores: the lower token id, and the node made first.
@@ -65,8 +64,7 @@ def expand(scores, depth, k):
 
 
 def rerank(candidates, total):
-    """The `total` - 1 candidates of the largest joint probability, in the order they were made
-    in.
+    """The `total` - 1 candidates of largest joint probability, in the order they were made.
 
     `total` counts the root, as the published `total_token` does.
     """

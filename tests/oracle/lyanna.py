@@ -1,5 +1,4 @@
-"""Lyanna (Chen et al. 2026): token-info trees, re-sampling and fusion, from the paper's
-pseudocode.
+"""Lyanna (Chen et al. 2026): token-info trees, re-sampling and fusion, from pseudocode.
 
 What the paper leaves open is chosen as follows. Equal logits: the lower token id is the likelier.
 Equal joint probabilities: the node that was made first, which is the shallower one, and within a

@@ -41,8 +41,7 @@ def scores(hidden, blocks, matrices):
 
 
 def tree(heads, template=TEMPLATE):
-    """{path of ranks: (path of tokens, product of the heads' probabilities)}, from scores [K,
-    V].
+    """{path of ranks: (path of tokens, product of the heads' probabilities)}, scores [K, V].
 
     A node's token is that of its last rank by the head of its depth, whatever is above it.
     """

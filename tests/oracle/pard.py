@@ -25,11 +25,9 @@ def logits(lm, tokens):
 
 
 def predictions(lm, text, mask, num):
-    """[K, V], the scores of the K tokens after a text: K forward passes, the i-th with i masks
-    behind it.
+    """[K, V], scores of the K tokens after a text: K forward passes, the i-th with i masks.
 
-    Since attention is causal, one forward pass with K - 1 masks gives the same rows; this takes no
-    advantage of that.
+    Attention is causal, so one forward pass with K - 1 masks would give the same rows.
     """
     return np.array([logits(lm, [*text, *[mask] * masks])[-1] for masks in range(num)])
 

@@ -1,6 +1,4 @@
-"""Prompt lookup decoding (Saxena 2023): what followed this n-gram the first time it
-occurred.
-"""
+"""Prompt lookup decoding (Saxena 2023): what followed an n-gram at its first occurrence."""
 
 import numpy as np
 
@@ -8,8 +6,7 @@ from .greedy import truncate
 
 
 def prompt_lookup(context, n_max=3, n_min=1, num=10, full=False):
-    """The draft after `context` (prompt and output so far, its last token the root), maybe
-    empty.
+    """The draft after `context` (prompt and output, the root last); it may be empty.
 
     The context's last n tokens are looked up in the context, the longest n first and for each n
     from the left; the draft is what follows the first hit. The n-gram does not match itself: a hit

@@ -1,6 +1,4 @@
-"""REST (He et al. 2023): the continuations of a suffix in a corpus, by looking at every
-place.
-"""
+"""REST (He et al. 2023): continuations of a suffix in a corpus, by looking everywhere."""
 
 
 def longest_match(corpus, text, longest=16, shortest=2):

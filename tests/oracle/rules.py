@@ -20,9 +20,7 @@ RSD_FIGURE_1 = [
     (0.25, 0.75, [0.6250, 0.6483, 1.5931, 0.6875, 1]),
     (0.05, 0.5, [0.5725, 0.5823, 1.6463, 0.5975, 1]),
 ]
-"""Recursive Speculative Decoding, Fig. 1: the acceptances of two children by draft and
-target.
-"""
+"""RSD (Jeon et al. 2024), Fig. 1: acceptances of two children by draft and target."""
 
 
 def _distribution(mass):
@@ -44,8 +42,7 @@ def _without(probs, token):
 
 
 def deterministic_proposal(p, children):
-    """Children chosen without regard to p's draw: keep x with p(x), else forget x and
-    renormalise.
+    """Children chosen without regard to p's draw: keep x with p(x), else forget x, renormalise.
 
     Emits as if a token were drawn from p and kept as a child where it is one (what Token Recycling,
     prompt lookup and every deterministic tree need). A repeated child is refused the second time.
@@ -129,8 +126,7 @@ def k_seq(p, q, children):
 
 
 def coupled(logp, gumbel, children):
-    """`(token, child)`: argmax of log p + Gumbel noise [V], and the first child holding it or
-    -1.
+    """`(token, child)`: argmax of log p + Gumbel noise [V], and its first child, or -1.
 
     The token follows p whatever the children are (Gumbel-max), so this keeps a drafted token
     exactly as often as `deterministic_proposal`, and yields one token for one noise, drafted or

@@ -1,5 +1,4 @@
-"""Sequoia's tree (Chen et al. 2024): its dynamic programme in loops, and every tree there
-is.
+"""Sequoia's tree (Chen et al. 2024): its dynamic programme in loops, and all trees.
 
 acceptance[i] is the probability that a node's i-th child is the one that is kept, wherever the node
 is. A shape is the tuple of the shapes of a node's children; a leaf is ().

@@ -295,9 +295,7 @@ P, Q = np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1])
 
 
 def test_children_dropped_for_their_own_probability_are_caught():
-    """Returns whether a sibling exists may depend on those before it, never on itself (DySpec,
-    errata).
-    """
+    """A sibling may exist because of earlier ones, never of itself (DySpec, errata)."""
 
     def by_itself(children):
         return [child for child in children if Q[child] >= 0.2]

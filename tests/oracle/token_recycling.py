@@ -1,5 +1,4 @@
-"""Token Recycling (Luo et al. 2024, arXiv 2408.08696), with the authors' published tree and
-rules.
+"""Token Recycling (Luo et al. 2024, arXiv 2408.08696), with the published tree and rules.
 
 Where paper and published code differ the code is followed, because its figures are the paper's: 80
 drafted nodes besides the root, where the appendix counts the root among the 80.

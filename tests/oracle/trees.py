@@ -1,5 +1,4 @@
-"""Draft trees that are sampled from a draft model, and the distribution of what a walk over
-one emits.
+"""Trees sampled from a draft model, and the distribution of what a walk over one emits.
 
 A model is a function of the prefix, the tuple of tokens below the root (the root's is empty), that
 gives a distribution [V]. A tree is `(tokens, parents)`, breadth-first, node 0 the root, siblings in
@@ -32,8 +31,7 @@ def tree_of(children):
 
 
 def children_of(tree):
-    """Returns what `tree_of` made it of: {prefix: child tokens in order}. Equal trees, equal
-    dicts.
+    """The input of `tree_of`, {prefix: child tokens in order}; equal trees, equal dicts.
 
     Breadth-first order is not needed; a parent has to come before its children.
     """
@@ -192,8 +190,7 @@ def every_tree(build, draws):
 
 
 def walk_distribution(tree, rule, p, q, depth):
-    """The joint distribution [V, ..., V] of the first `depth` tokens emitted from a tree,
-    exactly.
+    """The exact joint distribution [V, ..., V] of the first `depth` tokens from a tree.
 
     At each node the rule's children are tried in order; the walk goes on below the one kept, or
     emits a token of the residual and ends. What is missing then, the target draws by itself.

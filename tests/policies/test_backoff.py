@@ -85,8 +85,7 @@ def test_profitable_or_free_drafts_never_back_off(saved, cost):
 
 
 def rounds(drafter, costs, left=0, policy=WIDTHS, weights=PARAMS):
-    """The states of a generation whose draft model is the target, which may begin with a
-    back-off."""
+    """States of a generation whose draft model is the target; it may begin with a back-off."""
     ask = dict(drafter=drafter, drafter_params=weights)
     decides = dict(policy=WIDTHS, policy_params=costs)
     state = jspec.prefill(MODEL, PARAMS, PROMPT, max_new_tokens=24, **ask, **decides)

@@ -75,8 +75,7 @@ def test_the_best_nodes_of_all_running_rows_are_kept(tokens):
 
 
 def test_equal_values_go_to_the_earlier_node():
-    """A child never comes before its parent: with equal probabilities the parent is the earlier
-    one."""
+    """No child comes before its parent: among equal probabilities the parent is earlier."""
     value = jnp.array([[1.0, 0.5, 0.5, 0.5], [1.0, 0.5, 0.5, 0.5]])
     there = jnp.ones((2, 4), bool).at[:, 0].set(False)
     kept = largest_together(value, there, jnp.int32(4))

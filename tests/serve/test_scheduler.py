@@ -1,6 +1,4 @@
-"""The scheduler over a fake device: rows of jobs, their order, and the prompts that are
-read.
-"""
+"""The scheduler over a fake device: rows of jobs, their order, and the reading of prompts."""
 
 import threading
 

@@ -1,6 +1,4 @@
-"""Turns with calls, as clients send them and templates read them; fields that ask for
-nothing.
-"""
+"""Turns with calls, as clients send and templates read them; fields without an effect."""
 
 import dataclasses
 import json

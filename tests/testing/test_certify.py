@@ -1,6 +1,4 @@
-"""The certificate is given where nothing is wrong, and every check finds what is planted for
-it.
-"""
+"""The certificate is given where all is right, and each check finds its planted fault."""
 
 import json
 from dataclasses import dataclass, replace
@@ -61,9 +59,7 @@ class Impostor(TreeVerifier):
 
 @dataclass(frozen=True)
 class Jittery:
-    """A model with logits on a grid, for frequent ties, which move with the width by
-    what its weights say.
-    """
+    """A model with logits on a grid, for many ties that move with the width as its weights say."""
 
     inner: PrefixLM = MODEL
 

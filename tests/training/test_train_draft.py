@@ -1,6 +1,4 @@
-"""`jspec train lm --target`: a draft model learns its target's distributions of the next
-token.
-"""
+"""`jspec train lm --target`: a draft model learns its target's next-token distributions."""
 
 import json
 

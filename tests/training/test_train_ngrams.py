@@ -1,6 +1,4 @@
-"""`jspec train head --kind ngrams`: tables of the target's distributions; kills and bad
-input.
-"""
+"""`jspec train head --kind ngrams`: tables of the target's distributions; kills, bad input."""
 
 import json
 

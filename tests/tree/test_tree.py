@@ -47,9 +47,7 @@ def test_ancestors_and_depths_are_those_of_a_loop(nodes):
 
 @pytest.mark.parametrize("depth", [1, 4, 24])
 def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
-    """A GPU follows paths, a CPU goes level by level; a child's probability is at most as large
-    on either.
-    """
+    """GPUs follow paths, CPUs go by levels; on both a child is at most as likely as its parent."""
     rng = np.random.default_rng(depth)
     parents = np.full((2, 60), -1)
     level = np.zeros((2, 60), int)

@@ -17,9 +17,7 @@ ACCEPTANCE = jax.jit(acceptance)
 
 
 def tables(seed, num):
-    """(p, q): dictionaries from the tokens so far to a distribution; whole, with zeros,
-    filtered, equal.
-    """
+    """(p, q): dictionaries from prefix to distribution; whole, with zeros, filtered, equal."""
     rng = np.random.default_rng(seed)
     prefixes = [w for n in range(LENGTH + 1) for w in itertools.product(range(SIZE), repeat=n)]
 
@@ -180,8 +178,7 @@ VERDICT = jax.jit(BlockVerification().verdict)
 
 
 def drafts(seed):
-    """(tree, logits, lengths, ids, q): chains of 0 .. DEPTH tokens from distributions near the
-    target's.
+    """(tree, logits, lengths, ids, q): chains of 0 .. DEPTH tokens, q near the target's p.
 
     Node 3 is in no chain, so that ids have a gap, and q's rows are in an order of their own.
     """

@@ -91,8 +91,7 @@ VERDICT = jax.jit(VERIFIER.verdict)
 
 
 def drafts(seed):
-    """(tree, logits, q, chains): independent chains as SpecTr has them, from q near the
-    target's.
+    """(tree, logits, q, chains): independent chains as SpecTr has them, q near the target's p.
 
     What follows hangs from the first of the chains that begin alike, where the distributions are.
     """

@@ -1,8 +1,6 @@
-"""Draws: their distributions by seeded statistics, and that the coupled ones are the
-target's own.
+"""Draws: their distributions by seeded statistics; coupled draws are the target's own.
 
-A statistic is over its bound once in a million runs where the distribution is right; seeds are
-fixed.
+A right distribution's statistic is over its bound once in a million runs; seeds are fixed.
 """
 
 import dataclasses

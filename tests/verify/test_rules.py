@@ -139,9 +139,7 @@ def verdicts(rule, cases, dtype=np.float64):
 
 
 def distributions_of(rule, nodes, dtype=np.float64):
-    """The distribution of the token emitted at each node (p, q, draws), over all draws of its
-    children.
-    """
+    """Distribution of the token emitted at each node (p, q, draws), over draws of its children."""
     cases = [(p, q, children) for p, q, draws in nodes for children, _ in draws]
     found = iter(zip(*verdicts(rule, cases, dtype), strict=True))
     totals = []
@@ -175,8 +173,7 @@ def test_sampled_rules_are_the_oracles(rule, reference, draws, num):
     for case, accept, residual in zip(cases, *verdicts(rule, cases), strict=True):
         want_accept, want_residual = reference(*case)
         reach = np.cumprod([1.0, *(1 - want_accept)])
-        # Between equal distributions gamma is a root of order K at 1, found to the K-th root of
-        # 2^-53.
+        # Between equal distributions gamma is a K-th root at 1, found to the K-th root of 2^-53.
         most = 1e-5 if rule is K_SEQ and (case[0] == case[1]).all() else 1e-12
         assert not accept[num:].any()
         assert np.abs(reach[:-1] * (accept[:num] - want_accept)).max(initial=0) < most

@@ -1,5 +1,4 @@
-"""Whole decodes with sampled drafts: the joint distribution of what is emitted is the
-target's own.
+"""Whole decodes with sampled drafts: the joint distribution of the output is the target's.
 
 Thousands of rows of one call are as many samples of it. Models are tables of four tokens, so the
 distribution is known exactly; three tokens per row take several rounds. A statistic is printed
@@ -205,9 +204,7 @@ def test_so_they_do_where_the_targets_distribution_is_filtered(name):
     ),
 )
 def test_a_draft_that_is_the_target_is_kept(name):
-    """Two levels and the token after them, in one round; but for the rounding of equal
-    distributions.
-    """
+    """Two levels and the token after them in one round, up to rounding of equal distributions."""
     result, distance = emitted(PUBLISHED[name], seed=2, draft=TARGET)
     assert distance < 1
     assert (np.asarray(result.stats.num_rounds) == 1).mean() > 0.999

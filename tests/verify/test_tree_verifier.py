@@ -121,9 +121,7 @@ def test_a_row_draws_by_its_key_and_position_alone():
 
 
 def test_greedy_verdicts_of_all_nodes_at_once_are_those_of_a_walk():
-    """Trees with absent nodes, equal siblings, more children and levels than they declare, and
-    logits that are NaN.
-    """
+    """Trees with absent nodes, equal siblings, undeclared children and levels, and NaN logits."""
     rng = np.random.default_rng(1)
     walked = jax.jit(TreeVerifier(rules.coupled)._walk)
     at_once = jax.jit(_where_tokens_match)

@@ -23,7 +23,7 @@ def bench(
         typer.Option(
             metavar="A,B,..",
             help="Methods to measure; `jspec methods` lists them.",
-            show_default="the recommended ones",
+            show_default="auto, token_recycling+suffix, prompt_lookup; coupled_tree with a draft",
         ),
     ] = None,
     speculative_config: Annotated[
@@ -42,12 +42,12 @@ def bench(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Use N questions, evenly over classes.",
+            help="Use N questions, evenly over categories.",
             show_default="all",
         ),
     ] = None,
     turns: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most turns of a question.")
+        int, typer.Option(parser=integer, metavar="N", help="Maximum number of turns per question.")
     ] = 1,
     max_new_tokens: options.MaxNewTokens = 128,
     temperature: options.Temperature = 0.0,
@@ -81,7 +81,7 @@ def bench(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="Folder for rows, figure and page. The same command continues from there.",
+            help="Folder for measurements, figure and page. The same command continues from there.",
         ),
     ] = Path("jspec-bench"),
     peers: Annotated[str | None, typer.Option(hidden=True)] = None,

@@ -1,4 +1,4 @@
-"""Figures of a bench: speed-ups with their spread, tokens per step, differing tokens."""
+"""Figures of a bench: speed-ups with their spread, tokens per round, differing tokens."""
 
 import math
 import statistics
@@ -117,7 +117,7 @@ class Summary:
     name: str
     is_peer: bool
     num_prompts: int
-    tokens_per_step: float
+    tokens_per_round: float
     tokens_per_second: float
     """From prompt to last token, all prompts together."""
     decode_tokens_per_second: float
@@ -156,7 +156,7 @@ def summarise(name: str, rows: Sequence[Row]) -> Summary:
         name=name,
         is_peer=rows[0]["peer"],
         num_prompts=len(rows),
-        tokens_per_step=tokens / max(sum(row["num_rounds"] for row in rows), 1),
+        tokens_per_round=tokens / max(sum(row["num_rounds"] for row in rows), 1),
         tokens_per_second=tokens / seconds,
         decode_tokens_per_second=decoded / decoding if decoding else math.nan,
         speedup=mean,

@@ -14,7 +14,7 @@ from jspec.cli.bench.statistics import BenchReport, Summary
 
 HEADINGS = (
     ("method", ""),
-    ("tokens", "per step"),
+    ("tokens", "per round"),
     ("tokens", "per second"),
     ("speed-up", "prompt and answer"),
     ("speed-up", "answer alone"),
@@ -56,10 +56,10 @@ def show(screen: Console, report: BenchReport, absent: Mapping[str, str]) -> Non
 
 
 def by_class(report: BenchReport) -> Table:
-    """Returns the speed-up of each contender in each class, with its tokens per step."""
+    """Returns the speed-up of each contender in each class, with its tokens per round."""
     others = [name for name in report.summaries if name != PLAIN]
     table = Table(
-        title="Speed-up and tokens per step, by class", title_style="bold", title_justify="left",
+        title="Speed-up and tokens per round, by class", title_style="bold", title_justify="left",
         box=box.SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
     table.add_column("class")
@@ -77,7 +77,7 @@ def by_class(report: BenchReport) -> Table:
 
 def cells(one: Summary) -> list[str]:
     """Returns the row of a contender over all prompts."""
-    figures = [f"{one.tokens_per_step:.2f}", f"{one.tokens_per_second:.1f}"]
+    figures = [f"{one.tokens_per_round:.2f}", f"{one.tokens_per_second:.1f}"]
     if one.name == PLAIN:
         return [one.name, *figures, *["1.00x"] * 2, "", "", ""]
     return [
@@ -93,7 +93,7 @@ def cells(one: Summary) -> list[str]:
 
 def class_cell(one: Summary | None) -> str:
     """Returns the cell of a contender and a class."""
-    return "-" if one is None else f"{times(one.speedup)}, {one.tokens_per_step:.2f}"
+    return "-" if one is None else f"{times(one.speedup)}, {one.tokens_per_round:.2f}"
 
 
 def times(value: float) -> str:

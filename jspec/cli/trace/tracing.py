@@ -98,9 +98,7 @@ class Trace:
         return np.concatenate([np.zeros(0, np.int32), *(one.emitted for one in self.rounds)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Lists and numbers that the json module can write. Numbers are rounded to 4 digits, and
-        None means that there is none.
-        """
+        """Lists and numbers for the json module, rounded to 4 digits; None means absent."""
         return {
             "prompt": self.prompt.tolist(),
             "status": self.status.name.lower(),
@@ -142,8 +140,7 @@ def trace(
         The rounds and how the generation ended, in NumPy arrays.
 
     Raises:
-        InputError: as in `decode`, or if there is more than one prompt, before anything is
-            compiled.
+        InputError: as in `decode`, or for several prompts, before anything is compiled.
 
     Example:
         >>> import jspec

@@ -56,8 +56,7 @@ def export(
         params: its weights.
         prompt_tokens: most tokens of a prompt.
         max_new_tokens: most tokens that a row writes.
-        rows: most prompts of a call; several numbers are several programs, of which the smallest
-            that holds the prompts runs.
+        rows: most prompts of a call; of several numbers the smallest that suffices runs.
         drafter: proposes the trees.
         drafter_params: its weights.
         policy: as in `jspec.decode`.

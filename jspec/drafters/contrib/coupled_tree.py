@@ -59,8 +59,7 @@ class CoupledTree(BestFirst):
         num_speculative_tokens: drafted tokens; the root is not counted.
         max_depth: most levels below the root.
         beam: nodes scored per level and children drawn per node.
-        min_gain: a level is not grown if it can add no more than this share to the tokens that are
-            expected of the round.
+        min_gain: no level is grown that adds at most this share to the expected tokens.
         order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first.
         scheme: `jspec.schemes.COUPLED`, the only one that allows a look at the noise.
         sampling: the draft's own temperature and filters; None: the target's.
@@ -112,8 +111,7 @@ class CoupledTree(BestFirst):
         drawn, has_drawn = drawn_along_path(aux, feedback)
         emitted = jnp.arange(feedback.emitted.shape[1])[None] < feedback.counts[:, None]
         hit = drawn.tokens == feedback.emitted[..., None]
-        # Tokens that the draft holds impossible would make the moments 0 * inf; a node whose logits
-        # are not numbers teaches nothing.
+        # Impossible tokens would make the moments 0 * inf; a node of NaN logits teaches nothing.
         best = drawn.notes[0].max(-1, keepdims=True)
         scores = jnp.maximum(drawn.notes[0], best - _WIDEST)
         known = emitted & has_drawn & hit.any(-1) & jnp.isfinite(best[..., 0])
@@ -129,8 +127,7 @@ def _newton_step(
 
     Args:
         state: what was known.
-        token: the siblings' scores, which of them the token is, and whether the row has such a
-            token.
+        token: the siblings' scores, which of them the token is, and whether the row has one.
     """
     scores, hit, known = token
     beta = jnp.exp(state.log)

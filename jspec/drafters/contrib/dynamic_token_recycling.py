@@ -88,8 +88,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         beam: nodes of a level that offer children.
         decay: share of a mean that a visit leaves; 0: the last visit alone counts, as published.
         k: candidates kept per token.
-        update_on_prefill: fill the matrix from the prompt's logits too; all T x V of them are then
-            computed at once.
+        update_on_prefill: fill the matrix from the prompt's logits too, all T x V at once.
         per_row: a matrix for each row of the batch; else all rows share one.
 
     Raises:
@@ -156,8 +155,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         """Returns the tree of the best nodes among all that the best nodes of each level offer."""
         batch = len(frame.root)
         self.check_state(state, batch)
-        # The frontier: the nodes that offer children, the tokens before them, and their values and
-        # numbers in the tree.
+        # The frontier: nodes that offer children, the tokens before them, values and numbers.
         tokens, before = frame.root[:, None], state.before[:, None]
         value = jnp.ones(tokens.shape, jnp.float32)
         ids = jnp.zeros_like(tokens)

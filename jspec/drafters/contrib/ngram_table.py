@@ -97,8 +97,7 @@ def build(
 
     Args:
         text: token ids, rows that do not hang together.
-        distributions: the K likeliest tokens after each token of the text and their probabilities,
-            as the target gave them.
+        distributions: the K likeliest tokens after each token, with the target's probabilities.
         vocab_size: V of the target.
         k: candidates that a line keeps.
         live: False at places that are not text; None: all are text.

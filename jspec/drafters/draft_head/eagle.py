@@ -149,8 +149,7 @@ class EAGLE2(HeadDrafter):
     Source: Li et al. 2024, arXiv:2406.16858; EAGLE-3: Li et al. 2025, arXiv:2503.01840.
 
     Args:
-        head: see `jspec.models.heads.eagle`, `jspec.models.heads.eagle3` and
-            `jspec.models.heads.mtp`.
+        head: see `jspec.models.heads`: `eagle`, `eagle3` and `mtp`.
         num_speculative_tokens: drafted nodes, without the root. The default is the authors' 60
             tokens a forward pass, for GPUs; 8 to 16 suit CPUs.
         max_depth: most levels; 8 are the authors' "depth 7", which counts those after the first.

@@ -29,8 +29,7 @@ class Lyanna(HeadDrafter):
 
     Args:
         head: see `jspec.models.heads.lyanna.LyannaHead`.
-        num_speculative_tokens: drafted nodes of the fresh tree, the budget B, without the root.
-            The paper verifies 12 tokens.
+        num_speculative_tokens: drafted nodes of the fresh tree, B, without root; in the paper 12.
         max_depth: most levels, N.
         beam: children of a node, k, and nodes of a level that get some.
         resampling: how the chain is used again: `Fused()`, the published `Merged()`, the slower

@@ -96,8 +96,7 @@ class Medusa(Drafter):
             the published one suits GPUs, `published` and `fitted` make smaller ones.
 
     Raises:
-        InputError: if the tree is not a template, empty, asks for more children than tokens, or is
-            deeper than there are heads.
+        InputError: if the tree is not a template, is empty, or wider or deeper than the heads.
 
     Example:
         >>> import jspec
@@ -181,8 +180,7 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
         nodes: drafted nodes, without the root.
 
     Raises:
-        InputError: if there are fewer than 1 node or more than the product has, or a probability
-            is outside 0 .. 1.
+        InputError: for too few or too many nodes, or a probability outside 0 .. 1.
     """
     if not accuracies or not all(
         0 <= probability <= 1 for head in accuracies for probability in head

@@ -70,15 +70,13 @@ def measure(
         sampling: the target's; None is greedy.
         draft_sampling: the draft's own temperature and filters; None: the target's.
         scheme: how children are drawn and verified, see `jspec.schemes`.
-        key: a random key or a seed, for draws at random. Not consumed: draws are those of `decode`
-            with this key, in rows 0 .. B-1.
+        key: a random key or a seed, for random draws, which are `decode`'s in rows 0 .. B-1.
 
     Returns:
         One probability a rank, what `sequoia_tree.best_template` takes.
 
     Raises:
-        InputError: if W is out of range, the scheme does not judge node by node, or a key is
-            needed and not given.
+        InputError: if W is out of range, the scheme does not judge by node, or a key is missing.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -158,8 +156,7 @@ def trials(
 
     columns = partial(jnp.moveaxis, source=1, destination=0)
     texts = score(model, params), score(draft, draft_params), tokens, positions
-    # Position by position: the distributions of all of a text's draws at once would be W times its
-    # logits.
+    # By position: all distributions of a text's draws at once would be W times its logits.
     found = jax.lax.map(lambda column: visit(*column), jax.tree.map(columns, texts))
     probabilities, accept, kept, likely = jax.tree.map(columns, found)
     return Trials(probabilities, accept, kept, likely, counted=positions < lengths[:, None])

@@ -27,8 +27,7 @@ _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
 def drawn_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
     """Returns the children drawn at each node of the accepted path, and where there are any.
 
-    There are none at a node that this draft model did not score, or that another drafter proposed
-    in a merge.
+    None at nodes that this draft model did not score, or that came by a merge.
     """
     path = feedback.verdict.path  # -1 for a node of another drafter
     kv_index = jnp.take_along_axis(aux.kv_index, jnp.maximum(path, 0), axis=1)
@@ -76,8 +75,7 @@ class BestFirst(DraftModel):
             self.model.vocab_size,
         )
         if self.min_gain > 0 and self.scheme.verifier != schemes.COUPLED.verifier:
-            # The last drawn tokens decide whether a level is grown, and that decides whether their
-            # own slots are among the best.
+            # The last draws decide whether a level is grown, which decides on their own slots.
             raise InputError(
                 f"min_gain is {self.min_gain} and the scheme's rule is not the coupled one, which "
                 "alone allows it; choose min_gain=0"

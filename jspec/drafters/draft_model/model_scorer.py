@@ -18,8 +18,7 @@ NUM_FIRST = 2
 class ModelScorer:
     """Scores the nodes of one round's tree with a draft model.
 
-    What a node hands on to its children is a mask: which entries of `LevelOutput.kv` are its
-    ancestors and itself.
+    A node hands on a mask: the entries of `LevelOutput.kv` that are its ancestors and itself.
 
     Args:
         model: the draft model.

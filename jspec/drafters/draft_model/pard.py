@@ -89,8 +89,7 @@ class PARD(ModelDrafter):
 
     Args:
         model: the draft model.
-        mask_token_id: the token that stands for one that is not known, `pard_token` of the model's
-            config.json.
+        mask_token_id: the token for an unknown one, `pard_token` in the model's config.json.
         template: the tree's shape; K is its depth. The authors' models draft chains of 8 to 12.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters; None: the target's.

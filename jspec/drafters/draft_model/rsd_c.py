@@ -26,8 +26,7 @@ class RSDC(StaticTree):
         sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
-        InputError: if `branching` is empty, has a number below 1 or above the vocabulary, or makes
-            too many nodes.
+        InputError: if `branching` is empty, has a number out of range, or makes too many nodes.
 
     Example:
         >>> import jspec

@@ -22,14 +22,12 @@ class SpecInfer(StaticTree):
 
     Args:
         model: the draft model.
-        branching: children of a node, level by level, the paper's expansion configuration
-            <k1, k2, ...>.
+        branching: children per node by level, the paper's expansion configuration <k1, ..>.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters; None: the target's.
 
     Raises:
-        InputError: if `branching` is empty, has a number below 1 or above the vocabulary, or makes
-            too many nodes.
+        InputError: if `branching` is empty, has a number out of range, or makes too many nodes.
 
     Example:
         >>> import jspec

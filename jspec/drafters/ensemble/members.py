@@ -30,8 +30,7 @@ class Members(Drafter):
     everything else that was verified as `Feedback.scored`.
 
     Raises:
-        InputError: if there are fewer than two, one is not a drafter, or one draws by a rule of its
-            own.
+        InputError: for fewer than two, one that is not a drafter, or one with its own rule.
     """
 
     drafters: tuple[Drafter, ...]

@@ -25,8 +25,7 @@ class MergeState:
 class Merge(Members):
     """Drafts the trees of its drafters together, equal paths once.
 
-    Make it with `merge`, which says what it refuses. Params are a tuple. A drafter's nodes follow
-    the earlier drafters' nodes.
+    Made by `merge`, which says what it refuses. Params are a tuple; nodes come in its order.
     """
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MergeState:
@@ -70,12 +69,10 @@ def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merg
             tree is there as a whole.
 
     Returns:
-        A drafter whose `drafter_params` are a tuple, one for each of the drafters; `None` leaves
-        all of them empty.
+        A drafter whose `drafter_params` are a tuple, one each; `None` leaves all empty.
 
     Raises:
-        InputError: if there are fewer than two drafters, one draws by a rule of its own, or the
-            budget is out of range.
+        InputError: for fewer than two drafters, one with its own rule, or a budget out of range.
 
     Example:
         >>> import jspec

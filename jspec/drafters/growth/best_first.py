@@ -1,7 +1,6 @@
 """Best-first growth: the tree takes the shape that its nodes' values give it.
 
-W: the beam, nodes scored per level, each with as many children. Q: nodes that were scored, the root
-included.
+W: the beam, nodes scored per level, with as many children each. Q: scored nodes, with root.
 """
 
 from collections.abc import Callable
@@ -111,8 +110,7 @@ def grow(
         max_depth: most levels below the root.
         beam: W, nodes scored per level and children drawn per node.
         threshold: slots of this value or less are not drafted.
-        min_gain: no level is grown that cannot add more than this share to the tokens expected
-            so far.
+        min_gain: no level is grown that adds less than this share to the expected tokens.
 
     Returns:
         The draft, and the children of every scored node for methods that learn from them.

@@ -31,8 +31,7 @@ def join_levels(root: Int[Array, " B"], first: Level, below: Level, kv: PyTree) 
         root: the last emitted tokens.
         first: the children of the root, whose `q` is the root's alone.
         below: the other levels.
-        kv: keys and values of all scored nodes: the root's at 1, then level by level without the
-            last.
+        kv: keys and values of all scored nodes: the root's at 1, then by level but the last.
     """
     num_below, batch, width = below.tokens.shape
     above = 1 + jnp.arange(num_below, dtype=jnp.int32)[:, None, None] * width

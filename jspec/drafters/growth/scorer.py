@@ -25,8 +25,7 @@ class LevelOutput(NamedTuple):
 class Scorer(Protocol):
     """Scores the nodes of one round's tree.
 
-    Each scored node has a `kv_index`, the index of its keys and values in `LevelOutput.kv`. The
-    root's is 1.
+    Each scored node has a `kv_index` into keys and values, `LevelOutput.kv`. The root's is 1.
     """
 
     @property
@@ -84,8 +83,7 @@ def append_kv(
         kv_index: where the first of them goes.
 
     Returns:
-        The masks that the nodes' children inherit (the ancestors and the node itself), and what is
-        tentative of all.
+        The masks that children inherit (ancestors and the node), and what is tentative of all.
     """
     size = ancestors.shape[-1]
     own = jnp.arange(size)[None] == kv_index + jnp.arange(ancestors.shape[1])[:, None]

@@ -19,8 +19,7 @@ def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
         The tree, and the number in it of each node of b.
 
     Raises:
-        InputError: if a tree was sampled: siblings of two trees are not draws from one
-            distribution.
+        InputError: if a tree was sampled: siblings of two trees are not draws of one q.
     """
     check_deterministic(a)
     check_deterministic(b)

@@ -75,8 +75,7 @@ class REST(Drafter):
     def __post_init__(self):
         check_fields(self)
         check_match(self.min_match, self.max_match)
-        # Count, depth and place make one number, by which prefixes are ordered; float32 is exact
-        # up to 2^24.
+        # Count, depth and place make one number that orders prefixes; float32 is exact to 2^24.
         most = int((2**24 / self.max_depth) ** 0.5) - 1
         check_integer("num_matches", self.num_matches, 1, most, f"with max_depth {self.max_depth}")
         check_integer(
@@ -213,8 +212,7 @@ def continuations(
 ) -> Int[Array, "B matches depth"]:
     """Reads what follows the matches, `num_matches` of them at most, evenly spaced.
 
-    They stay in the order of the suffix array. After the corpus, and where there is no match, the
-    token is -1.
+    In the suffix array's order. After the corpus, and without a match, the token is -1.
     """
     rank, count = jnp.arange(num_matches, dtype=jnp.int32)[None], count[:, None]
     # rank * count / num_matches, without the product, which may not fit into 32 bits.

@@ -98,8 +98,7 @@ class Suffix(Drafter):
         offset: levels alongside those. SAM-Decoding has 1, Arctic 0.
         threshold: nodes of this probability or less are not drafted. Arctic has 0.1. A node left
             out saves nothing, but leaves its place to other drafters in `jspec.merge`.
-        capacity: tokens of past outputs, all rows together, the oldest forgotten first; 0: only
-            the row's own text is searched.
+        capacity: tokens of past outputs of all rows, oldest forgotten first; 0: the row's text.
         num_matches: most places that vote.
 
     Raises:
@@ -274,8 +273,7 @@ class Suffix(Drafter):
     ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
         """Returns the (match, place) of the longest matches, the newest first among equals.
 
-        In a rollout the nearest to `same_position` comes first. `own` is where the row's own text
-        begins.
+        In a rollout the nearest to `same_position` is first. `own`: where the row's text begins.
         """
         width = match.shape[1]
         # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.

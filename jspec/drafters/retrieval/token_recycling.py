@@ -129,8 +129,7 @@ class TokenRecycling(MatrixDrafter):
             published: none.
 
     Raises:
-        InputError: if an option is of another type or out of range, or if the template asks for a
-            rank that the matrix does not hold.
+        InputError: if an option is of another type, out of range, or not in the matrix.
 
     Example:
         >>> import jspec

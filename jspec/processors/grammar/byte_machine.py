@@ -121,7 +121,7 @@ def _machine(
             more = f", or {RAISE_MEMORY}" if size < _MEGABYTES * _MEGABYTE else ""
             raise InputError(_too_large(what, f"{size // _MEGABYTE} MB of memory", more))
         reason = " ".join((said.splitlines() or ["no reason"])[-1].split())
-        raise InputError(f"{what} has no automaton: {reason:.200}")
+        raise InputError(f"{what} cannot be compiled: {reason:.200}")
     numbers = np.frombuffer(ran.stdout, np.int32)
     num_states, num_finals = numbers[:2].tolist()
     if num_states > max_states:

@@ -34,8 +34,7 @@ def regex(
         max_seconds: the most time to read the expression.
 
     Raises:
-        InputError: if it cannot be read, is too large, or can be written with no tokens of this
-            vocabulary.
+        InputError: if it is unreadable, too large, or not writable with this vocabulary.
 
     Example:
         >>> made = regex("[0-9]{1,3}", [b"1", b"23", b"x", None])  # doctest: +SKIP
@@ -72,8 +71,7 @@ def json_schema(
         max_seconds: the most time to read the schema.
 
     Raises:
-        InputError: if it is not a schema, cannot be met, is too large, or can be written with no
-            tokens of this vocabulary.
+        InputError: if not a schema, unmeetable, too large, or not writable with this vocabulary.
     """
     shown = schema if isinstance(schema, str) else type(schema).__name__
     try:
@@ -112,8 +110,7 @@ def choices(
         max_megabytes: the most memory of its table.
 
     Raises:
-        InputError: if there is none, one is empty, they are too large, or can be written with no
-            tokens of this vocabulary.
+        InputError: if there is none, one is empty, or they are too large or not writable.
 
     Example:
         >>> made = choices(["yes", "no"], [b"yes", b"n", b"o", b"no", None])

@@ -31,8 +31,7 @@ def json_text(pattern: str, what: str) -> str:
         what: the words for the schema in messages.
 
     Raises:
-        InputError: if it asks for a quotation mark or a letter that JSON escapes, has syntax that
-            ECMA lacks, or is not a pattern.
+        InputError: if it needs what JSON escapes, has syntax that ECMA lacks, or is not a pattern.
 
     Example:
         >>> print(json_text(r"a[b-d]\d", "the schema").replace(_PLAIN, "PLAIN"))

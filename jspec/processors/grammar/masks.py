@@ -43,8 +43,7 @@ class Grammar:
     accepting: Bool[np.ndarray, " states"]
     """True if the text is whole: an end token is allowed."""
     forced: Int[np.ndarray, " states"]
-    """The token that is drafted: the longest that spells what the grammar forces; -2: an end
-    token, -1: none."""
+    """The drafted token: the longest that the grammar forces; -2: an end token, -1: none."""
     sizes = None
     what_row = "a Grammar"
     by_row = classmethod(ByRow)

@@ -28,8 +28,7 @@ def unrolled(schema: Any, what: str) -> Any:
         what: the words for it in messages.
 
     Raises:
-        InputError: if nothing can meet it within the depth, it is too large written out, or a
-            reference has nothing to refer to.
+        InputError: if nothing can meet it within the depth, it is too large, or a reference fails.
 
     Example:
         >>> chain = {"properties": {"next": {"$ref": "#"}}}

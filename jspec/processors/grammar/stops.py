@@ -121,8 +121,7 @@ def stop_strings(
         max_states: the most states of the automaton.
 
     Raises:
-        InputError: if a string is empty or longer than 4,096 bytes, they are too large, or the
-            tokenizer is of another kind.
+        InputError: for a string empty or over 4,096 bytes, too large a set, or an unfit tokenizer.
 
     Example:
         >>> made = stop_strings(["bc"], [b"a", b"b", b"c", b"ab"])
@@ -237,8 +236,7 @@ class StopRows:
     stop_bytes: Int[Array, " B"]
     """The bytes at the end of the output that are of the stop string that ended the row."""
     dropped: Int[Array, " B"]
-    """The tokens that were emitted and are not in the output: all of them is of the stop string,
-    or behind it. The cache has them."""
+    """Tokens emitted and cached but not in the output: all of a stop string or behind it."""
     begins: Int[Array, " B"]
     """The token before the output."""
     waits: Int[Array, " B"]

@@ -27,8 +27,7 @@ BEST = 8
 
 
 def widths_of(**request: Any) -> tuple[int, ...]:
-    """Returns the widths of all forward passes that a round may take, root included, rising;
-    nothing is compiled.
+    """Returns the rising widths of a round's forward passes, root included; compiles nothing.
 
     Args:
         request: the arguments of a call.

@@ -21,9 +21,7 @@ def bits(x):
 
 
 def tree_of(sizes, parents, delta, seed=0):
-    """Returns the inputs of `native.recur` for a tree in each of two rows, and the states after
-    it.
-    """
+    """The inputs of `native.recur` for a tree in each of two rows, and the states after it."""
     key_heads, heads, key, dim = sizes
     draw, count = np.random.default_rng(seed), len(parents)
 

@@ -1,5 +1,4 @@
-"""Block drafters: the oracle's states and trees, the noise that decides, and learnt
-probabilities."""
+"""Block drafters: the oracle's states and trees, the deciding noise, learnt probabilities."""
 
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -231,8 +230,7 @@ def test_a_head_that_knows_the_distribution_is_right_at_every_temperature():
 
 
 def distributions_of(rng, rounds, depth=2, size=12):
-    """The fields of random distributions of a head without a Markov map, one round after
-    another."""
+    """The fields of random distributions of a head without a Markov map, round after round."""
     log_q = np.log(rng.dirichlet(np.ones(size + 1), size=(rounds, 1, depth)))
     return dict(
         hidden=jnp.zeros((rounds, 1, depth, 1)),

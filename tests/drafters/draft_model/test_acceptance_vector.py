@@ -30,9 +30,7 @@ def text(rows=ROWS, length=LENGTH):
 
 
 def pair(seed=0, zeros=0.0):
-    """Two distributions, the same after every token: then all draws of a text are of the same
-    distribution.
-    """
+    """Two distributions, the same after every token, so that all draws of a text are alike."""
     rng = np.random.default_rng(seed)
     return (tables.distributions(rng, 1, SIZE, 0, zeros)[0] for _ in range(2))
 

@@ -93,6 +93,5 @@ def test_distributions_are_kept_of_scored_nodes_alone(name):
     if tree.q is not None:
         assert tree.q.shape == (batch, scored, VOCAB)
         assert tree.q.size * tree.q.dtype.itemsize < 64 * 2**20
-    # All distributions at once, but nothing of nodes by nodes, or by their children, of the
-    # vocabulary.
+    # All distributions at once, but nothing of nodes by nodes by the vocabulary, or by children.
     assert max(sizes(program.jaxpr)) <= max(scored, 64) * VOCAB

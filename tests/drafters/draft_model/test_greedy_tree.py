@@ -1,5 +1,4 @@
-"""DySpec's greedy tree (Xiong et al. 2024, appendix D) has the largest value, by
-enumeration.
+"""DySpec's greedy tree (Xiong et al. 2024, appendix D) is worth most, by enumeration.
 
 The drafter's tree is the oracle's, see `tests/drafters/draft_model/test_trees_of_draft_models.py`.
 """

@@ -305,9 +305,7 @@ def every_draw(probs, size, depth):
 
 
 def error(drafter, depth, zeros=(0.0, 0.0), seed=1, change=lambda state: state):
-    """Largest error of the joint distribution of `depth` tokens, over all draws of the drafter's
-    trees.
-    """
+    """Largest error of the joint distribution of `depth` tokens, over all draws of the trees."""
     size, rng = drafter.model.vocab_size, np.random.default_rng(seed)
     found = [tables.distributions(rng, 1, size, depth, some) for some in zeros]
     p, q = (tables.after(array[0], CONTEXT) for array in found)
