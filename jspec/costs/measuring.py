@@ -41,7 +41,7 @@ def measure(
     *,
     policy: Adaptive,
     batch_size: int = 1,
-    prompt_length: int = 64,
+    prompt_tokens: int = 64,
     max_new_tokens: int = 128,
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
@@ -61,7 +61,7 @@ def measure(
         drafter_params: its weights, if it has any.
         policy: chooses the widths.
         batch_size: rows.
-        prompt_length: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
+        prompt_tokens: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
             of which a round reads.
         max_new_tokens: as in the calls that the curve is for.
         repeats: times that each width is timed.
@@ -80,7 +80,7 @@ def measure(
         >>> model = jspec.testing.PrefixLM()
         >>> lookup = jspec.PromptLookup(num_speculative_tokens=2)
         >>> curve = measure(
-        ...     model, model.init(), lookup, policy=jspec.Adaptive((0, 2)), prompt_length=4,
+        ...     model, model.init(), lookup, policy=jspec.Adaptive((0, 2)), prompt_tokens=4,
         ...     max_new_tokens=4, repeats=1,
         ... )
         >>> bool((curve.at([1, 3]) > 0).all())  # the seconds of a round of width 0 and 2
@@ -92,13 +92,13 @@ def measure(
         )
     for name, value in (
         ("batch_size", batch_size),
-        ("prompt_length", prompt_length),
+        ("prompt_tokens", prompt_tokens),
         ("max_new_tokens", max_new_tokens),
         ("repeats", repeats),
     ):
         check_integer(name, value, 1, None)
     # Text is not needed: shapes alone decide how long a round takes.
-    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (batch_size, prompt_length))
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (batch_size, prompt_tokens))
     started = prefill(
         model, params, tokens.astype(np.int32), drafter=drafter,
         drafter_params=drafter_params, policy=policy, policy_params=CostCurve.of({1: 1.0}),

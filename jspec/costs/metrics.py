@@ -236,7 +236,7 @@ def by_row(stats: Stats) -> list[Metrics]:
     known = jax.device_get(stats)
     return [
         Metrics(
-            acceptance_histogram=tuple(known.histogram[row].tolist()),
+            acceptance_histogram=tuple(known.acceptance_histogram[row].tolist()),
             num_drafts=int(known.num_drafts[row]),
             num_draft_tokens=int(known.num_draft_tokens[row]),
             width_histogram=dict(

@@ -57,7 +57,7 @@ def decode(
     model: CausalLM,
     params: PyTree,
     prompt: ArrayLike | Sequence[Any],
-    lengths: ArrayLike | None = None,
+    prompt_lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
@@ -69,7 +69,7 @@ def decode(
     stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
     processors: Any = (),
 ) -> Result:
     """Generates tokens with speculative decoding. The drafter affects only speed.
@@ -82,7 +82,7 @@ def decode(
         model: the target; static.
         params: its weights.
         prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
-        lengths: [B] tokens per row; None: every row is full, or as long as its list.
+        prompt_lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static. The default drafts nothing.
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
@@ -97,8 +97,8 @@ def decode(
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
             gives the same tokens, with every drafter under the default rule.
-        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap` or
-            `vmap` pass the global ids.
+        row_ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap`
+            or `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
             record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
@@ -122,10 +122,10 @@ def decode(
         True
     """
     state = prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
+        model, params, prompt, prompt_lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, policy=policy, policy_params=policy_params,
         policy_state=policy_state, max_new_tokens=max_new_tokens, stopping=stopping,
-        sampling=sampling, key=key, ids=ids, processors=processors,
+        sampling=sampling, key=key, row_ids=row_ids, processors=processors,
     )  # fmt: skip
     return finish(
         model, params, state, drafter, drafter_params, max_new_tokens, policy, policy_params
@@ -158,7 +158,7 @@ def finish(
         model, params, state, drafter, drafter_params, _number(_ENDLESS), policy=policy,
         policy_params=policy_params,
     )  # fmt: skip
-    outputs = state.out, processing.logprobs(state)
+    outputs = state.tokens, processing.logprobs(state)
     tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
     known = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
     return Result(
@@ -188,7 +188,7 @@ def prefill(
     model: CausalLM,
     params: PyTree,
     prompt: ArrayLike | Sequence[Any],
-    lengths: ArrayLike | None = None,
+    prompt_lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
@@ -200,7 +200,7 @@ def prefill(
     stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
     processors: Any = (),
     capacity: int | None = None,
     earlier: State | None = None,
@@ -253,12 +253,16 @@ def prefill(
 
         earlier = text_as_returned(model, earlier)
     call = prepare(
-        model, prompt, lengths, max_new_tokens, stopping=stopping, sampling=sampling, key=key,
-        ids=ids, capacity=capacity, earlier=earlier,
+        model, prompt, prompt_lengths, max_new_tokens, stopping=stopping, sampling=sampling,
+        key=key, row_ids=row_ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
     asked = processing.asked(processors, stopping)
     members = processing.prepare(
-        asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens, stopping.min_tokens
+        asked,
+        len(call.arrays.prompt_lengths),
+        model.vocab_size,
+        call.end_tokens,
+        stopping.min_tokens,
     )
     members = placed(members, call.arrays.prompt)
     return begin(
@@ -421,24 +425,24 @@ def _prefill(
     policy_params: PyTree = None,
     policy_state: PyTree = (),
 ) -> State:
-    batch = len(call.lengths)
-    start = Start(call.prompt, call.lengths, positions, text, size, model.vocab_size)
+    batch = len(call.prompt_lengths)
+    start = Start(call.prompt, call.prompt_lengths, positions, text, size, model.vocab_size)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
     memory, positions, drafter_state = vary((memory, positions, drafter_state), call)
-    last = (call.lengths - 1)[:, None]
+    last = (call.prompt_lengths - 1)[:, None]
     root = jnp.take_along_axis(call.prompt, last, axis=1)[:, 0]
     memory, positions, started, output = chunked_prefill.read(
-        *(model, params, call.prompt, call.lengths, memory, positions, capacity),
+        *(model, params, call.prompt, call.prompt_lengths, memory, positions, capacity),
         *(drafter, drafter_params, drafter_state, chunk),
     )
-    keys = None if call.key is None else samplings.row_keys(call.key, call.ids)
+    keys = None if call.key is None else samplings.row_keys(call.key, call.row_ids)
     request = replace(call.request, keys=keys)
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
         memory=memory,
         positions=positions,
         root=root,
-        out=jnp.zeros((batch, size), jnp.int32),
+        tokens=jnp.zeros((batch, size), jnp.int32),
         lengths=zeros,
         status=jnp.where(request.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
         drafter_state=started,

@@ -111,7 +111,7 @@ class Engine:
         >>> jspec.Status(int(output.status[1])).name, jspec.Status(int(output.status[0])).name
         ('LIMIT', 'FREE')
         >>> alone = jspec.decode(model, params, [[1, 2, 3]], max_new_tokens=4)
-        >>> bool((state.out[1, :4] == alone.tokens[0]).all())
+        >>> bool((state.tokens[1, :4] == alone.tokens[0]).all())
         True
         >>> state = engine.free(state, 1)
     """
@@ -211,7 +211,7 @@ class Engine:
         stopping: Stopping = Stopping(),
         sampling: Sampling | None = None,
         key: jax.Array | int | None = None,
-        id: int = 0,
+        row_id: int = 0,
         processors: Any = None,
         earlier: State | None = None,
     ) -> State:
@@ -226,7 +226,7 @@ class Engine:
             stopping: where the row ends, as in `decode`; by default where it is full.
             sampling: None is greedy.
             key: a random key or a seed; needed for sampling.
-            id: of the request for its randomness, whichever slot it gets.
+            row_id: of the request for its randomness, whichever slot it gets.
             processors: one for each of the engine's, or None for what is not asked for: of the same
                 function, or a grammar. None: the engine's own, and nothing for rooms.
                 Rounds in which nobody reads log-probabilities are shorter, and leave zeros.
@@ -238,7 +238,7 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        call, members = self._prepared(prompt, stopping, sampling, key, id, processors, earlier)
+        call, members = self._prepared(prompt, stopping, sampling, key, row_id, processors, earlier)
         return decoding.begin(
             self.model, params, call, members, self.drafter, drafter_params, None, earlier,
             self.policy, policy_params, None,
@@ -340,7 +340,7 @@ class Engine:
         stopping: Stopping = Stopping(),
         sampling: Sampling | None = None,
         key: Any = None,
-        id: Any = 0,
+        row_id: Any = 0,
         processors: Any = None,
         earlier: State | None = None,
     ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
@@ -381,7 +381,7 @@ class Engine:
             # Rows of all kinds share a batch: a greedy one has temperature 0.
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
             key=0 if sampling is None and key is None else key,
-            ids=np.array([id]),
+            row_ids=np.array([row_id]),
             capacity=None if earlier is not None else self.capacity,
             earlier=earlier,
         )
@@ -458,10 +458,10 @@ def _step(
         model, params, state, drafter, drafter_params, rounds, until_one_ends, policy,
         policy_params, platform=platform,
     )  # fmt: skip
-    size, stop_bytes = after.out.shape[1], processing.first(after, "stop_bytes")
+    size, stop_bytes = after.tokens.shape[1], processing.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.
     waited = processing.first(after, "pending") is not None
-    most = size if waited else min(size, rounds * after.stats.histogram.shape[1])
+    most = size if waited else min(size, rounds * after.stats.acceptance_histogram.shape[1])
     lanes = jnp.arange(most, dtype=jnp.int32)
     counts = processing.certain(after) - told
     places = jnp.minimum(told[:, None] + lanes, size - 1)
@@ -473,7 +473,7 @@ def _step(
         return jnp.where(there.reshape(*there.shape, *further), at, 0)
 
     output = StepOutput(
-        tokens=new(after.out),
+        tokens=new(after.tokens),
         counts=counts,
         status=after.status,
         stats=after.stats,

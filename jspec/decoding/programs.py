@@ -74,7 +74,7 @@ def warmup(
         drafter_params: its weights.
         policy: as in the calls.
         policy_params: its own.
-        request: all else as in the calls of `decode`, but for the prompt and `lengths`.
+        request: all else as in the calls of `decode`, but for the prompt and its lengths.
 
     Returns:
         The programs, by rows and capacity.
@@ -90,7 +90,7 @@ def warmup(
         >>> with jspec.no_recompile():
         ...     result = jspec.decode(model, model.init(), [[1, 2, 3]], max_new_tokens=50)
     """
-    for name in ("prompt", "lengths"):
+    for name in ("prompt", "prompt_lengths"):
         if name in request:
             raise InputError(
                 f"{name} came to warmup, which compiles for prompts of every length; leave it out"
@@ -279,7 +279,7 @@ def _call() -> str:
         if frame.f_globals.get("__name__") == "jspec.decoding":
             held = frame.f_locals
             if isinstance(call := held.get("call"), Prepared):
-                rows, capacity = len(call.arrays.lengths), call.capacity
+                rows, capacity = len(call.arrays.prompt_lengths), call.capacity
             elif isinstance(state := held.get("state"), State):
                 rows, capacity = len(state.root), state.capacity
             else:

@@ -32,7 +32,7 @@ def fork(
     drafter: Drafter = Autoregressive(),
     policy: WidthPolicy = FixedWidth(),
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
 ) -> State:
     """Returns a state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
 
@@ -45,8 +45,8 @@ def fork(
         drafter: the one that the state was made with.
         policy: as `drafter`.
         key: a random key or a seed, needed if the rows are sampled. The tokens are those of a call
-            with this key and ids.
-        ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
+            with this key and these ids.
+        row_ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
 
     Raises:
         InputError: if a row is not there, or rows would be sampled without a key: copies would
@@ -60,18 +60,18 @@ def fork(
         [6, 6, 3]
     """
     check_same_memory(drafter, policy, state)
-    asked = _check_fork(rows, ids, key, len(state.root), state.request.sampling)
+    asked = _check_fork(rows, row_ids, key, len(state.root), state.request.sampling)
     return copies(state, *asked, drafter, policy)
 
 
 def _check_fork(
     rows: ArrayLike,
-    ids: ArrayLike | None,
+    row_ids: ArrayLike | None,
     key: jax.Array | int | None,
     batch: int,
     sampling: Sampling | None,
 ) -> tuple[Any, Any, jax.Array | None]:
-    """Returns the checked arguments of `fork`: (rows, ids, key).
+    """Returns the checked arguments of `fork`: (rows, row_ids, key).
 
     Raises:
         InputError: if a row is not there, or copies would draw the same noise.
@@ -90,8 +90,8 @@ def _check_fork(
             "pass key=jax.random.key(0)"
         )
     why = "an id of 32 bits; two rows of the same id draw the same noise"
-    given = np.arange(count) if ids is None else ids
-    return taken, integers(given, count, "ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
+    given = np.arange(count) if row_ids is None else row_ids
+    return taken, integers(given, count, "row_ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
 
 
 @partial(jax.jit, static_argnames=("drafter", "policy"))
@@ -99,7 +99,7 @@ def _check_fork(
 def copies(
     state: State,
     rows: Int[Array, " R"],
-    ids: Int[Array, " R"] | None,
+    row_ids: Int[Array, " R"] | None,
     key: jax.Array | None,
     drafter: Drafter,
     policy: WidthPolicy,
@@ -111,7 +111,9 @@ def copies(
     # Copied, or both states would hold one array, which the next step donates.
     shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
     taken = jax.tree.map(lambda leaf: leaf[rows], by_row(state))
-    keys = taken.request.keys if key is None or ids is None else samplings.row_keys(key, ids)
+    keys = (
+        taken.request.keys if key is None or row_ids is None else samplings.row_keys(key, row_ids)
+    )
     taken = replace(taken, drafter_state=known, policy_state=policy_known)
     return _joined(replace(taken, request=replace(taken.request, keys=keys)), shared)
 
@@ -203,7 +205,7 @@ def repeated(
     def all_rows(part: PyTree) -> Any:
         return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf), batch, axis=0), part)
 
-    prompt, lengths = all_rows((call.prompt, call.lengths))
+    prompt, lengths = all_rows((call.prompt, call.prompt_lengths))
     start = Start(prompt, lengths, 0 * lengths, None, size, vocab_size)
     members = (replace(member, rows=all_rows(member.rows)) for member in processors)
     return tuple(member.begin(start) for member in members)

@@ -47,7 +47,7 @@ def stream(
     model: CausalLM,
     params: PyTree,
     prompt: ArrayLike | Sequence[Any],
-    lengths: ArrayLike | None = None,
+    prompt_lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
@@ -63,7 +63,7 @@ def stream(
         model: the target; static.
         params: its weights.
         prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
-        lengths: [B] tokens per row; None: every row is full, or as long as its list.
+        prompt_lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
         policy: as in `decode`.
@@ -86,7 +86,7 @@ def stream(
     drafting: dict[str, Any] = dict(
         drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
     )
-    state = prefill(model, params, prompt, lengths, **drafting, **request)
+    state = prefill(model, params, prompt, prompt_lengths, **drafting, **request)
 
     if isinstance(state.root, Tracer):
         raise InputError(
@@ -109,14 +109,14 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
     while (jax.device_get(state.status) == Status.RUNNING).any():
         state = advance(state)
         # What may yet turn out to be of a stop string waits for the next rounds.
-        out, lengths, ends = jax.device_get((state.out, state.lengths, certain(state)))
+        tokens, lengths, ends = jax.device_get((state.tokens, state.lengths, certain(state)))
         for row, length in zip(confirmed, lengths.tolist(), strict=True):
             new = length - len(row)
             row += [True] * (new - 1) + [False] * min(new, 1)
             del row[length:]
         parts = [slice(*places) for places in zip(seen, ends, strict=True)]
         yield Chunk(
-            tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
+            tokens=[row[part].tolist() for row, part in zip(tokens, parts, strict=True)],
             drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
             state=state,
             logprobs=_between(logprobs(state), seen, ends),

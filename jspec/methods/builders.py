@@ -242,7 +242,7 @@ def pard(
     from jspec.tree import chain
 
     assert models.draft is not None, "`Method.build` has found one or refused"
-    mask = models.draft.mask_token if mask_token_id is None else mask_token_id
+    mask = models.draft.mask_token_id if mask_token_id is None else mask_token_id
     if mask is None:
         raise InputError(
             "method pard needs a mask token and the draft model's config.json has no pard_token; "

@@ -183,7 +183,7 @@ class Programs:
         arrays = dict(
             call=given,
             memory=layout.model_memory(self.model, *sizes),
-            positions=given.lengths,
+            positions=given.prompt_lengths,
             drafter_params=self.drafter_params,
             drafter_state=layout.memory_of(self.drafter, *sizes),
             policy_params=self.policy_params,

@@ -144,7 +144,7 @@ def commit(
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     stats = state.stats
-    lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)[None]
+    lanes = jnp.arange(stats.acceptance_histogram.shape[1], dtype=jnp.int32)[None]
     verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
     ran = counts > 0
     width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
@@ -152,11 +152,12 @@ def commit(
         state,
         positions=state.positions + counts,
         root=jnp.where(ran, last, state.root),
-        out=append(state.out, state.lengths, emitted, counts),
+        tokens=append(state.tokens, state.lengths, emitted, counts),
         lengths=state.lengths + counts,
         status=status,
         stats=Stats(
-            histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
+            acceptance_histogram=stats.acceptance_histogram
+            + (lanes == counts[:, None] - 1).astype(jnp.int32),
             num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
             num_drafts=stats.num_drafts + (ran & (verified > 0)).astype(jnp.int32),
             width_histogram=stats.width_histogram + (width[None] & ran[:, None]).astype(jnp.int32),
@@ -238,7 +239,7 @@ def no_rounds(policy: WidthPolicy, tree: Tree) -> Stats:
     """Returns the statistics before the first round of such trees."""
     batch, widths = len(tree.tokens), widths_of(policy, tree)
     return Stats(
-        histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
+        acceptance_histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
         num_draft_tokens=jnp.zeros(batch, jnp.int32),
         num_drafts=jnp.zeros(batch, jnp.int32),
         width_histogram=jnp.zeros((batch, len(widths)), jnp.int32),

@@ -34,7 +34,7 @@ def check_same_memory(drafter: Drafter, policy: WidthPolicy, state: State) -> No
 
 def check_same_trees(tree: Tree, policy: WidthPolicy, state: State) -> None:
     """Raises InputError if the state's statistics are of trees of another depth or width."""
-    if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
+    if (depth := state.stats.acceptance_histogram.shape[1] - 1) != tree.depth:
         raise InputError(
             f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
             "step with the drafter that prefill was given"

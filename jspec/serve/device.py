@@ -195,7 +195,7 @@ class EngineDevice:
             ),
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
-            id=asked.row,
+            row_id=asked.row,
             processors=given(self.engine.processors, asked),
         )
 
@@ -229,14 +229,14 @@ def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
     if known is None:
         return None
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.
-    parts = known.emitted, known.top_tokens, known.top
+    parts = known.token_logprobs, known.top_tokens, known.top_logprobs
     return TokenLogprobs(*(part if part is None else part[row, :count].copy() for part in parts))
 
 
 def _rounds(stats: Stats, row: int) -> metrics.Metrics:
     widths = stats.width_histogram[row].tolist()
     return metrics.Metrics(
-        acceptance_histogram=tuple(stats.histogram[row].tolist()),
+        acceptance_histogram=tuple(stats.acceptance_histogram[row].tolist()),
         num_drafts=int(stats.num_drafts[row]),
         num_draft_tokens=int(stats.num_draft_tokens[row]),
         width_histogram=dict(zip(stats.widths, widths, strict=True)),

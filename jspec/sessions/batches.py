@@ -149,7 +149,7 @@ class Runner:
             model=model,
             params=target.params,
             prompt=group.prompt,
-            lengths=group.lengths,
+            prompt_lengths=group.lengths,
             **self._llm.drafting,
             max_new_tokens=min(settings.max_new_tokens, most),
             stopping=replace(
@@ -157,7 +157,7 @@ class Runner:
             ),
             sampling=settings.sampling,
             key=settings.seed,
-            ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
+            row_ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
         return call | {"processors": processors} | self._known
 

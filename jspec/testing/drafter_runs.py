@@ -19,7 +19,7 @@ from jspec.types import PyTree, Result, State, Stopping
 
 _BACKOFF = 3
 """Rounds in a row in which the drafter is not asked."""
-_PREPARED = ("model", "max_new_tokens", "stopping", "sampling", "key", "ids")
+_PREPARED = ("model", "max_new_tokens", "stopping", "sampling", "key", "row_ids")
 
 
 def _insides(log: Log, row: int) -> Iterator[int]:
@@ -107,17 +107,17 @@ def check_goes_on(
     """Checks prompts in two parts: rows that are kept, and what is appended to them."""
     what = "a text that is read in two parts is that of one call"
     asked = subject.request(drafter=drafter, drafter_params=params)
-    prompt, lengths = asked.pop("prompt"), asked.pop("lengths")
+    prompt, lengths = asked.pop("prompt"), asked.pop("prompt_lengths")
     first = np.maximum(lengths // 2, 1)
     places = np.minimum(first[:, None] + np.arange(prompt.shape[1]), prompt.shape[1] - 1)
     rest = np.take_along_axis(prompt, places, axis=1)
     capacity = prepare(
-        **{name: asked[name] for name in _PREPARED}, prompt=prompt, lengths=lengths
+        **{name: asked[name] for name in _PREPARED}, prompt=prompt, prompt_lengths=lengths
     ).capacity
 
     def whole():
-        state = decoding.prefill(prompt=prompt, lengths=first, capacity=capacity, **asked)
-        return decoding.prefill(prompt=rest, lengths=lengths - first, earlier=state, **asked)
+        state = decoding.prefill(prompt=prompt, prompt_lengths=first, capacity=capacity, **asked)
+        return decoding.prefill(prompt=rest, prompt_lengths=lengths - first, earlier=state, **asked)
 
     state, programs = traced(subject.model, whole)
     promise(
@@ -143,15 +143,15 @@ def check_backoff(
         return decoding.decode_rounds(model, weights, state, drafter, params, count, **plainly)
 
     state = rounds(decoding.prefill(**asked), _BACKOFF, policy=FixedWidth(0))
-    emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
+    emitted, counts = (np.asarray(array) for array in (state.tokens, state.lengths))
     state = rounds(state, 1)
     if drafter.follows_text:
         prompt = np.asarray(asked.pop("prompt"))
-        lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
+        lengths, read = asked.pop("prompt_lengths"), np.zeros_like(prompt)
         read[:, :_BACKOFF] = emitted[:, :_BACKOFF]
         capacity = state.capacity
-        first = decoding.prefill(prompt=prompt, lengths=lengths, capacity=capacity, **asked)
-        read = decoding.prefill(prompt=read, lengths=counts, earlier=first, **asked)
+        first = decoding.prefill(prompt=prompt, prompt_lengths=lengths, capacity=capacity, **asked)
+        read = decoding.prefill(prompt=read, prompt_lengths=counts, earlier=first, **asked)
         own, same = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))
         for row in np.flatnonzero(~own.done[-1]):
             for name in ("tokens", "parents", "valid"):
@@ -201,7 +201,7 @@ def check_comes_and_goes(
 def result_of(state: State, subject: Subject) -> Result:
     """Returns what `decode` returns of such a state."""
     return Result(
-        tokens=state.out[:, : subject.max_new_tokens],
+        tokens=state.tokens[:, : subject.max_new_tokens],
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,

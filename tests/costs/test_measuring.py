@@ -19,7 +19,7 @@ DRAFTER, POLICY = jspec.PromptLookup(num_speculative_tokens=5), jspec.Adaptive(W
 def test_every_width_is_timed_and_nothing_more_is_compiled():
     model = tiny.Counted(tiny.model(), [])
     params, told = tiny.params(model.inner), []
-    ask = dict(batch_size=2, prompt_length=9, max_new_tokens=40)
+    ask = dict(batch_size=2, prompt_tokens=9, max_new_tokens=40)
     curve = measure(
         model, params, DRAFTER, policy=POLICY, repeats=2,
         progress=lambda *done: told.append(done), **ask,
@@ -71,7 +71,7 @@ def test_refusals_of_measuring():
         (jspec.FixedWidth(), {}, "which does not go by what rounds cost; pass jspec.Adaptive"),
         (POLICY, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),
         (POLICY, {"repeats": 0}, "repeats is 0; pass an integer"),
-        (POLICY, {"prompt_length": 0}, "prompt_length is 0; pass an integer"),
+        (POLICY, {"prompt_tokens": 0}, "prompt_tokens is 0; pass an integer"),
         (POLICY, {"max_new_tokens": 1.5}, r"max_new_tokens is 1\.5; pass an integer"),
     ):
         with pytest.raises(InputError, match=said):

@@ -102,7 +102,7 @@ def test_trees_and_batches_of_unequal_depth_add_up():
 
 def test_rounds_by_width_and_drafts_come_from_the_statistics():
     stats = Stats(
-        histogram=jnp.array([[3, 1, 2], [0, 0, 0]]),
+        acceptance_histogram=jnp.array([[3, 1, 2], [0, 0, 0]]),
         num_draft_tokens=jnp.array([30, 0]),
         num_drafts=jnp.array([3, 0]),
         width_histogram=jnp.array([[2, 4], [0, 0]]),

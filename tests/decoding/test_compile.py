@@ -32,7 +32,7 @@ def test_ten_calls_of_a_bucket_trace_once():
             stopping=jspec.Stopping(max_tokens=rng.integers(0, 17, 2), eos=[call]),
             sampling=jspec.Sampling(temperature=0.1 * call, top_p=1 - 0.05 * call, top_k=call),
             key=call,
-            ids=rng.integers(0, 99, 2),
+            row_ids=rng.integers(0, 99, 2),
         )
         state = result.drafter_state
     # One prefill and one loop.
@@ -69,7 +69,7 @@ def _lowered(drafter, weights, new_tokens, policy=jspec.FixedWidth(), costs=None
     cache = model.init_memory(2, call.capacity)
     state = jax.eval_shape(
         lambda params, arrays, cache, empty, known: decoding._prefill(
-            *(model, params, arrays, cache, arrays.lengths, drafter, weights, empty),
+            *(model, params, arrays, cache, arrays.prompt_lengths, drafter, weights, empty),
             *(call.size, call.capacity, call.chunk),
             **decides,
             policy_state=known,

@@ -109,7 +109,7 @@ def test_widths_at_random_change_no_token(name, sampling):
         state = last
         programs = programs or decode_rounds._cache_size()
     assert decode_rounds._cache_size() == programs, "another curve compiled something"
-    np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
+    np.testing.assert_array_equal(state.tokens[:, :24], plain.tokens)
     np.testing.assert_array_equal(state.lengths, plain.lengths)
     np.testing.assert_array_equal(state.status, plain.status)
     assert Status.EOS in state.status and state.lengths[1] == 6
@@ -153,7 +153,7 @@ def test_plain_rounds_go_on_with_the_state_of_any_policy(name):
         known = chosen if number % 3 == 0 else dict(policy=jspec.FixedWidth(0))
         state = jspec.step(MODEL, PARAMS, state, **drafting, **known)
         assert int(state.policy_state.backoff.left) == 0, "a draft that was not made set it back"
-    np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
+    np.testing.assert_array_equal(state.tokens[:, :24], plain.tokens)
     stats = state.stats
     assert stats.widths == (0, 2, 5)
     assert stats.width_histogram[int(stats.num_rounds.argmax())].tolist() == [

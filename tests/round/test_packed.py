@@ -243,7 +243,7 @@ def test_rows_get_nodes_where_they_are_worth_most():
         state = jspec.step(model, params, state, **given)
     assert state.stats.num_draft_tokens.tolist() == [20, 0, 0, 0]
     assert state.lengths.tolist() == [40, 20, 20, 20]
-    np.testing.assert_array_equal(state.out[0, :40], text[0])
+    np.testing.assert_array_equal(state.tokens[0, :40], text[0])
 
 
 def test_misfits_are_refused_in_one_sentence():

@@ -120,7 +120,11 @@ def ended(model, params, *texts, drafter, drafter_params, max_new_tokens, **ask)
     )  # fmt: skip
     state = decode_rounds(model, params, state, drafter, drafter_params, jnp.int32(2**31 - 1))
     return jspec.Result(
-        state.out[:, :max_new_tokens], state.lengths, state.status, state.stats, state.drafter_state
+        state.tokens[:, :max_new_tokens],
+        state.lengths,
+        state.status,
+        state.stats,
+        state.drafter_state,
     )
 
 

@@ -190,6 +190,6 @@ def _draw(
         state = replace(state, request=replace(state.request, keys=subject.keys(ids)))
         while not jax.device_get(state.done).all():
             state = decoding.step(subject.model, subject.params, state, **drafting)
-        out, lengths = jax.device_get((state.out, state.lengths))
+        out, lengths = jax.device_get((state.tokens, state.lengths))
         seen += [tuple(out[place, : lengths[place]].tolist()) for place in range(_ROWS)]
     return seen

@@ -74,12 +74,12 @@ class CertifiedSubject:
             model=self.model,
             params=self.params,
             prompt=prompt,
-            lengths=lengths,
+            prompt_lengths=lengths,
             max_new_tokens=self.max_new_tokens,
             stopping=Stopping(max_tokens=limits, eos=self.eos),
             sampling=sampling,
             key=self.key,
-            ids=np.array(filled, np.int32),
+            row_ids=np.array(filled, np.int32),
         )
 
     def run(
