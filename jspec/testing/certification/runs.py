@@ -39,7 +39,7 @@ class CertifiedSubject:
         prompts: token lists.
         max_new_tokens: most tokens per prompt.
         batch_size: prompts that run together.
-        eos: end tokens.
+        stopping: the end tokens and stop tokens.
         key: a random key or a seed; prompt i draws from (key, i).
         said: is told how far the runs are.
     """
@@ -49,14 +49,15 @@ class CertifiedSubject:
     prompts: Sequence[Sequence[int]]
     max_new_tokens: int
     batch_size: int
-    eos: Any
+    stopping: Stopping
     key: Any
     said: Callable[[str], None]
 
     @property
     def ends(self) -> frozenset[int]:
-        """The end tokens."""
-        return frozenset(np.ravel([] if self.eos is None else self.eos).astype(int).tolist())
+        """The tokens that end a text."""
+        given = self.stopping.eos, self.stopping.stop_token_ids
+        return frozenset(int(token) for one in given if one is not None for token in np.ravel(one))
 
     def keys(self, ids: Int[Array, " B"]) -> jax.Array:
         """Returns the random keys of rows."""
@@ -76,7 +77,7 @@ class CertifiedSubject:
             prompt=prompt,
             prompt_lengths=lengths,
             max_new_tokens=self.max_new_tokens,
-            stopping=Stopping(max_tokens=limits, eos=self.eos),
+            stopping=replace(self.stopping, max_tokens=limits),
             sampling=sampling,
             key=self.key,
             row_ids=np.array(filled, np.int32),
