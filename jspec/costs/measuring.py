@@ -118,7 +118,7 @@ def measure(
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
     sizes = sizes_of(policy, started.root)
-    return in_turn(sizes, batch_size, started.capacity, timed, repeats, progress)
+    return in_turn(sizes, batch_size, timed, repeats, progress)
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
@@ -132,7 +132,6 @@ def set_backoff(state: State, in_backoff: bool) -> State:
 def in_turn(
     sizes: Sequence[tuple[int, int]],
     batch_size: int,
-    capacity: int,
     timed: Callable[[CostCurve, bool, int], float],
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
@@ -147,7 +146,6 @@ def in_turn(
     Args:
         sizes: of `jspec.round.sizes_of`. Rounds that have no room for all rows are not timed.
         batch_size: rows, all of them running.
-        capacity: of a row's cache.
         timed: gives the seconds of a round, of (curve, in_backoff, rounds): with a curve in which
             one width alone is cheap, whether the drafter backs off, and how many rounds to time
             together.
@@ -172,6 +170,4 @@ def in_turn(
             if progress is not None and turn < 2 + repeats:
                 progress(turn * len(ways) + place + 1, total)
     undrafted, *drafted = np.minimum.accumulate(least[::-1])[::-1].tolist()
-    return CostCurve.of(
-        dict(zip(points, drafted, strict=True)), capacity=capacity, undrafted=undrafted
-    )
+    return CostCurve.of(dict(zip(points, drafted, strict=True)), undrafted)

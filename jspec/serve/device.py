@@ -153,8 +153,7 @@ class EngineDevice:
         Args:
             text: token ids that every row holds; half a row, say.
         """
-        capacity = self.engine.capacity
-        settings = RowSettings(capacity - len(text), ignore_eos=True)
+        settings = RowSettings(self.engine.capacity - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
         def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
@@ -171,7 +170,7 @@ class EngineDevice:
             return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
 
         sizes = sizes_of(self.engine.policy, self._state.root)
-        curve = in_turn(sizes, self.num_slots, capacity, timed, repeats=_REPEATS)
+        curve = in_turn(sizes, self.num_slots, timed, repeats=_REPEATS)
         self.reset()
         return curve
 
