@@ -32,7 +32,7 @@ from jspec.drafters.autoregressive import Autoregressive
 from jspec.methods import LLM
 from jspec.models import eight_bits, hub
 from jspec.models import precision as precisions
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, Drafting
 from jspec.testing import check_bits
 from jspec.types import PyTree
 
@@ -261,7 +261,8 @@ def _written(model: Any, params: Any, drafter: Any, weights: Any, prompts: np.nd
         model, params, prompts, drafter=drafter, drafter_params=weights, key=0,
         max_new_tokens=_MOST - _PROMPT, sampling=jspec.Sampling(temperature=0.8),
     )  # fmt: skip
-    return jax.device_get(decode_rounds(model, params, state, drafter, weights, _MOST))
+    drafting = Drafting(drafter, weights, jspec.FixedWidth())
+    return jax.device_get(decode_rounds(model, params, state, drafting, _MOST))
 
 
 # Precision.

@@ -289,6 +289,23 @@ class WidthPolicy(ABC):
 
 
 @struct.dataclass
+class Drafting:
+    """A drafter and a policy, each with its params: the part of a call that says how it drafts."""
+
+    drafter: Drafter = struct.field(pytree_node=False)
+    drafter_params: PyTree
+    policy: WidthPolicy = struct.field(pytree_node=False)
+    policy_params: PyTree = None
+
+    def init(self, batch: int, capacity: int, earlier: PyTree = (None, None)) -> PyTree:
+        """Returns the memories of both; see `Drafter.init` and `WidthPolicy.init`."""
+        return (
+            self.drafter.init(batch, capacity, earlier[0]),
+            self.policy.init(batch, capacity, earlier[1]),
+        )
+
+
+@struct.dataclass
 class Start:
     """Inputs of `LogitsProcessor.begin`."""
 

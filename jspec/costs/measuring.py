@@ -14,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec.decoding import decode_rounds, prefill
 from jspec.policies.adaptive import Adaptive
 from jspec.policies.cost_curve import CostCurve
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, Drafting
 from jspec.round import sizes_of
 from jspec.types import PyTree, State
 
@@ -109,10 +109,8 @@ def measure(
         begun = set_backoff(started, in_backoff)
         state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
         begin = time.perf_counter()
-        state = decode_rounds(
-            model, params, state, drafter, drafter_params, np.int32(rounds), policy=policy,
-            policy_params=curve,
-        )  # fmt: skip
+        drafting = Drafting(drafter, drafter_params, policy, curve)
+        state = decode_rounds(model, params, state, drafting, np.int32(rounds))
         jax.block_until_ready(state.root)
         taken = time.perf_counter() - begin
         return taken / max(int(state.stats.num_rounds.max()), 1)

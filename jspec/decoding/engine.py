@@ -34,7 +34,7 @@ from jspec._xla.one_graph import Jitted
 from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, LogitsProcessor, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, WidthPolicy
 from jspec.round import processing
 from jspec.round.continuation import text_as_returned
 from jspec.round.request import (
@@ -180,7 +180,8 @@ class Engine:
         def zeros(part: PyTree) -> Any:
             return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
 
-        known, policy_known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
+        known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
+        known, policy_known = self._drafting(None, None).init(batch, self.capacity, known)
         # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
@@ -191,8 +192,8 @@ class Engine:
             replace(
                 state,
                 memory=self.model.init_memory(batch, self.capacity),
-                drafter_state=self.drafter.init(batch, self.capacity, known),
-                policy_state=self.policy.init(batch, self.capacity, policy_known),
+                drafter_state=known,
+                policy_state=policy_known,
                 request=replace(state.request, keys=keys),
                 status=nobody,
                 processors=rows.repeated(
@@ -239,10 +240,8 @@ class Engine:
         """
         check_model(self.model, params)
         call, members = self._prepared(prompt, stopping, sampling, key, row_id, processors, earlier)
-        return decoding.begin(
-            self.model, params, call, members, self.drafter, drafter_params, None, earlier,
-            self.policy, policy_params, None,
-        )  # fmt: skip
+        drafting = self._drafting(drafter_params, policy_params)
+        return decoding.begin(self.model, params, call, members, drafting, (None, None), earlier)
 
     def insert(self, state: State, slot: int | Int[Array, ""], arrival: State) -> State:
         """Inserts a prefilled request into a slot. Donates `state`.
@@ -313,10 +312,8 @@ class Engine:
         """
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
-        return _step(
-            self.model, params, state, self.drafter, drafter_params, rounds,
-            _sent(until_one_ends, bool), self.policy, policy_params,
-        )  # fmt: skip
+        drafting = self._drafting(drafter_params, policy_params)
+        return _step(self.model, params, state, drafting, rounds, _sent(until_one_ends, bool))
 
     def memory(
         self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None
@@ -333,6 +330,9 @@ class Engine:
 
         parts = dict(memory=size(state.memory), drafter=size(state.drafter_state))
         return parts | dict(rest=size(state) - sum(parts.values()))
+
+    def _drafting(self, drafter_params: PyTree, policy_params: PyTree) -> Drafting:
+        return Drafting(self.drafter, drafter_params, self.policy, policy_params)
 
     def _prepared(
         self,
@@ -436,28 +436,22 @@ def _sent(value: Any, dtype: Any) -> Array:
     return jnp.asarray(value if there else jax.device_put(np.asarray(value, dtype)), dtype)
 
 
-@partial(
-    Jitted, static_argnames=("model", "drafter", "rounds", "policy"), donate_argnames=("state",)
-)
+@partial(Jitted, static_argnames=("model", "rounds"), donate_argnames=("state",))
 @automatic
 def _step(
     model: CausalLM,
     params: PyTree,
     state: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
+    drafting: Drafting,
     rounds: int,
     until_one_ends: Bool[Array, ""],
-    policy: WidthPolicy,
-    policy_params: PyTree,
     *,
     platform: str,
 ) -> tuple[State, StepOutput]:
     told = processing.certain(state)
     after = decoding.decode_rounds(
-        model, params, state, drafter, drafter_params, rounds, until_one_ends, policy,
-        policy_params, platform=platform,
-    )  # fmt: skip
+        model, params, state, drafting, rounds, until_one_ends, platform=platform
+    )
     size, stop_bytes = after.tokens.shape[1], processing.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.
     waited = processing.first(after, "pending") is not None

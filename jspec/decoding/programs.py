@@ -23,7 +23,7 @@ from jspec.decoding import decode, decode_rounds, prefill
 from jspec.decoding.streaming import stream
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
 from jspec.round.request import Prepared, bucket
 from jspec.types import PyTree, State, Stopping
 
@@ -116,12 +116,8 @@ def warmup(
 def compile_ahead(
     model: CausalLM,
     params: PyTree,
-    *,
-    drafter: Drafter = Autoregressive(),
-    drafter_params: PyTree = None,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
-    first: WidthPolicy | None = None,
+    drafting: Drafting,
+    first: WidthPolicy,
     **request: Any,
 ) -> State:
     """Compiles what `prefill` and `step` run for such a call, both programs at once.
@@ -131,11 +127,8 @@ def compile_ahead(
     Args:
         model: the target; static.
         params: its weights.
-        drafter: as in the call.
-        drafter_params: its weights.
-        policy: as in the call.
-        policy_params: its own.
-        first: the policy of the first rounds, such as `jspec.FixedWidth(0)`; None: the same.
+        drafting: as in the call.
+        first: the policy of the first rounds, such as `jspec.FixedWidth(0)`.
         request: all else as in the call of `prefill`.
 
     Returns:
@@ -147,60 +140,40 @@ def compile_ahead(
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> shapes = compile_ahead(
-        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, capacity=48
-        ... )
+        >>> plain = Drafting(jspec.Autoregressive(), None, jspec.FixedWidth())
+        >>> ask = dict(prompt=[[1, 2, 3]], max_new_tokens=6, capacity=48)
+        >>> shapes = compile_ahead(model, model.init(), plain, plain.policy, **ask)
         >>> with jspec.no_recompile():
         ...     state = jspec.prefill(model, model.init(), [[4, 5]], max_new_tokens=6, capacity=48)
         ...     state = jspec.step(model, model.init(), state)
     """
 
-    def begin(params: PyTree, drafter_params: PyTree, policy_params: PyTree) -> State:
-        return prefill(
-            model, params, drafter=drafter, drafter_params=drafter_params, policy=policy,
-            policy_params=policy_params, **request,
-        )  # fmt: skip
+    def begin(params: PyTree, drafting: Drafting) -> State:
+        return prefill(model, params, **vars(drafting), **request)
 
-    weights = params, drafter_params, policy_params
-    shapes = jax.eval_shape(begin, *weights)
+    shapes = jax.eval_shape(begin, params, drafting)
     nothing = np.zeros(len(shapes.root), np.int32)
     request["stopping"] = replace(request.get("stopping", Stopping()), max_tokens=nothing)
     with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
-        begun = other.submit(lambda: jax.block_until_ready(begin(*weights).root))
-        compile_rounds(
-            model, params, shapes, drafter, drafter_params, first or policy, policy_params
-        )
+        begun = other.submit(lambda: jax.block_until_ready(begin(params, drafting).root))
+        compile_rounds(model, params, shapes, replace(drafting, policy=first))
         begun.result()
     return shapes
 
 
-def compile_rounds(
-    model: CausalLM,
-    params: PyTree,
-    shapes: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
-    policy: WidthPolicy,
-    policy_params: PyTree,
-) -> None:
+def compile_rounds(model: CausalLM, params: PyTree, shapes: State, drafting: Drafting) -> None:
     """Compiles what `step` runs of a state.
 
     Args:
         model: the target; static.
         params: its weights.
         shapes: of the state, as `compile_ahead` gives them, or a state.
-        drafter: of the rounds.
-        drafter_params: its weights.
-        policy: of the rounds.
-        policy_params: its own.
+        drafting: of the rounds.
 
     Raises:
         InputError: as in `step`.
     """
-    decode_rounds.lower(
-        model, params, shapes, drafter, drafter_params, jnp.int32(1), policy=policy,
-        policy_params=policy_params,
-    ).compile()  # fmt: skip
+    decode_rounds.lower(model, params, shapes, drafting, jnp.int32(1)).compile()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:

@@ -20,7 +20,7 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafting, WidthPolicy
 from jspec.round import processing
 from jspec.round.packed import packed
 from jspec.round.widths import check_rest, chosen, cut, sizes_of, widths_of
@@ -168,21 +168,11 @@ def commit(
     return after, feedback
 
 
-def check_drafter_shapes(
-    drafter: Drafter,
-    params: PyTree,
-    policy: WidthPolicy,
-    policy_params: PyTree,
-    state: State,
-    output: Output,
-) -> Tree:
+def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tree:
     """Traces the drafter and policy of a round, and returns the tree's shapes.
 
     Args:
-        drafter: of the call.
-        params: its weights.
-        policy: of the call.
-        policy_params: its own.
+        drafting: of the call.
         state: before the first round.
         output: of the prefill: a round's has the same shapes, but for the number of tokens.
 
@@ -190,6 +180,8 @@ def check_drafter_shapes(
         InputError: if the drafter or the policy returns what no round can go on with, or its draws
             cannot be verified as it says.
     """
+    drafter, params = drafting.drafter, drafting.drafter_params
+    policy, policy_params = drafting.policy, drafting.policy_params
     name, now, policy_name = type(drafter).__name__, frame(state), type(policy).__name__
     asked = policy.should_draft(policy_params, state.policy_state)
     check_rest(policy, asked)

@@ -29,7 +29,7 @@ from jspec._validate.row_arguments import (
     to_array,
 )
 from jspec._xla import backend
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
 from jspec.types import PyTree, Request, Sampling, State, Stopping
 from jspec.verify.choice import takes_parts
 
@@ -134,6 +134,14 @@ def check_policy(policy: WidthPolicy, drafter: Drafter) -> None:
             "of their own: a part of them would not be lossless; pass policy=jspec.FixedWidth(), "
             "or give the drafter scheme=jspec.schemes.COUPLED"
         )
+
+
+def check_drafting(drafting: Drafting) -> None:
+    """Raises InputError unless drafter and policy go together, and their params are arrays."""
+    check_drafter(drafting.drafter)
+    check_policy(drafting.policy, drafting.drafter)
+    check_weights("drafter_params", drafting.drafter_params)
+    check_weights("policy_params", drafting.policy_params)
 
 
 def check_weights(name: str, weights: PyTree) -> None:

@@ -102,6 +102,7 @@ class Runner:
 
         import jspec
         from jspec.decoding import finish
+        from jspec.protocols import Drafting
 
         def done(work: Callable[[], T]) -> T:
             return interruptible(lambda: jax.block_until_ready(work()))
@@ -119,7 +120,7 @@ class Runner:
         state = done(lambda: jspec.prefill(**arguments))
         state = done(lambda: jspec.step(model, params, state, **drafting))
         first = time.perf_counter() - begin
-        result = done(lambda: finish(model, params, state, **drafting, max_new_tokens=most))
+        result = done(lambda: finish(model, params, state, Drafting(**drafting), most))
         seconds = time.perf_counter() - begin
         self.keep(result)
         return outcomes(group, jax.device_get(result), seconds, first)

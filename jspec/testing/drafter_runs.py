@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +10,7 @@ from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.decoding import rows
 from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import Drafting
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
@@ -139,10 +139,11 @@ def check_backoff(
     asked = subject.request(drafter=drafter, drafter_params=params)
     model, weights = asked["model"], asked["params"]
 
-    def rounds(state: State, count: int, **plainly: Any) -> State:
-        return decoding.decode_rounds(model, weights, state, drafter, params, count, **plainly)
+    def rounds(state: State, count: int, policy: FixedWidth = FixedWidth()) -> State:
+        drafting = Drafting(drafter, params, policy)
+        return decoding.decode_rounds(model, weights, state, drafting, count)
 
-    state = rounds(decoding.prefill(**asked), _BACKOFF, policy=FixedWidth(0))
+    state = rounds(decoding.prefill(**asked), _BACKOFF, FixedWidth(0))
     emitted, counts = (np.asarray(array) for array in (state.tokens, state.lengths))
     state = rounds(state, 1)
     if drafter.follows_text:
@@ -167,7 +168,7 @@ def check_backoff(
                     f"{mine.tolist()}",
                 )
         report.checked.append("back-offs leave no gap in its memory")
-    state = rounds(rounds(state, _BACKOFF, policy=FixedWidth(0)), 2**31 - 1)
+    state = rounds(rounds(state, _BACKOFF, FixedWidth(0)), 2**31 - 1)
     same_tokens(result_of(state, subject), subject.plain(), what)
     report.checked.append(what)
 
@@ -186,7 +187,8 @@ def check_comes_and_goes(
         return rows.insert(state, np.int32(row), arrival, drafter, FixedWidth())
 
     def rounds(state: State, count: int) -> State:
-        return decoding.decode_rounds(model, weights, state, drafter, params, count)
+        drafting = Drafting(drafter, params, FixedWidth())
+        return decoding.decode_rounds(model, weights, state, drafting, count)
 
     # The last row is given up, and stays free for a while.
     state = rows.free(rounds(state, 2), np.int32(last), model)

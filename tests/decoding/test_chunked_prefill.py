@@ -11,6 +11,7 @@ from quick import only
 
 import jspec
 from jspec.arrays import memory_rows as rows
+from jspec.protocols import Drafting
 from jspec.round import processing, request
 from jspec.testing import PrefixLM
 
@@ -258,9 +259,8 @@ def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
             call.arrays,
             model.init_memory(1, capacity),
             call.arrays.prompt_lengths,
-            drafter,
-            None,
-            (),
+            ((), ()),
+            Drafting(drafter, None, jspec.FixedWidth()),
         ),
         *(call.size, call.capacity, call.chunk),
     ).compile()

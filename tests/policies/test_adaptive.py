@@ -13,6 +13,7 @@ import jspec
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.decoding import decode_rounds
+from jspec.protocols import Drafting
 from jspec.testing import PrefixLM
 from jspec.tree.sanitize import sanitize
 from jspec.types import Frame, PolicyFeedback, Status, Tree
@@ -179,7 +180,8 @@ def test_the_program_of_plain_rounds_holds_no_draft():
     )
 
     def program(**decides):
-        return decode_rounds.lower(MODEL, PARAMS, state, drafter, None, 1, **decides).as_text()
+        drafting = Drafting(drafter, None, **decides)
+        return decode_rounds.lower(MODEL, PARAMS, state, drafting, 1).as_text()
 
     assert "callback" in program(**chosen), "the control"
     assert "callback" not in program(policy=jspec.FixedWidth(0))

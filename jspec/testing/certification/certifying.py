@@ -16,7 +16,7 @@ from jspec.testing.certification.draws import check_draws
 from jspec.testing.certification.forwards import widths_of
 from jspec.testing.certification.parity import compare
 from jspec.testing.certification.rounding import Rounding, measure
-from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject, Drafting
+from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject
 from jspec.types import PyTree, Sampling, Stopping
 from jspec.verify.choice import verifier_of
 from jspec.verify.schemes import COUPLED
@@ -102,11 +102,11 @@ def certify(
     # A draft model that draws needs a key and a temperature, if only 0, to draw by.
     still = None if coupled else Sampling(temperature=0.0)
     first = subject.request(range(min(batch_size, len(prompts))), sampling)
-    drafting: Drafting = dict(
+    drafting: dict[str, Any] = dict(
         drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
     )
     widths = widths_of(**drafting, **first)
-    plainly: Drafting = dict(drafter=Autoregressive())
+    plainly: dict[str, Any] = dict(drafter=Autoregressive())
 
     greedy = subject.run("greedy", {"plain": plainly, "drafted": drafting}, still)
     rounding = _rounding(subject, greedy["plain"], widths)

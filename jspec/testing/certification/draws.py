@@ -19,7 +19,7 @@ from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.goodness import ALARM, GTest, g_test
-from jspec.testing.certification.runs import CertifiedSubject, Drafting
+from jspec.testing.certification.runs import CertifiedSubject
 from jspec.types import Sampling
 
 NUM_TOKENS = 3
@@ -54,7 +54,7 @@ class DrawTest:
 
 def check_draws(
     subject: CertifiedSubject,
-    drafting: Drafting,
+    drafting: dict[str, Any],
     sampling: Sampling,
     num_draws: int,
     num_prompts: int,
@@ -172,7 +172,7 @@ class _Distribution:
 
 def _draw(
     subject: CertifiedSubject,
-    drafting: Drafting,
+    drafting: dict[str, Any],
     sampling: Sampling,
     prompt: Sequence[int],
     first_id: int,

@@ -15,8 +15,6 @@ from jspec.protocols import CausalLM
 from jspec.testing.certification.forwards import padded
 from jspec.types import PyTree, Sampling, Stopping
 
-Drafting = dict[str, Any]
-"""The arguments of a call that say how it drafts: drafter, policy, and the params of both."""
 _KEPT = "drafter_state", "policy_state"
 """Memories that a call passes on to the next one."""
 
@@ -84,7 +82,7 @@ class CertifiedSubject:
         )
 
     def run(
-        self, what: str, drafters: Mapping[str, Drafting], sampling: Sampling | None
+        self, what: str, drafters: Mapping[str, dict[str, Any]], sampling: Sampling | None
     ) -> dict[str, CertifiedRun]:
         """Decodes all prompts by every drafter, group by group, each with its memory kept hot."""
         runs = {name: CertifiedRun() for name in drafters}
