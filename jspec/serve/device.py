@@ -15,7 +15,7 @@ from jspec.policies.cost_curve import CostCurve
 from jspec.processors.grammar import Capacity
 from jspec.round import sizes_of
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
-from jspec.types import PyTree, Sampling, Stats, Stopping
+from jspec.types import PyTree, Sampling, Stopping
 
 NUM_BIASES = 300
 """Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them,
@@ -125,7 +125,7 @@ class EngineDevice:
                     status[row],
                     int(output.stop_bytes[row]) if ended and output.stop_bytes is not None else 0,
                     log_probabilities(output.logprobs, row, count),
-                    _rounds(output.stats, row) if ended else None,
+                    metrics.of_row(output.stats, row) if ended else None,
                 )
             )
         return found
@@ -230,13 +230,3 @@ def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.
     parts = known.token_logprobs, known.top_tokens, known.top_logprobs
     return TokenLogprobs(*(part if part is None else part[row, :count].copy() for part in parts))
-
-
-def _rounds(stats: Stats, row: int) -> metrics.Metrics:
-    widths = stats.width_histogram[row].tolist()
-    return metrics.Metrics(
-        acceptance_histogram=tuple(stats.acceptance_histogram[row].tolist()),
-        num_drafts=int(stats.num_drafts[row]),
-        num_draft_tokens=int(stats.num_draft_tokens[row]),
-        width_histogram=dict(zip(stats.widths, widths, strict=True)),
-    )

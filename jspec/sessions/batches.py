@@ -81,8 +81,7 @@ class Runner:
         self.control = control or (own.processors(llm.target), own.stopping(llm.target))
         """The processors and the stopping of `settings.control`."""
         if not plain and settings.control.has_grammar:
-            drafter, params = with_jump_forward(llm.drafter, llm.drafter_params, llm.policy.widths)
-            self._llm = replace(llm, drafter=drafter, drafter_params=params)
+            self._llm = with_jump_forward(llm)
         self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
         if settings.memory is not None and not plain:
