@@ -319,7 +319,7 @@ def lyanna(
 def most_of_lyanna(**options: Any) -> int:
     """Returns the number of nodes of the chain's whole tree."""
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
-    return device_defaults.whole_chain(**shape)
+    return device_defaults.offered(**shape)
 
 
 # With widths that are chosen.

@@ -304,8 +304,6 @@ def test_trees_fit_the_device(target):
     small, given = drafter(target, "lookahead"), drafter(target, "lookahead", guesses=3)
     assert small.levels * (small.window + small.guesses) - 1 == device_defaults.budget(55)
     assert (given.window, given.ngram, given.guesses) == (7, 5, 3)
-    wide = jspec.Lookahead(9, **device_defaults.lookahead(64))
-    assert (wide.window, wide.ngram, wide.guesses) == (8, 5, 8)
 
 
 def test_a_mixture_shares_its_options_and_bounds_its_tree(target):
