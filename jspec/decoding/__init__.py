@@ -284,13 +284,14 @@ def begin(
     if earlier is not None:
         if any(getattr(member, "reads_text", False) for member in processors):
             text = _text_of(earlier)
-        check_same_memory(drafting.drafter, drafting.policy, earlier)
+        check_same_memory(drafting, earlier)
         kept = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)
     else:
         # Donated, so that memories are held once; the caller's arrays are copied first.
         # Cold or hot, they are arguments: both are one program.
         known = jax.tree.map(jnp.copy, known)
-        sizes = model, drafting.drafter, drafting.policy, len(call.arrays.prompt), call.capacity
+        bare = Drafting(drafting.drafter, None, drafting.policy)
+        sizes = model, bare, len(call.arrays.prompt), call.capacity
         mesh = mesh_axes.mesh_of((params, call.arrays))
         kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
@@ -300,28 +301,23 @@ def begin(
 
 
 # One program, and not one for each array: a server makes them anew for every prompt.
-@partial(jax.jit, static_argnames=("model", "drafter", "policy", "batch", "capacity"))
+@partial(jax.jit, static_argnames=("model", "batch", "capacity"))
 def _empty(
-    model: CausalLM,
-    drafter: Drafter,
-    policy: WidthPolicy,
-    batch: int,
-    capacity: int,
-    known: tuple[PyTree, PyTree],
+    model: CausalLM, drafting: Drafting, batch: int, capacity: int, known: tuple[PyTree, PyTree]
 ) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
     """Returns the target's memory, positions, and the memories of drafter and policy before a
     prompt is read.
     """
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
-    return memory, positions, Drafting(drafter, None, policy).init(batch, capacity, known)
+    return memory, positions, drafting.init(batch, capacity, known)
 
 
 @lru_cache(maxsize=16)
 def _empty_on(
-    mesh: Mesh, model: CausalLM, drafter: Drafter, policy: WidthPolicy, batch: int, capacity: int
+    mesh: Mesh, model: CausalLM, drafting: Drafting, batch: int, capacity: int
 ) -> Callable[[PyTree], tuple[PyTree, Array, PyTree]]:
     """Returns `_empty`, made where it will lie: no single device may have room for all of it."""
-    make = partial(_empty, model, drafter, policy, batch, capacity)
+    make = partial(_empty, model, drafting, batch, capacity)
     shapes = jax.eval_shape(make, (None, None))
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
@@ -452,7 +448,7 @@ def decode_rounds(
 
     Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
     """
-    check_same_memory(drafting.drafter, drafting.policy, state)
+    check_same_memory(drafting, state)
     had_ended = state.done
 
     def going(carry):

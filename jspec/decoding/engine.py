@@ -181,7 +181,7 @@ class Engine:
             return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
 
         known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
-        known, policy_known = self._drafting(None, None).init(batch, self.capacity, known)
+        known, policy_known = self._drafting().init(batch, self.capacity, known)
         # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
@@ -257,7 +257,7 @@ class Engine:
         self._check_slot(slot, len(state.root))
         rows.check_arrival(state, arrival)
         place = _sent(slot, jnp.int32)
-        return rows.insert(state, place, arrival, self.drafter, self.policy)
+        return rows.insert(state, place, arrival, self._drafting())
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
         """Frees a slot, whose request is over or abandoned. Donates `state`.
@@ -281,7 +281,7 @@ class Engine:
         self._check_slot(slot, len(state.root))
         # The row alone: what became of its neighbours' texts is not asked.
         place = _sent(slot, jnp.int32)[None]
-        taken = rows.copies(state, place, None, None, self.drafter, self.policy)
+        taken = rows.copies(state, place, None, None, self._drafting())
         return processing.with_text(text_as_returned(self.model, taken))
 
     def generate(
@@ -331,7 +331,7 @@ class Engine:
         parts = dict(memory=size(state.memory), drafter=size(state.drafter_state))
         return parts | dict(rest=size(state) - sum(parts.values()))
 
-    def _drafting(self, drafter_params: PyTree, policy_params: PyTree) -> Drafting:
+    def _drafting(self, drafter_params: PyTree = None, policy_params: PyTree = None) -> Drafting:
         return Drafting(self.drafter, drafter_params, self.policy, policy_params)
 
     def _prepared(

@@ -19,7 +19,7 @@ from jspec._xla.explicit_axes import automatic
 from jspec.arrays import memory_rows as memories
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import Drafter, LogitsProcessor, Start, WidthPolicy
+from jspec.protocols import Drafter, Drafting, LogitsProcessor, Start, WidthPolicy
 from jspec.round.request import PreparedArrays
 from jspec.round.same_drafter import check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
@@ -59,9 +59,10 @@ def fork(
         >>> jspec.fork(state, [1, 1, 0]).root.tolist()
         [6, 6, 3]
     """
-    check_same_memory(drafter, policy, state)
+    drafting = Drafting(drafter, None, policy)
+    check_same_memory(drafting, state)
     asked = _check_fork(rows, row_ids, key, len(state.root), state.request.sampling)
-    return copies(state, *asked, drafter, policy)
+    return copies(state, *asked, drafting)
 
 
 def _check_fork(
@@ -94,19 +95,18 @@ def _check_fork(
     return taken, integers(given, count, "row_ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
 
 
-@partial(jax.jit, static_argnames=("drafter", "policy"))
+@jax.jit
 @automatic
 def copies(
     state: State,
     rows: Int[Array, " R"],
     row_ids: Int[Array, " R"] | None,
     key: jax.Array | None,
-    drafter: Drafter,
-    policy: WidthPolicy,
+    drafting: Drafting,
 ) -> State:
     """Returns the state whose row i is a copy of row `rows[i]`."""
     known, policy_known = (
-        memories.take(memory, axes, rows) for memory, axes in _memories(state, drafter, policy)
+        memories.take(memory, axes, rows) for memory, axes in _memories(state, drafting)
     )
     # Copied, or both states would hold one array, which the next step donates.
     shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
@@ -118,11 +118,10 @@ def copies(
     return _joined(replace(taken, request=replace(taken.request, keys=keys)), shared)
 
 
-def _memories(
-    state: State, drafter: Drafter, policy: WidthPolicy
-) -> Iterator[tuple[PyTree, list[int | None]]]:
+def _memories(state: State, drafting: Drafting) -> Iterator[tuple[PyTree, list[int | None]]]:
     """Yields the memories of drafter and policy, each with the axes of the rows in its leaves."""
-    for part, memory in ((drafter, state.drafter_state), (policy, state.policy_state)):
+    pairs = (drafting.drafter, state.drafter_state), (drafting.policy, state.policy_state)
+    for part, memory in pairs:
 
         def init(batch: int, part: Any = part) -> PyTree:
             return part.init(batch, state.capacity, None)
@@ -169,11 +168,9 @@ def check_arrival(state: State, arrival: State) -> None:
             )
 
 
-@partial(jax.jit, static_argnames=("drafter", "policy"), donate_argnames=("state",))
+@partial(jax.jit, donate_argnames=("state",))
 @automatic
-def insert(
-    state: State, row: Int[Array, ""], arrival: State, drafter: Drafter, policy: WidthPolicy
-) -> State:
+def insert(state: State, row: Int[Array, ""], arrival: State, drafting: Drafting) -> State:
     """Returns the state with a request in the place of a row; see `Engine.insert`."""
 
     def write(leaf: Array, new: Array) -> Array:
@@ -183,7 +180,7 @@ def insert(
     known, policy_known = (
         memories.put(memory, axes, row, its)
         for (memory, axes), its in zip(
-            _memories(state, drafter, policy),
+            _memories(state, drafting),
             (arrival.drafter_state, arrival.policy_state),
             strict=True,
         )

@@ -3,21 +3,21 @@
 import jax
 
 from jspec._validate.errors import InputError
-from jspec.protocols import Drafter, WidthPolicy
+from jspec.protocols import Drafting, WidthPolicy
 from jspec.round.widths import widths_of
 from jspec.tree.sanitize import check_state
 from jspec.types import State, Tree
 
 
-def check_same_memory(drafter: Drafter, policy: WidthPolicy, state: State) -> None:
+def check_same_memory(drafting: Drafting, state: State) -> None:
     """Raises InputError if the state holds the memory of another drafter, or of another policy.
 
     A policy without a memory passes on any other's.
     """
     batch, capacity = len(state.root), state.capacity
     for what, part, known in (
-        ("drafter", drafter, state.drafter_state),
-        ("policy", policy, state.policy_state),
+        ("drafter", drafting.drafter, state.drafter_state),
+        ("policy", drafting.policy, state.policy_state),
     ):
         empty = jax.eval_shape(lambda part=part: part.init(batch, capacity, None))
         if what == "policy" and not jax.tree.leaves(empty):

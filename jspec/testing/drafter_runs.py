@@ -181,13 +181,13 @@ def check_comes_and_goes(
     asked = subject.request(drafter=drafter, drafter_params=params)
     model, weights, last = asked["model"], asked["params"], subject.batch - 1
     state, arriving = decoding.prefill(**asked), decoding.prefill(**asked)
+    drafting = Drafting(drafter, params, FixedWidth())
 
     def come(state: State, row: int, request: int) -> State:
-        arrival = rows.copies(arriving, np.array([request]), None, None, drafter, FixedWidth())
-        return rows.insert(state, np.int32(row), arrival, drafter, FixedWidth())
+        arrival = rows.copies(arriving, np.array([request]), None, None, drafting)
+        return rows.insert(state, np.int32(row), arrival, drafting)
 
     def rounds(state: State, count: int) -> State:
-        drafting = Drafting(drafter, params, FixedWidth())
         return decoding.decode_rounds(model, weights, state, drafting, count)
 
     # The last row is given up, and stays free for a while.

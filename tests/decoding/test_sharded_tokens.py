@@ -17,6 +17,7 @@ from quick import only
 import jspec
 import jspec.models
 from jspec.models import sharding
+from jspec.protocols import Drafting
 
 KINDS = {"automatic": AxisType.Auto, "explicit": AxisType.Explicit}
 PROMPTS = np.tile(tiny.PROMPTS[:2], (2, 1)).astype(np.int32)
@@ -193,8 +194,8 @@ def test_the_cache_is_made_where_it_will_lie():
     state = jspec.prefill(model, split, sharding.batch(PROMPTS, mesh), max_new_tokens=LIMIT)
     whole = state.memory.keys[0]
     assert whole.addressable_shards[0].data.size * 8 == whole.size
-    parts = jspec.Autoregressive(), jspec.FixedWidth()
-    made = jspec.decoding._empty_on(mesh, model, *parts, 4, 128)((None, None))[0].keys[0]
+    drafting = Drafting(jspec.Autoregressive(), None, jspec.FixedWidth())
+    made = jspec.decoding._empty_on(mesh, model, drafting, 4, 128)((None, None))[0].keys[0]
     assert made.sharding.is_equivalent_to(
         NamedSharding(mesh, PartitionSpec("data", "model")), whole.ndim
     )
