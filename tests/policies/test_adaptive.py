@@ -316,29 +316,6 @@ def test_the_choice_is_that_of_numpy():
     assert len(seen) == len(widths)
 
 
-def test_no_row_pays_for_another():
-    """Runs three rows with wrong drafts next to one with perfect drafts: the sum of all tokens
-    would have them wait for it, a batch for them at its end. Rows that have ended count for
-    nothing, whatever is drafted for them.
-    """
-    probability = np.array([0.97, 0.05, 0.05, 0.05], np.float32)
-    value = probability[:, None] ** np.arange(4, dtype=np.float32)
-    told = trees.chain(3).fill(jnp.zeros((4, 4), jnp.int32)).replace(value=jnp.asarray(value))
-    policy, costs = jspec.Adaptive((0, 3)), costs_of(4, {0: 1.0, 3: 1.6})
-    state = policy.init(4, 64, None)
-    state = state.replace(acceptance=state.acceptance.replace(bias=0 * state.acceptance.bias))
-    choose = jax.jit(policy.choose)
-
-    def index(done):
-        choice = choose(costs, state, told, frame_of(4, np.array(done)))
-        by_sum = np.asarray(choice.expected_tokens) / np.asarray(choice.seconds)
-        return int(choice.index), int(by_sum.argmax())
-
-    assert index([False] * 4) == (0, 1)
-    assert index([False, True, True, True]) == (1, 1)
-    assert index([True, False, False, False]) == (0, 0)
-
-
 def outcome(tree, choice, tokens):
     """Returns what the policy is told of a round that emitted these tokens, one row."""
     emitted = np.zeros((1, tree.depth + 1), np.int32)
