@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,12 +56,12 @@ class RoundPrograms:
                 asked: dict[str, Any] = self._runner.request(group) | {"capacity": capacity}
                 names = "drafter", "drafter_params", "policy", "policy_params"
                 drafting = Drafting(*(asked.pop(name) for name in names))
-                small = _first_policy(drafting.policy)
-                shapes = compile_ahead(drafting=drafting, first=small, **asked)
+                first_rounds = replace(drafting, policy=_first_policy(drafting.policy))
+                shapes = compile_ahead(drafting=drafting, first=first_rounds, **asked)
                 first.set_result(None)
                 if self._is_asked:
                     self._answered.wait()  # tracing would take half of Python from them
-                if small != drafting.policy:
+                if first_rounds.policy != drafting.policy:
                     with _short_turns():
                         compile_rounds(asked["model"], asked["params"], shapes, drafting)
                 whole.set_result(self._runner.costs(group, capacity))

@@ -6,7 +6,7 @@ The whole algorithm is one round, in `jspec.decoding.rounds`; this file sets it 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,23 @@ from jspec.round.same_drafter import check_same_memory
 from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
 
 _ENDLESS = 2**31 - 1
+
+
+class Asked(TypedDict, total=False):
+    """The arguments of `decode` by their names, for calls that pass them on."""
+
+    drafter: Drafter
+    drafter_params: PyTree
+    drafter_state: PyTree
+    policy: WidthPolicy
+    policy_params: PyTree
+    policy_state: PyTree
+    max_new_tokens: int
+    stopping: Stopping
+    sampling: Sampling | None
+    key: jax.Array | int | None
+    row_ids: ArrayLike | None
+    processors: Any
 
 
 def decode(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -11,10 +11,8 @@ from jax.typing import ArrayLike
 
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
-from jspec.decoding import prefill, step
-from jspec.drafters.autoregressive import Autoregressive
-from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.decoding import Asked, prefill, step
+from jspec.protocols import CausalLM
 from jspec.round.processing import certain, logprobs
 from jspec.types import Logprobs, PyTree, State, Status
 
@@ -48,12 +46,7 @@ def stream(
     params: PyTree,
     prompt: ArrayLike | Sequence[Any],
     prompt_lengths: ArrayLike | None = None,
-    *,
-    drafter: Drafter = Autoregressive(),
-    drafter_params: PyTree = None,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
-    **request,
+    **request: Unpack[Asked],
 ) -> Iterator[Chunk]:
     """Decodes round by round, with a `Chunk` after each; together they are decode's tokens.
 
@@ -64,10 +57,6 @@ def stream(
         params: its weights.
         prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
         prompt_lengths: [B] tokens per row; None: every row is full, or as long as its list.
-        drafter: proposes the trees; static.
-        drafter_params: its weights, if it has any.
-        policy: as in `decode`.
-        policy_params: as in `decode`.
         request: all else as in `decode`.
 
     Returns:
@@ -83,18 +72,17 @@ def stream(
         >>> sum(len(chunk.tokens[0]) for chunk in chunks)
         4
     """
-    drafting: dict[str, Any] = dict(
-        drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
-    )
-    state = prefill(model, params, prompt, prompt_lengths, **drafting, **request)
+    state = prefill(model, params, prompt, prompt_lengths, **request)
 
     if isinstance(state.root, Tracer):
         raise InputError(
             "stream was called inside a program, and gives tokens to the host; call it outside of "
             "jit, or call jspec.decode"
         )
-    advance = partial(step, model, params, **drafting)
-    return chunks(state, advance)
+    names = "drafter", "drafter_params", "policy", "policy_params"
+    given: dict[str, Any] = {**request}
+    drafting = {name: given[name] for name in names if name in given}
+    return chunks(state, partial(step, model, params, **drafting))
 
 
 def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
