@@ -44,9 +44,9 @@ from jspec.round.request import (
     check_earlier,
     check_model,
     check_policy,
+    check_same_memory,
     prepare,
 )
-from jspec.round.same_drafter import check_same_memory
 from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
 
 _ENDLESS = 2**31 - 1

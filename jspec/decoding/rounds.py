@@ -15,8 +15,15 @@ from jspec._xla import in_place, manual_axes
 from jspec.protocols import CausalLM, Drafter, Drafting
 from jspec.round import commit, frame, processing, sanitize, score
 from jspec.round.own_view import of_part, own_view
-from jspec.round.same_drafter import check_same_trees
-from jspec.round.widths import check_rest, chosen, cut, kept_nodes, sizes_of, with_room
+from jspec.round.widths import (
+    check_rest,
+    check_same_trees,
+    chosen,
+    cut,
+    kept_nodes,
+    sizes_of,
+    with_room,
+)
 from jspec.types import Feedback, PolicyFeedback, PyTree, State, Tree, WidthChoice
 from jspec.verify.choice import verifier_of
 

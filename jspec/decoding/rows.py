@@ -20,8 +20,7 @@ from jspec.arrays import memory_rows as memories
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import Drafter, Drafting, LogitsProcessor, Start, WidthPolicy
-from jspec.round.request import PreparedArrays
-from jspec.round.same_drafter import check_same_memory
+from jspec.round.request import PreparedArrays, check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
 
 

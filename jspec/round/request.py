@@ -30,6 +30,7 @@ from jspec._validate.row_arguments import (
 )
 from jspec._xla import backend
 from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
+from jspec.tree.sanitize import check_state
 from jspec.types import PyTree, Request, Sampling, State, Stopping
 from jspec.verify.choice import takes_parts
 
@@ -142,6 +143,29 @@ def check_drafting(drafting: Drafting) -> None:
     check_policy(drafting.policy, drafting.drafter)
     check_weights("drafter_params", drafting.drafter_params)
     check_weights("policy_params", drafting.policy_params)
+
+
+def check_same_memory(drafting: Drafting, state: State) -> None:
+    """Raises InputError if the state holds the memory of another drafter, or of another policy.
+
+    A policy without a memory passes on any other's.
+    """
+    batch, capacity = len(state.root), state.capacity
+    for what, part, known in (
+        ("drafter", drafting.drafter, state.drafter_state),
+        ("policy", drafting.policy, state.policy_state),
+    ):
+        empty = jax.eval_shape(lambda part=part: part.init(batch, capacity, None))
+        if what == "policy" and not jax.tree.leaves(empty):
+            continue
+        name = type(part).__name__
+        try:
+            check_state("The state", "prefill", known, f"{name}.init", empty)
+        except InputError as error:
+            raise InputError(
+                f"the state holds the memory of another {what} than this {name}, or of one of "
+                f"other sizes; pass the {what} that prefill was given"
+            ) from error
 
 
 def check_weights(name: str, weights: PyTree) -> None:
