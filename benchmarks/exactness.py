@@ -32,7 +32,7 @@ from jspec.drafters.autoregressive import Autoregressive
 from jspec.methods import LLM
 from jspec.models import eight_bits, hub
 from jspec.models import precision as precisions
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, Drafting
 from jspec.testing import check_bits
 from jspec.types import PyTree
 
@@ -63,7 +63,7 @@ class Decoding(NamedTuple):
         rows, rounds, state = [], 0, None
         for row in range(self.prompts.count):
             one = self.prompts.take([row])
-            result = self._decode(one, ids=[row], drafter_state=state, **request)
+            result = self._decode(one, row_ids=[row], drafter_state=state, **request)
             rows.append(result.tokens)
             rounds += int(result.stats.num_rounds[0])
             state = result.drafter_state
@@ -74,7 +74,9 @@ class Decoding(NamedTuple):
         whole: dict[str, Any] = dict(
             model=target.model, params=target.params, max_new_tokens=self.new_tokens
         )
-        return jspec.decode(prompt=prompts.tokens, lengths=prompts.lengths, **whole | request)
+        return jspec.decode(
+            prompt=prompts.tokens, prompt_lengths=prompts.lengths, **whole | request
+        )
 
 
 @main.command()
@@ -235,7 +237,7 @@ def _committed(target: models.Loaded, built: LLM, prompts: np.ndarray) -> tuple[
         count = min(int(state.positions[row]) for state in (plain, drafted))
         written = count - prompts.shape[1] + 1
         tokens += written
-        different += int((plain.out[row, :written] != drafted.out[row, :written]).sum())
+        different += int((plain.tokens[row, :written] != drafted.tokens[row, :written]).sum())
         for one, other in zip(_held(plain), _held(drafted), strict=True):
             ours, theirs = (
                 np.ascontiguousarray(leaf[row, :, :count]).view(np.uint8) for leaf in (one, other)
@@ -257,7 +259,8 @@ def _written(model: Any, params: Any, drafter: Any, weights: Any, prompts: np.nd
         model, params, prompts, drafter=drafter, drafter_params=weights, key=0,
         max_new_tokens=_MOST - _PROMPT, sampling=jspec.Sampling(temperature=0.8),
     )  # fmt: skip
-    return jax.device_get(decode_rounds(model, params, state, drafter, weights, _MOST))
+    drafting = Drafting(drafter, weights, jspec.FixedWidth())
+    return jax.device_get(decode_rounds(model, params, state, drafting, _MOST))
 
 
 # Precision.

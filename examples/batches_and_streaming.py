@@ -15,7 +15,7 @@ def text(tokens) -> str:
     return tokenizer.decode(list(map(int, tokens)))
 
 
-# Rows are padded on the right; `lengths` says where each ends.
+# Rows are padded on the right; `prompt_lengths` says where each ends.
 prompts = ["Once upon a time", "Question: Tom has 3 apples and buys 4 more.", "def add(a, b):"]
 ids = [tokenizer.encode(prompt).ids for prompt in prompts]
 lengths = jnp.array([len(row) for row in ids])
@@ -84,7 +84,7 @@ again = jspec.decode(
 )
 for row in range(len(prompts)):
     count = int(again.lengths[row])
-    assert again.tokens[row, :count].tolist() == state.out[row, :count].tolist()
+    assert again.tokens[row, :count].tolist() == state.tokens[row, :count].tolist()
 cold = state.stats.mean_acceptance_length.mean()
 hot = again.stats.mean_acceptance_length.mean()
 print(f"tokens per forward pass: cold {cold:.2f}, after a hot start {hot:.2f}")

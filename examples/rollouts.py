@@ -101,7 +101,7 @@ def main() -> None:
         ]
         rewards = np.array([text.count(WORD) for text in texts], np.float32)
         baseline = rewards.reshape(-1, ANSWERS).mean(1).repeat(ANSWERS)
-        drawn = float(np.asarray(result.logprobs.emitted).sum() / lengths.sum())
+        drawn = float(np.asarray(result.logprobs.token_logprobs).sum() / lengths.sum())
         pace = float(result.stats.mean_acceptance_length.mean())
         print(
             f"epoch {epoch}: reward {rewards.mean():.2f}, log-probability of a token {drawn:.2f}, "

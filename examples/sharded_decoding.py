@@ -31,7 +31,7 @@ def generate(params, prompt, row_ids):
         max_new_tokens=24,
         sampling=sampling,
         key=0,
-        ids=row_ids,
+        row_ids=row_ids,
     )
     return result.tokens
 

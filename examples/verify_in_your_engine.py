@@ -77,7 +77,7 @@ def score(weights, pages, batch, parents, places, ids, key, sampling):
     tokens, parents = batch["tokens"][places], parents[places]
     tree = jspec.Tree(tokens, parents, places < TOKENS, DEPTH, WIDTH)
     found = jspec.verify.coupled(
-        tree, logits, batch["read"], key=key, ids=ids, sampling=sampling, places=places
+        tree, logits, batch["read"], key=key, row_ids=ids, sampling=sampling, places=places
     )
     return new, found, jspec.verify.tokens(tree, found)
 
@@ -192,7 +192,7 @@ def main() -> None:
             engine.step()
         wanted = jspec.decode(
             target.model, target.params, padded, lengths,
-            key=key, ids=ids, sampling=sampling, max_new_tokens=new,
+            key=key, row_ids=ids, sampling=sampling, max_new_tokens=new,
         )  # fmt: skip
         for request, length, tokens in zip(requests, lengths, wanted.tokens, strict=True):
             assert request.text[length : length + new] == tokens.tolist()

@@ -287,12 +287,29 @@ class WidthPolicy(ABC):
 
 
 @struct.dataclass
+class Drafting:
+    """A drafter and a policy, each with its params: the part of a call that says how it drafts."""
+
+    drafter: Drafter = struct.field(pytree_node=False)
+    drafter_params: PyTree
+    policy: WidthPolicy = struct.field(pytree_node=False)
+    policy_params: PyTree = None
+
+    def init(self, batch: int, capacity: int, earlier: PyTree = (None, None)) -> PyTree:
+        """Returns the memories of both; see `Drafter.init` and `WidthPolicy.init`."""
+        return (
+            self.drafter.init(batch, capacity, earlier[0]),
+            self.policy.init(batch, capacity, earlier[1]),
+        )
+
+
+@struct.dataclass
 class Start:
     """Inputs of `LogitsProcessor.begin`."""
 
     prompt: Int[Array, "B T"]
     """Padded on the right; of a text that goes on, its last token and what follows."""
-    lengths: Int[Array, " B"]
+    prompt_lengths: Int[Array, " B"]
     committed: Int[Array, " B"]
     """The tokens before the prompt, which were read in an earlier call."""
     text: PyTree
@@ -308,7 +325,7 @@ class Nodes:
 
     tree: Tree
     """A sanitized one."""
-    lengths: Int[Array, " B"]
+    text_lengths: Int[Array, " B"]
     """The tokens of each row's text, of which the root is the last."""
     end_tokens: Int[Array, "B X"]
     """The tokens that end a row; -1 fills up."""
@@ -318,9 +335,10 @@ class Nodes:
 class Round:
     """Inputs of `LogitsProcessor.advance`."""
 
-    tokens: Int[Array, "B P"]
+    emitted: Int[Array, "B P"]
+    """The round's tokens."""
     counts: Int[Array, " B"]
-    """The number of tokens; 0 in rows that had ended."""
+    """The number of emitted tokens; 0 in rows that had ended."""
     path: Int[Array, "B P"]
     """The verified nodes that the tokens come after."""
     logits: Float[Array, "B N V"]
@@ -328,12 +346,12 @@ class Round:
     processed: Float[Array, "B N V"]
     """The logits that tokens were drawn from."""
     sampling: Sampling | None
-    lengths: Int[Array, " B"]
+    text_lengths: Int[Array, " B"]
     """The tokens of the text before it, of which the root is the last."""
     begins: Int[Array, " B"]
     """The tokens of the output before it."""
     had_ended: Bool[Array, " B"]
-    out: Int[Array, "B T"]
+    tokens: Int[Array, "B T"]
     """The output after it."""
     ends: Int[Array, " B"]
     """The number of its tokens."""
@@ -392,7 +410,7 @@ class RowControl(LogitsProcessor):
     dropped: ClassVar[Any] = None
     """[B] tokens that were emitted and taken out of the output when the row ended."""
     root_as_returned: ClassVar[Any] = None
-    """(out, lengths, root) -> [B], the last token of the text as it was returned."""
+    """(tokens, lengths, root) -> [B], the last token of the text as it was returned."""
 
     def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
         """Returns the member that ends no row before so many tokens of the output."""
@@ -413,9 +431,11 @@ class RowControl(LogitsProcessor):
         del there
         return self
 
-    def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
-        """Returns the member when the text has no more than `lengths` tokens: it lost so many."""
-        del lengths, dropped
+    def rewound(self, text_lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
+        """Returns the member when the text has no more than `text_lengths` tokens: it lost so
+        many.
+        """
+        del text_lengths, dropped
         return self
 
 

@@ -213,13 +213,13 @@ class PromptChunk:
 
     @staticmethod
     def whole(
-        prompt: Int[Array, "B T"], lengths: Int[Array, " B"], output: Output
+        prompt: Int[Array, "B T"], prompt_lengths: Int[Array, " B"], output: Output
     ) -> "PromptChunk":
         """Returns prompts that were read at once, with the forward pass over their tokens."""
         return PromptChunk(
             tokens=jax.numpy.pad(prompt, ((0, 0), (0, 1))),
-            read_lengths=lengths - 1,
-            positions=jax.numpy.zeros_like(lengths),
+            read_lengths=prompt_lengths - 1,
+            positions=jax.numpy.zeros_like(prompt_lengths),
             output=output,
         )
 
@@ -347,7 +347,7 @@ class Stats:
         1.83
     """
 
-    histogram: Int[Array, "B P"]
+    acceptance_histogram: Int[Array, "B P"]
     """Rounds in which the row emitted i + 1 tokens, that is accepted i drafted ones."""
     num_draft_tokens: Int[Array, " B"]
     """The number of drafted tokens that were verified, in all rounds."""
@@ -361,12 +361,14 @@ class Stats:
     @property
     def num_rounds(self) -> Int[Array, " B"]:
         """The number of rounds, each one forward pass of the target; the prefill does not count."""
-        return self.histogram.sum(-1)
+        return self.acceptance_histogram.sum(-1)
 
     @property
     def num_accepted_tokens(self) -> Int[Array, " B"]:
         """The number of drafted tokens that were emitted."""
-        return (self.histogram * jax.numpy.arange(self.histogram.shape[-1])).sum(-1)
+        return (
+            self.acceptance_histogram * jax.numpy.arange(self.acceptance_histogram.shape[-1])
+        ).sum(-1)
 
     @property
     def mean_acceptance_length(self) -> Float[Array, " B"]:
@@ -382,11 +384,11 @@ class Logprobs:
     Entries at or beyond a row's length are 0. `jspec.processors.logprobs` asks for them.
     """
 
-    emitted: Float[Array, "B T"]
+    token_logprobs: Float[Array, "B T"]
     """Of each emitted token."""
     top_tokens: Int[Array, "B T k"] | None
     """The k likeliest tokens, the likeliest first; None if no tokens were asked for."""
-    top: Float[Array, "B T k"] | None
+    top_logprobs: Float[Array, "B T k"] | None
     """Their log-probabilities."""
 
 
@@ -398,7 +400,7 @@ class Request:
     """The largest number of tokens to emit, per row."""
     eos: Int[Array, "B X"]
     """End tokens; -1 fills up and ends nothing."""
-    stop_tokens: Int[Array, "B X"] | None
+    stop_token_ids: Int[Array, "B X"] | None
     """Tokens that end a row with `Status.STOP`; -1 fills up. None: there are none."""
     sampling: Sampling | None
     keys: jax.Array | None
@@ -407,9 +409,9 @@ class Request:
     @property
     def end_tokens(self) -> Int[Array, "B X"]:
         """The tokens that end a row, whichever its status then is."""
-        if self.stop_tokens is None:
+        if self.stop_token_ids is None:
             return self.eos
-        return jax.numpy.concatenate([self.eos, self.stop_tokens], axis=1)
+        return jax.numpy.concatenate([self.eos, self.stop_token_ids], axis=1)
 
 
 @struct.dataclass
@@ -420,7 +422,7 @@ class State:
         memory: The model's memory of the committed tokens, see `jspec.CausalLM`.
         positions: Position of the root of each row, which is the number of committed tokens.
         root: Last emitted token (at first the last of the prompt).
-        out: Emitted tokens; entries at or beyond `lengths` are 0.
+        tokens: Emitted tokens; entries at or beyond `lengths` are 0.
         lengths: The number of emitted tokens per row.
         status: A `Status` per row.
         drafter_state: The drafter's memory.
@@ -434,7 +436,7 @@ class State:
     memory: PyTree
     positions: Int[Array, " B"]
     root: Int[Array, " B"]
-    out: Int[Array, "B T"]
+    tokens: Int[Array, "B T"]
     lengths: Int[Array, " B"]
     status: Int[Array, " B"]
     drafter_state: PyTree

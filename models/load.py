@@ -91,7 +91,7 @@ class Loaded:
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
     """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
-    mask_token: int | None = None
+    mask_token_id: int | None = None
     """The token that stands for unknown ones in a parallel draft model, `pard_token` of
     config.json; None if it names none. See `jspec.PARD`."""
     source: Path | None = None
@@ -201,7 +201,7 @@ def load(
         eos=eos,
         bos=bos,
         chat=checkpoint.chat(words) if with_tokenizer else None,
-        mask_token=checkpoint.mask_token(),
+        mask_token_id=checkpoint.mask_token_id(),
         source=checkpoint.path if isinstance(checkpoint, Folder) else None,
     )
 

@@ -53,7 +53,7 @@ def shapes(
     """
     compute, held = precision.pair(dtype, param_dtype)
     memory = precision.find_kv(kv_dtype)
-    family, config, ends, mask_token = _described(name)
+    family, config, ends, mask_token_id = _described(name)
     if num_layers is not None:
         kept = getattr(config, "layers", ())[:num_layers]
         config = replace(config, num_layers=num_layers, **({"layers": kept} if kept else {}))
@@ -68,7 +68,7 @@ def shapes(
             params,
             sharding.params(params, mesh),
         )
-    return Loaded(model, params, None, eos=ends[0], bos=ends[1], mask_token=mask_token)
+    return Loaded(model, params, None, eos=ends[0], bos=ends[1], mask_token_id=mask_token_id)
 
 
 def _described(
@@ -88,6 +88,6 @@ def _described(
             raise InputError(f"{error}; shapes that need no file: {known}") from error
         family = families.find(found.fields)
         config = found.config(family)
-        return family, config, found.special_tokens(config.vocab_size), found.mask_token()
+        return family, config, found.special_tokens(config.vocab_size), found.mask_token_id()
     family = families.find(fields)
     return family, family.parse(fields), ((), None), fields.token("pard_token")

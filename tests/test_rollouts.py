@@ -35,7 +35,9 @@ def test_stale_rollouts_cost_speed_and_change_nothing():
         drafted, alone = run(params, key, last), plain(params, key)
         assert (drafted.tokens == alone.tokens).all()
         assert (drafted.lengths == alone.lengths).all()
-        np.testing.assert_allclose(drafted.logprobs.emitted, alone.logprobs.emitted, atol=1e-4)
+        np.testing.assert_allclose(
+            drafted.logprobs.token_logprobs, alone.logprobs.token_logprobs, atol=1e-4
+        )
     again, stale, fresh = (
         run(params, key, last).stats.mean_acceptance_length.mean()
         for params, key in ((old, 0), (new, 0), (old, 1))

@@ -43,7 +43,7 @@ def test_drafted_tokens_are_those_of_plain_decoding(target, texts):
         together = jspec.decode(model, params, prompts, drafter=drafter, **options)
         np.testing.assert_array_equal(together.tokens, plain.tokens)
     # The last ones are sampled: a row alone has the noise of its id.
-    alone = jspec.decode(model, params, prompts[[2]], ids=[2], drafter=drafter, **options)
+    alone = jspec.decode(model, params, prompts[[2]], row_ids=[2], drafter=drafter, **options)
     np.testing.assert_array_equal(alone.tokens[0], plain.tokens[2])
 
 

@@ -21,7 +21,7 @@ from jspec import round as parts
 
 # The loop of `decode` by itself: its prefill would have to be compiled for every drafter.
 from jspec.decoding import decode_rounds
-from jspec.protocols import Drafter, NodeRule
+from jspec.protocols import Drafter, Drafting, NodeRule
 from jspec.types import PyTree
 from jspec.verify.schemes import COUPLED, RECURSIVE, Scheme
 from jspec.verify.tree_verifier import TreeVerifier
@@ -104,6 +104,7 @@ def _loop(shape: Shape, name: str, tokens: float | None) -> dict[str, Any]:
     model = shape.model(shape.target)
     # Where tokens are drawn: greedily a rule's probabilities are 0 and 1.
     held = [random_state(shape, found, params, temperature=1.0)]
+    drafting = Drafting(found, params, jspec.FixedWidth())
 
     def run(count: int) -> jax.Array:
         start = replace(
@@ -114,9 +115,7 @@ def _loop(shape: Shape, name: str, tokens: float | None) -> dict[str, Any]:
             status=jnp.zeros(1, jnp.int32),
         )
         # Donated: the cache is held once, and the next call goes on with what this one returns.
-        held[0] = decode_rounds(
-            model, shape.target_params, start, found, params, np.int32(count),
-        )  # fmt: skip
+        held[0] = decode_rounds(model, shape.target_params, start, drafting, np.int32(count))
         return held[0].lengths
 
     many = shape.num_rounds + FEW

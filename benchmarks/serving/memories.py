@@ -233,7 +233,7 @@ def plain(target: Target, jobs: Sequence[Job]) -> list[tuple[list[int], int, int
     stops = [*(row.stop for row in rows[:-more]), *STOPS, *[None] * (more - len(STOPS))]
     lengths = np.array([len(job.prompt) for job in jobs] + [1] * missing)
     result = jspec.decode(
-        model, params, prompt, lengths, max_new_tokens=LONGEST, key=0, ids=each("row"),
+        model, params, prompt, lengths, max_new_tokens=LONGEST, key=0, row_ids=each("row"),
         stopping=jspec.Stopping(
             max_tokens=each("limit"), min_tokens=each("min_tokens"), stop=stops,
             eos=padded([[] if row.ignore_eos else list(END) for row in rows]),

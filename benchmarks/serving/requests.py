@@ -170,7 +170,7 @@ def _batch(
         ),
         sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
         key=seed,
-        ids=np.zeros(size, np.int32),
+        row_ids=np.zeros(size, np.int32),
         processors=[
             processors.repetition_penalty(each("repetition_penalty")),
             processors.frequency_penalty(each("frequency_penalty")),

@@ -73,7 +73,7 @@ def main(
                     out,
                     {"bench": "methods", "model": Path(model).name, "method": name, "class": kind}
                     | {"tokens": int(result.lengths[0])}
-                    | {"histogram": result.stats.histogram[0].tolist()}
+                    | {"histogram": result.stats.acceptance_histogram[0].tolist()}
                     | {"seconds": seconds[name].tolist(), "plain": seconds["plain"].tolist()},
                 )
         for name in drafters:

@@ -20,6 +20,7 @@ from jspec import methods, models
 from jspec.costs.measuring import set_backoff
 from jspec.decoding import decode_rounds
 from jspec.methods import LLM
+from jspec.protocols import Drafting
 from jspec.types import State
 
 _PROMPT = 64
@@ -77,10 +78,8 @@ def _rounds(llm: LLM, state: State, rounds: int) -> Callable[[], Array]:
 
     def run() -> Array:
         nonlocal state
-        state = decode_rounds(
-            llm.model, llm.params, state, llm.drafter, llm.drafter_params, jnp.int32(rounds),
-            policy=llm.policy, policy_params=llm.policy_params,
-        )  # fmt: skip
+        drafting = Drafting(**llm.drafting)
+        state = decode_rounds(llm.model, llm.params, state, drafting, jnp.int32(rounds))
         return state.root
 
     return run

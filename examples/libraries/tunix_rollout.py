@@ -80,7 +80,7 @@ class JspecRollout(BaseRollout):
             processors=jspec.processors.logprobs(0, "processed_logprobs"),
         )
         self._last[call] = jspec.Rollouts(result.tokens, result.lengths)
-        out, known = np.asarray(result.tokens), np.asarray(result.logprobs.emitted)
+        out, known = np.asarray(result.tokens), np.asarray(result.logprobs.token_logprobs)
         ended = np.asarray(result.status) == jspec.Status.EOS
         counts = np.asarray(result.lengths) - ended
         answers = [row[:count] for row, count in zip(out, counts, strict=True)]

@@ -37,7 +37,7 @@ def to_array(value: Any, name: str, fix: str = "") -> Any:
     return array
 
 
-def of_ragged(prompt: Any, lengths: Any) -> tuple[Any, Any]:
+def of_ragged(prompt: Any, prompt_lengths: Any) -> tuple[Any, Any]:
     """Returns prompts in lists of unequal length as one array, padded on the right, with their
     lengths; anything else as it was given.
 
@@ -51,9 +51,9 @@ def of_ragged(prompt: Any, lengths: Any) -> tuple[Any, Any]:
     if isinstance(prompt, np.ndarray) and prompt.dtype.kind == "O" and prompt.ndim == 1:
         prompt = list(prompt)
     if not isinstance(prompt, list | tuple):
-        return prompt, lengths
+        return prompt, prompt_lengths
     if len({len(row) if hasattr(row, "__len__") else -1 for row in prompt}) < 2:
-        return prompt, lengths
+        return prompt, prompt_lengths
     rows = [to_array(row, f"prompt[{place}]") for place, row in enumerate(prompt)]
     for place, row in enumerate(rows):
         if row.ndim != 1 or not (row.size == 0 or jnp.issubdtype(row.dtype, jnp.integer)):
@@ -61,10 +61,10 @@ def of_ragged(prompt: Any, lengths: Any) -> tuple[Any, Any]:
                 f"prompt[{place}] is {prompt[place]!r:.80}; pass a list of token ids for each row"
             )
     sizes = np.array([len(row) for row in rows], np.int32)
-    if lengths is not None:
+    if prompt_lengths is not None:
         raise InputError(
-            f"prompt has rows of {sizes.tolist()} tokens and lengths is {lengths!r:.80}; leave "
-            "lengths out, which rows of unequal length have themselves"
+            f"prompt has rows of {sizes.tolist()} tokens and prompt_lengths is "
+            f"{prompt_lengths!r:.80}; leave it out, since rows of unequal length have their own"
         )
     library = jnp if any(isinstance(row, Tracer) for row in rows) else np
     wide = [library.pad(row, (0, max(sizes) - len(row))) for row in rows]

@@ -38,7 +38,7 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     else:
         raise InputError(
             f"key is {key!r:.80}; pass one jax.random.key(seed) or a seed of at most 64 bits, and "
-            "leave the rows' own keys to `ids`"
+            "leave the rows' own keys to `row_ids`"
         )
     if words.shape == (2,):
         return jax.random.wrap_key_data(words, impl=_GENERATOR)

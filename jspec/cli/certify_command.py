@@ -146,6 +146,7 @@ def _certified(
 ) -> tuple[dict[str, Any], str, int]:
     """Certifies the session's method: what was found, its lines, and the exit code."""
     from jspec.testing import certify
+    from jspec.types import Stopping
 
     llm, target, choice = session.llm, session.target, session.choice
     sampling = settings.sampling
@@ -154,7 +155,7 @@ def _certified(
         llm.model, llm.params, **llm.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
-        eos=None if settings.ignore_eos else target.eos,
+        stopping=Stopping(eos=None if settings.ignore_eos else target.eos),
         sampling=sampling, key=settings.seed, num_draws=draws, said=_progress,
     )  # fmt: skip
     used = {"method": choice.method.name, "options": dict(choice.options)}

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,23 +47,23 @@ class RoundPrograms:
     def prepare(self, group: "Group", capacity: int) -> None:
         """Begins to compile what such a prompt needs, in a thread of its own."""
         from jspec.decoding.programs import compile_ahead, compile_rounds
+        from jspec.protocols import Drafting
 
         first, whole = Future[None](), Future[Any]()
 
         def work() -> None:
             try:
                 asked: dict[str, Any] = self._runner.request(group) | {"capacity": capacity}
-                small = _first_policy(asked["policy"])
-                shapes = compile_ahead(**asked, first=small)
+                names = "drafter", "drafter_params", "policy", "policy_params"
+                drafting = Drafting(*(asked.pop(name) for name in names))
+                first_rounds = replace(drafting, policy=_first_policy(drafting.policy))
+                shapes = compile_ahead(drafting=drafting, first=first_rounds, **asked)
                 first.set_result(None)
                 if self._is_asked:
                     self._answered.wait()  # tracing would take half of Python from them
-                if small != asked["policy"]:
+                if first_rounds.policy != drafting.policy:
                     with _short_turns():
-                        compile_rounds(
-                            asked["model"], asked["params"], shapes, asked["drafter"],
-                            asked["drafter_params"], asked["policy"], asked["policy_params"],
-                        )  # fmt: skip
+                        compile_rounds(asked["model"], asked["params"], shapes, drafting)
                 whole.set_result(self._runner.costs(group, capacity))
             except Exception as error:  # of an answer
                 for future in (first, whole):

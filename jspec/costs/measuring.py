@@ -14,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec.decoding import decode_rounds, prefill
 from jspec.policies.adaptive import Adaptive
 from jspec.policies.cost_curve import CostCurve
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, Drafting
 from jspec.round import sizes_of
 from jspec.types import PyTree, State
 
@@ -41,7 +41,7 @@ def measure(
     *,
     policy: Adaptive,
     batch_size: int = 1,
-    prompt_length: int = 64,
+    prompt_tokens: int = 64,
     max_new_tokens: int = 128,
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
@@ -61,7 +61,7 @@ def measure(
         drafter_params: its weights, if it has any.
         policy: chooses the widths.
         batch_size: rows.
-        prompt_length: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
+        prompt_tokens: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
             of which a round reads.
         max_new_tokens: as in the calls that the curve is for.
         repeats: times that each width is timed.
@@ -79,7 +79,7 @@ def measure(
         >>> model = jspec.testing.PrefixLM()
         >>> lookup = jspec.PromptLookup(num_speculative_tokens=2)
         >>> curve = measure(
-        ...     model, model.init(), lookup, policy=jspec.Adaptive((0, 2)), prompt_length=4,
+        ...     model, model.init(), lookup, policy=jspec.Adaptive((0, 2)), prompt_tokens=4,
         ...     max_new_tokens=4, repeats=1,
         ... )
         >>> bool((curve.at([1, 3]) > 0).all())  # the seconds of a round of width 0 and 2
@@ -91,13 +91,13 @@ def measure(
         )
     for name, value in (
         ("batch_size", batch_size),
-        ("prompt_length", prompt_length),
+        ("prompt_tokens", prompt_tokens),
         ("max_new_tokens", max_new_tokens),
         ("repeats", repeats),
     ):
         check_integer(name, value, 1, None)
     # Text is not needed: shapes alone decide how long a round takes.
-    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (batch_size, prompt_length))
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (batch_size, prompt_tokens))
     started = prefill(
         model, params, tokens.astype(np.int32), drafter=drafter,
         drafter_params=drafter_params, policy=policy, policy_params=CostCurve.of({1: 1.0}),
@@ -108,16 +108,14 @@ def measure(
         begun = set_backoff(started, in_backoff)
         state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
         begin = time.perf_counter()
-        state = decode_rounds(
-            model, params, state, drafter, drafter_params, np.int32(rounds), policy=policy,
-            policy_params=curve,
-        )  # fmt: skip
+        drafting = Drafting(drafter, drafter_params, policy, curve)
+        state = decode_rounds(model, params, state, drafting, np.int32(rounds))
         jax.block_until_ready(state.root)
         taken = time.perf_counter() - begin
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
     sizes = sizes_of(policy, started.root)
-    return in_turn(sizes, batch_size, started.capacity, timed, repeats, progress)
+    return in_turn(sizes, batch_size, timed, repeats, progress)
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
@@ -131,7 +129,6 @@ def set_backoff(state: State, in_backoff: bool) -> State:
 def in_turn(
     sizes: Sequence[tuple[int, int]],
     batch_size: int,
-    capacity: int,
     timed: Callable[[CostCurve, bool, int], float],
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
@@ -146,7 +143,6 @@ def in_turn(
     Args:
         sizes: of `jspec.round.sizes_of`. Rounds that have no room for all rows are not timed.
         batch_size: rows, all of them running.
-        capacity: of a row's cache.
         timed: gives the seconds of a round, of (curve, in_backoff, rounds): with a curve in which
             one width alone is cheap, whether the drafter backs off, and how many rounds to time
             together.
@@ -171,6 +167,4 @@ def in_turn(
             if progress is not None and turn < 2 + repeats:
                 progress(turn * len(ways) + place + 1, total)
     undrafted, *drafted = np.minimum.accumulate(least[::-1])[::-1].tolist()
-    return CostCurve.of(
-        dict(zip(points, drafted, strict=True)), capacity=capacity, undrafted=undrafted
-    )
+    return CostCurve.of(dict(zip(points, drafted, strict=True)), undrafted)

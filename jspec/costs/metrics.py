@@ -234,14 +234,14 @@ def by_row(stats: Stats) -> list[Metrics]:
     if not isinstance(stats, Stats):
         raise InputError(f"stats is {stats!r:.80}; pass the stats of a result, result.stats")
     known = jax.device_get(stats)
-    return [
-        Metrics(
-            acceptance_histogram=tuple(known.histogram[row].tolist()),
-            num_drafts=int(known.num_drafts[row]),
-            num_draft_tokens=int(known.num_draft_tokens[row]),
-            width_histogram=dict(
-                zip(known.widths, known.width_histogram[row].tolist(), strict=True)
-            ),
-        )
-        for row in range(len(known.num_draft_tokens))
-    ]
+    return [of_row(known, row) for row in range(len(known.num_draft_tokens))]
+
+
+def of_row(stats: Stats, row: int) -> Metrics:
+    """Returns the metrics of one row, of statistics that are on the host."""
+    return Metrics(
+        acceptance_histogram=tuple(stats.acceptance_histogram[row].tolist()),
+        num_drafts=int(stats.num_drafts[row]),
+        num_draft_tokens=int(stats.num_draft_tokens[row]),
+        width_histogram=dict(zip(stats.widths, stats.width_histogram[row].tolist(), strict=True)),
+    )

@@ -21,7 +21,7 @@ from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
 from jspec.types import PyTree
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,6 @@ def save(curve: CostCurve, where: CostSetting, path: str | os.PathLike[str]) -> 
     held = {
         "format": _FORMAT,
         "setting": dataclasses.asdict(where),
-        "capacity": np.asarray(curve.capacity).tolist(),
         "tokens": np.asarray(curve.tokens).tolist(),
         "seconds": np.asarray(curve.seconds, np.float64).tolist(),
         "undrafted": np.asarray(curve.undrafted, np.float64).tolist(),
@@ -176,10 +175,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
                 f"{path} is a cost file of format {held['format']} and this jspec reads format "
                 f"{_FORMAT}; {measure}"
             )
-        arrays = [
-            np.asarray(held[name], np.float32)
-            for name in ("capacity", "tokens", "seconds", "undrafted")
-        ]
+        arrays = [np.asarray(held[name], np.float32) for name in ("tokens", "seconds", "undrafted")]
         found = CostSetting(**held["setting"])
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
@@ -191,20 +187,13 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
                 f"{path} was measured with {name} {other!r:.80} and this is {wanted!r:.80}; "
                 f"{measure}"
             )
-    capacity, tokens, seconds, undrafted = arrays
-    rising = all(
-        axis.ndim == 1 and axis.size and (np.diff(axis) > 0).all() for axis in (capacity, tokens)
-    )
-    times = np.concatenate([seconds.ravel(), undrafted.ravel()])
+    tokens, seconds, undrafted = arrays
+    rising = tokens.ndim == 1 and tokens.size and (np.diff(tokens) > 0).all()
+    times = np.append(seconds, undrafted)
     positive = np.isfinite(times).all() and (times > 0).all()
-    fitting = (seconds.shape, undrafted.shape) == ((capacity.size, tokens.size), capacity.shape)
-    if not (rising and fitting and positive):
-        raise InputError(
-            f"{path} has no curve of positive seconds, shape {(capacity.size, tokens.size)}; "
-            f"{measure}"
-        )
+    if not (rising and positive and (seconds.shape, undrafted.shape) == (tokens.shape, ())):
+        raise InputError(f"{path} has no curve of positive seconds, one for each point; {measure}")
     return CostCurve(
-        capacity=jax.numpy.asarray(capacity, np.int32),
         tokens=jax.numpy.asarray(tokens, np.int32),
         seconds=jax.numpy.asarray(seconds),
         undrafted=jax.numpy.asarray(undrafted),

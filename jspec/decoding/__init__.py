@@ -6,7 +6,7 @@ The whole algorithm is one round, in `jspec.decoding.rounds`; this file sets it 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from jspec.arrays.between_calls import between_calls
 from jspec.decoding.rounds import one_round, repeated
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, Start, WidthPolicy
 from jspec.round import (
     check_drafter_shapes,
     chunked_prefill,
@@ -40,24 +40,40 @@ from jspec.round.request import (
     PreparedArrays,
     check_alive,
     check_context,
-    check_drafter,
+    check_drafting,
     check_earlier,
     check_model,
     check_policy,
-    check_weights,
+    check_same_memory,
     prepare,
 )
-from jspec.round.same_drafter import check_same_memory
 from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
 
 _ENDLESS = 2**31 - 1
+
+
+class Asked(TypedDict, total=False):
+    """The arguments of `decode` by their names, for calls that pass them on."""
+
+    drafter: Drafter
+    drafter_params: PyTree
+    drafter_state: PyTree
+    policy: WidthPolicy
+    policy_params: PyTree
+    policy_state: PyTree
+    max_new_tokens: int
+    stopping: Stopping
+    sampling: Sampling | None
+    key: jax.Array | int | None
+    row_ids: ArrayLike | None
+    processors: Any
 
 
 def decode(
     model: CausalLM,
     params: PyTree,
     prompt: ArrayLike | Sequence[Any],
-    lengths: ArrayLike | None = None,
+    prompt_lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
@@ -69,7 +85,7 @@ def decode(
     stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
     processors: Any = (),
 ) -> Result:
     """Generates tokens with speculative decoding. The drafter affects only speed.
@@ -82,7 +98,7 @@ def decode(
         model: the target; static.
         params: its weights.
         prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
-        lengths: [B] tokens per row; None: every row is full, or as long as its list.
+        prompt_lengths: [B] tokens per row; None: every row is full, or as long as its list.
         drafter: proposes the trees; static. The default drafts nothing.
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
@@ -97,8 +113,8 @@ def decode(
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
             gives the same tokens, with every drafter under the default rule.
-        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap` or
-            `vmap` pass the global ids.
+        row_ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap`
+            or `vmap` pass the global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
             record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
@@ -122,25 +138,21 @@ def decode(
         True
     """
     state = prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
+        model, params, prompt, prompt_lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, policy=policy, policy_params=policy_params,
         policy_state=policy_state, max_new_tokens=max_new_tokens, stopping=stopping,
-        sampling=sampling, key=key, ids=ids, processors=processors,
+        sampling=sampling, key=key, row_ids=row_ids, processors=processors,
     )  # fmt: skip
-    return finish(
-        model, params, state, drafter, drafter_params, max_new_tokens, policy, policy_params
-    )
+    drafting = Drafting(drafter, drafter_params, policy, policy_params)
+    return finish(model, params, state, drafting, max_new_tokens)
 
 
 def finish(
     model: CausalLM,
     params: PyTree,
     state: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
+    drafting: Drafting,
     max_new_tokens: int,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
 ) -> Result:
     """Runs the remaining rounds and packs the result. Donates `state`.
 
@@ -148,19 +160,13 @@ def finish(
         model: the target; static.
         params: its weights.
         state: of `prefill`, or after any rounds.
-        drafter: the one that the state was made for.
-        drafter_params: its weights.
+        drafting: the one that the state was made for.
         max_new_tokens: of the call: the width of the result.
-        policy: as in `decode`.
-        policy_params: as in `decode`.
     """
-    state = decode_rounds(
-        model, params, state, drafter, drafter_params, _number(_ENDLESS), policy=policy,
-        policy_params=policy_params,
-    )  # fmt: skip
-    outputs = state.out, processing.logprobs(state)
+    state = decode_rounds(model, params, state, drafting, _number(_ENDLESS))
+    outputs = state.tokens, processing.logprobs(state)
     tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
-    known = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
+    known = between_calls(drafting.drafter, state.drafter_state, len(state.root), state.capacity)
     return Result(
         tokens=tokens,
         lengths=state.lengths,
@@ -188,7 +194,7 @@ def prefill(
     model: CausalLM,
     params: PyTree,
     prompt: ArrayLike | Sequence[Any],
-    lengths: ArrayLike | None = None,
+    prompt_lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
@@ -200,7 +206,7 @@ def prefill(
     stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
     processors: Any = (),
     capacity: int | None = None,
     earlier: State | None = None,
@@ -237,11 +243,9 @@ def prefill(
         >>> state.root.tolist(), state.positions.tolist()
         ([5], [4])
     """
-    check_drafter(drafter)
-    check_policy(policy, drafter)
+    drafting = Drafting(drafter, drafter_params, policy, policy_params)
+    check_drafting(drafting)
     check_model(model, params)
-    check_weights("drafter_params", drafter_params)
-    check_weights("policy_params", policy_params)
     for name, known in (("drafter_state", drafter_state), ("policy_state", policy_state)):
         check_earlier(name, known)
         if earlier is not None and known is not None:
@@ -253,18 +257,20 @@ def prefill(
 
         earlier = text_as_returned(model, earlier)
     call = prepare(
-        model, prompt, lengths, max_new_tokens, stopping=stopping, sampling=sampling, key=key,
-        ids=ids, capacity=capacity, earlier=earlier,
+        model, prompt, prompt_lengths, max_new_tokens, stopping=stopping, sampling=sampling,
+        key=key, row_ids=row_ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
     asked = processing.asked(processors, stopping)
     members = processing.prepare(
-        asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens, stopping.min_tokens
+        asked,
+        len(call.arrays.prompt_lengths),
+        model.vocab_size,
+        call.end_tokens,
+        stopping.min_tokens,
     )
     members = placed(members, call.arrays.prompt)
-    return begin(
-        model, params, call, members, drafter, drafter_params, drafter_state, earlier, policy,
-        policy_params, policy_state,
-    )  # fmt: skip
+    known = drafter_state, policy_state
+    return begin(model, params, call, members, drafting, known, earlier)
 
 
 def begin(
@@ -272,69 +278,63 @@ def begin(
     params: PyTree,
     call: Prepared,
     processors: tuple[LogitsProcessor, ...],
-    drafter: Drafter,
-    drafter_params: PyTree,
-    drafter_state: PyTree,
+    drafting: Drafting,
+    known: PyTree,
     earlier: State | None,
-    policy: WidthPolicy,
-    policy_params: PyTree,
-    policy_state: PyTree,
 ) -> State:
     """Returns the state before the first round of a checked call; see `prefill`.
 
-    Raises InputError as that does for what only drafter and state together can tell.
+    Args:
+        model: the target.
+        params: its weights.
+        call: checked.
+        processors: prepared.
+        drafting: checked.
+        known: memories of drafter and policy of earlier calls, or None for each.
+        earlier: the state that the prompt goes on from, or None.
+
+    Raises:
+        InputError: as `prefill` does for what only drafter and state together can tell.
     """
-    check_context(drafter.context, call, earlier)
+    check_context(drafting.drafter.context, call, earlier)
     text = None
     if earlier is not None:
         if any(getattr(member, "reads_text", False) for member in processors):
             text = _text_of(earlier)
-        check_same_memory(drafter, policy, earlier)
+        check_same_memory(drafting, earlier)
         kept = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)
     else:
         # Donated, so that memories are held once; the caller's arrays are copied first.
         # Cold or hot, they are arguments: both are one program.
-        batch, known = (
-            len(call.arrays.prompt),
-            jax.tree.map(jnp.copy, (drafter_state, policy_state)),
-        )
-        sizes = model, drafter, policy, batch, call.capacity
+        known = jax.tree.map(jnp.copy, known)
+        bare = Drafting(drafting.drafter, None, drafting.policy)
+        sizes = model, bare, len(call.arrays.prompt), call.capacity
         mesh = mesh_axes.mesh_of((params, call.arrays))
         kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
-        model, params, call.arrays, *kept[:2], drafter, drafter_params, kept[2][0], call.size,
-        call.capacity, call.chunk, processors, text, policy, policy_params, kept[2][1],
+        model, params, call.arrays, *kept, drafting, call.size, call.capacity, call.chunk,
+        processors, text,
     )  # fmt: skip
 
 
 # One program, and not one for each array: a server makes them anew for every prompt.
-@partial(jax.jit, static_argnames=("model", "drafter", "policy", "batch", "capacity"))
+@partial(jax.jit, static_argnames=("model", "batch", "capacity"))
 def _empty(
-    model: CausalLM,
-    drafter: Drafter,
-    policy: WidthPolicy,
-    batch: int,
-    capacity: int,
-    known: tuple[PyTree, PyTree],
+    model: CausalLM, drafting: Drafting, batch: int, capacity: int, known: tuple[PyTree, PyTree]
 ) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
     """Returns the target's memory, positions, and the memories of drafter and policy before a
     prompt is read.
     """
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
-    drafter_state, policy_state = known
-    known = (
-        drafter.init(batch, capacity, drafter_state),
-        policy.init(batch, capacity, policy_state),
-    )
-    return memory, positions, known
+    return memory, positions, drafting.init(batch, capacity, known)
 
 
 @lru_cache(maxsize=16)
 def _empty_on(
-    mesh: Mesh, model: CausalLM, drafter: Drafter, policy: WidthPolicy, batch: int, capacity: int
+    mesh: Mesh, model: CausalLM, drafting: Drafting, batch: int, capacity: int
 ) -> Callable[[PyTree], tuple[PyTree, Array, PyTree]]:
     """Returns `_empty`, made where it will lie: no single device may have room for all of it."""
-    make = partial(_empty, model, drafter, policy, batch, capacity)
+    make = partial(_empty, model, drafting, batch, capacity)
     shapes = jax.eval_shape(make, (None, None))
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
@@ -391,16 +391,14 @@ def step(
     """
     check_alive(state)
     check_policy(policy, drafter)
-    return decode_rounds(
-        model, params, state, drafter, drafter_params, _number(1), policy=policy,
-        policy_params=policy_params,
-    )  # fmt: skip
+    drafting = Drafting(drafter, drafter_params, policy, policy_params)
+    return decode_rounds(model, params, state, drafting, _number(1))
 
 
 @partial(
     jax.jit,
-    static_argnames=("model", "drafter", "size", "capacity", "chunk", "policy"),
-    donate_argnames=("memory", "drafter_state", "text", "policy_state"),
+    static_argnames=("model", "size", "capacity", "chunk"),
+    donate_argnames=("memory", "known", "text"),
 )
 @automatic
 def _prefill(
@@ -409,36 +407,33 @@ def _prefill(
     call: PreparedArrays,
     memory: PyTree,
     positions: Int[Array, " B"],
-    drafter: Drafter,
-    drafter_params: PyTree,
-    drafter_state: PyTree,
+    known: tuple[PyTree, PyTree],
+    drafting: Drafting,
     size: int,
     capacity: int,
     chunk: int,
     processors: tuple[LogitsProcessor, ...] = (),
     text: PyTree = None,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
-    policy_state: PyTree = (),
 ) -> State:
-    batch = len(call.lengths)
-    start = Start(call.prompt, call.lengths, positions, text, size, model.vocab_size)
+    drafter_state, policy_state = known
+    batch = len(call.prompt_lengths)
+    start = Start(call.prompt, call.prompt_lengths, positions, text, size, model.vocab_size)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
     memory, positions, drafter_state = vary((memory, positions, drafter_state), call)
-    last = (call.lengths - 1)[:, None]
+    last = (call.prompt_lengths - 1)[:, None]
     root = jnp.take_along_axis(call.prompt, last, axis=1)[:, 0]
     memory, positions, started, output = chunked_prefill.read(
-        *(model, params, call.prompt, call.lengths, memory, positions, capacity),
-        *(drafter, drafter_params, drafter_state, chunk),
+        *(model, params, call.prompt, call.prompt_lengths, memory, positions, capacity),
+        *(drafting.drafter, drafting.drafter_params, drafter_state, chunk),
     )
-    keys = None if call.key is None else samplings.row_keys(call.key, call.ids)
+    keys = None if call.key is None else samplings.row_keys(call.key, call.row_ids)
     request = replace(call.request, keys=keys)
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
         memory=memory,
         positions=positions,
         root=root,
-        out=jnp.zeros((batch, size), jnp.int32),
+        tokens=jnp.zeros((batch, size), jnp.int32),
         lengths=zeros,
         status=jnp.where(request.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
         drafter_state=started,
@@ -450,23 +445,19 @@ def _prefill(
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
-    drafting = drafter, drafter_params, policy, policy_params
-    tree = check_drafter_shapes(*drafting, state, output)
-    return replace(state, stats=vary(no_rounds(policy, tree), call))
+    tree = check_drafter_shapes(drafting, state, output)
+    return replace(state, stats=vary(no_rounds(drafting.policy, tree), call))
 
 
-@partial(Jitted, static_argnames=("model", "drafter", "policy"), donate_argnames=("state",))
+@partial(Jitted, static_argnames=("model",), donate_argnames=("state",))
 @automatic
 def decode_rounds(
     model: CausalLM,
     params: PyTree,
     state: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
+    drafting: Drafting,
     rounds: Int[Array, ""],
     until_one_ends: Bool[Array, ""] | bool = False,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
     *,
     platform: str,
 ) -> State:
@@ -474,7 +465,7 @@ def decode_rounds(
 
     Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
     """
-    check_same_memory(drafter, policy, state)
+    check_same_memory(drafting, state)
     had_ended = state.done
 
     def going(carry):
@@ -483,12 +474,11 @@ def decode_rounds(
         return (left > 0) & ~state.done.all() & ~(until_one_ends & one_more)
 
     def should_draft(carry):
-        return policy.should_draft(policy_params, carry[0].policy_state)
+        return drafting.policy.should_draft(drafting.policy_params, carry[0].policy_state)
 
     def round_of(asked, carry):
         state, left = carry
-        drafting = drafter, drafter_params, policy, policy_params
-        return one_round(model, params, state, *drafting, asked, platform), left - 1
+        return one_round(model, params, state, drafting, asked, platform), left - 1
 
     carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
     return repeated(going, round_of, carry, should_draft, platform)[0]

@@ -34,7 +34,7 @@ from jspec._xla.one_graph import Jitted
 from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, LogitsProcessor, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, WidthPolicy
 from jspec.round import processing
 from jspec.round.continuation import text_as_returned
 from jspec.round.request import (
@@ -111,7 +111,7 @@ class Engine:
         >>> jspec.Status(int(output.status[1])).name, jspec.Status(int(output.status[0])).name
         ('LIMIT', 'FREE')
         >>> alone = jspec.decode(model, params, [[1, 2, 3]], max_new_tokens=4)
-        >>> bool((state.out[1, :4] == alone.tokens[0]).all())
+        >>> bool((state.tokens[1, :4] == alone.tokens[0]).all())
         True
         >>> state = engine.free(state, 1)
     """
@@ -180,7 +180,8 @@ class Engine:
         def zeros(part: PyTree) -> Any:
             return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
 
-        known, policy_known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
+        known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
+        known, policy_known = self._drafting().init(batch, self.capacity, known)
         # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
@@ -191,8 +192,8 @@ class Engine:
             replace(
                 state,
                 memory=self.model.init_memory(batch, self.capacity),
-                drafter_state=self.drafter.init(batch, self.capacity, known),
-                policy_state=self.policy.init(batch, self.capacity, policy_known),
+                drafter_state=known,
+                policy_state=policy_known,
                 request=replace(state.request, keys=keys),
                 status=nobody,
                 processors=rows.repeated(
@@ -211,7 +212,7 @@ class Engine:
         stopping: Stopping = Stopping(),
         sampling: Sampling | None = None,
         key: jax.Array | int | None = None,
-        id: int = 0,
+        row_id: int = 0,
         processors: Any = None,
         earlier: State | None = None,
     ) -> State:
@@ -225,7 +226,7 @@ class Engine:
             stopping: where the row ends, as in `decode`; by default where it is full.
             sampling: None is greedy.
             key: a random key or a seed; needed for sampling.
-            id: of the request for its randomness, whichever slot it gets.
+            row_id: of the request for its randomness, whichever slot it gets.
             processors: one for each of the engine's, or None for what is not asked for: of the same
                 function, or a grammar. None: the engine's own, and nothing for rooms.
                 Rounds in which nobody reads log-probabilities are shorter, and leave zeros.
@@ -237,11 +238,9 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        call, members = self._prepared(prompt, stopping, sampling, key, id, processors, earlier)
-        return decoding.begin(
-            self.model, params, call, members, self.drafter, drafter_params, None, earlier,
-            self.policy, policy_params, None,
-        )  # fmt: skip
+        call, members = self._prepared(prompt, stopping, sampling, key, row_id, processors, earlier)
+        drafting = self._drafting(drafter_params, policy_params)
+        return decoding.begin(self.model, params, call, members, drafting, (None, None), earlier)
 
     def insert(self, state: State, slot: int | Int[Array, ""], arrival: State) -> State:
         """Inserts a prefilled request into a slot. Donates `state`.
@@ -257,7 +256,7 @@ class Engine:
         self._check_slot(slot, len(state.root))
         rows.check_arrival(state, arrival)
         place = _sent(slot, jnp.int32)
-        return rows.insert(state, place, arrival, self.drafter, self.policy)
+        return rows.insert(state, place, arrival, self._drafting())
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
         """Frees a slot, whose request is over or abandoned. Donates `state`.
@@ -280,7 +279,7 @@ class Engine:
         self._check_slot(slot, len(state.root))
         # The row alone: what became of its neighbours' texts is not asked.
         place = _sent(slot, jnp.int32)[None]
-        taken = rows.copies(state, place, None, None, self.drafter, self.policy)
+        taken = rows.copies(state, place, None, None, self._drafting())
         return processing.with_text(text_as_returned(self.model, taken))
 
     def generate(
@@ -310,10 +309,8 @@ class Engine:
         """
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
-        return _step(
-            self.model, params, state, self.drafter, drafter_params, rounds,
-            _sent(until_one_ends, bool), self.policy, policy_params,
-        )  # fmt: skip
+        drafting = self._drafting(drafter_params, policy_params)
+        return _step(self.model, params, state, drafting, rounds, _sent(until_one_ends, bool))
 
     def memory(
         self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None
@@ -331,13 +328,16 @@ class Engine:
         parts = dict(memory=size(state.memory), drafter=size(state.drafter_state))
         return parts | dict(rest=size(state) - sum(parts.values()))
 
+    def _drafting(self, drafter_params: PyTree = None, policy_params: PyTree = None) -> Drafting:
+        return Drafting(self.drafter, drafter_params, self.policy, policy_params)
+
     def _prepared(
         self,
         prompt: Any,
         stopping: Stopping = Stopping(),
         sampling: Sampling | None = None,
         key: Any = None,
-        id: Any = 0,
+        row_id: Any = 0,
         processors: Any = None,
         earlier: State | None = None,
     ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
@@ -378,7 +378,7 @@ class Engine:
             # Rows of all kinds share a batch: a greedy one has temperature 0.
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
             key=0 if sampling is None and key is None else key,
-            ids=np.array([id]),
+            row_ids=np.array([row_id]),
             capacity=None if earlier is not None else self.capacity,
             earlier=earlier,
         )
@@ -433,32 +433,26 @@ def _sent(value: Any, dtype: Any) -> Array:
     return jnp.asarray(value if there else jax.device_put(np.asarray(value, dtype)), dtype)
 
 
-@partial(
-    Jitted, static_argnames=("model", "drafter", "rounds", "policy"), donate_argnames=("state",)
-)
+@partial(Jitted, static_argnames=("model", "rounds"), donate_argnames=("state",))
 @automatic
 def _step(
     model: CausalLM,
     params: PyTree,
     state: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
+    drafting: Drafting,
     rounds: int,
     until_one_ends: Bool[Array, ""],
-    policy: WidthPolicy,
-    policy_params: PyTree,
     *,
     platform: str,
 ) -> tuple[State, StepOutput]:
     told = processing.certain(state)
     after = decoding.decode_rounds(
-        model, params, state, drafter, drafter_params, rounds, until_one_ends, policy,
-        policy_params, platform=platform,
-    )  # fmt: skip
-    size, stop_bytes = after.out.shape[1], processing.first(after, "stop_bytes")
+        model, params, state, drafting, rounds, until_one_ends, platform=platform
+    )
+    size, stop_bytes = after.tokens.shape[1], processing.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.
     waited = processing.first(after, "pending") is not None
-    most = size if waited else min(size, rounds * after.stats.histogram.shape[1])
+    most = size if waited else min(size, rounds * after.stats.acceptance_histogram.shape[1])
     lanes = jnp.arange(most, dtype=jnp.int32)
     counts = processing.certain(after) - told
     places = jnp.minimum(told[:, None] + lanes, size - 1)
@@ -470,7 +464,7 @@ def _step(
         return jnp.where(there.reshape(*there.shape, *further), at, 0)
 
     output = StepOutput(
-        tokens=new(after.out),
+        tokens=new(after.tokens),
         counts=counts,
         status=after.status,
         stats=after.stats,

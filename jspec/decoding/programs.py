@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,9 @@ import numpy as np
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RecompileError
-from jspec.decoding import decode, decode_rounds, prefill
+from jspec.decoding import Asked, decode, decode_rounds, prefill
 from jspec.decoding.streaming import stream
-from jspec.drafters.autoregressive import Autoregressive
-from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafting
 from jspec.round.request import Prepared, bucket
 from jspec.types import PyTree, State, Stopping
 
@@ -48,13 +46,8 @@ def warmup(
     params: PyTree,
     *,
     prompt_tokens: int,
-    max_new_tokens: int = 128,
     rows: int | Sequence[int] = 1,
-    drafter: Drafter = Autoregressive(),
-    drafter_params: PyTree = None,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
-    **request: Any,
+    **request: Unpack[Asked],
 ) -> tuple[Program, ...]:
     """Compiles every program that `decode` and `stream` can run for prompts up to a length.
 
@@ -68,13 +61,8 @@ def warmup(
         model: the target; static.
         params: its weights.
         prompt_tokens: most tokens of a prompt.
-        max_new_tokens: as in the calls.
         rows: number of rows of a call, or all numbers that occur.
-        drafter: as in the calls.
-        drafter_params: its weights.
-        policy: as in the calls.
-        policy_params: its own.
-        request: all else as in the calls of `decode`, but for the prompt and `lengths`.
+        request: all else as in the calls of `decode`, but for the prompt and its lengths.
 
     Returns:
         The programs, by rows and capacity.
@@ -90,25 +78,22 @@ def warmup(
         >>> with jspec.no_recompile():
         ...     result = jspec.decode(model, model.init(), [[1, 2, 3]], max_new_tokens=50)
     """
-    for name in ("prompt", "lengths"):
+    for name in ("prompt", "prompt_lengths"):
         if name in request:
             raise InputError(
                 f"{name} came to warmup, which compiles for prompts of every length; leave it out"
             )
     batches = row_counts(rows)
     check_integer("prompt_tokens", prompt_tokens, 1, model.context)
-    check_integer("max_new_tokens", max_new_tokens, 1, model.context)
-    found, stopping = [], request.pop("stopping", Stopping())
+    new_tokens = request.setdefault("max_new_tokens", 128)
+    check_integer("max_new_tokens", new_tokens, 1, model.context)
+    found, stopping = [], request.get("stopping", Stopping())
     for batch in batches:
-        nothing = replace(stopping, max_tokens=np.zeros(batch, np.int32))
-        for capacity, size in buckets(prompt_tokens, max_new_tokens, model.context):
-            asked = dict(
-                request, prompt=np.zeros((batch, size), np.int32), stopping=nothing,
-                max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
-                policy=policy, policy_params=policy_params,
-            )  # fmt: skip
-            jax.block_until_ready(decode(model, params, **asked).lengths)
-            list(stream(model, params, **asked))
+        request["stopping"] = replace(stopping, max_tokens=np.zeros(batch, np.int32))
+        for capacity, size in buckets(prompt_tokens, new_tokens, model.context):
+            prompt = np.zeros((batch, size), np.int32)
+            jax.block_until_ready(decode(model, params, prompt, **request).lengths)
+            list(stream(model, params, prompt, **request))
             found.append(Program(batch, capacity))
     return tuple(found)
 
@@ -116,12 +101,8 @@ def warmup(
 def compile_ahead(
     model: CausalLM,
     params: PyTree,
-    *,
-    drafter: Drafter = Autoregressive(),
-    drafter_params: PyTree = None,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
-    first: WidthPolicy | None = None,
+    drafting: Drafting,
+    first: Drafting,
     **request: Any,
 ) -> State:
     """Compiles what `prefill` and `step` run for such a call, both programs at once.
@@ -131,11 +112,8 @@ def compile_ahead(
     Args:
         model: the target; static.
         params: its weights.
-        drafter: as in the call.
-        drafter_params: its weights.
-        policy: as in the call.
-        policy_params: its own.
-        first: the policy of the first rounds, such as `jspec.FixedWidth(0)`; None: the same.
+        drafting: as in the call.
+        first: of the first rounds: the same drafter, with a policy such as `jspec.FixedWidth(0)`.
         request: all else as in the call of `prefill`.
 
     Returns:
@@ -147,60 +125,40 @@ def compile_ahead(
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> shapes = compile_ahead(
-        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, capacity=48
-        ... )
+        >>> plain = Drafting(jspec.Autoregressive(), None, jspec.FixedWidth())
+        >>> ask = dict(prompt=[[1, 2, 3]], max_new_tokens=6, capacity=48)
+        >>> shapes = compile_ahead(model, model.init(), plain, plain, **ask)
         >>> with jspec.no_recompile():
         ...     state = jspec.prefill(model, model.init(), [[4, 5]], max_new_tokens=6, capacity=48)
         ...     state = jspec.step(model, model.init(), state)
     """
 
-    def begin(params: PyTree, drafter_params: PyTree, policy_params: PyTree) -> State:
-        return prefill(
-            model, params, drafter=drafter, drafter_params=drafter_params, policy=policy,
-            policy_params=policy_params, **request,
-        )  # fmt: skip
+    def begin(params: PyTree, drafting: Drafting) -> State:
+        return prefill(model, params, **vars(drafting), **request)
 
-    weights = params, drafter_params, policy_params
-    shapes = jax.eval_shape(begin, *weights)
+    shapes = jax.eval_shape(begin, params, drafting)
     nothing = np.zeros(len(shapes.root), np.int32)
     request["stopping"] = replace(request.get("stopping", Stopping()), max_tokens=nothing)
     with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
-        begun = other.submit(lambda: jax.block_until_ready(begin(*weights).root))
-        compile_rounds(
-            model, params, shapes, drafter, drafter_params, first or policy, policy_params
-        )
+        begun = other.submit(lambda: jax.block_until_ready(begin(params, drafting).root))
+        compile_rounds(model, params, shapes, first)
         begun.result()
     return shapes
 
 
-def compile_rounds(
-    model: CausalLM,
-    params: PyTree,
-    shapes: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
-    policy: WidthPolicy,
-    policy_params: PyTree,
-) -> None:
+def compile_rounds(model: CausalLM, params: PyTree, shapes: State, drafting: Drafting) -> None:
     """Compiles what `step` runs of a state.
 
     Args:
         model: the target; static.
         params: its weights.
         shapes: of the state, as `compile_ahead` gives them, or a state.
-        drafter: of the rounds.
-        drafter_params: its weights.
-        policy: of the rounds.
-        policy_params: its own.
+        drafting: of the rounds.
 
     Raises:
         InputError: as in `step`.
     """
-    decode_rounds.lower(
-        model, params, shapes, drafter, drafter_params, jnp.int32(1), policy=policy,
-        policy_params=policy_params,
-    ).compile()  # fmt: skip
+    decode_rounds.lower(model, params, shapes, drafting, jnp.int32(1)).compile()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:
@@ -279,7 +237,7 @@ def _call() -> str:
         if frame.f_globals.get("__name__") == "jspec.decoding":
             held = frame.f_locals
             if isinstance(call := held.get("call"), Prepared):
-                rows, capacity = len(call.arrays.lengths), call.capacity
+                rows, capacity = len(call.arrays.prompt_lengths), call.capacity
             elif isinstance(state := held.get("state"), State):
                 rows, capacity = len(state.root), state.capacity
             else:

@@ -12,11 +12,18 @@ from jaxtyping import Array, Bool
 from jspec import _struct as struct
 from jspec import tree as trees
 from jspec._xla import in_place, manual_axes
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting
 from jspec.round import commit, frame, processing, sanitize, score
 from jspec.round.own_view import of_part, own_view
-from jspec.round.same_drafter import check_same_trees
-from jspec.round.widths import check_rest, chosen, cut, kept_nodes, sizes_of, with_room
+from jspec.round.widths import (
+    check_rest,
+    check_same_trees,
+    chosen,
+    cut,
+    kept_nodes,
+    sizes_of,
+    with_room,
+)
 from jspec.types import Feedback, PolicyFeedback, PyTree, State, Tree, WidthChoice
 from jspec.verify.choice import verifier_of
 
@@ -80,10 +87,7 @@ def one_round(
     model: CausalLM,
     params: PyTree,
     state: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
-    policy: WidthPolicy,
-    policy_params: PyTree,
+    drafting: Drafting,
     asked: bool | Bool[Array, ""],
     platform: str,
 ) -> State:
@@ -93,17 +97,16 @@ def one_round(
         model: the target.
         params: its weights.
         state: before the round.
-        drafter: proposes a tree, if it is asked.
-        drafter_params: its weights.
-        policy: says how much of the tree is verified.
-        policy_params: what it knows alongside its state.
+        drafting: the drafter proposes a tree, if it is asked, and the policy says how much of it is
+            verified.
         asked: whether the drafter is asked; a bool is known when the round is traced.
         platform: that the program is made for.
     """
+    drafter, policy, policy_params = drafting.drafter, drafting.policy, drafting.policy_params
     check_rest(policy, asked)
 
     def draft(state: State) -> Offer:
-        tree, aux = drafter.draft(drafter_params, state.drafter_state, frame(state))
+        tree, aux = drafter.draft(drafting.drafter_params, state.drafter_state, frame(state))
         check_same_trees(tree, policy, state)
         now = frame(state)
         tree = sanitize(tree, now.root, model.vocab_size, now.grammar)
@@ -121,7 +124,7 @@ def one_round(
         state, feedback = commit(state, tree, output, verdict, processed)
         memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         skip = policy.skip_expensive_updates(policy_params, state.policy_state)
-        own = drafter, drafter_params, state.drafter_state
+        own = drafter, drafting.drafter_params, state.drafter_state
         learnt = taught(*own, offer, asked, feedback, skip, platform)
         return replace(state, memory=memory, drafter_state=learnt), feedback
 

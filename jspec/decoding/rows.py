@@ -19,9 +19,8 @@ from jspec._xla.explicit_axes import automatic
 from jspec.arrays import memory_rows as memories
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import Drafter, LogitsProcessor, Start, WidthPolicy
-from jspec.round.request import PreparedArrays
-from jspec.round.same_drafter import check_same_memory
+from jspec.protocols import Drafter, Drafting, LogitsProcessor, Start, WidthPolicy
+from jspec.round.request import PreparedArrays, check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
 
 
@@ -32,7 +31,7 @@ def fork(
     drafter: Drafter = Autoregressive(),
     policy: WidthPolicy = FixedWidth(),
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
 ) -> State:
     """Returns a state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
 
@@ -45,8 +44,8 @@ def fork(
         drafter: the one that the state was made with.
         policy: as `drafter`.
         key: a random key or a seed, needed if the rows are sampled. The tokens are those of a call
-            with this key and ids.
-        ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
+            with this key and these ids.
+        row_ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
 
     Raises:
         InputError: if a row is not there, or rows would be sampled without a key: copies would
@@ -59,19 +58,20 @@ def fork(
         >>> jspec.fork(state, [1, 1, 0]).root.tolist()
         [6, 6, 3]
     """
-    check_same_memory(drafter, policy, state)
-    asked = _check_fork(rows, ids, key, len(state.root), state.request.sampling)
-    return copies(state, *asked, drafter, policy)
+    drafting = Drafting(drafter, None, policy)
+    check_same_memory(drafting, state)
+    asked = _check_fork(rows, row_ids, key, len(state.root), state.request.sampling)
+    return copies(state, *asked, drafting)
 
 
 def _check_fork(
     rows: ArrayLike,
-    ids: ArrayLike | None,
+    row_ids: ArrayLike | None,
     key: jax.Array | int | None,
     batch: int,
     sampling: Sampling | None,
 ) -> tuple[Any, Any, jax.Array | None]:
-    """Returns the checked arguments of `fork`: (rows, ids, key).
+    """Returns the checked arguments of `fork`: (rows, row_ids, key).
 
     Raises:
         InputError: if a row is not there, or copies would draw the same noise.
@@ -90,37 +90,37 @@ def _check_fork(
             "pass key=jax.random.key(0)"
         )
     why = "an id of 32 bits; two rows of the same id draw the same noise"
-    given = np.arange(count) if ids is None else ids
-    return taken, integers(given, count, "ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
+    given = np.arange(count) if row_ids is None else row_ids
+    return taken, integers(given, count, "row_ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
 
 
-@partial(jax.jit, static_argnames=("drafter", "policy"))
+@jax.jit
 @automatic
 def copies(
     state: State,
     rows: Int[Array, " R"],
-    ids: Int[Array, " R"] | None,
+    row_ids: Int[Array, " R"] | None,
     key: jax.Array | None,
-    drafter: Drafter,
-    policy: WidthPolicy,
+    drafting: Drafting,
 ) -> State:
     """Returns the state whose row i is a copy of row `rows[i]`."""
     known, policy_known = (
-        memories.take(memory, axes, rows) for memory, axes in _memories(state, drafter, policy)
+        memories.take(memory, axes, rows) for memory, axes in _memories(state, drafting)
     )
     # Copied, or both states would hold one array, which the next step donates.
     shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
     taken = jax.tree.map(lambda leaf: leaf[rows], by_row(state))
-    keys = taken.request.keys if key is None or ids is None else samplings.row_keys(key, ids)
+    keys = (
+        taken.request.keys if key is None or row_ids is None else samplings.row_keys(key, row_ids)
+    )
     taken = replace(taken, drafter_state=known, policy_state=policy_known)
     return _joined(replace(taken, request=replace(taken.request, keys=keys)), shared)
 
 
-def _memories(
-    state: State, drafter: Drafter, policy: WidthPolicy
-) -> Iterator[tuple[PyTree, list[int | None]]]:
+def _memories(state: State, drafting: Drafting) -> Iterator[tuple[PyTree, list[int | None]]]:
     """Yields the memories of drafter and policy, each with the axes of the rows in its leaves."""
-    for part, memory in ((drafter, state.drafter_state), (policy, state.policy_state)):
+    pairs = (drafting.drafter, state.drafter_state), (drafting.policy, state.policy_state)
+    for part, memory in pairs:
 
         def init(batch: int, part: Any = part) -> PyTree:
             return part.init(batch, state.capacity, None)
@@ -167,11 +167,9 @@ def check_arrival(state: State, arrival: State) -> None:
             )
 
 
-@partial(jax.jit, static_argnames=("drafter", "policy"), donate_argnames=("state",))
+@partial(jax.jit, donate_argnames=("state",))
 @automatic
-def insert(
-    state: State, row: Int[Array, ""], arrival: State, drafter: Drafter, policy: WidthPolicy
-) -> State:
+def insert(state: State, row: Int[Array, ""], arrival: State, drafting: Drafting) -> State:
     """Returns the state with a request in the place of a row; see `Engine.insert`."""
 
     def write(leaf: Array, new: Array) -> Array:
@@ -181,7 +179,7 @@ def insert(
     known, policy_known = (
         memories.put(memory, axes, row, its)
         for (memory, axes), its in zip(
-            _memories(state, drafter, policy),
+            _memories(state, drafting),
             (arrival.drafter_state, arrival.policy_state),
             strict=True,
         )
@@ -203,7 +201,7 @@ def repeated(
     def all_rows(part: PyTree) -> Any:
         return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf), batch, axis=0), part)
 
-    prompt, lengths = all_rows((call.prompt, call.lengths))
+    prompt, lengths = all_rows((call.prompt, call.prompt_lengths))
     start = Start(prompt, lengths, 0 * lengths, None, size, vocab_size)
     members = (replace(member, rows=all_rows(member.rows)) for member in processors)
     return tuple(member.begin(start) for member in members)

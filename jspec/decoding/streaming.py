@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -11,10 +11,8 @@ from jax.typing import ArrayLike
 
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
-from jspec.decoding import prefill, step
-from jspec.drafters.autoregressive import Autoregressive
-from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.decoding import Asked, prefill, step
+from jspec.protocols import CausalLM
 from jspec.round.processing import certain, logprobs
 from jspec.types import Logprobs, PyTree, State, Status
 
@@ -45,13 +43,8 @@ def stream(
     model: CausalLM,
     params: PyTree,
     prompt: ArrayLike | Sequence[Any],
-    lengths: ArrayLike | None = None,
-    *,
-    drafter: Drafter = Autoregressive(),
-    drafter_params: PyTree = None,
-    policy: WidthPolicy = FixedWidth(),
-    policy_params: PyTree = None,
-    **request,
+    prompt_lengths: ArrayLike | None = None,
+    **request: Unpack[Asked],
 ) -> Iterator[Chunk]:
     """Decodes round by round, with a `Chunk` after each; together they are decode's tokens.
 
@@ -61,11 +54,7 @@ def stream(
         model: the target; static.
         params: its weights.
         prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
-        lengths: [B] tokens per row; None: every row is full, or as long as its list.
-        drafter: proposes the trees; static.
-        drafter_params: its weights, if it has any.
-        policy: as in `decode`.
-        policy_params: as in `decode`.
+        prompt_lengths: [B] tokens per row; None: every row is full, or as long as its list.
         request: all else as in `decode`.
 
     Returns:
@@ -81,18 +70,17 @@ def stream(
         >>> sum(len(chunk.tokens[0]) for chunk in chunks)
         4
     """
-    drafting: dict[str, Any] = dict(
-        drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
-    )
-    state = prefill(model, params, prompt, lengths, **drafting, **request)
+    state = prefill(model, params, prompt, prompt_lengths, **request)
 
     if isinstance(state.root, Tracer):
         raise InputError(
             "stream was called inside a program, and gives tokens to the host; call it outside of "
             "jit, or call jspec.decode"
         )
-    advance = partial(step, model, params, **drafting)
-    return chunks(state, advance)
+    names = "drafter", "drafter_params", "policy", "policy_params"
+    given: dict[str, Any] = {**request}
+    drafting = {name: given[name] for name in names if name in given}
+    return chunks(state, partial(step, model, params, **drafting))
 
 
 def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
@@ -107,14 +95,14 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
     while (jax.device_get(state.status) == Status.RUNNING).any():
         state = advance(state)
         # What may yet turn out to be of a stop string waits for the next rounds.
-        out, lengths, ends = jax.device_get((state.out, state.lengths, certain(state)))
+        tokens, lengths, ends = jax.device_get((state.tokens, state.lengths, certain(state)))
         for row, length in zip(confirmed, lengths.tolist(), strict=True):
             new = length - len(row)
             row += [True] * (new - 1) + [False] * min(new, 1)
             del row[length:]
         parts = [slice(*places) for places in zip(seen, ends, strict=True)]
         yield Chunk(
-            tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
+            tokens=[row[part].tolist() for row, part in zip(tokens, parts, strict=True)],
             drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
             state=state,
             logprobs=_between(logprobs(state), seen, ends),

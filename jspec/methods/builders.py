@@ -242,7 +242,7 @@ def pard(
     from jspec.tree import chain
 
     assert models.draft is not None, "`Method.build` has found one or refused"
-    mask = models.draft.mask_token if mask_token_id is None else mask_token_id
+    mask = models.draft.mask_token_id if mask_token_id is None else mask_token_id
     if mask is None:
         raise InputError(
             "method pard needs a mask token and the draft model's config.json has no pard_token; "
@@ -319,7 +319,7 @@ def lyanna(
 def most_of_lyanna(**options: Any) -> int:
     """Returns the number of nodes of the chain's whole tree."""
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
-    return device_defaults.whole_chain(**shape)
+    return device_defaults.offered(**shape)
 
 
 # With widths that are chosen.

@@ -63,19 +63,12 @@ def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template
     return fitted(nodes or budget(), k or 8)
 
 
-def lookahead(nodes: int | None = None) -> dict[str, int]:
-    """Lookahead's window, ngram and guesses with at most so many drafted nodes, W = G.
+def lookahead() -> dict[str, int]:
+    """Returns Lookahead's options: the published ones, or on a CPU what it scores cheaply.
 
-    Args:
-        nodes: None: as published, or what a CPU scores cheaply.
+    Of 7 nodes N = 2 and W = G = 4 take most tokens.
     """
-    if nodes is None and not _on_cpu():
-        return {}
-    nodes = nodes or _CPU_NODES
-    # N as published where that leaves W = G >= 4; of 7 nodes N = 2 and W = 4 take most tokens.
-    ngram = 5 if nodes >= 31 else 3 if nodes >= 15 else 2
-    columns = (nodes + 1) // (2 * (ngram - 1))
-    return {"window": columns, "ngram": ngram, "guesses": columns}
+    return {"window": 4, "ngram": 2, "guesses": 4} if _on_cpu() else {}
 
 
 def eagle(nodes: int | None = None) -> "Template":
@@ -87,6 +80,18 @@ def eagle(nodes: int | None = None) -> "Template":
     return token_recycling(nodes)
 
 
+def offered(max_depth: int = 3, beam: int = 4) -> int:
+    """Returns the nodes of the whole tree of a beam, k + (N - 1) k^2; the default is Lyanna's."""
+    return beam + (max_depth - 1) * beam**2
+
+
+def _wide_enough(beam: int, depth: int, nodes: int | None, most: int | None = None) -> int:
+    """Returns the beam, or if it offers fewer nodes the next one that has so many."""
+    while nodes and 0 < offered(depth, beam) < nodes and beam != most:
+        beam += 1
+    return beam
+
+
 def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
     """Returns (nodes, levels, beam) of EAGLE-2's tree for this device.
 
@@ -95,11 +100,8 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
     # Few nodes go further in depth: the bundled head's first guess is nearly always right.
     usual = (_CPU_NODES, 6, 2) if _on_cpu() else (59, 8, 10)
     depth = depth or usual[1]
-    if beam is None:
-        beam = usual[2]
-        while nodes and 0 < beam + (depth - 1) * beam**2 < nodes:
-            beam += 1
-    return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
+    beam = beam or _wide_enough(usual[2], depth, nodes)
+    return nodes or min(usual[0], offered(depth, beam)), depth, beam
 
 
 def dynamic_token_recycling(nodes: int) -> dict[str, int]:
@@ -121,18 +123,10 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
         beam: nodes of a level that get children, and their children, if given.
         candidates: tokens of a level among which children are chosen.
     """
-    if beam is None:
-        # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
-        few = _on_cpu() and (nodes or 0) <= _NARROW
-        beam = min(4 if few else 8, candidates)
-        while nodes and 0 < beam + (depth - 1) * beam**2 < nodes and beam < candidates:
-            beam += 1
-    return nodes or min(budget(63), beam + (depth - 1) * beam**2), beam
-
-
-def whole_chain(max_depth: int = 3, beam: int = 4) -> int:
-    """Returns the number of nodes of Lyanna's whole tree, k + (N - 1) k^2."""
-    return beam + (max_depth - 1) * beam**2
+    # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
+    few = _on_cpu() and (nodes or 0) <= _NARROW
+    beam = beam or _wide_enough(min(4 if few else 8, candidates), depth, nodes, candidates)
+    return nodes or min(budget(63), offered(depth, beam)), beam
 
 
 def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
@@ -144,7 +138,7 @@ def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, in
         shape: `max_depth` and `beam`, if given; the default is no more than they offer.
     """
     usual = (_CPU_NODES - 2, 2) if _on_cpu() else (11, 6)
-    return nodes or min(usual[0], whole_chain(**shape)), second or usual[1]
+    return nodes or min(usual[0], offered(**shape)), second or usual[1]
 
 
 def medusa(nodes: int | None, heads: int) -> "Template":

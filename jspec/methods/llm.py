@@ -83,7 +83,7 @@ class LLM:
 
         prompts, call = self._call(prompts, request)
         result = decode(self.model, self.params, prompts, **self.drafting, **call)
-        return Completions(result, prompts, call.get("lengths"), self.target.tokenizer)
+        return Completions(result, prompts, call.get("prompt_lengths"), self.target.tokenizer)
 
     def stream(self, prompts: Any, **request: Any) -> "Iterator[Chunk]":
         """Decodes round by round, as `jspec.stream` does, with the texts of each round.
@@ -105,7 +105,7 @@ class LLM:
         chunks = stream(self.model, self.params, prompts, **self.drafting, **call)
         if self.target.tokenizer is None:
             return chunks
-        return self._with_texts(_rows(prompts, call.get("lengths")), chunks)
+        return self._with_texts(_rows(prompts, call.get("prompt_lengths")), chunks)
 
     def engine(self, num_slots: int, capacity: int, **options: Any) -> "Engine":
         """Makes an engine of this model and drafter, for rows that come and go.
@@ -186,7 +186,7 @@ class Completions:
     result: "Result"
     prompts: Any
     """The tokens of the prompts, as `jspec.decode` was given them."""
-    lengths: Any
+    prompt_lengths: Any
     """Their lengths, if these were given."""
     tokenizer: Any
 
@@ -210,7 +210,7 @@ class Completions:
             Detokeniser(self.tokenizer, prompt).finish(
                 tokens[row, : lengths[row]].tolist(), 0 if cuts is None else int(cuts[row])
             )
-            for row, prompt in enumerate(_rows(self.prompts, self.lengths))
+            for row, prompt in enumerate(_rows(self.prompts, self.prompt_lengths))
         ]
 
 

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jspec.arrays import memory_rows as memories
 from jspec.models import sharding
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM
 from jspec.types import PyTree, State
 
 AXES = ("data", "model")
@@ -60,15 +60,15 @@ def model_memory(model: CausalLM, rows: int, capacity: int, mesh: Any) -> PyTree
     return jax.tree.map(with_sharding, shapes, sharding.memory(shapes, mesh))
 
 
-def memory_of(drafter: Drafter | WidthPolicy, rows: int, capacity: int, mesh: Any) -> PyTree:
+def memory_of(part: Any, rows: int, capacity: int, mesh: Any) -> PyTree:
     """Returns the shapes of the memory of a drafter or a policy: what has an entry for each row
     goes where the row goes.
     """
 
     def init(batch: int) -> PyTree:
-        return drafter.init(batch, capacity, None)
+        return part.init(batch, capacity, None)
 
-    axes = memories.row_axes(type(drafter).__name__, init)
+    axes = memories.row_axes(type(part).__name__, init)
     leaves, structure = jax.tree.flatten(jax.eval_shape(partial(init, rows)))
     placed = [
         with_sharding(leaf, _by_row(leaf.shape, axis, mesh))
@@ -77,14 +77,15 @@ def memory_of(drafter: Drafter | WidthPolicy, rows: int, capacity: int, mesh: An
     return structure.unflatten(placed)
 
 
-def state_of(state: State, held: PyTree, memory: PyTree, policy_memory: PyTree, mesh: Any) -> State:
+def state_of(state: State, held: PyTree, known: tuple[PyTree, PyTree], mesh: Any) -> State:
     """Returns the shapes of a generation's state, with the shardings of memories and rows."""
     place = partial(by_row, rows=state.root.shape[0], mesh=mesh)
     plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None, policy_state=None))
     # A memory may have grown a part since `init`, in shapes that `init` tells nothing of.
-    known = jax.tree.structure(memory) == jax.tree.structure(state.drafter_state)
-    kept = memory if known else jax.tree.map(place, state.drafter_state)
-    return replace(plain, memory=held, drafter_state=kept, policy_state=policy_memory)
+    drafters, policies = known
+    if jax.tree.structure(drafters) != jax.tree.structure(state.drafter_state):
+        drafters = jax.tree.map(place, state.drafter_state)
+    return replace(plain, memory=held, drafter_state=drafters, policy_state=policies)
 
 
 def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:

@@ -21,7 +21,7 @@ from jspec.models import sharding
 from jspec.planning import launches, layout
 from jspec.planning.launches import Launches
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
 from jspec.round.request import Prepared, chunk_of, prepare
 from jspec.sampling import Sampling
 from jspec.types import PyTree, State, Stopping
@@ -142,9 +142,8 @@ class Programs:
         with backend.planned(self._platform):
             count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), self.mesh)
             lowered = decoding.decode_rounds.lower(
-                self.model, self.params, self.state, self.drafter, self.drafter_params, count,
-                policy=self.policy, policy_params=self.policy_params,
-            )  # fmt: skip
+                self.model, self.params, self.state, self._drafting, count
+            )
             return self._compile("rounds", lowered)
 
     def step(self) -> Compiled:
@@ -156,10 +155,13 @@ class Programs:
         with backend.planned(self._platform):
             until_one_ends = layout.whole(jax.ShapeDtypeStruct((), jnp.bool_), self.mesh)
             lowered = engine._step.lower(
-                self.model, self.params, self.state, self.drafter, self.drafter_params, 1,
-                until_one_ends, self.policy, self.policy_params,
-            )  # fmt: skip
+                self.model, self.params, self.state, self._drafting, 1, until_one_ends
+            )
             return self._compile("step", lowered)
+
+    @property
+    def _drafting(self) -> Drafting:
+        return Drafting(self.drafter, self.drafter_params, self.policy, self.policy_params)
 
     @cached_property
     def state(self) -> State:
@@ -171,8 +173,7 @@ class Programs:
                 self.params,
                 arrays,
             )
-        memory, *known = (arrays[name] for name in ("memory", "drafter_state", "policy_state"))
-        return layout.state_of(state, memory, known[0], known[1], self.mesh)
+        return layout.state_of(state, arrays["memory"], arrays["known"], self.mesh)
 
     @cached_property
     def _prefill_arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -182,17 +183,11 @@ class Programs:
         arrays = dict(
             call=given,
             memory=layout.model_memory(self.model, *sizes),
-            positions=given.lengths,
-            drafter_params=self.drafter_params,
-            drafter_state=layout.memory_of(self.drafter, *sizes),
-            policy_params=self.policy_params,
-            policy_state=layout.memory_of(self.policy, *sizes),
+            positions=given.prompt_lengths,
+            known=tuple(layout.memory_of(one, *sizes) for one in (self.drafter, self.policy)),
+            drafting=self._drafting,
         )
-        static = dict(
-            drafter=self.drafter, policy=self.policy, size=call.size, capacity=call.capacity,
-            chunk=call.chunk,
-        )  # fmt: skip
-        return arrays, static
+        return arrays, dict(size=call.size, capacity=call.capacity, chunk=call.chunk)
 
     @cached_property
     def _call(self) -> Prepared:

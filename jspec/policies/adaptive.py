@@ -77,8 +77,6 @@ class AdaptiveState:
     acceptance: AcceptanceModel
     offsets: Float[Array, " B"]
     """Log odds by which a row has been accepting more than the model says."""
-    capacity: Int[Array, ""]
-    """Slots of a row's cache, by which the costs are looked up."""
     expected: Float[Array, ""]
     """The fading number of verified tokens that were expected to be accepted."""
     accepted: Float[Array, ""]
@@ -159,13 +157,11 @@ class Adaptive(WidthPolicy):
             return AdaptiveState(
                 acceptance=doubting,
                 offsets=jnp.zeros(batch, jnp.float32),
-                capacity=jnp.int32(capacity),
                 expected=prior,
                 accepted=prior,
                 backoff=Backoff.init(),
             )
-        offsets = jnp.zeros(batch, jnp.float32)
-        return replace(earlier, offsets=offsets, capacity=jnp.int32(capacity))
+        return replace(earlier, offsets=jnp.zeros(batch, jnp.float32))
 
     def should_draft(self, params: PyTree, state: AdaptiveState) -> "bool | Bool[Array, '']":
         if self.widths == (0,):
@@ -206,7 +202,7 @@ class Adaptive(WidthPolicy):
         def of_running(values: Float[Array, "B R"]) -> Float[Array, " R"]:
             return jnp.where(frame.done[:, None], 0.0, values).sum(0)
 
-        seconds, fits = self._seconds(params, state.capacity, frame.root, running)
+        seconds, fits = self._seconds(params, frame.root, running)
         count = jnp.maximum(running, 1).astype(jnp.float32)
         speeds = of_running(jnp.log1p(expected)) / count - jnp.log(seconds)
         return WidthChoice(
@@ -268,11 +264,10 @@ class Adaptive(WidthPolicy):
         """Returns the back-off after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         running = ran.sum(dtype=jnp.int32)
-        seconds, fits = self._seconds(costs, state.capacity, feedback.counts, running)
+        seconds, fits = self._seconds(costs, feedback.counts, running)
         # The narrowest round that there was room in, with a draft and without.
         drafted = seconds[jnp.argmax(fits)]
-        undrafted = costs.without_draft(state.capacity)
-        drafting = costs.at([len(ran)], state.capacity)[0] - undrafted
+        drafting = costs.at([len(ran)])[0] - costs.undrafted
         plain = drafted - drafting
         rows = jnp.maximum(running, 1).astype(jnp.float32)
         expected = jnp.where(ran, 1 + state.trust * gain, 0.0).sum() / rows
@@ -282,15 +277,11 @@ class Adaptive(WidthPolicy):
         return state.backoff.after(tokens * plain - seconds[choice.index], drafting)
 
     def _seconds(
-        self,
-        costs: CostCurve,
-        capacity: Int[Array, ""],
-        rows: Array,
-        running: Int[Array, ""],
+        self, costs: CostCurve, rows: Array, running: Int[Array, ""]
     ) -> tuple[Float[Array, " R"], Bool[Array, " R"]]:
         """Returns the time of each round, and whether it has room for the rows that are running."""
         tokens = [tokens for _, tokens in sizes_of(self, rows)]
-        return costs.at(tokens, capacity), jnp.array(tokens) >= running
+        return costs.at(tokens), jnp.array(tokens) >= running
 
 
 def _together(

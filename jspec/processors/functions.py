@@ -60,9 +60,9 @@ class Functions(RowControl):
     def begin(self, start: Start) -> Self:
         """Adds the text of the prompt, and of earlier text."""
         if start.text is None:
-            text = histories.begin(start.prompt, start.lengths, start.size, start.vocab_size)
+            text = histories.begin(start.prompt, start.prompt_lengths, start.size, start.vocab_size)
         else:
-            text = histories.go_on(start.text, start.committed, start.prompt, start.lengths)
+            text = histories.go_on(start.text, start.committed, start.prompt, start.prompt_lengths)
         return self._with(text)
 
     def on(self) -> Bool[Array, " B"] | None:
@@ -76,17 +76,19 @@ class Functions(RowControl):
 
     def process(self, logits: Logits, nodes: Nodes) -> Logits:
         """Returns the functions, from left to right."""
-        history = histories.of_nodes(self._text, nodes.lengths, nodes.end_tokens, nodes.tree)
+        history = histories.of_nodes(self._text, nodes.text_lengths, nodes.end_tokens, nodes.tree)
         for one, values in zip(self.functions, self.rows.values, strict=True):
             logits = _checked(one, logits, one.function(logits, history, values))
         return logits
 
     def advance(self, round: Round) -> Self:
         """Adds the round's tokens to the text."""
-        return self._with(histories.extend(self._text, round.lengths, round.tokens, round.counts))
+        return self._with(
+            histories.extend(self._text, round.text_lengths, round.emitted, round.counts)
+        )
 
-    def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
-        return self._with(histories.cut(self._text, lengths, dropped))
+    def rewound(self, text_lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
+        return self._with(histories.cut(self._text, text_lengths, dropped))
 
     @property
     def _text(self) -> Text:

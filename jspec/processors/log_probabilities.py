@@ -74,7 +74,7 @@ def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:
         ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4,
         ...     processors=jspec.processors.logprobs(2),
         ... )
-        >>> result.logprobs.top.shape
+        >>> result.logprobs.top_logprobs.shape
         (1, 4, 2)
     """
     check_integer("logprobs", num_top, 0, None)
@@ -107,7 +107,7 @@ class RecordedLogprobs(RowControl):
 
     def begin(self, start: Start) -> Self:
         """Allocates room for the whole output."""
-        return self._with(_empty(self.num_top, len(start.lengths), start.size))
+        return self._with(_empty(self.num_top, len(start.prompt_lengths), start.size))
 
     def advance(self, round: Round) -> Self:
         """Adds the log-probabilities of the round's tokens."""
@@ -117,7 +117,7 @@ class RecordedLogprobs(RowControl):
             deciding = round.logits if raw else round.processed
             at = jnp.take_along_axis(deciding, round.path[..., None], axis=1)
             found = _scores(at, None if raw else round.sampling)
-            return vary(_of_round(self.num_top, found, round.tokens), round)
+            return vary(_of_round(self.num_top, found, round.emitted), round)
 
         if read is None:
             new = of_this()
@@ -148,9 +148,9 @@ def _empty(num_top: int, batch: int, size: int) -> Logprobs:
     """Allocates the log-probabilities of `size` tokens per row."""
     top = (batch, size, num_top)
     return Logprobs(
-        emitted=jnp.zeros(top[:2], jnp.float32),
+        token_logprobs=jnp.zeros(top[:2], jnp.float32),
         top_tokens=jnp.zeros(top, jnp.int32) if num_top else None,
-        top=jnp.zeros(top, jnp.float32) if num_top else None,
+        top_logprobs=jnp.zeros(top, jnp.float32) if num_top else None,
     )
 
 

@@ -20,7 +20,7 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafting, WidthPolicy
 from jspec.round import processing
 from jspec.round.packed import packed
 from jspec.round.widths import check_rest, chosen, cut, sizes_of, widths_of
@@ -144,7 +144,7 @@ def commit(
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     stats = state.stats
-    lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)[None]
+    lanes = jnp.arange(stats.acceptance_histogram.shape[1], dtype=jnp.int32)[None]
     verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
     ran = counts > 0
     width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
@@ -152,11 +152,12 @@ def commit(
         state,
         positions=state.positions + counts,
         root=jnp.where(ran, last, state.root),
-        out=append(state.out, state.lengths, emitted, counts),
+        tokens=append(state.tokens, state.lengths, emitted, counts),
         lengths=state.lengths + counts,
         status=status,
         stats=Stats(
-            histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
+            acceptance_histogram=stats.acceptance_histogram
+            + (lanes == counts[:, None] - 1).astype(jnp.int32),
             num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
             num_drafts=stats.num_drafts + (ran & (verified > 0)).astype(jnp.int32),
             width_histogram=stats.width_histogram + (width[None] & ran[:, None]).astype(jnp.int32),
@@ -167,21 +168,11 @@ def commit(
     return after, feedback
 
 
-def check_drafter_shapes(
-    drafter: Drafter,
-    params: PyTree,
-    policy: WidthPolicy,
-    policy_params: PyTree,
-    state: State,
-    output: Output,
-) -> Tree:
+def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tree:
     """Traces the drafter and policy of a round, and returns the tree's shapes.
 
     Args:
-        drafter: of the call.
-        params: its weights.
-        policy: of the call.
-        policy_params: its own.
+        drafting: of the call.
         state: before the first round.
         output: of the prefill: a round's has the same shapes, but for the number of tokens.
 
@@ -189,6 +180,8 @@ def check_drafter_shapes(
         InputError: if the drafter or the policy returns what no round can go on with, or its draws
             cannot be verified as it says.
     """
+    drafter, params = drafting.drafter, drafting.drafter_params
+    policy, policy_params = drafting.policy, drafting.policy_params
     name, now, policy_name = type(drafter).__name__, frame(state), type(policy).__name__
     asked = policy.should_draft(policy_params, state.policy_state)
     check_rest(policy, asked)
@@ -238,7 +231,7 @@ def no_rounds(policy: WidthPolicy, tree: Tree) -> Stats:
     """Returns the statistics before the first round of such trees."""
     batch, widths = len(tree.tokens), widths_of(policy, tree)
     return Stats(
-        histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
+        acceptance_histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
         num_draft_tokens=jnp.zeros(batch, jnp.int32),
         num_drafts=jnp.zeros(batch, jnp.int32),
         width_histogram=jnp.zeros((batch, len(widths)), jnp.int32),

@@ -49,7 +49,7 @@ def _ends(state: State) -> tuple[State, Int[Array, " B"]]:
     """
     controls = [one for one in state.processors if isinstance(one, RowControl)]
     (member,) = (one for one in controls if one.dropped is not None)
-    root = member.root_as_returned(state.out, state.lengths, state.root)
+    root = member.root_as_returned(state.tokens, state.lengths, state.root)
     committed = state.positions - member.dropped
     kept = processing.with_text(state).processors
     rewound = tuple(one.rewound(committed + 1, member.dropped) for one in kept)

@@ -189,8 +189,8 @@ def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], B
         return (tokens[:, :, None] == listed[:, None, :]).any(-1)
 
     stopped = jnp.zeros(tokens.shape, bool)
-    if (stop_tokens := state.request.stop_tokens) is not None:
-        stopped |= are(stop_tokens)
+    if (stop_token_ids := state.request.stop_token_ids) is not None:
+        stopped |= are(stop_token_ids)
     for member in _controls(state.processors):
         if member.ends is not None:
             stopped |= member.ends(tokens)
@@ -220,10 +220,10 @@ def advance(
     if not before.processors:
         return after
     round = Round(
-        tokens=emitted, counts=counts, path=path, logits=logits, processed=processed,
-        sampling=before.request.sampling, lengths=before.positions + 1,
+        emitted=emitted, counts=counts, path=path, logits=logits, processed=processed,
+        sampling=before.request.sampling, text_lengths=before.positions + 1,
         begins=before.lengths, had_ended=before.done,
-        out=after.out, ends=after.lengths, done=after.done,
+        tokens=after.tokens, ends=after.lengths, done=after.done,
     )  # fmt: skip
     members = tuple(member.advance(round) for member in before.processors)
     for old, new in zip(_controls(before.processors), _controls(members), strict=True):
@@ -231,8 +231,8 @@ def advance(
             continue
         # A row drops tokens once, when it ends.
         lengths = after.lengths - (new.dropped - old.dropped)
-        there = jnp.arange(after.out.shape[1])[None] < lengths[:, None]
-        after = replace(after, out=jnp.where(there, after.out, 0), lengths=lengths)
+        there = jnp.arange(after.tokens.shape[1])[None] < lengths[:, None]
+        after = replace(after, tokens=jnp.where(there, after.tokens, 0), lengths=lengths)
         members = tuple(
             member.cut(there) if isinstance(member, RowControl) else member for member in members
         )

@@ -29,7 +29,8 @@ from jspec._validate.row_arguments import (
     to_array,
 )
 from jspec._xla import backend
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
+from jspec.tree.sanitize import check_state
 from jspec.types import PyTree, Request, Sampling, State, Stopping
 from jspec.verify.choice import takes_parts
 
@@ -38,11 +39,11 @@ class PreparedArrays(NamedTuple):
     """The arguments of a call that are data, so that other values recompile nothing."""
 
     prompt: Int[Array, "B T"]
-    lengths: Int[Array, " B"]
+    prompt_lengths: Int[Array, " B"]
     key: jax.Array | None
-    ids: Int[Array, " B"]
+    row_ids: Int[Array, " B"]
     request: Request
-    """Without the keys, which the program makes of `key` and `ids`."""
+    """Without the keys, which the program makes of `key` and `row_ids`."""
 
 
 class Prepared(NamedTuple):
@@ -62,10 +63,10 @@ class Prepared(NamedTuple):
     @property
     def end_tokens(self) -> Any:
         """The tokens that end rows, of all kinds: [B, X]."""
-        eos, stop_tokens = self.arrays.request.eos, self.arrays.request.stop_tokens
-        if stop_tokens is None:
+        eos, stop_token_ids = self.arrays.request.eos, self.arrays.request.stop_token_ids
+        if stop_token_ids is None:
             return eos
-        return library_of(eos).concatenate([eos, stop_tokens], axis=1)
+        return library_of(eos).concatenate([eos, stop_token_ids], axis=1)
 
 
 def check_model(model: CausalLM, params: PyTree) -> None:
@@ -136,6 +137,37 @@ def check_policy(policy: WidthPolicy, drafter: Drafter) -> None:
         )
 
 
+def check_drafting(drafting: Drafting) -> None:
+    """Raises InputError unless drafter and policy go together, and their params are arrays."""
+    check_drafter(drafting.drafter)
+    check_policy(drafting.policy, drafting.drafter)
+    check_weights("drafter_params", drafting.drafter_params)
+    check_weights("policy_params", drafting.policy_params)
+
+
+def check_same_memory(drafting: Drafting, state: State) -> None:
+    """Raises InputError if the state holds the memory of another drafter, or of another policy.
+
+    A policy without a memory passes on any other's.
+    """
+    batch, capacity = len(state.root), state.capacity
+    for what, part, known in (
+        ("drafter", drafting.drafter, state.drafter_state),
+        ("policy", drafting.policy, state.policy_state),
+    ):
+        empty = jax.eval_shape(lambda part=part: part.init(batch, capacity, None))
+        if what == "policy" and not jax.tree.leaves(empty):
+            continue
+        name = type(part).__name__
+        try:
+            check_state("The state", "prefill", known, f"{name}.init", empty)
+        except InputError as error:
+            raise InputError(
+                f"the state holds the memory of another {what} than this {name}, or of one of "
+                f"other sizes; pass the {what} that prefill was given"
+            ) from error
+
+
 def check_weights(name: str, weights: PyTree) -> None:
     """Raises InputError unless these are arrays and numbers in a pytree."""
     for leaf in jax.tree.leaves(weights):
@@ -195,13 +227,13 @@ def check_earlier(name: str, state: PyTree) -> None:
 def prepare(
     model: CausalLM,
     prompt: ArrayLike | Sequence[Any],
-    lengths: ArrayLike | None,
+    prompt_lengths: ArrayLike | None,
     max_new_tokens: int,
     *,
     stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
     capacity: int | None = None,
     earlier: State | None = None,
 ) -> Prepared:
@@ -213,7 +245,7 @@ def prepare(
         InputError: in one sentence, with the value, the bound and the fix.
     """
     check_stopping(stopping)
-    prompt, lengths = of_ragged(prompt, lengths)
+    prompt, prompt_lengths = of_ragged(prompt, prompt_lengths)
     tokens = to_array(prompt, "prompt", ": a list of token ids for each row")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
@@ -236,8 +268,8 @@ def prepare(
 
         continuation.check_kept(model, earlier, batch, capacity)
         least, why = 0, "a row is given no more tokens than the prompt and the context hold"
-    every = padded if lengths is None else lengths
-    counts = integers(every, batch, "lengths", least, longest, why)
+    every = padded if prompt_lengths is None else prompt_lengths
+    counts = integers(every, batch, "prompt_lengths", least, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
     why = "max_new_tokens; raise it or lower max_tokens"
     most_new = max_new_tokens if stopping.max_tokens is None else stopping.max_tokens
@@ -245,10 +277,10 @@ def prepare(
     sampling = samplings.by_row(sampling, batch)
     key = seeds.to_key(samplings.key_of(sampling, key))
 
-    if ids is None and sampling is not None and shares_noise(tokens, key):
+    if row_ids is None and sampling is not None and shares_noise(tokens, key):
         warnings.warn(
-            "decode was mapped by jax.vmap without ids, so that all calls draw the same noise, and "
-            "equal prompts write equal texts; pass ids=, one for each row of all calls",
+            "decode was mapped by jax.vmap without row_ids, so that all calls draw the same noise, "
+            "and equal prompts write equal texts; pass row_ids=, one for each row of all calls",
             stacklevel=4,
         )
 
@@ -259,7 +291,7 @@ def prepare(
         # On the host, where another length compiles nothing.
         join, root = (jnp, earlier.root) if root is None else (np, root)
         tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
-        capacity, size = earlier.capacity, max(earlier.out.shape[1], max_new_tokens)
+        capacity, size = earlier.capacity, max(earlier.tokens.shape[1], max_new_tokens)
         continuation.check_capacity(earlier, counts, context)
     else:
         capacity = _capacity(capacity, tokens, counts, max_new_tokens, context)
@@ -274,13 +306,13 @@ def prepare(
         tokens = library_of(tokens).pad(tokens[:, :width], ((0, 0), (0, missing)))
     arrays = PreparedArrays(
         prompt=tokens,
-        lengths=counts,
+        prompt_lengths=counts,
         # A greedy call draws nothing: with another key, or none, it is the same program.
         key=None if sampling is None else key,
-        ids=integers(
-            np.arange(batch) if ids is None else ids,
+        row_ids=integers(
+            np.arange(batch) if row_ids is None else row_ids,
             batch,
-            "ids",
+            "row_ids",
             -(2**31),
             2**31 - 1,
             "an id of 32 bits; two rows of the same id draw the same noise",
@@ -288,7 +320,7 @@ def prepare(
         request=Request(
             limits=allowed,
             eos=end_tokens(stopping.eos, batch, model.vocab_size, "eos"),
-            stop_tokens=None
+            stop_token_ids=None
             if stopping.stop_token_ids is None
             else end_tokens(stopping.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
             sampling=sampling,
@@ -309,7 +341,10 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
         call: of which lengths and limits count where they are known, and not what was rounded up.
         earlier: the state that the call goes on from, whose committed tokens count too.
     """
-    lengths, limits = known_values(call.arrays.lengths), known_values(call.arrays.request.limits)
+    lengths, limits = (
+        known_values(call.arrays.prompt_lengths),
+        known_values(call.arrays.request.limits),
+    )
     longest = call.arrays.prompt.shape[1] if lengths is None else lengths
     before = None if earlier is None else known_values(earlier.positions)
     before = 0 if before is None else before

@@ -15,7 +15,7 @@ from jspec._validate.errors import InputError
 from jspec._xla import mesh_axes
 from jspec.protocols import WidthPolicy
 from jspec.round.packed import largest_together
-from jspec.types import Frame, PyTree, Tree, WidthChoice
+from jspec.types import Frame, PyTree, State, Tree, WidthChoice
 
 
 def widths_of(policy: WidthPolicy, tree: Tree) -> tuple[int, ...]:
@@ -126,6 +126,22 @@ def _check_choice(name: str, choice: WidthChoice, nodes: tuple[int, int], rounds
                 f"{name}.choose returned {field} of shape {jnp.shape(value)} and dtype "
                 f"{jnp.result_type(value)}; it must be of shape {shape} and {kind.__name__}"
             )
+
+
+def check_same_trees(tree: Tree, policy: WidthPolicy, state: State) -> None:
+    """Raises InputError if the state's statistics are of trees of another depth or width."""
+    if (depth := state.stats.acceptance_histogram.shape[1] - 1) != tree.depth:
+        raise InputError(
+            f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
+            "step with the drafter that prefill was given"
+        )
+    # A part of the widths will do: its rounds have their places in the statistics.
+    if not set(widths_of(policy, tree)) <= set(widths := state.stats.widths):
+        raise InputError(
+            f"the state was made for rounds of {widths} drafted nodes and these have "
+            f"{widths_of(policy, tree)}; step with the drafter and the policy that prefill was "
+            "given"
+        )
 
 
 def check_rest(policy: WidthPolicy, asked: bool | Bool[Array, ""]) -> None:

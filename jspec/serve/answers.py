@@ -108,7 +108,9 @@ class Spelling:
     def chat(self, tokens: Sequence[int], known: TokenLogprobs, num_top: int) -> dict[str, Any]:
         """Returns the `logprobs` of a chat's choice."""
         content = []
-        for place, (token, logprob) in enumerate(zip(tokens, known.emitted.tolist(), strict=True)):
+        for place, (token, logprob) in enumerate(
+            zip(tokens, known.token_logprobs.tolist(), strict=True)
+        ):
             beside = [self._entry(*pair) for pair in _likeliest(known, place, num_top)]
             content.append({**self._entry(token, logprob), "top_logprobs": beside})
         return {"content": content, "refusal": None}
@@ -137,7 +139,7 @@ class Spelling:
                 beside[-1].setdefault(self.text_of(token), max(logprob, _LEAST))
         return {
             "tokens": [self.text_of(token) for token in tokens],
-            "token_logprobs": [max(logprob, _LEAST) for logprob in known.emitted.tolist()],
+            "token_logprobs": [max(logprob, _LEAST) for logprob in known.token_logprobs.tolist()],
             "top_logprobs": beside if num_top else None,
             "text_offset": offsets,
         }
@@ -148,4 +150,4 @@ def _likeliest(known: TokenLogprobs, place: int, num_top: int) -> list[tuple[int
     if not num_top:
         return []
     tokens = known.top_tokens[place, :num_top].tolist()
-    return list(zip(tokens, known.top[place, :num_top].tolist(), strict=True))
+    return list(zip(tokens, known.top_logprobs[place, :num_top].tolist(), strict=True))

@@ -15,7 +15,7 @@ from jspec.policies.cost_curve import CostCurve
 from jspec.processors.grammar import Capacity
 from jspec.round import sizes_of
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
-from jspec.types import PyTree, Sampling, Stats, Stopping
+from jspec.types import PyTree, Sampling, Stopping
 
 NUM_BIASES = 300
 """Maximum size of a `logit_bias`, as in the OpenAI API; all are padded to it: one program."""
@@ -124,7 +124,7 @@ class EngineDevice:
                     status[row],
                     int(output.stop_bytes[row]) if ended and output.stop_bytes is not None else 0,
                     log_probabilities(output.logprobs, row, count),
-                    _rounds(output.stats, row) if ended else None,
+                    metrics.of_row(output.stats, row) if ended else None,
                 )
             )
         return found
@@ -152,8 +152,7 @@ class EngineDevice:
         Args:
             text: token ids that every row holds; half a row, say.
         """
-        capacity = self.engine.capacity
-        settings = RowSettings(capacity - len(text), ignore_eos=True)
+        settings = RowSettings(self.engine.capacity - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
         def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
@@ -170,7 +169,7 @@ class EngineDevice:
             return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
 
         sizes = sizes_of(self.engine.policy, self._state.root)
-        curve = in_turn(sizes, self.num_slots, capacity, timed, repeats=_REPEATS)
+        curve = in_turn(sizes, self.num_slots, timed, repeats=_REPEATS)
         self.reset()
         return curve
 
@@ -194,7 +193,7 @@ class EngineDevice:
             ),
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
-            id=asked.row,
+            row_id=asked.row,
             processors=given(self.engine.processors, asked),
         )
 
@@ -228,15 +227,5 @@ def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
     if known is None:
         return None
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.
-    parts = known.emitted, known.top_tokens, known.top
+    parts = known.token_logprobs, known.top_tokens, known.top_logprobs
     return TokenLogprobs(*(part if part is None else part[row, :count].copy() for part in parts))
-
-
-def _rounds(stats: Stats, row: int) -> metrics.Metrics:
-    widths = stats.width_histogram[row].tolist()
-    return metrics.Metrics(
-        acceptance_histogram=tuple(stats.histogram[row].tolist()),
-        num_drafts=int(stats.num_drafts[row]),
-        num_draft_tokens=int(stats.num_draft_tokens[row]),
-        width_histogram=dict(zip(stats.widths, widths, strict=True)),
-    )

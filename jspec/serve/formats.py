@@ -216,7 +216,7 @@ def _joined(answer: Answer) -> TokenLogprobs | None:
     """Returns the log-probabilities of all deltas."""
     if not answer.logprobs:
         return None
-    parts = [(one.emitted, one.top_tokens, one.top) for one in answer.logprobs]
+    parts = [(one.token_logprobs, one.top_tokens, one.top_logprobs) for one in answer.logprobs]
     return TokenLogprobs(
         *(None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
     )

@@ -66,11 +66,11 @@ class RowSettings:
 class TokenLogprobs:
     """The log-probabilities of some tokens, as host arrays."""
 
-    emitted: Any
+    token_logprobs: Any
     """[tokens]"""
     top_tokens: Any
     """[tokens, C], or None."""
-    top: Any
+    top_logprobs: Any
     """[tokens, C], or None."""
 
 

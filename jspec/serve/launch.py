@@ -212,7 +212,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     from jspec.serve.request_parser import RequestParser
     from jspec.serve.scheduler import Scheduler
     from jspec.serve.service import Served, Service
-    from jspec.serve.warming import choose_widths, warm_up
+    from jspec.serve.warming import measure_costs, warm_up
     from jspec.sessions.session import with_target
 
     compiled = CompileCounter()
@@ -220,7 +220,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     device, memory = device_of(with_target(session, target), settings)
     say("compiling; a first start takes minutes, and later ones find its programs on disk")
     row_bytes = warm_up(device)
-    choose_widths(device, with_target(session, target))
+    measure_costs(device, with_target(session, target))
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
     bounds = RequestBounds(
@@ -321,7 +321,7 @@ def device_of(
     from jspec.sessions.memory_file import MemoryFile
 
     llm, target = session.llm, session.target
-    drafter, weights, context = llm.drafter, llm.drafter_params, target.model.context
+    context = target.model.context
     capacity = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
     processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
@@ -331,24 +331,27 @@ def device_of(
         )
         # With one width for all rounds, nodes for forced tokens would be verified in each of them.
         if llm.policy.widths:
-            drafter, weights = with_jump_forward(drafter, weights, llm.policy.widths)
+            llm = with_jump_forward(llm)
     stops = StopCapacity(states=settings.stop_states, classes=settings.stop_classes)
     if settings.max_logprobs >= 0:
         processors.append(logprobs(settings.max_logprobs))
-    engine = jspec.Engine(
-        target.model,
+    engine = llm.engine(
         settings.rows,
         capacity,
-        drafter=drafter,
         processors=processors,
         stopping=jspec.Stopping(min_tokens=0 if settings.penalties else None, stop=stops),
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
-        policy=llm.policy,
     )
-    memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
+    memory = None if settings.memory is None else MemoryFile(settings.memory, target, llm.drafter)
     known = None if memory is None else memory.read()
     device = EngineDevice(
-        engine, target.params, weights, target.eos, settings.rounds, known, llm.policy_params
+        engine,
+        target.params,
+        llm.drafter_params,
+        target.eos,
+        settings.rounds,
+        known,
+        llm.policy_params,
     )
     return device, memory
 

@@ -34,7 +34,7 @@ def warm_up(device: EngineDevice) -> int:
     return row_bytes
 
 
-def choose_widths(device: EngineDevice, session: "Session") -> None:
+def measure_costs(device: EngineDevice, session: "Session") -> None:
     """Tells the policy what rounds cost here, if it goes by that: measured once, kept on disk."""
     engine = device.engine
     if not device.has_costs:

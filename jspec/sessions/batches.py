@@ -81,8 +81,7 @@ class Runner:
         self.control = control or (own.processors(llm.target), own.stopping(llm.target))
         """The processors and the stopping of `settings.control`."""
         if not plain and settings.control.has_grammar:
-            drafter, params = with_jump_forward(llm.drafter, llm.drafter_params, llm.policy.widths)
-            self._llm = replace(llm, drafter=drafter, drafter_params=params)
+            self._llm = with_jump_forward(llm)
         self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
         if settings.memory is not None and not plain:
@@ -102,6 +101,7 @@ class Runner:
 
         import jspec
         from jspec.decoding import finish
+        from jspec.protocols import Drafting
 
         def done(work: Callable[[], T]) -> T:
             return interruptible(lambda: jax.block_until_ready(work()))
@@ -119,7 +119,7 @@ class Runner:
         state = done(lambda: jspec.prefill(**arguments))
         state = done(lambda: jspec.step(model, params, state, **drafting))
         first = time.perf_counter() - begin
-        result = done(lambda: finish(model, params, state, **drafting, max_new_tokens=most))
+        result = done(lambda: finish(model, params, state, Drafting(**drafting), most))
         seconds = time.perf_counter() - begin
         self.keep(result)
         return outcomes(group, jax.device_get(result), seconds, first)
@@ -149,7 +149,7 @@ class Runner:
             model=model,
             params=target.params,
             prompt=group.prompt,
-            lengths=group.lengths,
+            prompt_lengths=group.lengths,
             **self._llm.drafting,
             max_new_tokens=min(settings.max_new_tokens, most),
             stopping=replace(
@@ -157,7 +157,7 @@ class Runner:
             ),
             sampling=settings.sampling,
             key=settings.seed,
-            ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
+            row_ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
         return call | {"processors": processors} | self._known
 

@@ -49,11 +49,11 @@ def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:
     """Returns one object per token; JSON has no -inf, so what cannot be drawn is left out."""
     known, found = outcome.logprobs, []
     assert known is not None
-    emitted = known.emitted[0].tolist()
+    emitted = known.token_logprobs[0].tolist()
     for place, (token, own) in enumerate(zip(outcome.tokens, emitted, strict=True)):
         top = []
-        if known.top is not None and known.top_tokens is not None:
-            best = known.top_tokens[0, place].tolist(), known.top[0, place].tolist()
+        if known.top_logprobs is not None and known.top_tokens is not None:
+            best = known.top_tokens[0, place].tolist(), known.top_logprobs[0, place].tolist()
             pairs = zip(*best, strict=True)
             top = [{"token": one, "logprob": value} for one, value in pairs if value > -math.inf]
         found.append({"token": token, "logprob": own, "top_logprobs": top})

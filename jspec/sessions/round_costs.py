@@ -75,7 +75,7 @@ class RoundCosts:
             most = settings.max_new_tokens if model.context is None else model.context
             return costs.measure(
                 model, target.params, drafter, drafting["drafter_params"], policy=policy,
-                batch_size=batch, prompt_length=group.prompt.shape[1],
+                batch_size=batch, prompt_tokens=group.prompt.shape[1],
                 max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
                 stopping=Stopping(eos=never if ends else None), key=settings.seed,
                 capacity=capacity if model.context is None else min(capacity, model.context),

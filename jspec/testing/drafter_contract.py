@@ -189,14 +189,14 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     def first_tree(params: PyTree, weights: Poisoned) -> Any:
         output = subject.model.apply(weights, call.prompt, positions, causal, None)
         state = drafter.init(batch, prepared.capacity, None)
-        chunk = PromptChunk.whole(call.prompt, call.lengths, output)
+        chunk = PromptChunk.whole(call.prompt, call.prompt_lengths, output)
         state = drafter.prefill(params, state, chunk)
         frame = Frame(
             root=call.prompt[:, 0],
-            positions=call.lengths - 1,
+            positions=call.prompt_lengths - 1,
             keys=jax.random.split(jax.random.key(0), batch),
             sampling=call.request.sampling,
-            done=call.lengths < 0,
+            done=call.prompt_lengths < 0,
         )
         returned = drafter.draft(params, state, frame)
         promise(
@@ -212,8 +212,8 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Checks a greedy call without a key under a caller's jit: traced, and not compiled."""
-    asked = subject.request(ids=None)
-    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
+    asked = subject.request(row_ids=None)
+    arrays = {name: asked.pop(name) for name in ("params", "prompt", "prompt_lengths", "stopping")}
 
     def shape(**other: Any) -> Any:
         def call(arrays: dict[str, Any], weights: PyTree) -> Any:
@@ -268,7 +268,7 @@ def _check_other_programs(
     greedy = subject.request(**(dict(sampling=None, key=None) if keyless else {}))
     plain = decoding.decode(**greedy)
     same_tokens(decoding.decode(**greedy, **runs), plain, "tokens of a greedy call")
-    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "stopping")}
+    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "prompt_lengths", "stopping")}
     jitted = jax.jit(
         lambda arrays, weights: decoding.decode(
             **greedy, **arrays, drafter=drafter, drafter_params=weights

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +10,7 @@ from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.decoding import rows
 from jspec.policies.fixed_width import FixedWidth
+from jspec.protocols import Drafting
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
@@ -19,7 +19,7 @@ from jspec.types import PyTree, Result, State, Stopping
 
 _BACKOFF = 3
 """Rounds in a row in which the drafter is not asked."""
-_PREPARED = ("model", "max_new_tokens", "stopping", "sampling", "key", "ids")
+_PREPARED = ("model", "max_new_tokens", "stopping", "sampling", "key", "row_ids")
 
 
 def _insides(log: Log, row: int) -> Iterator[int]:
@@ -107,17 +107,17 @@ def check_goes_on(
     """Checks prompts in two parts: rows that are kept, and what is appended to them."""
     what = "a text that is read in two parts is that of one call"
     asked = subject.request(drafter=drafter, drafter_params=params)
-    prompt, lengths = asked.pop("prompt"), asked.pop("lengths")
+    prompt, lengths = asked.pop("prompt"), asked.pop("prompt_lengths")
     first = np.maximum(lengths // 2, 1)
     places = np.minimum(first[:, None] + np.arange(prompt.shape[1]), prompt.shape[1] - 1)
     rest = np.take_along_axis(prompt, places, axis=1)
     capacity = prepare(
-        **{name: asked[name] for name in _PREPARED}, prompt=prompt, lengths=lengths
+        **{name: asked[name] for name in _PREPARED}, prompt=prompt, prompt_lengths=lengths
     ).capacity
 
     def whole():
-        state = decoding.prefill(prompt=prompt, lengths=first, capacity=capacity, **asked)
-        return decoding.prefill(prompt=rest, lengths=lengths - first, earlier=state, **asked)
+        state = decoding.prefill(prompt=prompt, prompt_lengths=first, capacity=capacity, **asked)
+        return decoding.prefill(prompt=rest, prompt_lengths=lengths - first, earlier=state, **asked)
 
     state, programs = traced(subject.model, whole)
     promise(
@@ -139,19 +139,20 @@ def check_backoff(
     asked = subject.request(drafter=drafter, drafter_params=params)
     model, weights = asked["model"], asked["params"]
 
-    def rounds(state: State, count: int, **plainly: Any) -> State:
-        return decoding.decode_rounds(model, weights, state, drafter, params, count, **plainly)
+    def rounds(state: State, count: int, policy: FixedWidth = FixedWidth()) -> State:
+        drafting = Drafting(drafter, params, policy)
+        return decoding.decode_rounds(model, weights, state, drafting, count)
 
-    state = rounds(decoding.prefill(**asked), _BACKOFF, policy=FixedWidth(0))
-    emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
+    state = rounds(decoding.prefill(**asked), _BACKOFF, FixedWidth(0))
+    emitted, counts = (np.asarray(array) for array in (state.tokens, state.lengths))
     state = rounds(state, 1)
     if drafter.follows_text:
         prompt = np.asarray(asked.pop("prompt"))
-        lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
+        lengths, read = asked.pop("prompt_lengths"), np.zeros_like(prompt)
         read[:, :_BACKOFF] = emitted[:, :_BACKOFF]
         capacity = state.capacity
-        first = decoding.prefill(prompt=prompt, lengths=lengths, capacity=capacity, **asked)
-        read = decoding.prefill(prompt=read, lengths=counts, earlier=first, **asked)
+        first = decoding.prefill(prompt=prompt, prompt_lengths=lengths, capacity=capacity, **asked)
+        read = decoding.prefill(prompt=read, prompt_lengths=counts, earlier=first, **asked)
         own, same = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))
         for row in np.flatnonzero(~own.done[-1]):
             for name in ("tokens", "parents", "valid"):
@@ -167,7 +168,7 @@ def check_backoff(
                     f"{mine.tolist()}",
                 )
         report.checked.append("back-offs leave no gap in its memory")
-    state = rounds(rounds(state, _BACKOFF, policy=FixedWidth(0)), 2**31 - 1)
+    state = rounds(rounds(state, _BACKOFF, FixedWidth(0)), 2**31 - 1)
     same_tokens(result_of(state, subject), subject.plain(), what)
     report.checked.append(what)
 
@@ -180,13 +181,14 @@ def check_comes_and_goes(
     asked = subject.request(drafter=drafter, drafter_params=params)
     model, weights, last = asked["model"], asked["params"], subject.batch - 1
     state, arriving = decoding.prefill(**asked), decoding.prefill(**asked)
+    drafting = Drafting(drafter, params, FixedWidth())
 
     def come(state: State, row: int, request: int) -> State:
-        arrival = rows.copies(arriving, np.array([request]), None, None, drafter, FixedWidth())
-        return rows.insert(state, np.int32(row), arrival, drafter, FixedWidth())
+        arrival = rows.copies(arriving, np.array([request]), None, None, drafting)
+        return rows.insert(state, np.int32(row), arrival, drafting)
 
     def rounds(state: State, count: int) -> State:
-        return decoding.decode_rounds(model, weights, state, drafter, params, count)
+        return decoding.decode_rounds(model, weights, state, drafting, count)
 
     # The last row is given up, and stays free for a while.
     state = rows.free(rounds(state, 2), np.int32(last), model)
@@ -201,7 +203,7 @@ def check_comes_and_goes(
 def result_of(state: State, subject: Subject) -> Result:
     """Returns what `decode` returns of such a state."""
     return Result(
-        tokens=state.out[:, : subject.max_new_tokens],
+        tokens=state.tokens[:, : subject.max_new_tokens],
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,

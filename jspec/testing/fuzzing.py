@@ -152,7 +152,7 @@ def _batch(
         drafter=drafter, drafter_params=params if len(params) > 1 else next(iter(params))
     )
     what = f"fuzz, seed {seed}, {name}"
-    histogram = np.asarray(result.stats.histogram)
+    histogram = np.asarray(result.stats.acceptance_histogram)
     # Before the tokens: the round that went astray explains them.
     host = jax.device_get(params)
     emitted, ends = np.asarray(result.tokens), np.asarray(subject.plain.lengths)

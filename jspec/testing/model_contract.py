@@ -369,7 +369,9 @@ def _check_decode(subject: ModelSubject, report: Report) -> None:
     """Checks plain decoding against whole forward passes; a near tie may fall either way."""
     steps, model = 8, subject.model
     prompt = subject.tokens[:, : PAST.max()]
-    result = decoding.decode(model, subject.params, prompt, lengths=PAST, max_new_tokens=steps)
+    result = decoding.decode(
+        model, subject.params, prompt, prompt_lengths=PAST, max_new_tokens=steps
+    )
     emitted, lengths = np.asarray(result.tokens), np.asarray(result.lengths)
     text = np.zeros_like(subject.tokens)
     for row, past in enumerate(PAST.tolist()):

@@ -39,7 +39,7 @@ def check_own_verifier(
     for call in range(_CALLS):
         ids = rows + subject.batch * (call + 1)
         result = subject.run(
-            drafter, params, ids=ids, stopping=Stopping(max_tokens=np.ones_like(rows))
+            drafter, params, row_ids=ids, stopping=Stopping(max_tokens=np.ones_like(rows))
         )
         counts[rows, np.asarray(result.tokens)[:, 0]] += 1
     for row in np.flatnonzero(~greedy):
@@ -62,7 +62,7 @@ def _first_distribution(subject: Subject) -> Float[np.ndarray, "B V"]:
     positions, causal = sequence(*asked["prompt"].shape)
     tokens = jnp.asarray(asked["prompt"], jnp.int32)
     output = subject.model.apply(asked["params"], tokens, positions, causal, None)
-    last = jnp.asarray(asked["lengths"] - 1)[:, None, None]
+    last = jnp.asarray(asked["prompt_lengths"] - 1)[:, None, None]
     logits = jnp.take_along_axis(output.logits, last, axis=1)
     rows = len(asked["prompt"])
     sampling = jax.tree.map(lambda value: jnp.broadcast_to(value, (rows,)), asked["sampling"])

@@ -82,7 +82,7 @@ def same_tokens(result: Result, plain: Result, what: str, rows: np.ndarray | Non
 
 def consistent_stats(result: Result, what: str) -> None:
     """Raises AssertionError unless the rounds add up to the tokens that were emitted."""
-    histogram, lengths = np.asarray(result.stats.histogram), np.asarray(result.lengths)
+    histogram, lengths = np.asarray(result.stats.acceptance_histogram), np.asarray(result.lengths)
     total = (histogram * (1 + np.arange(histogram.shape[1]))).sum(-1)
     for row in range(len(lengths)):
         promise(

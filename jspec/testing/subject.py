@@ -54,10 +54,10 @@ class Subject:
             model=self.model,
             params=Poisoned(self.params, jnp.asarray(spoiled, jnp.int32)),
             prompt=self.prompt[order],
-            lengths=self.lengths[order],
+            prompt_lengths=self.lengths[order],
             sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
             key=_KEY,
-            ids=np.asarray(order),
+            row_ids=np.asarray(order),
             stopping=Stopping(
                 max_tokens=np.full(len(order), self.max_new_tokens),
                 eos=np.full((len(order), 1), -1),

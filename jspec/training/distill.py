@@ -176,7 +176,7 @@ def write(
         stopping=Stopping(max_tokens=limits, eos=tuple(eos)),
         sampling=Sampling(jnp.asarray(temperatures)),
         key=recipe.seed,
-        ids=numbers,
+        row_ids=numbers,
     )
     done = jax.device_get((result.tokens, result.lengths, result.status))
     written = []

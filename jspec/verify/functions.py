@@ -30,13 +30,13 @@ def verdict(
     positions: ArrayLike,
     *,
     key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
+    row_ids: ArrayLike | None = None,
     sampling: Sampling | None = None,
     places: Int[Array, "B N"] | None = None,
 ) -> Verdict:
     """Decides which path of each row's tree is emitted, and which token follows it.
 
-    Pure: it works inside `jit` and loops. The randomness of a position depends on (key, id,
+    Pure: it works inside `jit` and loops. The randomness of a position depends on (key, row id,
     position) alone, so the same key serves all rounds of a generation. Under the coupled rule the
     tokens are then those of `jspec.decode` with this key, whatever the trees are.
 
@@ -48,8 +48,8 @@ def verdict(
             `places`, the logits of all scored nodes, one behind the other.
         positions: [B] position of node 0 in its row, from 0.
         key: one random key or a seed for all rows; needed for sampling.
-        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from round
-            to round.
+        row_ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from
+            round to round.
         sampling: temperature and filters, as in `jspec.decode`; None is greedy.
         places: [B, N] which of the T entries of packed logits per node has; T or more: it was not
             scored, and is left out. None: the logits are [B, N, V].
@@ -83,8 +83,8 @@ def verdict(
         )
     sampling = samplings.by_row(sampling, batch)
     why = "an id of 32 bits; two rows of the same id draw the same noise"
-    known = jnp.arange(batch) if ids is None else ids
-    named = jnp.asarray(integers(known, batch, "ids", -(2**31), 2**31 - 1, why))
+    known = jnp.arange(batch) if row_ids is None else row_ids
+    named = jnp.asarray(integers(known, batch, "row_ids", -(2**31), 2**31 - 1, why))
     why = "the position of a row's last token"
     at = jnp.asarray(integers(positions, batch, "positions", 0, 2**31 - 1, why))
     one = seeds.to_key(samplings.key_of(sampling, key))

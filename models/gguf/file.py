@@ -232,7 +232,7 @@ class File:
         eos = tuple(dict.fromkeys(end for end in ends if end is not None and end < size))
         return eos, None if first is None or first >= size else first
 
-    def mask_token(self) -> int | None:
+    def mask_token_id(self) -> int | None:
         """Returns the mask token of a parallel draft model: llama.cpp has none."""
         return None
 

@@ -83,6 +83,6 @@ class Folder:
         eos, bos = found
         return eos, bos[0] if bos else None
 
-    def mask_token(self) -> int | None:
+    def mask_token_id(self) -> int | None:
         """Returns the mask token of a parallel draft model (PARD), if config.json names one."""
         return self.fields.token("pard_token")

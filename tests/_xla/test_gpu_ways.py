@@ -18,7 +18,7 @@ from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=tiny.VOCAB)
 PARAMS = MODEL.init()
-ASK: dict[str, Any] = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=40)
+ASK: dict[str, Any] = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=40)
 DRAWN: dict[str, Any] = dict(sampling=jspec.Sampling(0.8, top_k=9, top_p=0.9), key=3)
 # Drafts that cost three quarters of a round and save little: now and then the drafter backs off.
 DEAR = jspec.CostCurve.of({3: 1.0, 9: 1.1, 21: 1.3}, undrafted=0.25)
@@ -84,5 +84,5 @@ def test_a_generation_is_the_same(by_gpu_ways):
 def test_there_are_back_offs_and_drafts(by_gpu_ways):
     """Or else the loops that take turns would not have been compared."""
     stats = by_gpu_ways[1].stats
-    rounds, drafted = stats.histogram.sum(), stats.num_drafts.sum()
+    rounds, drafted = stats.acceptance_histogram.sum(), stats.num_drafts.sum()
     assert 0 < drafted < rounds

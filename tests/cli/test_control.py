@@ -46,7 +46,7 @@ def test_all_of_it_reaches_decode(records, folder):
     assert record["tokens"] == want.tokens[0, : want.lengths[0]].tolist()
     assert record["text"] in ("She said", "She slept") and record["finish_reason"] == "stop"
     found = [one["logprob"] for one in record["logprobs"]]
-    np.testing.assert_allclose(found, want.logprobs.emitted[0, : len(found)], atol=1e-5)
+    np.testing.assert_allclose(found, want.logprobs.token_logprobs[0, : len(found)], atol=1e-5)
     assert all(len(one["top_logprobs"]) == 2 for one in record["logprobs"])
 
 

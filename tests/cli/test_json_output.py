@@ -66,7 +66,7 @@ def test_a_line_says_everything(records, folder):
     same = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12, drafter=drafter)
     assert metrics["num_draft_tokens"] == same.stats.num_draft_tokens[0]
     assert metrics == jspec.metrics.of(same.stats).as_dict()
-    assert histogram == np.trim_zeros(same.stats.histogram[0].tolist(), "b")
+    assert histogram == np.trim_zeros(same.stats.acceptance_histogram[0].tolist(), "b")
     assert 0 < metrics["num_draft_tokens"] <= 7 * metrics["num_rounds"]
 
 

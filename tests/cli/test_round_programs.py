@@ -48,7 +48,7 @@ def compiling(monkeypatch, whole):
     compile_rounds = programs.compile_rounds
 
     def held(*arguments):
-        if len(arguments[5].widths) > 1:
+        if len(arguments[3].policy.widths) > 1:
             whole()
         compile_rounds(*arguments)
 
@@ -133,7 +133,8 @@ class Idle:
     """A runner that nothing is asked of."""
 
     def request(self, group):
-        return {"drafter": jspec.PromptLookup(), "policy": jspec.FixedWidth()}
+        drafting = {"drafter": jspec.PromptLookup(), "policy": jspec.FixedWidth()}
+        return drafting | {"drafter_params": None, "policy_params": None}
 
     def costs(self, group, capacity):
         return None
@@ -187,7 +188,7 @@ def test_the_program_ends_while_the_whole_one_is_compiled(monkeypatch, at_a_term
 def test_a_drafter_of_one_width_has_one_program(session, monkeypatch, capsys):
     choice = method_choice.choose("prompt_lookup", None)
     compiled = []
-    monkeypatch.setattr(programs, "compile_rounds", lambda *asked: compiled.append(asked[5]))
+    monkeypatch.setattr(programs, "compile_rounds", lambda *asked: compiled.append(asked[3].policy))
     built = choice.method.build(session.target)
     conversation = chat.Conversation(replace(session, choice=choice, llm=built), SETTINGS)
     conversation.prepare()

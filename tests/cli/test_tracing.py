@@ -74,8 +74,8 @@ def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
     verified = sum(one.num_verified - 1 for one in trace.rounds)
     assert (len(trace.rounds), verified) == (stats.num_rounds[0], stats.num_draft_tokens[0])
     accepted = [len(one.emitted) - 1 for one in trace.rounds]
-    assert np.bincount(accepted, minlength=stats.histogram.shape[1]).tolist() == (
-        stats.histogram[0].tolist()
+    assert np.bincount(accepted, minlength=stats.acceptance_histogram.shape[1]).tolist() == (
+        stats.acceptance_histogram[0].tolist()
     )
 
 
@@ -254,7 +254,7 @@ def test_one_prompt_at_a_time():
     with pytest.raises(InputError, match="sampling needs a key"):
         jspec.trace(**ask(LOOKUP, HOT, key=None))
     padded = jspec.trace(
-        **ask(DRAFTERS["budget"], prompt=np.pad(PROMPT, ((0, 0), (0, 3))), lengths=8)
+        **ask(DRAFTERS["budget"], prompt=np.pad(PROMPT, ((0, 0), (0, 3))), prompt_lengths=8)
     )
     assert padded.prompt.tolist() == PROMPT[0].tolist()
     assert padded.tokens.tolist() == traced("budget").tokens.tolist()

@@ -1,7 +1,6 @@
-"""Cost curves against numpy: between points, beyond them, and across sizes of the cache."""
+"""Cost curves against numpy: between points and beyond them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -18,9 +17,9 @@ def line(x, known, values):
     return inside + np.maximum(np.asarray(x) - known[-1], 0) * slope
 
 
-def at(curve, tokens, *capacity):
+def at(curve, tokens):
     """The curve's times; all arrays have one size, so that their operations compile once."""
-    return np.asarray(curve.at(np.resize(tokens, 64), *capacity))[: len(tokens)]
+    return np.asarray(curve.at(np.resize(tokens, 64)))[: len(tokens)]
 
 
 def random_points(rng, count):
@@ -61,38 +60,6 @@ def test_another_curve_compiles_nothing():
     assert len(traced) == 1
 
 
-def test_across_sizes_of_the_cache():
-    rng = np.random.default_rng(0)
-    sizes, tokens = [512, 64, 2048], [1, 4, 16]
-    times = {size: np.sort(rng.uniform(0.1, 1, 3)) for size in sizes}
-    curves = [
-        CostCurve.of(dict(zip(tokens, times[size].tolist(), strict=True)), capacity=size)
-        for size in sizes
-    ]
-    curve = CostCurve.across(curves)
-    assert curve.capacity.tolist() == sorted(sizes)
-    wanted = [1, 3, 16, 20]
-    by_size = np.array([line(wanted, tokens, times[size]) for size in sorted(sizes)])
-    for capacity in (16, 64, 100, 512, 1000, 2048, 5000):
-        expected = [line(capacity, sorted(sizes), by_size[:, i]) for i in range(len(wanted))]
-        np.testing.assert_allclose(at(curve, wanted, jnp.int32(capacity)), expected, rtol=1e-4)
-    alone = CostCurve.across(curves[:1])
-    np.testing.assert_allclose(at(alone, wanted, 9), line(wanted, tokens, times[512]), rtol=1e-4)
-
-
-def test_across_curves_of_other_points_and_of_several_sizes():
-    few, many = CostCurve.of({1: 1.0, 8: 1.0}, 256), CostCurve.of({1: 1, 64: 1, 128: 10.0}, 512)
-    both = CostCurve.across([few, many])
-    for curve in (few, many):
-        wanted = [1, 4, 8, 9, 64, 100, 128, 200]
-        found = at(both, wanted, int(curve.capacity[0]))
-        np.testing.assert_allclose(found, at(curve, wanted), rtol=1e-6)
-    three = CostCurve.across([CostCurve.of({1: 5.0}, capacity=1024), both])
-    assert three.capacity.tolist() == [256, 512, 1024]
-    np.testing.assert_allclose(at(three, [128], 512), [10.0])
-    np.testing.assert_allclose(three.without_draft(1024), 5.0)
-
-
 def test_points_that_make_no_curve():
     for points, said in (
         ({}, "a cost curve got {}, which has no points; give {tokens: seconds}, one or more"),
@@ -109,16 +76,3 @@ def test_points_that_make_no_curve():
     ):
         with pytest.raises(InputError, match=said):
             CostCurve.of(points)
-    for capacity in (-3, 2**31):
-        with pytest.raises(InputError, match=f"capacity is {capacity}"):
-            CostCurve.of({1: 1.0}, capacity=capacity)
-
-
-def test_sizes_that_make_no_curve():
-    curve = CostCurve.of({1: 1.0}, capacity=64)
-    with pytest.raises(InputError, match=r"the curves are of sizes \[\]; give one or more"):
-        CostCurve.across([])
-    with pytest.raises(InputError, match=r"of sizes \[64, 64\]; give one or more, no size twice"):
-        CostCurve.across([curve, curve])
-    with pytest.raises(InputError, match=r"curves\[1\] is 1; pass a jspec.CostCurve"):
-        CostCurve.across([curve, 1])

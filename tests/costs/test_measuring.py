@@ -19,7 +19,7 @@ DRAFTER, POLICY = jspec.PromptLookup(num_speculative_tokens=5), jspec.Adaptive(W
 def test_every_width_is_timed_and_nothing_more_is_compiled():
     model = tiny.Counted(tiny.model(), [])
     params, told = tiny.params(model.inner), []
-    ask = dict(batch_size=2, prompt_length=9, max_new_tokens=40)
+    ask = dict(batch_size=2, prompt_tokens=9, max_new_tokens=40)
     curve = measure(
         model, params, DRAFTER, policy=POLICY, repeats=2,
         progress=lambda *done: told.append(done), **ask,
@@ -29,7 +29,7 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     seconds = np.asarray(curve.at(points))
     assert (seconds > 0).all() and (seconds < 100).all()
     assert told == [(done, 16) for done in range(1, 17)]
-    assert 0 < curve.without_draft() < 100
+    assert 0 < curve.undrafted < 100
     programs = len(model.traces)
     result = jspec.decode(
         model, params, np.ones((2, 9), int), max_new_tokens=40, drafter=DRAFTER,
@@ -37,8 +37,6 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     )  # fmt: skip
     assert len(model.traces) == programs, "a call of these shapes is the program that was timed"
     assert int(result.stats.num_rounds.sum()) > 0
-    # A round reads all slots of the cache, which has a few more than text.
-    assert int(curve.capacity[0]) >= 9 + 40
     # One prefill, and one loop with a forward pass for each width.
     assert len(model.traces) == 1 + len(WIDTHS)
 
@@ -60,10 +58,10 @@ def test_implausible_times_are_measured_again(backoff_is_slow_for, turns, rest):
         busy = in_backoff and asked.count((2, True)) <= backoff_is_slow_for
         return true[point, in_backoff] + (7.0 if busy else 0.0)
 
-    curve = in_turn(((0, 1), (0, 2), (3, 8)), 2, 64, timed, repeats=3)
+    curve = in_turn(((0, 1), (0, 2), (3, 8)), 2, timed, repeats=3)
     assert len(asked) == 3 * turns
     assert curve.at([2, 8]).tolist() == pytest.approx([2.0, 5.0])
-    assert float(curve.without_draft()) == pytest.approx(rest)
+    assert float(curve.undrafted) == pytest.approx(rest)
 
 
 def test_refusals_of_measuring():
@@ -71,7 +69,7 @@ def test_refusals_of_measuring():
         (jspec.FixedWidth(), {}, "which does not go by what rounds cost; pass jspec.Adaptive"),
         (POLICY, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),
         (POLICY, {"repeats": 0}, "repeats is 0; pass an integer"),
-        (POLICY, {"prompt_length": 0}, "prompt_length is 0; pass an integer"),
+        (POLICY, {"prompt_tokens": 0}, "prompt_tokens is 0; pass an integer"),
         (POLICY, {"max_new_tokens": 1.5}, r"max_new_tokens is 1\.5; pass an integer"),
     ):
         with pytest.raises(InputError, match=said):

@@ -58,6 +58,8 @@ def test_every_figure_follows_from_the_rounds():
     assert together == sum(by_row(stats), Metrics())
     drafted = int(stats.num_draft_tokens.sum())
     assert together.acceptance_rate == together.num_accepted_tokens / drafted
+    assert together.width_histogram == {3: sum(map(len, rounds))}
+    assert "Rounds by width" not in together.log_line()
 
 
 def test_a_run_without_drafts_and_a_row_that_never_ran():
@@ -66,6 +68,7 @@ def test_a_run_without_drafts_and_a_row_that_never_ran():
     assert plain.acceptance_rate is None and plain.num_accepted_tokens_per_pos == ()
     assert plain.acceptance_rate_per_pos == ()
     assert plain.mean_acceptance_length == plain.tokens_per_round == 1
+    assert plain.width_histogram == {0: plain.num_rounds}
     assert plain.log_line(1.0) == "SpecDecoding metrics: no draft in 72 rounds"
     stats, _ = counted(stopping=jspec.Stopping(max_tokens=np.array([0, 24, 24])))
     idle = by_row(stats)[0]
@@ -102,7 +105,7 @@ def test_trees_and_batches_of_unequal_depth_add_up():
 
 def test_rounds_by_width_and_drafts_come_from_the_statistics():
     stats = Stats(
-        histogram=jnp.array([[3, 1, 2], [0, 0, 0]]),
+        acceptance_histogram=jnp.array([[3, 1, 2], [0, 0, 0]]),
         num_draft_tokens=jnp.array([30, 0]),
         num_drafts=jnp.array([3, 0]),
         width_histogram=jnp.array([[2, 4], [0, 0]]),
@@ -115,16 +118,6 @@ def test_rounds_by_width_and_drafts_come_from_the_statistics():
     assert of(stats).width_histogram == {0: 2, 10: 4}
 
 
-def test_a_fixed_drafter_has_one_width():
-    stats, rounds = counted()
-    assert of(stats).width_histogram == {3: sum(map(len, rounds))}
-    assert "Rounds by width" not in of(stats).log_line()
-    plain = of(jspec.decode(**ASK).stats)
-    assert plain.width_histogram == {0: plain.num_rounds}
-
-
 def test_statistics_are_asked_for():
     with pytest.raises(jspec.InputError, match="pass the stats of a result"):
         of({"histogram": [1]})
-    stats = jspec.decode(**ASK).stats
-    assert of(stats).num_rounds == 3 * 24

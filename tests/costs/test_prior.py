@@ -48,7 +48,7 @@ def test_an_accelerator_scores_a_tree_in_the_time_of_a_token():
 
 def test_on_a_gpu_a_draft_and_a_rest_cost_launches():
     found = prior(PARAMS, SimpleNamespace(platform="gpu"))
-    drafted, rest = float(found.at([1])[0]), float(found.without_draft())
+    drafted, rest = float(found.at([1])[0]), float(found.undrafted)
     assert drafted - rest == pytest.approx(DRAFT - BACKOFF, rel=1e-4)
     assert rest > launching(PARAMS) + BACKOFF
     # A layer more is as many arrays more, in a stack of layers as by itself.
@@ -56,7 +56,7 @@ def test_on_a_gpu_a_draft_and_a_rest_cost_launches():
     single = {"params": {f"layers_{n}": {"kernel": np.zeros((4, 4))} for n in range(3)}}
     assert launching(stack) == launching(single) > launching({})
     tpu = prior(PARAMS, SimpleNamespace(platform="tpu"))
-    assert float(tpu.at([1])[0]) == float(tpu.without_draft())
+    assert float(tpu.at([1])[0]) == float(tpu.undrafted)
 
 
 def test_kernels_of_a_cpu_make_a_tree_cheaper():

@@ -14,7 +14,7 @@ from jspec.testing import PrefixLM
 
 MODEL = PrefixLM()
 HERE = setting(MODEL, MODEL.init(), jspec.Suffix())
-CURVE = CostCurve.of({1: 0.02, 4: 0.03, 8: 0.05}, capacity=128)
+CURVE = CostCurve.of({1: 0.02, 4: 0.03, 8: 0.05})
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def path(tmp_path):
 
 
 def test_saved_costs_are_loaded(path):
-    for curve in (CURVE, CostCurve.across([CURVE, CostCurve.of({1: 1.0}, capacity=8)])):
+    for curve in (CURVE, CostCurve.of({1: 1.0}, undrafted=0.5)):
         save(curve, HERE, path)
         found = load(str(path), HERE)
-        for name in ("capacity", "tokens", "seconds", "undrafted"):
+        for name in ("tokens", "seconds", "undrafted"):
             mine, its = getattr(found, name), getattr(curve, name)
             assert mine.dtype == its.dtype
             np.testing.assert_array_equal(mine, its)
@@ -60,7 +60,7 @@ def test_a_curve_of_another_setting_is_refused(path):
 
 
 def test_an_invalid_cost_file_is_refused(path):
-    for damage in (b"", b"{", b"[]", b"null", b"3", b"\xff\xfe\x00", b'{"format": 4}'):
+    for damage in (b"", b"{", b"[]", b"null", b"3", b"\xff\xfe\x00", b'{"format": 5}'):
         path.write_bytes(damage)
         with pytest.raises(InputError, match=r"is not a cost file of jspec .*; measure anew with"):
             load(path, HERE)
@@ -69,7 +69,7 @@ def test_an_invalid_cost_file_is_refused(path):
 def test_a_damaged_file_is_refused(path):
     held = json.loads(path.read_text())
     for name, value, said in (
-        ("format", 2, "is a cost file of format 2 and this jspec reads format 4; measure anew"),
+        ("format", 2, "is a cost file of format 2 and this jspec reads format 5; measure anew"),
         ("undrafted", [], "has no curve of positive seconds"),
         ("undrafted", [0.0], "has no curve of positive seconds"),
         ("setting", {"model": "m"}, "is not a cost file of jspec"),
@@ -77,15 +77,13 @@ def test_a_damaged_file_is_refused(path):
         ("setting", asdict(HERE) | {"colour": "red"}, "is not a cost file of jspec"),
         ("seconds", [[1.0, 2.0], [3.0]], "is not a cost file of jspec"),
         ("seconds", "fast", "is not a cost file of jspec"),
-        ("seconds", [[1.0, 2.0]], r"has no curve of positive seconds, shape \(1, 16\); measure"),
-        ("seconds", [0.1] * 16, "has no curve of positive seconds"),
-        ("seconds", [[0.1] * 15 + [0.0]], "has no curve of positive seconds"),
-        ("seconds", [[0.1] * 15 + [float("nan")]], "has no curve of positive seconds"),
-        ("seconds", [[0.1] * 15 + [float("inf")]], "has no curve of positive seconds"),
+        ("seconds", [1.0, 2.0], "has no curve of positive seconds, one for each point; measure"),
+        ("seconds", [[0.1] * 16], "has no curve of positive seconds"),
+        ("seconds", [0.1] * 15 + [0.0], "has no curve of positive seconds"),
+        ("seconds", [0.1] * 15 + [float("nan")], "has no curve of positive seconds"),
+        ("seconds", [0.1] * 15 + [float("inf")], "has no curve of positive seconds"),
         ("tokens", list(range(16, 0, -1)), "has no curve of positive seconds"),
         ("tokens", 3, "has no curve of positive seconds"),
-        ("capacity", [], "has no curve of positive seconds"),
-        ("capacity", [[128]], "has no curve of positive seconds"),
     ):
         path.write_text(json.dumps(held | {name: value}))
         with pytest.raises(InputError, match=said):

@@ -11,6 +11,7 @@ from quick import only
 
 import jspec
 from jspec.arrays import memory_rows as rows
+from jspec.protocols import Drafting
 from jspec.round import processing, request
 from jspec.testing import PrefixLM
 
@@ -34,7 +35,7 @@ def run(state, drafter, params, model=(MODEL, PARAMS)):
 
 
 def same(state, result):
-    np.testing.assert_array_equal(state.out[:, :LIMIT], result.tokens)
+    np.testing.assert_array_equal(state.tokens[:, :LIMIT], result.tokens)
     np.testing.assert_array_equal(state.status, result.status)
 
 
@@ -173,7 +174,7 @@ def gone_on(state, order, more):
     for row, place in enumerate(order):
         own = [
             *PROMPTS[place, : LENGTHS[place]],
-            *state.out[place, : state.lengths[place]].tolist(),
+            *state.tokens[place, : state.lengths[place]].tolist(),
         ]
         own += more[row, :row].tolist()
         texts[row, : len(own)] = own
@@ -253,10 +254,9 @@ def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
             params,
             call.arrays,
             model.init_memory(1, capacity),
-            call.arrays.lengths,
-            drafter,
-            None,
-            (),
+            call.arrays.prompt_lengths,
+            ((), ()),
+            Drafting(drafter, None, jspec.FixedWidth()),
         ),
         *(call.size, call.capacity, call.chunk),
     ).compile()
@@ -266,7 +266,7 @@ def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
 
 
 def earlier(**changes):
-    ask = dict(model=MODEL, params=PARAMS, prompt=PROMPTS, lengths=LENGTHS, max_new_tokens=4)
+    ask = dict(model=MODEL, params=PARAMS, prompt=PROMPTS, prompt_lengths=LENGTHS, max_new_tokens=4)
     return jspec.prefill(**(ask | changes))
 
 
@@ -288,7 +288,8 @@ def test_a_state_that_does_not_fit_is_one_sentence():
         (lambda: dict(earlier=given_away()), "the state was given away to a call before"),
         (lambda: dict(earlier=earlier(), drafter_state=()), "drafter_state came with an earlier"),
         (lambda: dict(earlier=earlier(capacity=32)), r"row 0 .* 42 .* holds 32 tokens per row; "),
-        (lambda: dict(earlier=earlier(), prompt=np.ones((4, 50), int), lengths=[44, 1, 1, 1]),
+        (lambda: dict(prompt=np.ones((4, 50), int), prompt_lengths=[44, 1, 1, 1])
+         | dict(earlier=earlier()),
          "would hold 65 tokens, 44 of them new, and the model's context is 64; leave out"),
         (lambda: dict(capacity=20), "capacity is 20; pass an integer in 21 .. 64, what the"),
         (lambda: dict(capacity=65), "capacity is 65; pass an integer in 21 .. 64"),

@@ -10,6 +10,7 @@ import tiny
 
 import jspec
 from jspec import decoding
+from jspec.protocols import Drafting
 from jspec.round.request import bucket, prepare
 
 
@@ -32,7 +33,7 @@ def test_ten_calls_of_a_bucket_trace_once():
             stopping=jspec.Stopping(max_tokens=rng.integers(0, 17, 2), eos=[call]),
             sampling=jspec.Sampling(temperature=0.1 * call, top_p=1 - 0.05 * call, top_k=call),
             key=call,
-            ids=rng.integers(0, 99, 2),
+            row_ids=rng.integers(0, 99, 2),
         )
         state = result.drafter_state
     # One prefill and one loop.
@@ -63,20 +64,18 @@ def _lowered(drafter, weights, new_tokens, policy=jspec.FixedWidth(), costs=None
     model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, new_tokens)
-    arrays, empty = call.arrays, drafter.init(2, call.capacity, None)
     decides = dict(policy=policy, policy_params=costs)
-    known = policy.init(2, call.capacity, None)
+    drafting = Drafting(drafter, weights, policy, costs)
+    known = drafting.init(2, call.capacity)
     cache = model.init_memory(2, call.capacity)
     state = jax.eval_shape(
-        lambda params, arrays, cache, empty, known: decoding._prefill(
-            *(model, params, arrays, cache, arrays.lengths, drafter, weights, empty),
+        lambda params, arrays, cache, known: decoding._prefill(
+            *(model, params, arrays, cache, arrays.prompt_lengths, known, drafting),
             *(call.size, call.capacity, call.chunk),
-            **decides,
-            policy_state=known,
         ),
-        *(params, arrays, cache, empty, known),
+        *(params, call.arrays, cache, known),
     )
-    loop = decoding.decode_rounds.lower(model, params, state, drafter, weights, 100, **decides)
+    loop = decoding.decode_rounds.lower(model, params, state, drafting, 100)
     whole = jax.jit(
         lambda params, prompt: (
             jspec.decode(
@@ -135,7 +134,6 @@ def test_an_adjacency_matrix_is_held_once():
     drafter = jspec.DynamicTokenRecycling(size, 4, 2)
     decides = dict(policy=jspec.Adaptive((0, 2)), policy_params=FLAT)
     state = jspec.prefill(loaded.model, loaded.params, [[5, 6]], drafter=drafter, **decides)
-    loop = decoding.decode_rounds.lower(
-        loaded.model, loaded.params, state, drafter, None, 100, **decides
-    ).compile()
+    drafting = Drafting(drafter, None, **decides)
+    loop = decoding.decode_rounds.lower(loaded.model, loaded.params, state, drafting, 100).compile()
     assert not re.search(rf"= \w+\[1,{size},\d+\]\S* copy\(", loop.as_text())

@@ -13,7 +13,7 @@ from jspec.testing import PrefixLM
 from jspec.types import Sampling, Status
 
 LIMIT = 24
-CALL = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT)
+CALL = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=LIMIT)
 """Arguments of most tests, so that they share compiled programs."""
 SMALL = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
 _PREFIX = PrefixLM(vocab_size=tiny.VOCAB, context=256)
@@ -33,7 +33,7 @@ def test_a_sampled_token_is_the_argmax_of_its_distribution_and_its_noise(target,
     settings = Sampling(temperature=0.9, top_k=6, top_p=0.95, min_p=0.02)
     result = jspec.decode(
         *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, sampling=settings, key=3,
-        ids=[5, 0, 11],
+        row_ids=[5, 0, 11],
     )  # fmt: skip
     keys = samplings.row_keys(jax.random.key(3), jnp.array([5, 0, 11]))
     for row, length in enumerate(tiny.LENGTHS):
@@ -81,7 +81,7 @@ def test_stream_and_step_give_the_tokens_of_decode(target):
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, **options)
     while not state.done.all():
         state = jspec.step(*target, state, drafter=options["drafter"])
-    assert state.out[:, :LIMIT].tolist() == want.tokens.tolist()
+    assert state.tokens[:, :LIMIT].tolist() == want.tokens.tolist()
 
 
 def test_padding_behind_a_prompt_is_never_read(target):
@@ -166,7 +166,10 @@ def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
     def traced(seed, lengths, limits, top_p, temperature):
         sampling = Sampling(temperature=temperature, top_p=top_p)
         ask = CALL | dict(
-            lengths=lengths, stopping=jspec.Stopping(max_tokens=limits), sampling=sampling, key=seed
+            prompt_lengths=lengths,
+            stopping=jspec.Stopping(max_tokens=limits),
+            sampling=sampling,
+            key=seed,
         )
         return jspec.decode(*target, **ask)
 
@@ -180,7 +183,7 @@ def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
         got = traced(np.int32(seed), *map(jnp.asarray, given))
         lengths, limits, top_p, temperature = within
         ask = dict(
-            lengths=lengths,
+            prompt_lengths=lengths,
             stopping=jspec.Stopping(max_tokens=limits),
             sampling=Sampling(temperature, top_p=top_p),
         )
@@ -196,7 +199,7 @@ def test_generators_that_do_not_draw_per_key_are_not_drawn_from():
     options = dict(max_new_tokens=LIMIT, sampling=Sampling(), key=key)
     plain = jspec.decode(*CHEAP, tiny.PROMPTS, tiny.LENGTHS, **options)
     fewer = jspec.decode(
-        *CHEAP, tiny.PROMPTS[1:], tiny.LENGTHS[1:], ids=[1, 2], drafter=SMALL, **options
+        *CHEAP, tiny.PROMPTS[1:], tiny.LENGTHS[1:], row_ids=[1, 2], drafter=SMALL, **options
     )
     assert fewer.tokens.tolist() == plain.tokens[1:].tolist()
 
@@ -208,7 +211,7 @@ def test_the_dtype_of_ids_and_limits_is_nothing_to_the_tokens():
         return jspec.decode(
             *CHEAP, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=200, key=0, sampling=Sampling(),
             stopping=jspec.Stopping(max_tokens=jnp.array([6, 3, 6], dtype)),
-            ids=jnp.array([0, 1, 2], dtype),
+            row_ids=jnp.array([0, 1, 2], dtype),
         )  # fmt: skip
 
     want = call(jnp.int32)
@@ -414,25 +417,25 @@ REFUSED = [
     (dict(prompt=np.zeros((1, 3))), "dtype float64"),
     (dict(prompt=[[1, 99, 2]]), r"prompt\[0, 1\] is token 99.*vocabulary of 23"),
     (dict(prompt=[[1, -1, 2]]), r"token -1"),
-    (dict(lengths=[0]), r"lengths\[0\] is 0, outside 1 .. 3"),
-    (dict(lengths=[4]), r"lengths\[0\] is 4"),
-    (dict(lengths=[1, 2]), r"lengths has shape \(2,\)"),
+    (dict(prompt_lengths=[0]), r"prompt_lengths\[0\] is 0, outside 1 .. 3"),
+    (dict(prompt_lengths=[4]), r"prompt_lengths\[0\] is 4"),
+    (dict(prompt_lengths=[1, 2]), r"prompt_lengths has shape \(2,\)"),
     (dict(prompt=np.ones((1, 300), int)), "300, outside 1 .. 256: a row needs"),
     (dict(max_new_tokens=0), "max_new_tokens is 0; pass an integer of at least 1"),
     (dict(max_new_tokens=4.5), "max_new_tokens is 4.5"),
     (dict(max_new_tokens=300), "300; pass an integer of at least 1 and at most 256"),
-    (dict(prompt=[[1, 2], []]), r"lengths\[1\] is 0, outside 1"),
+    (dict(prompt=[[1, 2], []]), r"prompt_lengths\[1\] is 0, outside 1"),
     (
-        dict(prompt=[[1, 2], [3]], lengths=[2, 2]),
-        "rows of .2, 1. tokens .*leave lengths",
+        dict(prompt=[[1, 2], [3]], prompt_lengths=[2, 2]),
+        "rows of .2, 1. tokens .*leave it out",
     ),
     (dict(prompt=[[1, 2], [3.5]]), r"prompt\[1\] is \[3.5\]; pass a list of token ids"),
     (dict(prompt=[[1, 2], 3]), r"prompt\[1\] is 3; pass a list of token ids"),
     (dict(prompt=["ab", "c"]), r"prompt\[0\] is 'ab'; pass numbers"),
     (dict(prompt=[[1, 2], [99]]), r"prompt\[1, 0\] is token 99"),
     (dict(model=LogitsAlone()), "LogitsAlone.apply returned no jspec.Output; return one"),
-    (dict(lengths=[2.0]), "lengths is .*pass integers"),
-    (dict(ids=[2**32]), r"ids\[0\] is 4294967296, outside"),
+    (dict(prompt_lengths=[2.0]), "prompt_lengths is .*pass integers"),
+    (dict(row_ids=[2**32]), r"row_ids\[0\] is 4294967296, outside"),
     (dict(stopping=jspec.Stopping(eos="a")), "eos is 'a'"),
     (dict(stopping=jspec.Stopping(eos=2.5)), "eos is 2.5; pass token ids"),
     (dict(key="a"), "key is 'a'; pass one"),

@@ -95,7 +95,7 @@ def requests(count, seed=0):
                 stop=STOPS[number % 2] if number % 3 != 2 else None,
             ),
             sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
-            id=int(rng.integers(1000)),
+            row_id=int(rng.integers(1000)),
             processors=[
                 processors.repetition_penalty(float(rng.choice([1.0, 1.4]))),
                 processors.logit_bias({int(few[0]): -1.5} if number % 5 == 2 else {}),
@@ -132,7 +132,7 @@ def alone(asked):
             np.array([value or 0.0 for value in of("temperature")]),
             top_p=np.array([value or 1.0 for value in of("top_p")]),
         ),
-        key=7, ids=[one["id"] for one in asked],
+        key=7, row_ids=[one["row_id"] for one in asked],
         processors=[
             processors.repetition_penalty(
                 np.array([one["processors"][0].values for one in asked])
@@ -176,7 +176,7 @@ def serve(engine, asked, rng, cancelled=()):
         for row, number in list(running.items()):
             new = slice(0, int(output.counts[row]))
             tokens[number][0].extend(output.tokens[row, new].tolist())
-            tokens[number][1].extend(output.logprobs.emitted[row, new].tolist())
+            tokens[number][1].extend(output.logprobs.token_logprobs[row, new].tolist())
             over = number in cancelled and len(tokens[number][0]) > 1
             if over or output.status[row] != Status.RUNNING:
                 ended[number] = int(output.status[row]), int(output.stop_bytes[row])
@@ -244,7 +244,7 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup
         state = lookup.insert(state, 0, lookup.prefill(PARAMS, [4, 5], **next_turn))
         while not state.done.all():
             state, _ = lookup.generate(PARAMS, state, rounds=2)
-        assert state.out[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
+        assert state.tokens[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
 
 
 def test_a_rows_draft_memory_ends_with_it(lookup):
@@ -266,8 +266,8 @@ def test_a_rows_draft_memory_ends_with_it(lookup):
         max_new_tokens=20,
         stopping=jspec.Stopping(max_tokens=[20]),
     )
-    assert (state.out[1, :20] == one.tokens[0]).all()
-    assert (state.stats.histogram[1] == one.stats.histogram[0]).all()
+    assert (state.tokens[1, :20] == one.tokens[0]).all()
+    assert (state.stats.acceptance_histogram[1] == one.stats.acceptance_histogram[0]).all()
     assert one.stats.num_accepted_tokens[0] > 0
 
 
@@ -291,7 +291,7 @@ def equal(found, wanted, skipped=()):
         assert tokens[number][0] == wanted.tokens[number, there].tolist(), number
         assert ended[number] == (wanted.status[number], wanted.stop_bytes[number]), number
         if reads_logprobs(number):
-            known = wanted.logprobs.emitted[number, there]
+            known = wanted.logprobs.token_logprobs[number, there]
             np.testing.assert_allclose(tokens[number][1], known, rtol=1e-5, atol=1e-6)
         kinds.add(int(wanted.status[number]))
     return kinds
@@ -313,7 +313,7 @@ def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for
 
 
 def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
-    changed = [*asked[:5], asked[5] | dict(id=asked[5]["id"] + 1), *asked[6:]]
+    changed = [*asked[:5], asked[5] | dict(row_id=asked[5]["row_id"] + 1), *asked[6:]]
     with pytest.raises(AssertionError):
         equal(serve(engine, changed, np.random.default_rng(0)), wanted)
 
@@ -332,7 +332,7 @@ def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine)
             processors=penalty,
             sampling=jspec.Sampling(1.0),
             key=row,
-            id=row,
+            row_id=row,
         )
         arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
         state = engine.insert(state, row, arrival)
@@ -340,7 +340,7 @@ def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine)
         state, output = engine.generate(PARAMS, state, policy_params=costs)
         assert output.tokens[row].tolist() == output.tokens[2].tolist()
     # The next turn: behind the answer of row 1 comes another question.
-    answer = state.out[1, :6].tolist()
+    answer = state.tokens[1, :6].tolist()
     turn = dict(stopping=jspec.Stopping(max_tokens=5), processors=penalty)
     state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
     state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
@@ -376,7 +376,7 @@ def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
         arrival = read(engine, one | {"processors": own})
         state = made.insert(made.init(PARAMS, policy_params=costs), 1, arrival)
         _, output = made.generate(PARAMS, state, policy_params=costs, rounds=2)
-        taken = np.asarray(output.logprobs.emitted[1, : int(output.counts[1])])
+        taken = np.asarray(output.logprobs.token_logprobs[1, : int(output.counts[1])])
         assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
 
 
@@ -498,5 +498,5 @@ def test_a_real_models_rows(tmp_path):
         model, params, tiny.PROMPTS[[1, 0]], [2, 8], drafter=drafter, drafter_params=weights,
         max_new_tokens=12,
     )  # fmt: skip
-    assert (state.out[:, :12] == wanted.tokens).all()
-    assert (output.stats.histogram == wanted.stats.histogram).all()
+    assert (state.tokens[:, :12] == wanted.tokens).all()
+    assert (output.stats.acceptance_histogram == wanted.stats.acceptance_histogram).all()

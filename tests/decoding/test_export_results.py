@@ -28,7 +28,7 @@ def test_a_result_with_a_drafters_state_is_read_again():
     assert (again.in_tree, again.out_tree) == (exported.in_tree, exported.out_tree)
     shapes = jax.tree.unflatten(again.out_tree, again.out_avals)
     assert isinstance(shapes, jspec.Result) and isinstance(shapes.stats, jspec.Stats)
-    assert shapes.logprobs.top.shape == (1, 4, 2)
+    assert shapes.logprobs.top_logprobs.shape == (1, 4, 2)
 
 
 def test_a_state_can_be_an_exported_programs_too():

@@ -80,7 +80,7 @@ def test_misfits_are_refused_in_one_sentence():
         (dict(rows=()), "rows is empty"),
         (dict(rows=[2, 0]), "rows is 0"),
         (dict(rows=2.5), "rows is 2.5"),
-        (dict(lengths=[1]), "lengths came to warmup"),
+        (dict(prompt_lengths=[1]), "prompt_lengths came to warmup"),
     ):
         with pytest.raises(jspec.InputError, match=said):
             jspec.warmup(MODEL, PARAMS, **(dict(prompt_tokens=5) | ASK | changes))

@@ -34,4 +34,4 @@ def test_a_row_is_taken_though_a_stop_string_has_cut_another():
     whole = jspec.decode(MODEL, PARAMS, text, max_new_tokens=4).tokens[0].tolist()
     while not after.done.all():
         after = jspec.step(MODEL, PARAMS, after)
-    assert after.out[0, :4].tolist() == whole
+    assert after.tokens[0, :4].tolist() == whole

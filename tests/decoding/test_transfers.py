@@ -17,8 +17,8 @@ PARAMS = jax.device_put(MODEL.init(), ONE)
 def test_arrays_on_the_device_are_decoded_under_a_guard_and_streamed():
     there = jax.device_put(
         dict(
-            prompt=np.array([[1, 2, 3], [2, 4, 0]], np.int8), lengths=np.array([3, 2]),
-            ids=np.array([7, 5]), stopping=jspec.Stopping(min_tokens=2, eos=np.array([8])),
+            prompt=np.array([[1, 2, 3], [2, 4, 0]], np.int8), prompt_lengths=np.array([3, 2]),
+            row_ids=np.array([7, 5]), stopping=jspec.Stopping(min_tokens=2, eos=np.array([8])),
             key=jax.random.key(2),
             sampling=jspec.sampling.by_row(jspec.Sampling(0.7), 2),
         ),
@@ -48,7 +48,7 @@ def test_an_engine_that_was_pickled_serves_under_a_guard():
         taken = there.take(state, 1)
         state = there.free(state, 1)
     want = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=4)
-    assert taken.out[0, :4].tolist() == want.tokens[0].tolist()
+    assert taken.tokens[0, :4].tolist() == want.tokens[0].tolist()
 
 
 def test_prompts_on_the_device_compile_nothing_at_another_width():

@@ -37,7 +37,7 @@ def generate():
     def call(params, prompt, lengths, rows, key):
         result = jspec.decode(
             MODEL, params, prompt, lengths, drafter=drafter, max_new_tokens=LIMIT,
-            sampling=SAMPLING, key=key, ids=rows,
+            sampling=SAMPLING, key=key, row_ids=rows,
         )  # fmt: skip
         return result.tokens, result.lengths
 
@@ -95,7 +95,7 @@ def test_shard_map_finds_no_fault_with_any_drafter(target, name):
     def call(params, weights, prompt, lengths, ids):
         return jspec.decode(
             target[0], params, prompt, lengths, drafter=drafter, drafter_params=weights,
-            max_new_tokens=6, sampling=SAMPLING, key=0, ids=ids,
+            max_new_tokens=6, sampling=SAMPLING, key=0, row_ids=ids,
         ).tokens  # fmt: skip
 
     sharded = jax.shard_map(
@@ -138,11 +138,13 @@ def test_vmap_over_prompts_without_ids_is_warned_of():
         ).tokens
 
     prompts = np.ones((2, 1, 3), int)
-    with pytest.warns(UserWarning, match="mapped by jax.vmap without ids"):
+    with pytest.warns(UserWarning, match="mapped by jax.vmap without row_ids"):
         jax.eval_shape(jax.vmap(call, (0, None)), prompts, jax.random.key(0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.eval_shape(jax.vmap(call), prompts, jax.random.split(jax.random.key(0)))
         jax.eval_shape(
-            jax.vmap(lambda prompt, row: call(prompt, 0, ids=row)), prompts, np.ones((2, 1), int)
+            jax.vmap(lambda prompt, row: call(prompt, 0, row_ids=row)),
+            prompts,
+            np.ones((2, 1), int),
         )

@@ -47,7 +47,7 @@ def target():
 
 @pytest.fixture(scope="session")
 def draft():
-    return replace(_loaded(tiny.draft()), mask_token=tiny.VOCAB - 1)
+    return replace(_loaded(tiny.draft()), mask_token_id=tiny.VOCAB - 1)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """Tokens forced by a grammar, with any method."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tables
 import jspec
 from jspec.methods.grammars import with_jump_forward
 
+NO_TARGET: Any = None
 LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
 
 
@@ -26,7 +29,9 @@ def test_it_joins_every_drafter_that_can_be_merged():
         (inside, None, (0, 4)),
     ]
     for drafter, params, widths in given:
-        joined, weights_of = with_jump_forward(drafter, params, widths)
+        policy = jspec.Adaptive(widths) if widths else jspec.FixedWidth()
+        llm = with_jump_forward(jspec.LLM(NO_TARGET, drafter, params, policy))
+        joined, weights_of = llm.drafter, llm.drafter_params
         assert any(isinstance(member, jspec.JumpForward) for member in joined.drafters)
         jax.eval_shape(  # traces a round, and compiles nothing
             lambda joined=joined, weights_of=weights_of: jspec.prefill(
@@ -37,4 +42,5 @@ def test_it_joins_every_drafter_that_can_be_merged():
         )  # fmt: skip
     own = jspec.SpeculativeDecoding(draft, 3, scheme=jspec.schemes.RECURSIVE)
     for drafter in (own, jspec.Autoregressive()):
-        assert with_jump_forward(drafter, None) == (drafter, None)
+        llm = jspec.LLM(NO_TARGET, drafter)
+        assert with_jump_forward(llm) is llm

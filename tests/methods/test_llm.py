@@ -33,7 +33,7 @@ def test_texts_are_those_of_the_tokens_of_decode(llm):
     padded, lengths = np.zeros((2, 9), int), [len(prompt) for prompt in tokens]
     for row, prompt in zip(padded, tokens, strict=True):
         row[: len(prompt)] = prompt
-    again = llm.decode(padded, lengths=lengths, **ASK)
+    again = llm.decode(padded, prompt_lengths=lengths, **ASK)
     assert again.texts == answer.texts
     first = int(want.tokens[0, 0])
     ended = jspec.Stopping(eos=first), jspec.Stopping(eos=())
@@ -77,6 +77,6 @@ def test_a_failed_row_is_raised_with_its_status_and_a_fix():
     model = PrefixLM(context=8)
     ask = dict(model=model, params=model.init(), max_new_tokens=6)
     jspec.decode(**ask, prompt=[[1, 2], [3, 4]]).raise_if_failed()
-    full = jspec.decode(**ask, prompt=[[1, 2, 3, 0], [3, 4, 5, 1]], lengths=[2, 4])
+    full = jspec.decode(**ask, prompt=[[1, 2, 3, 0], [3, 4, 5, 1]], prompt_lengths=[2, 4])
     with pytest.raises(jspec.DecodeError, match=r"row 1 ended with CAPACITY after 5 .*; shorten"):
         full.raise_if_failed()

@@ -226,7 +226,7 @@ def test_a_draft_that_overflows_leaves_the_tokens_as_they_are(bundled, sampling)
         np.testing.assert_array_equal(found.tokens, plain.tokens)
         assert found.status[0] == jspec.Status.LIMIT
         # Its good nodes are accepted, so that the bad ones were scored alongside them.
-        assert found.stats.histogram.sum() <= 6
+        assert found.stats.acceptance_histogram.sum() <= 6
 
 
 def test_a_nan_in_a_committed_token_ends_its_row_alone():

@@ -58,7 +58,7 @@ def test_one_key_is_one_text(given):
     """Rows of unequal prompts, sampled."""
     found, _ = given
     ask = dict(
-        prompt=found.tokens, lengths=[16, 3], max_new_tokens=20, key=5,
+        prompt=found.tokens, prompt_lengths=[16, 3], max_new_tokens=20, key=5,
         sampling=jspec.Sampling(temperature=1.0),
     )  # fmt: skip
     plain = jspec.decode(found.model, found.params, **ask)
@@ -94,7 +94,7 @@ def test_rows_that_come_and_go_are_as_alone(given):
         state, _ = engine.generate(params, state, rounds=1)
         for slot, number in list(where.items()):
             if bool(state.done[slot]):
-                output[number] = state.out[slot, : left[number]]
+                output[number] = state.tokens[slot, : left[number]]
                 state = engine.free(state, slot)
                 del where[slot]
                 if number == 1:  # a third takes the place of the first that ends

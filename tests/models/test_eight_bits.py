@@ -109,7 +109,7 @@ def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fix
 @pytest.mark.parametrize("kind", ["int8", "w8a8"])
 def test_its_drafted_tokens_are_its_own(kind):
     model, params = small_model(kind)
-    ask = dict(lengths=tiny.LENGTHS, max_new_tokens=12)
+    ask = dict(prompt_lengths=tiny.LENGTHS, max_new_tokens=12)
     plain = jspec.decode(model, params, tiny.PROMPTS, **ask)
     drafted = jspec.decode(model, params, tiny.PROMPTS, drafter=jspec.PromptLookup(3), **ask)
     assert (plain.tokens == drafted.tokens).all()

@@ -106,7 +106,7 @@ def test_answers_of_smollm2_are_those_of_transformers(capsys):
     for drafter in (jspec.Autoregressive(), built.drafter):
         result = jax.device_get(
             jspec.decode(
-                target.model, target.params, padded, lengths=jnp.asarray(lengths),
+                target.model, target.params, padded, prompt_lengths=jnp.asarray(lengths),
                 drafter=drafter, max_new_tokens=NEW, stopping=jspec.Stopping(eos=target.eos),
             )
         )  # fmt: skip

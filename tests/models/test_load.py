@@ -104,10 +104,10 @@ def test_special_tokens_beyond_the_vocabulary_are_left_out(folder):
 
 
 def test_the_mask_token_of_a_parallel_draft_model(folder):
-    assert jspec.models.load(folder).mask_token is None
+    assert jspec.models.load(folder).mask_token_id is None
     edit(folder, pard_token=5, spd_type="pard")
-    assert jspec.models.load(folder).mask_token == 5
-    assert jspec.models.shapes(folder).mask_token == 5
+    assert jspec.models.load(folder).mask_token_id == 5
+    assert jspec.models.shapes(folder).mask_token_id == 5
     edit(folder, pard_token="<mask>")
     with pytest.raises(
         jspec.InputError, match="has pard_token = '<mask>'; it has to be a token id"

@@ -158,7 +158,7 @@ def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
     def check(slot, number):
         own = alone[wanted[number]]
         want = jspec.decode(own.model, own.params, [prompts[number]], max_new_tokens=16)
-        np.testing.assert_array_equal(state.out[slot, :16], want.tokens[0])
+        np.testing.assert_array_equal(state.tokens[slot, :16], want.tokens[0])
 
     state = engine.insert(state, 0, arriving(0))
     state, _ = engine.generate(adapted.params, state, rounds=2)

@@ -117,7 +117,7 @@ def test_a_changed_computation_is_detected(target, checkpoint, reference):
 def test_it_drafts_for_its_own_target(target, checkpoint, reference, template, settings):
     head, params, _ = heads.load(checkpoint, target)
     prompt = reference["tokens"][:, :8]
-    ask = dict(prompt=prompt, lengths=[8, 3], max_new_tokens=12)
+    ask = dict(prompt=prompt, prompt_lengths=[8, 3], max_new_tokens=12)
     drafted = dict(drafter_params=params, drafter=jspec.EAGLE(head, template))
     plain = jspec.decode(target.model, target.params, **ask, **settings)
     found = jspec.decode(target.model, target.params, **ask, **settings, **drafted)

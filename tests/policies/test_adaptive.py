@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from contract.methods import DRAFTERS
 
 import jspec
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.decoding import decode_rounds
+from jspec.protocols import Drafting
 from jspec.testing import PrefixLM
 from jspec.tree.sanitize import sanitize
 from jspec.types import Frame, PolicyFeedback, Status, Tree
@@ -53,7 +53,6 @@ def rounds(drafter, weights, policy, next_width, backoff=None, **request):
 
 
 FORCED = {
-    "no_values": (jspec.PromptLookup(num_speculative_tokens=5, min_match=1, whole=False), None),
     "budgeted_merge": (
         jspec.merge(
             jspec.DynamicTokenRecycling(tiny.VOCAB, 6, max_depth=3, beam=3, k=3),
@@ -62,34 +61,20 @@ FORCED = {
         ),
         None,
     ),
-    "merge": (
-        jspec.merge(
-            jspec.SpeculativeDecoding(MODEL, 3),
-            jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
-        ),
-        (PARAMS, None),
-    ),
-    "chain_of_a_draft_model": (jspec.SpeculativeDecoding(MODEL, 5), PARAMS),
     "tree_of_a_draft_model": (jspec.CoupledTree(MODEL, 8, max_depth=4, beam=3), PARAMS),
-    "head": DRAFTERS["eagle2"],
-    "head_that_resamples": DRAFTERS["lyanna"],
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "sampling"),
-    [
-        *((name, MIXED) for name in FORCED),
-        ("tree_of_a_draft_model", None),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "greedy" if value is None else "sampled",
-)
-def test_widths_at_random_change_no_token(name, sampling):
-    """One row ends early by a limit, another by an end token; no width compiles anything."""
+@pytest.mark.parametrize("name", FORCED)
+def test_widths_and_back_offs_at_random_are_counted(name):
+    """One row ends early by a limit, another by an end token; no width compiles anything.
+
+    `test_own_policy` has random widths of all drafters.
+    """
     drafter, weights = FORCED[name]
     policy = jspec.Adaptive((0, 2, 5))
-    ask = dict(sampling=sampling, key=5, max_new_tokens=24)
+    ask = dict(sampling=MIXED, key=5, max_new_tokens=24)
     free = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     eos = np.array([[-1], [-1], [int(free.tokens[2, 13])]])
     ask |= dict(stopping=jspec.Stopping(max_tokens=[24, 6, 24], eos=eos))
@@ -100,16 +85,15 @@ def test_widths_at_random_change_no_token(name, sampling):
 
     def next_width():
         width = int(rng.choice(policy.widths))
-        chosen.append(
-            0 if backed_off[-1] else width
-        )  # a back-off is plain decoding, whatever it costs
+        # A back-off is plain decoding, whatever it costs.
+        chosen.append(0 if backed_off[-1] else width)
         return width
 
     for last in rounds(drafter, weights, policy, next_width, backoff=backed_off.pop, **ask):
         state = last
         programs = programs or decode_rounds._cache_size()
     assert decode_rounds._cache_size() == programs, "another curve compiled something"
-    np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
+    np.testing.assert_array_equal(state.tokens[:, :24], plain.tokens)
     np.testing.assert_array_equal(state.lengths, plain.lengths)
     np.testing.assert_array_equal(state.status, plain.status)
     assert Status.EOS in state.status and state.lengths[1] == 6
@@ -153,7 +137,7 @@ def test_plain_rounds_go_on_with_the_state_of_any_policy(name):
         known = chosen if number % 3 == 0 else dict(policy=jspec.FixedWidth(0))
         state = jspec.step(MODEL, PARAMS, state, **drafting, **known)
         assert int(state.policy_state.backoff.left) == 0, "a draft that was not made set it back"
-    np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
+    np.testing.assert_array_equal(state.tokens[:, :24], plain.tokens)
     stats = state.stats
     assert stats.widths == (0, 2, 5)
     assert stats.width_histogram[int(stats.num_rounds.argmax())].tolist() == [
@@ -179,7 +163,8 @@ def test_the_program_of_plain_rounds_holds_no_draft():
     )
 
     def program(**decides):
-        return decode_rounds.lower(MODEL, PARAMS, state, drafter, None, 1, **decides).as_text()
+        drafting = Drafting(drafter, None, **decides)
+        return decode_rounds.lower(MODEL, PARAMS, state, drafting, 1).as_text()
 
     assert "callback" in program(**chosen), "the control"
     assert "callback" not in program(policy=jspec.FixedWidth(0))
@@ -217,22 +202,23 @@ def test_a_draft_model_that_is_the_target_is_right_at_every_width(known, widths)
     check_every_round_accepts_its_width(chain, jspec.Adaptive(known), widths)
 
 
-def check_the_draft_has_read_what_the_target_has(drafter, policy):
+def check_has_read(memory, target):
     """A `PrefixLM` keeps positions and tokens in its cache, whoever wrote them."""
+    for row, length in enumerate(np.asarray(target.lengths) - 1):  # the last is read with the root
+        assert memory.lengths[row] == length
+        for own, its in ((memory.keys, target.keys), (memory.values, target.values)):
+            np.testing.assert_array_equal(
+                own[0][row, 0, :length], its[0][row, 0, :length], OTHER_TEXT
+            )
+
+
+def check_the_draft_has_read_what_the_target_has(drafter, policy):
     rng = np.random.default_rng(1)
     narrowed = 0
     for state in rounds(
         drafter, PARAMS, policy, lambda: int(rng.choice(policy.widths)), max_new_tokens=24
     ):
-        mine, its = state.drafter_state.cache, state.memory
-        for row, length in enumerate(np.asarray(its.lengths) - 1):
-            assert mine.lengths[row] == length
-            for own, target in ((mine.keys, its.keys), (mine.values, its.values)):
-                np.testing.assert_array_equal(
-                    own[0][row, 0, :length],
-                    target[0][row, 0, :length],
-                    OTHER_TEXT,
-                )
+        check_has_read(state.drafter_state.cache, state.memory)
         narrowed = int(state.stats.width_histogram[:, 1:-1].sum())
     assert narrowed and int(state.stats.num_accepted_tokens.sum()) > 10
 
@@ -328,29 +314,6 @@ def test_the_choice_is_that_of_numpy():
             assert choice.index == rates.argmax()
             seen.add(int(choice.index))
     assert len(seen) == len(widths)
-
-
-def test_no_row_pays_for_another():
-    """Runs three rows with wrong drafts next to one with perfect drafts: the sum of all tokens
-    would have them wait for it, a batch for them at its end. Rows that have ended count for
-    nothing, whatever is drafted for them.
-    """
-    probability = np.array([0.97, 0.05, 0.05, 0.05], np.float32)
-    value = probability[:, None] ** np.arange(4, dtype=np.float32)
-    told = trees.chain(3).fill(jnp.zeros((4, 4), jnp.int32)).replace(value=jnp.asarray(value))
-    policy, costs = jspec.Adaptive((0, 3)), costs_of(4, {0: 1.0, 3: 1.6})
-    state = policy.init(4, 64, None)
-    state = state.replace(acceptance=state.acceptance.replace(bias=0 * state.acceptance.bias))
-    choose = jax.jit(policy.choose)
-
-    def index(done):
-        choice = choose(costs, state, told, frame_of(4, np.array(done)))
-        by_sum = np.asarray(choice.expected_tokens) / np.asarray(choice.seconds)
-        return int(choice.index), int(by_sum.argmax())
-
-    assert index([False] * 4) == (0, 1)
-    assert index([False, True, True, True]) == (1, 1)
-    assert index([True, False, False, False]) == (0, 0)
 
 
 def outcome(tree, choice, tokens):
@@ -455,30 +418,10 @@ def test_a_drafter_that_is_wrong_is_left_out_and_taken_up_again():
     assert int(state.stats.num_accepted_tokens[0]) > 20
 
 
-@pytest.mark.slow
-def test_flat_costs_take_the_widest_and_steep_ones_none():
-    model, prompt, script = scripted(24, [1, 3, 0, 4], batch=2)
-    drafting = dict(drafter=jspec.Scripted(23, CHAIN), drafter_params=script)
-    ask = dict(prompt=prompt, max_new_tokens=24, policy=jspec.Adaptive((0, 1, 4)), **drafting)
-
-    def stats(seconds):
-        ends = jspec.Stopping(max_tokens=[24, 9])
-        ask["policy_params"] = costs_of(2, seconds)
-        result = jspec.decode(model, PARAMS, **ask, stopping=ends)
-        np.testing.assert_array_equal(result.tokens[0], script.tokens[0])
-        return result.stats
-
-    flat, steep = stats({0: 1.0, 1: 1.0, 4: 1.0}), stats({0: 1.0, 1: 9.0, 4: 36.0})
-    np.testing.assert_array_equal(flat.width_histogram[:, :2], 0)
-    np.testing.assert_array_equal(flat.width_histogram[:, 2], flat.num_rounds)
-    np.testing.assert_array_equal(flat.num_drafts, flat.num_rounds)
-    np.testing.assert_array_equal(flat.num_draft_tokens, 4 * flat.num_rounds)
-    assert steep.width_histogram.tolist() == [[24, 0, 0], [9, 0, 0]]
-    assert steep.num_rounds.tolist() == [24, 9]
-    assert not steep.num_drafts.any() and not steep.num_draft_tokens.any()
-
-
 def test_misfits_are_refused_in_one_sentence():
+    for budget in (-0.1, 1.5, float("nan"), "half"):
+        with pytest.raises(InputError, match=r"token_budget is .*; pass a number"):
+            jspec.Adaptive((0, 3), budget)
     for widths, said in (
         ((-1, 1), "a width is -1; pass an integer of at least 0"),
         ((0, 1.5), "a width is 1.5; pass an integer"),

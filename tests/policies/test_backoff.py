@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from policies.test_adaptive import check_has_read
 
 import jspec
 from jspec.policies.backoff import Backoff
@@ -18,11 +19,18 @@ WIDTHS = jspec.Adaptive((0, 2))
 
 
 def test_back_offs_grow_and_end():
-    """Of 300 rounds that save nothing few are drafted; one that saves ends all that."""
-    backoff, asked = Backoff.init(), []
+    """Of 300 rounds that save nothing few are drafted, and one that saves ends that.
+
+    Long back-offs skip three rounds of four.
+    """
+    backoff, asked, skipped, left = Backoff.init(), [], [], []
     for _ in range(300):
         asked.append(bool(backoff.over))
+        skipped.append(bool(backoff.skip_expensive_updates))
+        left.append(int(backoff.left))
         backoff = backoff.after(jnp.float32(-1.0), jnp.float32(1.0))
+    assert not any(skipped[: left.index(16)]), "short back-offs learn from every round"
+    assert sum(skipped[left.index(64) : left.index(64) + 64]) == 48
     assert sum(asked) < 45 and sum(asked[200:]) < 10
     longest = max(len(run) for run in "".join("x" if now else "." for now in asked).split("x"))
     assert longest == 64
@@ -30,17 +38,6 @@ def test_back_offs_grow_and_end():
         backoff = backoff.after(jnp.float32(-1.0), jnp.float32(1.0))
     backoff = backoff.after(jnp.float32(9.0), jnp.float32(1.0))
     assert backoff.over and backoff.next == 1
-
-
-def test_long_back_offs_skip_three_rounds_of_four():
-    backoff, skipped, left = Backoff.init(), [], []
-    for _ in range(300):
-        skipped.append(bool(backoff.skip_expensive_updates))
-        left.append(int(backoff.left))
-        backoff = backoff.after(jnp.float32(-1.0), jnp.float32(1.0))
-    assert not any(skipped[: left.index(16)]), "short back-offs learn from every round"
-    long = skipped[left.index(64) : left.index(64) + 64]
-    assert sum(long) == 48 and not backoff.init().skip_expensive_updates
 
 
 def test_a_skipped_round_leaves_a_matrix_as_it_was():
@@ -95,14 +92,6 @@ def rounds(drafter, costs, left=0, policy=WIDTHS, weights=PARAMS):
     while not state.done.all():
         state = jspec.step(MODEL, PARAMS, state, **ask, **(decides | dict(policy=policy)))
         yield state
-
-
-def check_has_read(memory, target):
-    """A `PrefixLM` keeps positions and tokens in its cache, whoever wrote them."""
-    length = int(target.lengths[0]) - 1  # the token before the root is read with it
-    assert memory.lengths[0] == length
-    for own, its in ((memory.keys, target.keys), (memory.values, target.values)):
-        np.testing.assert_array_equal(own[0][0, 0, :length], its[0][0, 0, :length])
 
 
 CHEAP, DEAR = ({1: 1.0, 3: 1.1}, {1: 1.0, 3: 9.0})

@@ -16,7 +16,7 @@ from jspec.verify.choice import takes_parts
 MODEL = PrefixLM()
 PARAMS = MODEL.init()
 LOOKUP = jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False)
-CALL = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=12)
+CALL = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=12)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import numpy as np
 
 import jspec
 from jspec.decoding.rounds import one_round
+from jspec.protocols import Drafting
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=4096)
@@ -42,8 +43,9 @@ def of_a_round(asked, drafter, policy, costs):
     state = jax.eval_shape(
         lambda: jspec.prefill(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=4, **drafting)
     )
-    program = jax.make_jaxpr(one_round, static_argnums=(0, 3, 5, 7, 8))
-    return work(program(MODEL, PARAMS, state, drafter, None, policy, costs, asked, "cpu").jaxpr)
+    program = jax.make_jaxpr(one_round, static_argnums=(0, 4, 5))
+    told = Drafting(drafter, None, policy, costs)
+    return work(program(MODEL, PARAMS, state, told, asked, "cpu").jaxpr)
 
 
 def test_a_round_without_a_draft_adds_little_to_plain_decoding():

@@ -33,7 +33,7 @@ DRAFTER = jspec.merge(
 )
 TEMPERATURES = np.array([0.0, 0.8, 1.5])
 CALL = dict(
-    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=LIMIT,
+    prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=LIMIT,
     stopping=jspec.Stopping(eos=EOS), key=2,
     sampling=jspec.Sampling(temperature=TEMPERATURES),
 )  # fmt: skip

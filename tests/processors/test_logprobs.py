@@ -23,7 +23,7 @@ SAMPLING = jspec.Sampling(
     temperature=np.array([0.0, 0.7, 1.3]), top_k=np.array([0, 6, 0]), top_p=np.array([1, 1, 0.8])
 )
 CALL = dict(
-    prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, drafter=TREE, max_new_tokens=LIMIT, key=1,
+    prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, drafter=TREE, max_new_tokens=LIMIT, key=1,
     stopping=jspec.Stopping(max_tokens=[LIMIT, LIMIT, 5]), sampling=SAMPLING,
 )  # fmt: skip
 
@@ -63,18 +63,20 @@ def test_they_equal_a_plain_forward_pass(mode, wanted):
     found = jax.device_get(result.logprobs)
     for row in range(3):
         for place, (token, want) in enumerate(of_a_row(result, row, wanted)):
-            np.testing.assert_allclose(found.emitted[row, place], want[token], atol=1e-4)
+            np.testing.assert_allclose(found.token_logprobs[row, place], want[token], atol=1e-4)
             best = found.top_tokens[row, place]
-            np.testing.assert_allclose(found.top[row, place], np.sort(want)[::-1][:3], atol=1e-4)
-            np.testing.assert_allclose(found.top[row, place], want[best], atol=1e-4)
-        assert not found.top[row, result.lengths[row] :].any()
-        assert not found.emitted[row, result.lengths[row] :].any()
+            np.testing.assert_allclose(
+                found.top_logprobs[row, place], np.sort(want)[::-1][:3], atol=1e-4
+            )
+            np.testing.assert_allclose(found.top_logprobs[row, place], want[best], atol=1e-4)
+        assert not found.top_logprobs[row, result.lengths[row] :].any()
+        assert not found.token_logprobs[row, result.lengths[row] :].any()
 
 
 def test_raw_ones_are_not_those_drawn_from():
     """The two differ where temperature or filters do anything, so neither test passes for both."""
     result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3))
-    found = np.asarray(result.logprobs.emitted)
+    found = np.asarray(result.logprobs.token_logprobs)
     gaps = [
         abs(found[row, place] - want[token])
         for row in (1, 2)
@@ -89,13 +91,13 @@ def test_chunks_have_the_log_probabilities_of_their_tokens():
     for chunk in jspec.stream(MODEL, WEIGHTS, **CALL, processors=logprobs(3)):
         for row, tokens in enumerate(chunk.tokens):
             rows[row] += zip(
-                chunk.logprobs.emitted[row, : len(tokens)].tolist(),
+                chunk.logprobs.token_logprobs[row, : len(tokens)].tolist(),
                 chunk.logprobs.top_tokens[row, : len(tokens)].tolist(),
                 strict=True,
             )
     for row, found in enumerate(rows):
         count = int(whole.lengths[row])
-        assert [one for one, _ in found] == whole.logprobs.emitted[row, :count].tolist()
+        assert [one for one, _ in found] == whole.logprobs.token_logprobs[row, :count].tolist()
         assert [best for _, best in found] == whole.logprobs.top_tokens[row, :count].tolist()
 
 
@@ -103,7 +105,7 @@ def test_none_are_kept_where_none_are_asked_for():
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL))
     assert state.processors == ()
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=logprobs()))
-    assert processing.logprobs(state).top is None
+    assert processing.logprobs(state).top_logprobs is None
     with pytest.raises(jspec.InputError, match="logprobs is 24; pass an integer in 0"):
         jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(24))
     with pytest.raises(jspec.InputError, match="mode is 'logits'; pass 'raw_logprobs'"):
@@ -119,5 +121,5 @@ def test_a_drafter_with_a_rule_of_its_own_has_them_too(target, next_logits):
         text = tiny.PROMPTS[row, :length].tolist()
         for place, token in enumerate(result.tokens[row, : result.lengths[row]].tolist()):
             want = log_softmax(next_logits(text))[token]
-            assert abs(float(result.logprobs.emitted[row, place]) - want) < 1e-4
+            assert abs(float(result.logprobs.token_logprobs[row, place]) - want) < 1e-4
             text.append(token)

@@ -178,7 +178,7 @@ def test_neutral_values_are_known_to_change_nothing(make, neutral, other):
 # A fourth row may emit nothing at all: it ends, and harms no other.
 CALL = dict(
     prompt=[*tiny.PROMPTS.tolist(), tiny.PROMPTS[0].tolist()],
-    lengths=[*tiny.LENGTHS, 8],
+    prompt_lengths=[*tiny.LENGTHS, 8],
     max_new_tokens=LIMIT,
     stopping=jspec.Stopping(eos=EOS),
     key=4,

@@ -84,10 +84,11 @@ def test_the_output_is_cut_before_the_first_stop_string(name):
             status = Status.STOP if stopped else int(whole.status[row])
             assert int(found.status[row]) == status
             assert not found.tokens[row, count:].any()
-            assert not found.logprobs.emitted[row, count:].any()
-            assert not found.logprobs.top[row, count:].any()
+            assert not found.logprobs.token_logprobs[row, count:].any()
+            assert not found.logprobs.top_logprobs[row, count:].any()
             np.testing.assert_array_equal(
-                found.logprobs.emitted[row, :count], whole.logprobs.emitted[row, :count]
+                found.logprobs.token_logprobs[row, :count],
+                whole.logprobs.token_logprobs[row, :count],
             )
 
 
@@ -159,7 +160,7 @@ def test_invalid_values_are_refused():
 
 def test_nothing_is_kept_where_nothing_is_asked_for():
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, [[1]], max_new_tokens=3))
-    assert state.processors == () and state.request.stop_tokens is None
+    assert state.processors == () and state.request.stop_token_ids is None
 
 
 def test_long_stop_strings_are_refused_before_their_automaton_is_built(monkeypatch):

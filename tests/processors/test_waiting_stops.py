@@ -96,8 +96,8 @@ def test_rows_of_an_engine_wait_each_for_its_own():
         state, _ = engine.generate(WEIGHTS, state)
     for slot, least in enumerate((0, 6)):
         alone = jspec.decode(
-            MODEL, WEIGHTS, [[2]], max_new_tokens=LIMIT, ids=[0],
+            MODEL, WEIGHTS, [[2]], max_new_tokens=LIMIT, row_ids=[0],
             stopping=jspec.Stopping(min_tokens=least, stop=made),
         )  # fmt: skip
-        assert state.out[slot].tolist()[:LIMIT] == alone.tokens[0].tolist()
+        assert state.tokens[slot].tolist()[:LIMIT] == alone.tokens[0].tolist()
         assert int(state.lengths[slot]) == int(alone.lengths[0])

@@ -242,12 +242,4 @@ def test_rows_get_nodes_where_they_are_worth_most():
         state = jspec.step(model, params, state, **given)
     assert state.stats.num_draft_tokens.tolist() == [20, 0, 0, 0]
     assert state.lengths.tolist() == [40, 20, 20, 20]
-    np.testing.assert_array_equal(state.out[0, :40], text[0])
-
-
-def test_misfits_are_refused_in_one_sentence():
-    for token_budget in (-0.1, 1.5, float("nan"), "half"):
-        with pytest.raises(
-            jspec._validate.errors.InputError, match=r"token_budget is .*; pass a number"
-        ):
-            jspec.Adaptive((0, 3), token_budget)
+    np.testing.assert_array_equal(state.tokens[0, :40], text[0])

@@ -49,7 +49,7 @@ def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
     want = jspec.decode(
         target.model, target.params, [ids] * 2, max_new_tokens=8,
         stopping=jspec.Stopping(eos=target.eos), key=5,
-        sampling=jspec.Sampling(np.array([0.0, 1.0])), ids=np.array([0, 0]),
+        sampling=jspec.Sampling(np.array([0.0, 1.0])), row_ids=np.array([0, 0]),
     )  # fmt: skip
     for text, tokens, count in zip(said, want.tokens.tolist(), want.lengths, strict=True):
         assert text == Detokeniser(target.tokenizer, ids).finish(tokens[:count])

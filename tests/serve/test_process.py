@@ -152,7 +152,7 @@ def test_an_answer_is_that_of_decode(client):
         target.model, target.params, [ids] * 3, max_new_tokens=24,
         stopping=jspec.Stopping(eos=target.eos), key=5,
         sampling=jspec.Sampling(np.array([0.0, 1.0, 1.0]), top_p=np.array([1.0, 0.9, 0.9])),
-        ids=np.array([0, 0, 1]),
+        row_ids=np.array([0, 0, 1]),
     )  # fmt: skip
     for row, choice in enumerate(served):
         tokens = result.tokens[row, : result.lengths[row]].tolist()

@@ -679,6 +679,6 @@ def test_a_refusal_leaves_nothing_for_the_collector(client):
 def test_an_answer_keeps_the_log_probabilities_of_its_row_alone():
     of_all = Logprobs(np.zeros((8, 48)), np.zeros((8, 48, 20), int), np.zeros((8, 48, 20)))
     kept = log_probabilities(of_all, 3, 2)
-    parts = kept.emitted, kept.top_tokens, kept.top
+    parts = kept.token_logprobs, kept.top_tokens, kept.top_logprobs
     assert [part.base for part in parts] == [None] * 3
     assert [part.shape for part in parts] == [(2,), (2, 20), (2, 20)]

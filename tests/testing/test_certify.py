@@ -152,8 +152,8 @@ def test_differences_beyond_rounding_give_no_certificate():
 
 def subject(**changes):
     ask = dict(
-        model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2, eos=None,
-        key=0, said=print,
+        model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2,
+        stopping=jspec.Stopping(), key=0, said=print,
     )  # fmt: skip
     return CertifiedSubject(**(ask | changes))
 
@@ -229,6 +229,8 @@ def test_bad_input_is_one_sentence():
         (dict(sampling=jspec.Sampling(top_k=np.array([3, 4]))), "sampling holds arrays"),
         (dict(prompts=[[1, 99]]), "outside the vocabulary of 23"),
         (dict(max_new_tokens=0), "max_new_tokens is 0"),
+        (dict(stopping=jspec.Stopping(min_tokens=3)), "stopping has min_tokens=3; pass one of"),
+        (dict(stopping=[2]), r"stopping is \[2\]; pass jspec.Stopping"),
         (dict(drafter=jspec.PromptLookup), "pass an instance"),
     ):
         with pytest.raises(jspec.InputError, match=said):

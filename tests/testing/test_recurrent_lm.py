@@ -13,7 +13,7 @@ MODEL = RecurrentLM()
 PARAMS = MODEL.init()
 PROMPTS = np.random.default_rng(0).integers(0, 23, (3, 7))
 LENGTHS = np.array([7, 1, 4])
-ASK = dict(prompt=PROMPTS, lengths=LENGTHS, max_new_tokens=24)
+ASK = dict(prompt=PROMPTS, prompt_lengths=LENGTHS, max_new_tokens=24)
 QUICK = jspec.TokenRecycling(23, jspec.tree.branching([3, 2, 1]), k=3)
 DRAFTERS = (
     jspec.PromptLookup(4),
@@ -96,7 +96,7 @@ def test_rows_are_forked_go_on_and_come_and_go():
     for _ in range(5):
         state = jspec.step(MODEL, PARAMS, state)
     texts = [
-        [*PROMPTS[row, : LENGTHS[row]], *np.asarray(state.out[place, :5])]
+        [*PROMPTS[row, : LENGTHS[row]], *np.asarray(state.tokens[place, :5])]
         for place, row in enumerate((2, 0))
     ]
     more = np.array([[4, 9], [1, 1]])
@@ -105,7 +105,7 @@ def test_rows_are_forked_go_on_and_come_and_go():
         state = jspec.step(MODEL, PARAMS, state)
     for row, text in enumerate(texts):
         alone = jspec.decode(MODEL, PARAMS, [[*text, *more[row]]], max_new_tokens=12)
-        np.testing.assert_array_equal(state.out[row, :12], alone.tokens[0])
+        np.testing.assert_array_equal(state.tokens[row, :12], alone.tokens[0])
 
     engine = jspec.Engine(MODEL, num_slots=2, capacity=40, drafter=jspec.PromptLookup(3))
     rows = engine.init(PARAMS)
@@ -115,7 +115,7 @@ def test_rows_are_forked_go_on_and_come_and_go():
         )
         rows, _ = engine.generate(PARAMS, rows, rounds=20)
         alone = jspec.decode(MODEL, PARAMS, [prompt], max_new_tokens=9)
-        np.testing.assert_array_equal(rows.out[place, :9], alone.tokens[0])
+        np.testing.assert_array_equal(rows.tokens[place, :9], alone.tokens[0])
         rows = engine.free(rows, place)
 
 

@@ -79,7 +79,7 @@ def test_rows_are_what_decode_gives_alone():
             sampling=jspec.Sampling(start.temperature),
             stopping=jspec.Stopping(eos=eos),
             key=0,
-            ids=np.array([start.row]),
+            row_ids=np.array([start.row]),
         )
         assert tokens == [*start.prompt, *alone.tokens[0, : alone.lengths[0]].tolist()]
         assert finish == ("stop" if tokens[-1] == 7 else "length")

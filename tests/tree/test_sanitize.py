@@ -133,7 +133,7 @@ def test_malformed_nodes_are_absent_and_change_no_token(target, plain, change):
     )
     np.testing.assert_array_equal(ran.tokens, plain.tokens)
     np.testing.assert_array_equal(ran.status, plain.status)
-    histogram = np.asarray(ran.stats.histogram)
+    histogram = np.asarray(ran.stats.acceptance_histogram)
     assert ((histogram * (1 + np.arange(histogram.shape[1]))).sum(-1) == ran.lengths).all()
     assert ran.stats.num_rounds.tolist() == [-(-LIMIT // KEPT.get(change, 5))] * 3
 

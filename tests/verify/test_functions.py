@@ -19,7 +19,7 @@ PROMPTS = [[1, 2, 3], [4], [2, 2]]
 SAMPLING = jspec.Sampling(
     np.array([0.0, 0.8, 1.3]), np.zeros(3, int), np.array([1.0, 1.0, 0.9]), np.zeros(3)
 )
-DRAWN = dict(sampling=SAMPLING, key=5, ids=np.array([7, 0, -3]))
+DRAWN = dict(sampling=SAMPLING, key=5, row_ids=np.array([7, 0, -3]))
 
 
 def drawn_tree(rng, roots):

@@ -19,6 +19,7 @@ import jspec
 from jspec import tree as trees
 from jspec.decoding import decode_rounds
 from jspec.drafters.growth.best_first import NodeValues
+from jspec.protocols import Drafting
 from jspec.verify import proposals, rules, schemes
 from jspec.verify.tree_verifier import TreeVerifier
 
@@ -117,9 +118,14 @@ def ended(model, params, *texts, drafter, drafter_params, max_new_tokens, **ask)
         model, params, *texts, drafter=drafter, drafter_params=drafter_params,
         max_new_tokens=max_new_tokens, **ask,
     )  # fmt: skip
-    state = decode_rounds(model, params, state, drafter, drafter_params, jnp.int32(2**31 - 1))
+    drafting = Drafting(drafter, drafter_params, jspec.FixedWidth())
+    state = decode_rounds(model, params, state, drafting, jnp.int32(2**31 - 1))
     return jspec.Result(
-        state.out[:, :max_new_tokens], state.lengths, state.status, state.stats, state.drafter_state
+        state.tokens[:, :max_new_tokens],
+        state.lengths,
+        state.status,
+        state.stats,
+        state.drafter_state,
     )
 
 

@@ -136,8 +136,8 @@ class Grammars(RowControl):
     def advance(self, round: Round) -> Self:
         """Advances by the round's tokens."""
         states = self.rows.states
-        for place in range(round.tokens.shape[1]):
-            after = step(self.automata, states, round.tokens[:, place])
+        for place in range(round.emitted.shape[1]):
+            after = step(self.automata, states, round.emitted[:, place])
             states = jnp.where(place < round.counts, after, states)
         return replace(self, rows=replace(self.rows, states=states))
 

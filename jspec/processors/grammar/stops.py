@@ -275,14 +275,14 @@ class Stops(RowControl):
 
     def begin(self, start: Start) -> Self:
         """Starts before the output, after the last token of the prompt."""
-        root = jnp.take_along_axis(start.prompt, (start.lengths - 1)[:, None], axis=1)[:, 0]
+        root = jnp.take_along_axis(start.prompt, (start.prompt_lengths - 1)[:, None], axis=1)[:, 0]
         return replace(self, rows=replace(self.rows, begins=root))
 
     def root_as_returned(
-        self, out: Int[Array, "B T"], lengths: Int[Array, " B"], root: Int[Array, " B"]
+        self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"], root: Int[Array, " B"]
     ) -> Int[Array, " B"]:
         place = jnp.maximum(lengths - 1, 0)[:, None]
-        written = jnp.take_along_axis(out, place, axis=1)[:, 0]
+        written = jnp.take_along_axis(tokens, place, axis=1)[:, 0]
         last = jnp.where(lengths > 0, written, self.rows.begins)
         return jnp.where(self.dropped > 0, last, root)
 
@@ -305,13 +305,13 @@ class Stops(RowControl):
     def advance(self, round: Round) -> Self:
         """Advances by the round's tokens; `dropped` marks tokens that a stop string removes."""
         begun = self.rows.automaton.states[:, None]
-        passed = jnp.concatenate([begun, self.follow(round.tokens)], axis=1)
+        passed = jnp.concatenate([begun, self.follow(round.emitted)], axis=1)
         states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]
         held = self.automata.value("held", states)[:, None]
         complete = self.automata.value("complete", states) & (round.counts > 0)
-        place = jnp.arange(round.out.shape[1], dtype=jnp.int32)[None]
+        place = jnp.arange(round.tokens.shape[1], dtype=jnp.int32)[None]
         there = place < round.ends[:, None]
-        sizes = jnp.where(there, self.automata.sizes(round.out), 0)
+        sizes = jnp.where(there, self.automata.sizes(round.tokens), 0)
         # The bytes from the begin, and from the end, of each token to the end of the text.
         begins = jnp.cumsum(sizes[:, ::-1], axis=1)[:, ::-1]
         ends = begins - sizes

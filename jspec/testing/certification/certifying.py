@@ -1,7 +1,6 @@
 """The certification of a model, a drafter and settings: all checks, one certificate."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,13 +10,14 @@ from jspec._xla import compiler
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
+from jspec.round.request import check_stopping
 from jspec.testing.certification.certificate import Certificate
 from jspec.testing.certification.draws import check_draws
 from jspec.testing.certification.forwards import widths_of
 from jspec.testing.certification.parity import compare
 from jspec.testing.certification.rounding import Rounding, measure
-from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject, Drafting
-from jspec.types import PyTree, Sampling
+from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject
+from jspec.types import PyTree, Sampling, Stopping
 from jspec.verify.choice import verifier_of
 from jspec.verify.schemes import COUPLED
 
@@ -36,7 +36,7 @@ def certify(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int = 64,
     batch_size: int = 1,
-    eos: Any = None,
+    stopping: Stopping = Stopping(),
     sampling: Sampling = Sampling(),
     key: jax.Array | int = 0,
     num_draws: int = 4096,
@@ -61,7 +61,7 @@ def certify(
         prompts: token lists.
         max_new_tokens: most tokens per prompt.
         batch_size: prompts that run together; the drafter's memory goes from group to group.
-        eos: end tokens, as in `jspec.decode`.
+        stopping: the end tokens and stop tokens of all prompts; nothing else of it.
         sampling: of the sampled checks; its temperature is above 0.
         key: of the sampled checks.
         num_draws: keys of the G-test, all prompts together.
@@ -85,19 +85,28 @@ def certify(
         'lossless'
     """
     _check(prompts, batch_size, sampling, num_draws, num_drawn_prompts)
+    check_stopping(stopping)
+    for name in ("max_tokens", "min_tokens", "stop"):
+        if (value := getattr(stopping, name)) is not None:
+            raise InputError(
+                f"stopping has {name}={value!r:.60}; pass one of eos and stop_token_ids alone, and "
+                "the limit as max_new_tokens"
+            )
     if key is None:
         raise InputError("key is None; pass key=0, for the sampled checks to draw by")
-    subject = CertifiedSubject(model, params, prompts, max_new_tokens, batch_size, eos, key, said)
+    subject = CertifiedSubject(
+        model, params, prompts, max_new_tokens, batch_size, stopping, key, said
+    )
     verifier = verifier_of(drafter)
     coupled = verifier == COUPLED.verifier
     # A draft model that draws needs a key and a temperature, if only 0, to draw by.
     still = None if coupled else Sampling(temperature=0.0)
     first = subject.request(range(min(batch_size, len(prompts))), sampling)
-    drafting: Drafting = dict(
+    drafting: dict[str, Any] = dict(
         drafter=drafter, drafter_params=drafter_params, policy=policy, policy_params=policy_params
     )
     widths = widths_of(**drafting, **first)
-    plainly: Drafting = dict(drafter=Autoregressive())
+    plainly: dict[str, Any] = dict(drafter=Autoregressive())
 
     greedy = subject.run("greedy", {"plain": plainly, "drafted": drafting}, still)
     rounding = _rounding(subject, greedy["plain"], widths)

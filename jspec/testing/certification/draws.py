@@ -19,8 +19,8 @@ from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.goodness import ALARM, GTest, g_test
-from jspec.testing.certification.runs import CertifiedSubject, Drafting
-from jspec.types import Sampling, Stopping
+from jspec.testing.certification.runs import CertifiedSubject
+from jspec.types import Sampling
 
 NUM_TOKENS = 3
 """Tokens per draw: two rounds, since a refusal ends one."""
@@ -54,7 +54,7 @@ class DrawTest:
 
 def check_draws(
     subject: CertifiedSubject,
-    drafting: Drafting,
+    drafting: dict[str, Any],
     sampling: Sampling,
     num_draws: int,
     num_prompts: int,
@@ -172,7 +172,7 @@ class _Distribution:
 
 def _draw(
     subject: CertifiedSubject,
-    drafting: Drafting,
+    drafting: dict[str, Any],
     sampling: Sampling,
     prompt: Sequence[int],
     first_id: int,
@@ -181,7 +181,7 @@ def _draw(
     """Returns the first tokens after a prompt under many row ids, from one prefill."""
     start = decoding.prefill(
         subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
-        stopping=Stopping(eos=subject.eos), sampling=sampling, key=subject.key, **drafting,
+        stopping=subject.stopping, sampling=sampling, key=subject.key, **drafting,
     )  # fmt: skip
     seen: list[Text] = []
     for first in range(0, num_draws, _ROWS):
@@ -190,6 +190,6 @@ def _draw(
         state = replace(state, request=replace(state.request, keys=subject.keys(ids)))
         while not jax.device_get(state.done).all():
             state = decoding.step(subject.model, subject.params, state, **drafting)
-        out, lengths = jax.device_get((state.out, state.lengths))
-        seen += [tuple(out[place, : lengths[place]].tolist()) for place in range(_ROWS)]
+        tokens, lengths = jax.device_get((state.tokens, state.lengths))
+        seen += [tuple(tokens[place, : lengths[place]].tolist()) for place in range(_ROWS)]
     return seen

@@ -15,8 +15,6 @@ from jspec.protocols import CausalLM
 from jspec.testing.certification.forwards import padded
 from jspec.types import PyTree, Sampling, Stopping
 
-Drafting = dict[str, Any]
-"""The arguments of a call that say how it drafts: drafter, policy, and the params of both."""
 _KEPT = "drafter_state", "policy_state"
 """Memories that a call passes on to the next one."""
 
@@ -39,7 +37,7 @@ class CertifiedSubject:
         prompts: token lists.
         max_new_tokens: most tokens per prompt.
         batch_size: prompts that run together.
-        eos: end tokens.
+        stopping: the end tokens and stop tokens.
         key: a random key or a seed; prompt i draws from (key, i).
         said: is told how far the runs are.
     """
@@ -49,14 +47,15 @@ class CertifiedSubject:
     prompts: Sequence[Sequence[int]]
     max_new_tokens: int
     batch_size: int
-    eos: Any
+    stopping: Stopping
     key: Any
     said: Callable[[str], None]
 
     @property
     def ends(self) -> frozenset[int]:
-        """The end tokens."""
-        return frozenset(np.ravel([] if self.eos is None else self.eos).astype(int).tolist())
+        """The tokens that end a text."""
+        given = self.stopping.eos, self.stopping.stop_token_ids
+        return frozenset(int(token) for one in given if one is not None for token in np.ravel(one))
 
     def keys(self, ids: Int[Array, " B"]) -> jax.Array:
         """Returns the random keys of rows."""
@@ -74,16 +73,16 @@ class CertifiedSubject:
             model=self.model,
             params=self.params,
             prompt=prompt,
-            lengths=lengths,
+            prompt_lengths=lengths,
             max_new_tokens=self.max_new_tokens,
-            stopping=Stopping(max_tokens=limits, eos=self.eos),
+            stopping=replace(self.stopping, max_tokens=limits),
             sampling=sampling,
             key=self.key,
-            ids=np.array(filled, np.int32),
+            row_ids=np.array(filled, np.int32),
         )
 
     def run(
-        self, what: str, drafters: Mapping[str, Drafting], sampling: Sampling | None
+        self, what: str, drafters: Mapping[str, dict[str, Any]], sampling: Sampling | None
     ) -> dict[str, CertifiedRun]:
         """Decodes all prompts by every drafter, group by group, each with its memory kept hot."""
         runs = {name: CertifiedRun() for name in drafters}

@@ -115,7 +115,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         noise = deciding(frame, warm, 5) if warm else []
         tree, _ = draft(params, state.drafter_state, frame)
         got = drafted(tree, 0)
-        text = [*prompt.tolist(), *np.asarray(state.out[0, : int(state.lengths[0])]).tolist()]
+        text = [*prompt.tolist(), *np.asarray(state.tokens[0, : int(state.lengths[0])]).tolist()]
         want = oracle.grown(matrix, table, beliefs[0], text[-2:], 6, 3, K, noise)
         assert got.keys() == want.keys()
         for path, value in want.items():
@@ -125,7 +125,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         state = jspec.step(*target, state, **drafting)
         if state.done.all():
             break
-        said = [*text[-2:], *np.asarray(state.out[0, begin : int(state.lengths[0])]).tolist()]
+        said = [*text[-2:], *np.asarray(state.tokens[0, begin : int(state.lengths[0])]).tolist()]
         beliefs = oracle.learnt(matrix, table, beliefs, said, noise)
         nodes = [(), *got]
         tokens = [path[-1] if path else text[-1] for path in nodes]

@@ -234,7 +234,7 @@ def test_a_chain_follows_the_accepted_text(begun):
     lengths = tiny.LENGTHS + np.asarray(state.lengths)
     texts = np.zeros((3, lengths.max()), np.int32)
     for row, length in enumerate(tiny.LENGTHS):
-        emitted = state.out[row, : state.lengths[row]]
+        emitted = state.tokens[row, : state.lengths[row]]
         texts[row, : lengths[row]] = [*tiny.PROMPTS[row, :length], *emitted]
     again = jspec.prefill(target, weights, texts, lengths, **call).drafter_state
     held = state.drafter_state

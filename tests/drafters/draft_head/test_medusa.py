@@ -92,7 +92,7 @@ def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, 
         )
         assert result.tokens[row].tolist() == tokens
         histogram = np.bincount(rounds, minlength=template.depth + 2)[1:]
-        assert result.stats.histogram[row].tolist() == histogram.tolist()
+        assert result.stats.acceptance_histogram[row].tolist() == histogram.tolist()
         accepted += LIMIT - len(rounds)
     assert accepted > 0, "heads that are never right test nothing"
 
@@ -199,7 +199,7 @@ def test_options_that_do_not_fit_are_refused(target):
         fitted([[0.5] * 3, [0.5], [0.5] * 3], 16)
     with pytest.raises(ValueError, match=r"pass probabilities"):
         fitted([[0.5], [1.5]], 2)
-    call = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=4)
+    call = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=4)
     with pytest.raises(ValueError, match="drafter_params is None"):
         jspec.decode(*target, **call, drafter=Medusa(HEADS))
     with pytest.raises(ValueError, match="reads states 16 wide and the target's are 32"):

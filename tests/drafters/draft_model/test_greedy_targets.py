@@ -11,7 +11,7 @@ from jspec.verify import schemes
 
 MODEL = PrefixLM(vocab_size=9)
 TARGET, DRAFT = MODEL.init(0), MODEL.init(1)
-ASK = dict(prompt=[[1, 2, 3], [2, 4, 0]], lengths=[3, 2], max_new_tokens=5)
+ASK = dict(prompt=[[1, 2, 3], [2, 4, 0]], prompt_lengths=[3, 2], max_new_tokens=5)
 SAMPLED = jspec.Sampling(temperature=0.6)
 DRAFTERS = (
     jspec.RSDS.published(MODEL, beam=2, max_depth=2),

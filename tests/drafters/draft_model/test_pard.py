@@ -158,7 +158,7 @@ def test_rounds_of_greedy_decoding_are_the_papers():
         assert found.tokens[row].tolist() == tokens
         histogram = np.bincount(np.array(rounds[:-1]) - 1, minlength=K + 1)
         assert int(found.stats.num_rounds[row]) == len(rounds)
-        last = np.asarray(found.stats.histogram[row]) - histogram
+        last = np.asarray(found.stats.acceptance_histogram[row]) - histogram
         assert last.sum() == 1 and (last >= 0).all()
 
 

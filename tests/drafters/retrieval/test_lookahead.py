@@ -54,7 +54,7 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
         )  # fmt: skip
         state = result.drafter_state
         assert result.tokens[0].tolist() == tokens
-        assert result.stats.histogram[0].tolist() == histogram[1:]
+        assert result.stats.acceptance_histogram[0].tolist() == histogram[1:]
         assert held(state.pool[0]) == pool
         accepted += int(result.stats.num_accepted_tokens[0])
     assert accepted > 0

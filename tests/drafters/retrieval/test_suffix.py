@@ -161,7 +161,7 @@ def test_the_same_weights_and_noise_write_the_rollout_again():
     model = tiny.model()
     old, new = (tiny.params(model, seed, scale=40.0) for seed in (4, 5))
     asked = dict(
-        prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=24,
+        prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=24,
         sampling=jspec.Sampling(1.0), key=3,
     )  # fmt: skip
     drafter = jspec.Suffix(num_speculative_tokens=8, max_depth=8, capacity=32)
@@ -184,7 +184,7 @@ def test_rows_of_an_engine_have_their_rollouts():
     engine = jspec.Engine(model, num_slots=2, capacity=24, drafter=drafter)
     asked = dict(sampling=jspec.Sampling(1.0), key=0)
     prompts = [[1, 2, 3], [4, 5]]
-    old = [jspec.decode(model, params, [p], max_new_tokens=16, ids=[i], **asked)
+    old = [jspec.decode(model, params, [p], max_new_tokens=16, row_ids=[i], **asked)
            for i, p in enumerate(prompts)]  # fmt: skip
     given = jspec.Rollouts(
         jnp.concatenate([one.tokens for one in old]), jnp.concatenate([one.lengths for one in old])
@@ -199,7 +199,7 @@ def test_rows_of_an_engine_have_their_rollouts():
                 params,
                 prompt,
                 stopping=jspec.Stopping(max_tokens=16),
-                id=slot,
+                row_id=slot,
                 drafter_params=one,
                 **asked,
             ),

@@ -25,7 +25,7 @@ def test_rounds_and_matrix_are_the_published_algorithms_cold_and_hot(target, nex
         state = result.drafter_state
         assert result.tokens[0].tolist() == tokens
         assert int(result.stats.num_rounds[0]) == steps
-        assert result.stats.histogram[0].tolist() == histogram[1:]
+        assert result.stats.acceptance_histogram[0].tolist() == histogram[1:]
         np.testing.assert_array_equal(state.lines[0], matrix)
         assert result.stats.num_draft_tokens[0] <= 80 * steps
 
@@ -47,7 +47,7 @@ def test_rounds_with_lines_of_pairs_are_those_of_a_dictionary_of_pairs(target, n
         others += alone != histogram
         state = result.drafter_state
         assert result.tokens[0].tolist() == tokens
-        assert result.stats.histogram[0].tolist() == histogram[1:]
+        assert result.stats.acceptance_histogram[0].tolist() == histogram[1:]
         np.testing.assert_array_equal(state.lines[0, : tiny.VOCAB], matrix)
         written = np.asarray(state.keys[0]) > 0
         assert sorted(state.lines[0, tiny.VOCAB :][written].tolist()) == sorted(pairs.values())
