@@ -17,7 +17,7 @@ from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from jspec._validate.errors import InputError
-from jspec._xla import backend
+from jspec._xla import backend, native
 from jspec.models import (
     blocks,
     columns,
@@ -192,6 +192,7 @@ def load(
     eos, bos = checkpoint.special_tokens(model.vocab_size)
     files = checkpoint.tensors(table)
     params = read_weights(files, family, table, model, mesh, layer_memory, rules)
+    params = native.hold_in_large_pages(params)
     if adapters:
         model, params = lora.adapted(model, params, table, adapters)
     return Loaded(

@@ -9,6 +9,7 @@ or the environment has JSPEC_NATIVE=0, XLA computes as on other devices.
 
 from jspec._xla.native.attention import attention, takes_attention
 from jspec._xla.native.library import described, disabled, instruction_set, missing, on_one_device
+from jspec._xla.native.pages import hold_in_large_pages
 from jspec._xla.native.primitive import natively
 from jspec._xla.native.product import (
     block_product,
@@ -28,6 +29,7 @@ __all__ = [
     "convolve",
     "described",
     "disabled",
+    "hold_in_large_pages",
     "instruction_set",
     "missing",
     "natively",

@@ -185,12 +185,12 @@ ffi::Error rounded_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::A
   int64_t bytes = integers->state_bytes(call.inputs) * call.rows;
   call.groups = (jspec::Rounded*)scratch(groups * sizeof(jspec::Rounded) / 4 + bytes / 4);
   call.states = call.groups + groups;
-  int64_t threads = threads_of(pool, call.inputs * call.rows >> 15);
-  in_parts(pool, call.rows, threads, [&](int64_t row) { integers->round_row(call, row); });
   int64_t work = call.outputs * call.inputs * call.rows;
   int64_t size = work < (256 << 10) ? call.outputs : kPanels;
   int64_t parts = (call.outputs + size - 1) / size;
-  in_parts(pool, parts, threads_of(pool, parts), [&](int64_t part) {
+  int64_t threads = parts <= 1 ? 1 : threads_of(pool, parts);
+  in_stages(pool, {call.rows, parts}, threads, [&](size_t stage, int64_t part) {
+    if (!stage) return integers->round_row(call, part);
     int64_t end = (part + 1) * size;
     integers->product(call, part * size, end < call.outputs ? end : call.outputs);
   });

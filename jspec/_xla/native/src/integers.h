@@ -165,6 +165,7 @@ JSPEC_INLINE Ints add_products(Ints sums, Weights w, const State* x) {
 
 constexpr int kRows = kRegisters / 4;  // of a tile: sums in integers and in floats, and weights
 constexpr int kBlock = 32, kSteps = kBlock / 4;
+constexpr int kAhead = 2;  // blocks whose halves are gathered ahead of their use
 
 // How weights lie in memory: blocks of 32 inputs, each with numbers in float16 before the weights.
 // kOff is what a weight of zero is in the panel.
@@ -215,7 +216,7 @@ JSPEC_INLINE int64_t blocks_of(const RoundedProduct& call) {
 // Rows that are multiplied together, as even in number as can be. Their states and what belongs to
 // a group of them lie side by side.
 struct Pass {
-  int64_t first, count;
+  int64_t first, count, number, of;
   State* states;         // [step, row, 4]
   jspec::Rounded* groups;  // [group, row]
 };
@@ -223,7 +224,7 @@ JSPEC_INLINE Pass pass_of(const RoundedProduct& call, int64_t pass) {
   int64_t passes = (call.rows + kRows - 1) / kRows;
   int64_t first = call.rows * pass / passes, end = call.rows * (pass + 1) / passes;
   int64_t groups = call.kind == jspec::Kind::kInt8 ? 1 : blocks_of(call);
-  return {first, end - first, (State*)call.states + first * blocks_of(call) * kBlock,
+  return {first, end - first, pass, passes, (State*)call.states + first * blocks_of(call) * kBlock,
           call.groups + first * groups};
 }
 
@@ -242,6 +243,14 @@ JSPEC_INLINE void lay_out(const RoundedProduct& call, const uint8_t* from, int64
   F::lay_out(padded, kBlock, to);
 }
 
+// The numbers in float16 of one block of a panel, side by side.
+template <class F>
+JSPEC_INLINE void gather_halves(const uint8_t* from, int64_t apart, uint16_t* to) {
+  for (int half = 0; half < F::kHalves; half++, to += kLanes)
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; i++) memcpy(to + i, from + i * apart + 2 * half, 2);
+}
+
 // N rows by the outputs from `output` on; the first rows lay out the panel that the others read.
 template <class F, int N, bool kFirst>
 void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* panel,
@@ -250,6 +259,9 @@ void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* pa
   const int64_t apart = F::kHalves ? blocks * kBytes<F> : call.inputs;
   const uint8_t* w = (const uint8_t*)call.weights + output * apart;
   const jspec::Rounded* groups = pass.groups;
+  // Each pass over a panel fetches its part of the second next one.
+  const int64_t share = (kBytes<F> * kLanes + pass.of - 1) / pass.of;
+  const uint8_t* later = w + 2 * apart * kLanes + pass.number * blocks * share;
   Vector found[N];
   Ints sums[N];
 #pragma GCC unroll 8
@@ -257,11 +269,14 @@ void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* pa
   for (int64_t block = 0; block < blocks; block++) {
     Ints* laid = panel + block * kSteps;
     if (kFirst) {
+      // Halves are stored one by one, and read as a vector when that has long been done.
+      for (int64_t ahead = block ? block + kAhead : 0; ahead <= block + kAhead; ahead++)
+        if (ahead < blocks)
+          gather_halves<F>(w + ahead * kBytes<F>, apart, halves + ahead * F::kHalves * kLanes);
       lay_out<F>(call, w + block * kBytes<F>, apart, block, laid);
-      const uint8_t* next = w + (apart + block * kBytes<F>) * kLanes;
-      for (int line = 0; line < (kBytes<F> * kLanes + 63) / 64; line++)
-        __builtin_prefetch(next + 64 * line, 0, 2);
     }
+    for (int64_t line = 0; line < share; line += 64) __builtin_prefetch(later + line, 0, 2);
+    later += share;
     const State* x = pass.states + block * kBlock * N;
     if (F::kHalves) {
 #pragma GCC unroll 8
@@ -305,16 +320,6 @@ void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* pa
   }
 }
 
-// The numbers in float16 of a panel's blocks, side by side.
-template <class F>
-JSPEC_INLINE void gather_halves(const uint8_t* from, int64_t blocks, uint16_t* to) {
-  for (int64_t block = 0; block < blocks; block++)
-    for (int half = 0; half < F::kHalves; half++, to += kLanes)
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; i++)
-        memcpy(to + i, from + (i * blocks + block) * kBytes<F> + 2 * half, 2);
-}
-
 template <class F>
 void product_of(const RoundedProduct& call, int64_t first, int64_t last) {
   using Tile = void (*)(const RoundedProduct&, const Pass&, int64_t, Ints*, uint16_t*, int64_t);
@@ -331,14 +336,14 @@ void product_of(const RoundedProduct& call, int64_t first, int64_t last) {
       }};
   const int64_t blocks = blocks_of(call), passes = (call.rows + kRows - 1) / kRows;
   thread_local std::vector<uint16_t> space;
-  size_t needed = blocks * (kSteps * sizeof(Ints) / 2 + F::kHalves * kLanes);
+  size_t needed = blocks * (kSteps * sizeof(Ints) / 2 + F::kHalves * kLanes) + 32;
   if (space.size() < needed) space.resize(needed);
-  uint16_t* halves = space.data();
-  Ints* panel = (Ints*)(halves + blocks * F::kHalves * kLanes);
+  // A vector of the panel lies in one line of the cache.
+  Ints* panel = (Ints*)(((uintptr_t)space.data() + 63) & ~uintptr_t(63));
+  uint16_t* halves = (uint16_t*)(panel + blocks * kSteps);
   for (int64_t output = first; output < last; output += kLanes) {
     // The last outputs have their own panel, with some that are known already.
     int64_t at = output + kLanes <= call.outputs ? output : call.outputs - kLanes;
-    gather_halves<F>((const uint8_t*)call.weights + at * blocks * kBytes<F>, blocks, halves);
     for (int64_t number = 0; number < passes; number++) {
       Pass pass = pass_of(call, number);
       tiles[!number][pass.count - 1](call, pass, at, panel, halves, output - at);
@@ -355,30 +360,61 @@ void rounded_product(const RoundedProduct& call, int64_t first, int64_t last) {
   }
 }
 
-// Numbers of a row in 127ths of the largest, the nearest and of two the even one. Where one is no
-// number, or infinite, the scale is NaN; where all are zeros it is 0.
-JSPEC_INLINE void round_group(const float* x, int64_t count, int64_t apart, int off, State* to,
-                              jspec::Rounded& group) {
+// The bits of the largest magnitude, which are ordered as the magnitudes are, NaN behind infinity.
+JSPEC_INLINE uint32_t largest_bits(const float* x, int64_t count) {
   uint32_t most = 0;
-  for (int64_t k = 0; k < count; k++) {
+  int64_t k = 0;
+#if defined(__AVX512F__)
+  __m512i several = _mm512_setzero_si512();
+  for (; k + kLanes <= count; k += kLanes)
+    several = _mm512_max_epu32(several, both(load_ints(x + k), all_ints(0x7fffffff)));
+  most = _mm512_reduce_max_epu32(several);
+#endif
+  for (; k < count; k++) {
     uint32_t bits;
     memcpy(&bits, x + k, 4);
     bits &= 0x7fffffff;
     most = bits > most ? bits : most;
   }
+  return most;
+}
+
+// The whole numbers nearest to a block times `inverse`, in the order of rows; returns their sum.
+JSPEC_INLINE int32_t nearest(const float* x, float inverse, State* to) {
+#if defined(__AVX512VNNI__)
+  __m512i low = _mm512_cvtps_epi32(multiply(load(x), all(inverse)));
+  __m512i high = _mm512_cvtps_epi32(multiply(load(x + kLanes), all(inverse)));
+  _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(low));
+  _mm_storeu_si128((__m128i*)(to + kLanes), _mm512_cvtepi32_epi8(high));
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(low, high));
+#else
+  int32_t found[kBlock], sum = 0;
+  for (int i = 0; i < kBlock; i++) found[i] = int32_t(std::rint(x[i] * inverse));
+  for (int i = 0; i < kBlock; i++) sum += found[i];
+  for (int i = 0; i < kBlock; i++) to[i] = State(found[i / 4 * 4 + kOrder[i % 4]]);
+  return sum;
+#endif
+}
+
+// Numbers of a row in 127ths of the largest, the nearest and of two the even one. Where one is no
+// number, or infinite, the scale is NaN; where all are zeros it is 0.
+JSPEC_INLINE void round_group(const float* x, int64_t count, int64_t apart, int off, State* to,
+                              jspec::Rounded& group) {
+  const uint32_t most = largest_bits(x, count);
   float largest;
   memcpy(&largest, &most, 4);
   bool good = most < 0x7f800000 && largest >= jspec::kLeast;
   const float inverse = good ? 127.0f / largest : 0;
   int32_t sum = 0;
   for (int64_t k = 0; k < count; k += kBlock) {
-    float numbers[kBlock] = {};
-    int32_t nearest[kBlock];
+    float some[kBlock] = {};
     State ordered[kBlock];
-    if (good) memcpy(numbers, x + k, (count - k < kBlock ? count - k : kBlock) * sizeof(float));
-    for (int i = 0; i < kBlock; i++) nearest[i] = int32_t(std::rint(numbers[i] * inverse));
-    for (int i = 0; i < kBlock; i++) sum += nearest[i];
-    for (int i = 0; i < kBlock; i++) ordered[i] = State(nearest[i / 4 * 4 + kOrder[i % 4]]);
+    const float* numbers = x + k;
+    if (!good || count - k < kBlock) {
+      if (good) memcpy(some, x + k, (count - k) * sizeof(float));
+      numbers = some;
+    }
+    sum += nearest(numbers, inverse, ordered);
     for (int step = 0; step < kSteps; step++, to += 4 * apart)
       memcpy(to, ordered + 4 * step, 4 * sizeof(State));
   }
