@@ -101,8 +101,8 @@ Dtype = Annotated[
     typer.Option(
         metavar="D",
         help="The dtype of weights and computation; int8 and float8_e4m3fn: of weights alone; "
-        "w8a8: int8 weights, and activations rounded to it; q8_0, q4_0, q4_1: as in GGUF files; "
-        "q8_0a8, q4_0a8, q4_1a8: the same, and activations rounded.",
+        "w8a8: int8 weights, and activations rounded to it; q8_0, q4_0, q4_1, q4_k, q6_k: as in "
+        "GGUF files; q8_0a8 and so on: the same, and activations rounded.",
         show_default="float32 on CPU, with weights as the file has them; else bfloat16",
     ),
 ]
