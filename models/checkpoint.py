@@ -12,7 +12,7 @@ from jax.sharding import Mesh, Sharding
 
 from jspec._validate import extras
 from jspec._validate.errors import InputError, unreadable
-from jspec.models import columns, eight_bits, precision, records, sharding, stacking
+from jspec.models import blocks, columns, eight_bits, precision, records, sharding, stacking
 from jspec.models.huggingface import config_json
 from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
@@ -51,7 +51,8 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         params: its weights, on one device or spread over several.
 
     Raises:
-        InputError: if the folder holds a checkpoint already.
+        InputError: if the folder holds a checkpoint already, or the matrices are in blocks of
+            several formats.
 
     Example:
         >>> import tempfile
@@ -69,6 +70,12 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
     path = Path(folder).expanduser().resolve()
     if (path / PARAMS).exists() or (path / RECORD).exists():
         raise InputError(f"{folder} already holds a checkpoint; name another folder or delete it")
+    in_blocks = eight_bits.called(model.param_dtype) in blocks.FORMATS
+    if in_blocks and _flat(shapes(model)) != _flat(params):
+        raise InputError(
+            "the model's matrices are in blocks of several formats, which is not saved; keep "
+            "the GGUF file, or load it with param_dtype='q8_0'"
+        )
     path.mkdir(parents=True, exist_ok=True)
     with ocp.StandardCheckpointer() as checkpointer:
         pieces = ocp.SaveArgs(chunk_byte_size=_PIECE)

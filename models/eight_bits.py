@@ -15,6 +15,7 @@ section 2, vector-wise, without outliers). Then the sums are of integers, and ex
 """
 
 from functools import reduce
+from itertools import count, takewhile
 from typing import Any
 
 import flax.linen as nn
@@ -100,18 +101,21 @@ def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str
         >>> in_blocks(("embed",), (8, 64), "q4_0"), in_blocks(path, (8, 64), "int8")
         ('q8_0', None)
     """
-    kind = called(param_dtype)
-    if kind not in blocks.FORMATS or not blocks.fit(shape):
+    kind = blocks.FORMATS.get(called(param_dtype))
+    if kind and path in (("embed",), ("head",)):
+        kind = kind if kind in blocks.FROM_FILES else blocks.TABLES
+    elif not rounded(path):
         return None
-    if path in (("embed",), ("head",)):
-        return blocks.TABLES
-    return blocks.FORMATS[kind] if rounded(path) else None
+    return kind if kind and blocks.fit(shape, kind) else None
 
 
 def table(
     module: nn.Module, name: str, shape: tuple[int, int], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> blocks.Blocks | Float[Array, "V E"]:
     """Returns embeddings, or the head."""
+    if called(param_dtype) in blocks.FORMATS and module.has_variable("params", name):
+        held = module.get_variable("params", name)
+        return blocks.as_held(held, shape[-1], None, dtype, rounds_states(param_dtype))
     if kind := in_blocks((name,), shape, param_dtype):
         return blocks.parameter(module, name, shape, kind, dtype, rounds_states(param_dtype))
     return module.param(
@@ -185,27 +189,38 @@ class OneOf:
     layer: Int[Array, ""]
 
 
+Held = LowPrecision | blocks.Blocks | Float[Array, "*X O I"]
+"""Weights of a product as models hold them: a matrix, or several."""
+
+
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
-) -> tuple[LowPrecision | blocks.Blocks | Float[Array, "*X O I"], Int[Array, ""] | None]:
+) -> tuple[Held | tuple[Held, ...], Int[Array, ""] | None]:
     """Returns weights of a product, with their factors where they are of low precision.
 
     Returns:
-        The weights of the layer and None, or of all layers and its number.
+        The weights of the layer and None, or of all layers and its number. In blocks they are
+        several matrices, each with the next outputs, where a file has these in several formats.
     """
-    rounds = rounds_states(param_dtype)
+    rounds, kind = rounds_states(param_dtype), blocks.FORMATS.get(called(param_dtype))
     one = module.get_variable("params", name)
+    if kind is not None and one is not None:
+        later = (module.get_variable("params", f"{name}_{n}") for n in count(1))
+        arrays = [one, *takewhile(lambda array: array is not None, later)]
+        held = [
+            blocks.as_held(getattr(array, "weights", array), shape[-1], kind, dtype, rounds)
+            for array in arrays
+        ]
+        wide = [part if isinstance(part, blocks.Blocks) else as_wide(part, dtype) for part in held]
+        return tuple(wide) if len(wide) > 1 else wide[0], getattr(one, "layer", None)
     if isinstance(one, OneOf):
         weights = one.weights
-        if weights.dtype == jnp.uint8:
-            kind = blocks.FORMATS[called(param_dtype)]
-            weights = blocks.Blocks(weights, kind, dtype, rounds)
-        elif factors := module.get_variable("params", f"{name}{SUFFIX}"):
+        if factors := module.get_variable("params", f"{name}{SUFFIX}"):
             weights = LowPrecision(weights, factors.weights, dtype, rounds)
         return weights, one.layer
     init = nn.initializers.normal(0.02)
-    if (kind := blocks.FORMATS.get(called(param_dtype))) is not None:
-        if blocks.fit(shape):
+    if kind is not None:
+        if blocks.fit(shape, kind):
             return blocks.parameter(module, name, shape, kind, dtype, rounds), None
         param_dtype = dtype
     if not low_precision(param_dtype):

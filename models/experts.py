@@ -142,6 +142,8 @@ class RoutedExperts(nn.Module):
         dtypes = self.param_dtype, self.dtype
         gate_up, layer = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
         down, _ = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
+        assert not isinstance(gate_up, tuple), "experts are in one format"
+        assert not isinstance(down, tuple), "experts are in one format"
         biases = None
         if experts.bias:
             biases = self.bias("gate_up_bias", 2 * inner), self.bias("down_bias", width)

@@ -4,6 +4,7 @@ A matrix has one output's weights side by side, as torch and Hugging Face's file
 CPU that is what makes a few rows cheap, so what speculative decoding lives on: see `weights_first`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from jspec._xla import native
 from jspec.models import blocks, eight_bits
+from jspec.models.eight_bits import Held
 
 _FEW_ROWS = 32
 """The most rows that go first in a product; beyond, both orders are alike."""
@@ -103,20 +105,28 @@ def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.lax.platform_dependent(y, cpu=lambda y: y, default=jax.lax.optimization_barrier)
 
 
-Held = Float[Array, "*L O I"] | eight_bits.LowPrecision | blocks.Blocks
-"""Weights of a product as models hold them: a matrix, or several."""
-
-
 def multiply(
-    x: Float[Array, "... I"], weights: Held, index: Int[Array, ""] | None = None
+    x: Float[Array, "... I"],
+    weights: Held | tuple[Held, ...],
+    index: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
     """Returns `product`; in 8 bits, the factors of the outputs are multiplied into the result.
 
     Args:
         x: rows.
-        weights: one row for each output, or several such matrices.
+        weights: one row for each output, or several such matrices. A tuple has matrices of outputs
+            that follow each other.
         index: which of these; the kernels of a CPU make no copy of it.
     """
+    if isinstance(weights, tuple):
+        rounds = any(isinstance(part, blocks.Blocks) and part.rounds_states for part in weights)
+        if rounds or all(natively_multiplied(x, part) for part in weights):
+            return jnp.concatenate([multiply(x, part, index) for part in weights], -1)
+        # The bits of an output by XLA depend on how many outputs there are.
+        wide: list[Any] = [
+            _wide(x, part) if isinstance(part, blocks.Blocks) else part for part in weights
+        ]
+        return multiply(x, jnp.concatenate(wide, -2), index)
     if isinstance(weights, blocks.Blocks):
         return _in_blocks(x, weights, index, x.dtype)
     if isinstance(weights, eight_bits.LowPrecision) and weights.rounds_states:
@@ -167,13 +177,19 @@ def _in_blocks(
         packed = packed if index is None else packed[index]
         if weights.rounds_states:
             return eight_bits.rounded_block_product(x, packed, weights.kind).astype(dtype)
-        packed = jax.lax.platform_dependent(x, packed, cpu=_read_after, default=_read_anew)
-        return product(x, blocks.dequantised(packed, weights.kind, x.dtype), dtype)
+        return product(x, _wide(x, replace(weights, packed=packed)), dtype)
 
     given = x, weights.packed, index
     if natively_multiplied(x, weights):
         return native.natively(by_kernel, by_xla, *given)
     return by_xla(*given)
+
+
+def _wide(x: Float[Array, "..."], weights: blocks.Blocks) -> Float[Array, "*L O I"]:
+    """Returns the weights in the dtype of x, dequantised anew for each product."""
+    way = jax.lax.platform_dependent
+    packed = way(x, weights.packed, cpu=_read_after, default=_read_anew)
+    return blocks.dequantised(packed, weights.kind, x.dtype)
 
 
 def _rounded(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -125,13 +125,15 @@ def load(
             model that a package carries such as "smollm2-135m", or a hub id such as "org/model".
             "@" and a revision behind an id pin what the hub gives: "org/model@v1.0".
         dtype: dtype of activations and cache; float32 on CPU, else bfloat16. "int8" and
-            "float8_e4m3fn" are dtypes of weights and "w8a8", "q8_0", "q4_0" and "q4_1" formats of
-            them, and "q8_0a8" and its like, see there; all else is as by default.
+            "float8_e4m3fn" are dtypes of weights and "w8a8", "q8_0", "q4_0", "q4_1", "q4_k" and
+            "q6_k" formats of them, and "q8_0a8" and its like, see there; all else is as by default.
         param_dtype: dtype or format that the weights are held in; `dtype` if not given. In 8 bits
             (`jspec.models.eight_bits`) it is a model of its own, whose tokens are exact in
             themselves. In blocks (`jspec.models.blocks`) a GGUF file's weights of that format stay
-            as they are, and others are rounded to it. "auto": as the file has them, in bfloat16 or
-            in blocks, where a CPU's kernels multiply with them as with float32: to the last bit.
+            as they are, and others are rounded to it; in "q4_k" or "q6_k" each stays in the blocks
+            that it is in, and what is in none is dequantised. "auto": as the file has them, in
+            bfloat16 or each in its blocks, where a CPU's kernels multiply with them as with
+            float32: to the last bit.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLES` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
@@ -164,7 +166,7 @@ def load(
             "adapters on a mesh are not implemented; leave out mesh, or merge the adapter into the "
             "base's weights"
         )
-    kept = precision.find_kv(kv_dtype)
+    kept, as_in_file = precision.find_kv(kv_dtype), False
     checkpoint = open_checkpoint(name)
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
@@ -172,8 +174,13 @@ def load(
     if param_dtype == precision.AUTO:
         plain = mesh is None and not adapters and not any(one.transposed for one in table)
         exact = plain and dtype in (None, "float32", np.float32) and precision.widens_natively()
-        param_dtype = checkpoint.held() if exact else None
+        param_dtype = checkpoint.held(scan_layers) if exact else None
+        as_in_file = True
     compute, held = precision.pair(dtype, param_dtype)
+    if blocks.FORMATS.get(eight_bits.called(held)) in blocks.FROM_FILES and not as_in_file:
+        alike = mesh is None and not (scan_layers and checkpoint.held(True) is None)
+        _check_blocks(held, checkpoint.held(), name, alike)
+        as_in_file = True
     model = family.build(
         config, dtype=compute, param_dtype=held, scan_layers=scan_layers, kv_dtype=kept
     )
@@ -191,7 +198,7 @@ def load(
     words = checkpoint.tokenizer() if with_tokenizer else None
     eos, bos = checkpoint.special_tokens(model.vocab_size)
     files = checkpoint.tensors(table)
-    params = read_weights(files, family, table, model, mesh, layer_memory, rules)
+    params = read_weights(files, family, table, model, mesh, layer_memory, rules, as_in_file)
     params = native.hold_in_large_pages(params)
     if adapters:
         model, params = lora.adapted(model, params, table, adapters)
@@ -229,6 +236,7 @@ def read_weights(
     mesh: Mesh | None = None,
     layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
+    as_in_file: bool = False,
 ) -> PyTree:
     """Returns params from open files, after their names and shapes are found to match the table.
 
@@ -240,6 +248,8 @@ def read_weights(
         mesh: devices to spread them over; None: one device.
         layer_memory: the kind of memory of the layers that are scanned.
         rules: what is split over which axis of the mesh.
+        as_in_file: True keeps matrices of a GGUF file in the blocks that each is in, of whatever
+            format, and dequantises the others; False rounds all to the model's format.
 
     Raises:
         InputError: if weights are missing, unknown, or of another shape.
@@ -273,6 +283,7 @@ def read_weights(
         return files.read(known[name])
 
     high = eight_bits.high_precision(model.param_dtype, model.dtype)
+    own = blocks.FORMATS.get(eight_bits.called(model.param_dtype))
     stacked = {
         f"layers_{layer}"
         for group in model.groups
@@ -311,6 +322,23 @@ def read_weights(
         shapes = tuple(blocks.packed_shape(shape, kind) for shape in weight.shapes)
         return joined(replace(weight, shapes=shapes), np.uint8, read_packed)
 
+    def in_files(weight: weights.Weight) -> list[tuple[str | None, weights.Weight]]:
+        """Returns a weight as parts, each of outputs in one format; empty: it is in no blocks."""
+        table = weight.path in (("embed",), ("head",))
+        if own is None or not isinstance(files, gguf.GGUFTensors):
+            return []
+        if not table and not eight_bits.rounded(weight.path):
+            return []
+        found = [files.kind(known[name], None if table else own) for name in weight.names]
+        if weight.transposed or (weight.groups is not None and len(set(found)) > 1):
+            return [(None, weight)]
+        runs = [list(run) for _, run in groupby(range(len(found)), found.__getitem__)]
+        parts = [(found[run[0]], slice(run[0], run[-1] + 1)) for run in runs]
+        return [
+            (kind, replace(weight, names=weight.names[part], shapes=weight.shapes[part]))
+            for kind, part in parts
+        ]
+
     def placed(weight: weights.Weight) -> jax.Array:
         split = place(weight.path, weight.shape)
         kind = high if weight.dtype is None else weight.dtype
@@ -334,7 +362,12 @@ def read_weights(
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
         *path, name = weight.path
         streams = layer_memory != streaming.DEVICE and bool(path) and path[0] in stacked
-        if kind := eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype):
+        if as_in_file and in_files(weight):
+            arrays = {
+                f"{name}_{n}" if n else name: in_blocks(part, kind) if kind else joined(part, high)
+                for n, (kind, part) in enumerate(in_files(weight))
+            }
+        elif kind := eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype):
             arrays = {name: in_blocks(weight, kind)}
         elif eight_bits.by_output(model.param_dtype) and eight_bits.rounded(weight.path):
             # A factor is of all inputs, so that the whole is read first.
@@ -354,6 +387,21 @@ def read_weights(
     with ThreadPoolExecutor(count, "jspec-weights") as readers:
         held = chain.from_iterable(readers.map(leaves, table))
         return weights.tree(stacking.collected(held, model.groups, place))
+
+
+def _check_blocks(held: str, found: str | None, name: str | Path, alike: bool) -> None:
+    """Raises InputError if blocks that come from files alone are not there, or of unlike layers."""
+    wanted = blocks.FORMATS[held]
+    if found != wanted:
+        raise InputError(
+            f"nothing is rounded to {wanted}, and the matrices of {name} are in "
+            f"{found or 'no blocks'}; load a GGUF file that holds them, or use {found or 'q8_0'}"
+        )
+    if not alike:
+        raise InputError(
+            f"{held} keeps each matrix in the format that {name} has it in, and scan_layers and a "
+            "mesh need layers that are alike on one device; leave them out, or use q8_0"
+        )
 
 
 def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> dict[str, str]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec._validate.errors import InputError
-from jspec.models import eight_bits
+from jspec.models import blocks, eight_bits
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import frequencies
@@ -34,6 +34,8 @@ def write(model: Any, params: PyTree, path: Path) -> None:
         raise InputError(
             f"the GGUF file of a {type(model).__name__} is not implemented; leave llama.cpp out"
         )
+    if blocks.FORMATS.get(eight_bits.called(model.param_dtype)) in blocks.FROM_FILES:
+        raise InputError("a model in K-quants comes from a GGUF file; give llama.cpp that one")
     config = model.config
     if config.layers or config.post_norm or not config.pre_norm:
         raise InputError(

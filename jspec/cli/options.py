@@ -106,8 +106,8 @@ Dtype = Annotated[
     typer.Option(
         metavar="D",
         help="float32, bfloat16: weights and computation. int8, float8_e4m3fn: 8-bit "
-        "weights. q8_0, q4_0, q4_1: weights in the blocks of GGUF files. w8a8, q8_0a8, q4_0a8, "
-        "q4_1a8: activations are rounded to 8 bits too.",
+        "weights. q8_0, q4_0, q4_1, q4_k, q6_k: weights in the blocks of GGUF files. w8a8, "
+        "q8_0a8, q4_0a8 and so on: activations are rounded to 8 bits too.",
         show_default="CPU: computation in float32, weights as stored; else bfloat16",
     ),
 ]

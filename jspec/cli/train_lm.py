@@ -147,7 +147,7 @@ def _draft(
     exact = student.NextDistribution(cast(CausalLM, model), target.model, size)
     frequent = np.argsort(-whole.counts(model.vocab_size), kind="stable")[:HOT]
     large = model.vocab_size > 4 * (HOT + DRAWN)
-    table = blocks.table(target.params["params"]["embed"])
+    table = blocks.table(target.params["params"]["embed"], width)
     run = replace(
         _run(job, text, whole, target=weights[:16]),
         objective=replace(exact, drawn=DRAWN) if large else exact,

@@ -1,6 +1,7 @@
 """A GGUF file as the checkpoint that it was made from: config, weights, tokenizer, template."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -71,7 +72,7 @@ class GGUFTensors:
 
     def packed(self, name: str, kind: str) -> np.ndarray | None:
         """Returns the bytes of one matrix by rows; None if it is not stored in this format, or in
-        Q4_0 where it is Q8_0, which holds the same weights.
+        Q4_0 or Q5_0 where it is Q8_0, which holds the same weights.
 
         Args:
             name: of a tensor whose rows are laid out as in the file, but for their order.
@@ -84,12 +85,27 @@ class GGUFTensors:
         known = {one.value: one for one in package.GGMLQuantizationType}
         held = known.get(entry.kind)
         called = held.name.lower() if held else None
-        if called not in (kind, _IN_EIGHT_BITS.get(kind)):
+        zero = _IN_EIGHT_BITS.get(called or "") if kind == "q8_0" else None
+        if called != kind and zero is None:
             return None
         stored = self._bytes(name, entry, *package.GGML_QUANT_SIZES[held])
-        if called != kind:
-            stored = _widened(stored)
+        if zero is not None:
+            stored = _widened(stored, package.GGML_QUANT_SIZES[held][1], zero)
         return self.restore(name, stored.reshape(*entry.shape[:-1], -1))
+
+    def kind(self, name: str, own: str | None) -> str | None:
+        """Returns the format of blocks that holds a matrix as the file has it; None: none does.
+
+        Args:
+            name: of the tensor.
+            own: the format of most matrices: any other than Q4_0 has its weights in Q8_0.
+        """
+        kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
+        entry = self.files[name]
+        kind = kinds.get(entry.kind)
+        if kind in _IN_EIGHT_BITS and kind != own:
+            kind = "q8_0"
+        return kind if kind in blocks.SIZES and blocks.fit(entry.shape, kind) else None
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
         """Returns rows of one tensor in float32; the others are not dequantised.
@@ -199,17 +215,29 @@ class File:
             lambda name, rows: layout.unit(name, rows, fields),
         )
 
-    def held(self) -> str | None:
-        """Returns the format that holds all matrices exactly, or "bfloat16"; None: none does."""
+    def held(self, alike: bool = False) -> str | None:
+        """Returns the format that a model of these weights is named by; None: it has no blocks.
+
+        It is "bfloat16" if all matrices are. With Q4_K it is that, without it Q4_0 or Q6_K: under
+        other names these are not kept, or not told apart. Else it is that of most matrices.
+
+        Args:
+            alike: whether all matrices of layers have to be in that format.
+        """
         kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
         matrices = {name: t for name, t in self.header.tensors.items() if len(t.shape) > 1}
         tables = {kinds.get(matrices.pop(name).kind) for name in _TABLES & matrices.keys()}
-        found = {kinds.get(matrix.kind) for matrix in matrices.values() if blocks.fit(matrix.shape)}
-        if found == {"bf16"} and tables <= found:
+        kinds = kinds | {number: "q8_0" for number, kind in kinds.items() if kind == "q5_0"}
+        found = Counter(
+            kinds.get(one.kind) for one in matrices.values() if one.shape[-1] % blocks.LENGTH == 0
+        )
+        if found.keys() == {"bf16"} and tables <= {"bf16"}:
             return "bfloat16"
-        kind = found.pop() if len(found) == 1 else None
-        exact = kind in blocks.SIZES and tables <= {blocks.TABLES, _IN_EIGHT_BITS[blocks.TABLES]}
-        return kind if exact else None
+        known = Counter({kind: found[kind] for kind in blocks.SIZES if kind in found})
+        if not known or (alike and len(found) > 1):
+            return None
+        first = [kind for kind in ("q4_k", "q4_0", "q6_k") if kind in known]
+        return first[0] if first else known.most_common(1)[0][0]
 
     def tokenizer(self) -> Any:
         """Returns the tokenizer; see `vocabulary.tokenizer`."""
@@ -237,11 +265,13 @@ class File:
         return None
 
 
-def _widened(lines: np.ndarray) -> np.ndarray:
-    """Returns rows in blocks of Q4_0 as the same weights in blocks of Q8_0."""
-    blocks = lines.reshape(len(lines), -1, 18)
-    steps = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], -1) - np.uint8(8)
-    return np.concatenate([blocks[..., :2], steps], -1).reshape(len(lines), -1)
+def _widened(lines: np.ndarray, size: int, zero: int) -> np.ndarray:
+    """Returns rows in blocks of Q4_0 or Q5_0, of so many bytes, as the same weights in Q8_0."""
+    blocks = lines.reshape(len(lines), -1, size)
+    steps = np.concatenate([blocks[..., -16:] & 15, blocks[..., -16:] >> 4], -1)
+    if fifth := size - 18:
+        steps |= np.unpackbits(blocks[..., 2 : 2 + fifth], axis=-1, bitorder="little") << 4
+    return np.concatenate([blocks[..., :2], steps - np.uint8(zero)], -1).reshape(len(lines), -1)
 
 
 def _joined(lines: np.ndarray) -> np.ndarray:
@@ -266,8 +296,8 @@ def _one(stack: TensorInfo, index: int) -> TensorInfo:
 
 _PER_BYTE = 8
 """Numbers that a byte holds, at most."""
-_IN_EIGHT_BITS = {"q8_0": "q4_0"}
-"""Other tensor types that a format holds exactly."""
+_IN_EIGHT_BITS = {"q4_0": 8, "q5_0": 16}
+"""Tensor types that Q8_0 holds exactly, and what a weight of 0 is in them."""
 _TABLES = {"token_embd.weight", "output.weight"}
 _ENDS = ("eos", "eot", "eom")
 _ROW_BYTES = 4096

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 
 from jspec._validate.arguments import check_integer
 from jspec.arrays.top_k import top_k
-from jspec.models import blocks
 from jspec.models.linear import unembed
 from jspec.models.llama import LlamaConfig
 from jspec.types import PyTree
@@ -54,7 +53,7 @@ def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray
     Returns:
         `down` [r, E] and `up` [V, r]; up @ down is near the table.
     """
-    whole = np.asarray(blocks.table(table), np.float32)
+    whole = np.asarray(table, np.float32)
     # The right singular vectors are those of E x E numbers: seconds, where V x E take minutes.
     _, vectors = np.linalg.eigh(whole.astype(np.float64).T @ whole)
     best = vectors[:, ::-1][:, :rank]

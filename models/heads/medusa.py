@@ -150,7 +150,8 @@ def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
         target: params of the model that it will draft for.
     """
     held = target["params"]
-    scores = jnp.asarray(blocks.table(held.get("head", held["embed"])), heads.param_dtype)
+    head = blocks.table(held.get("head", held["embed"]), heads.features)
+    scores = jnp.asarray(head, heads.param_dtype)
     zero = jnp.zeros((heads.features, heads.features), heads.param_dtype)
     params = {}
     for head in range(heads.num_heads):

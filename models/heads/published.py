@@ -253,7 +253,7 @@ def _factors(
         whole = config_json.read(folder / "config.json")
         # Weighted ones need the tokens' frequencies in training.
         whole.part("efficient_lm_head_config").choice("type", ["low_rank"], None)
-        return candidates.factors(table, rank)
+        return candidates.factors(blocks.table(table, config.hidden_size), rank)
     for part, name in FACTORS.items():
         found = files.shape(names.held[name]) if part in held else None
         if found != shapes[part]:
@@ -291,7 +291,8 @@ def _check(folder: Path, files: Files, names: Names, layout: HeadLayout) -> None
 
 def _check_copy(folder: Path, files: Files, target: PyTree, name: str, array: str) -> None:
     """Raises InputError if the head's copy of an array of the target is of another model."""
-    shape, wanted = files.shape(name), _table(target, array).shape
+    shape = files.shape(name)
+    wanted = _table(target, array, shape[-1]).shape
     words = {"embed": "embeddings", "head": "scores"}[array]
     fix = "load the target that the head was trained for"
     if shape != wanted:
@@ -308,7 +309,8 @@ def _check_copy(folder: Path, files: Files, target: PyTree, name: str, array: st
 
 def _distance(files: Files, target: PyTree, name: str, array: str) -> float:
     """Returns the relative distance of a tensor's sample and the same of a target's array."""
-    shape, ours = files.shape(name), _table(target, array)
+    shape = files.shape(name)
+    ours = _table(target, array, shape[-1])
     if shape != ours.shape:
         return float("inf")
     rows = np.arange(min(shape[0], _SAMPLES)) * shape[0] // min(shape[0], _SAMPLES)
@@ -318,9 +320,9 @@ def _distance(files: Files, target: PyTree, name: str, array: str) -> float:
     return float(np.linalg.norm(mine - theirs)) / max(float(np.linalg.norm(mine)), 1e-30)
 
 
-def _table(target: PyTree, array: str) -> Any:
+def _table(target: PyTree, array: str, width: int) -> Any:
     held = target["params"]
-    return blocks.table(held.get(array, held["embed"]))  # the head may be the embedding
+    return blocks.table(held.get(array, held["embed"]), width)  # the head may be the embedding
 
 
 def _scored(folder: Path, files: Files, vocab_size: int) -> jax.Array:

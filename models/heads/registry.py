@@ -106,10 +106,9 @@ def borrow(head: Any, target: PyTree) -> PyTree:
     """
     held = target["params"]
     tables = {"embed": held["embed"], "head": held.get("head", held["embed"])}
-    arrays = {name: blocks.table(array) for name, array in tables.items()}
     lent = {}
     for path, wanted in leaves(shapes(head).get(TARGET, {})):
-        array = arrays[path[-1]]
+        array = blocks.table(tables[path[-1]], wanted.shape[-1])
         if array.shape != wanted.shape:
             raise InputError(
                 f"the head reads the target's {path[-1]} as {list(wanted.shape)} and this target's "

@@ -44,8 +44,9 @@ class Folder:
         files = quantised.reader(self.fields)(shards.open_folder(self.path))
         return fused_experts.single(files, (name for weight in table for name in weight.names))
 
-    def held(self) -> str | None:
+    def held(self, alike: bool = False) -> str | None:
         """Returns the dtype of all weights if it is bfloat16, and None otherwise."""
+        del alike  # as all weights are then
         files = shards.open_folder(self.path).files
         found = {file.get_slice(name).get_dtype() for name, file in files.items()}
         return "bfloat16" if found == {"BF16"} else None

@@ -1,12 +1,14 @@
-"""Weights in GGUF's blocks of 32, kept byte for byte and multiplied exactly."""
+"""Weights in GGUF's blocks, kept byte for byte and multiplied exactly."""
 
 import gguf
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import refusals
 import tiny
 import tiny_gguf
+from oracle import superblocks
 
 import jspec
 from jspec._xla import native
@@ -20,8 +22,13 @@ def drawn(kind, outputs, inputs):
     """Weights in blocks, some with scales that are subnormal in float16, and in float64."""
     draw = np.random.default_rng(0)
     weights = draw.normal(size=(outputs, inputs)) * draw.choice([1e-6, 1e-3, 1], (outputs, 1))
-    packed = blocks.packed(weights, kind)
-    wide = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType[kind.upper()])
+    stored = gguf.GGMLQuantizationType[kind.upper()]
+    packed = tiny_gguf.quantise(weights, stored)
+    if kind in blocks.FROM_FILES:
+        first = packed.reshape(-1, blocks.SIZES[kind])[0]
+        for at in tiny_gguf.SCALES[stored]:
+            first[at : at + 2] = np.float16([3e-7]).view(np.uint8)
+    wide = gguf.quants.dequantize(packed, stored)
     return packed, wide.reshape(outputs, inputs), draw.normal(size=(20, inputs)).astype(np.float32)
 
 
@@ -30,9 +37,13 @@ def kinds(*shapes):
     return pytest.mark.parametrize(
         ("kind", "outputs", "inputs"),
         [
-            pytest.param(kind, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
+            pytest.param(
+                *(kind, outputs, -(-inputs // length) * length),
+                marks=[pytest.mark.slow] if (one + two) % 3 else [],
+            )
             for one, kind in enumerate(KINDS)
-            for two, shape in enumerate(shapes)
+            for two, (outputs, inputs) in enumerate(shapes)
+            for length in [blocks.FROM_FILES.get(kind, 1)]
         ],
     )
 
@@ -49,9 +60,20 @@ def test_products_are_those_of_the_weights_that_the_bytes_say(kind, outputs, inp
         np.testing.assert_allclose(jax.jit(linear.multiply)(x, held), wanted, atol=bound)
     # The negative control: a scale that is read as another.
     other = packed.copy()
-    other[:, 1] ^= 4
+    other[:, 209 if kind == "q6_k" else 1] ^= 4
     held = blocks.Blocks(jnp.asarray(other), kind, jnp.float32)
     assert np.abs(linear.multiply(x, held) - wanted).max() > bound
+
+
+@pytest.mark.parametrize("kind", blocks.FROM_FILES)
+def test_blocks_of_256_are_those_of_their_description(kind):
+    draw = np.random.default_rng(1)
+    packed = draw.integers(0, 256, (40, blocks.SIZES[kind]), np.uint8)
+    for at in tiny_gguf.SCALES[gguf.GGMLQuantizationType[kind.upper()]]:
+        halves = (draw.normal(size=40) * 10.0 ** draw.integers(-6, 2, 40)).astype(np.float16)
+        packed[:, at : at + 2] = halves[:, None].view(np.uint8)
+    wanted = np.array([getattr(superblocks, kind)(block.tobytes()) for block in packed])
+    np.testing.assert_array_equal(blocks.dequantised(packed, kind), wanted.astype(np.float32))
 
 
 @there
@@ -119,8 +141,9 @@ def folder(tmp_path_factory):
     return where
 
 
+ROUNDED_TO = [kind for kind in KINDS if kind not in blocks.FROM_FILES]
 QUICK = pytest.mark.parametrize(
-    "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+    "kind", [ROUNDED_TO[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ROUNDED_TO[1:])]
 )
 
 
@@ -137,11 +160,10 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
     np.testing.assert_array_equal(layer["gate_up"]["weight"][: len(gate)], gate)
     assert layer["down"]["weight"].dtype == jnp.float32, "112 weights fill no blocks"
     own = jspec.models.load(file, param_dtype="auto", with_tokenizer=False)
-    in_tables = kind != "q4_1" and native.instruction_set()
-    assert own.model.param_dtype == (kind if in_tables else jnp.float32)
+    assert own.model.param_dtype == (kind if native.instruction_set() else jnp.float32)
     wide = jspec.models.load(file, "float32", with_tokenizer=False)
     params = wide.params["params"]
-    tables = {name: blocks.table(kept.params["params"][name]) for name in ("embed", "head")}
+    tables = {name: blocks.table(kept.params["params"][name], 64) for name in ("embed", "head")}
     if kind != "q4_1":  # which is rounded to 8 bits in tables
         for name, table in tables.items():
             np.testing.assert_array_equal(table, params[name])
@@ -152,6 +174,87 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
         np.testing.assert_array_equal(found, wanted)
     else:
         np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+K = gguf.GGMLQuantizationType
+MIXED = {
+    "token_embd": K.Q6_K, "0.attn_v": K.Q6_K, "0.ffn_down": K.Q6_K,
+    "1.attn_q": K.Q5_K, "1.attn_k": K.Q5_0,
+    "1.ffn_gate": K.Q8_0, "1.ffn_up": K.Q4_0, "1.attn_output": K.F16,
+}  # fmt: skip
+"""Formats of tensors that are not in Q4_K."""
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A file of several formats like Q4_K_M; no kernel knows some of them."""
+    where = tmp_path_factory.mktemp("mixed")
+    model = tiny.model(hidden_size=256, head_dim=64, intermediate_size=256, tied=False)
+    export.save_hf(model, tiny.params(model, scale=4), where / "folder", dtype="float32")
+    return tiny_gguf.convert(where / "folder", where / "model.gguf", K.Q4_K, others=MIXED)
+
+
+def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, causal, tmp_path):
+    kept = jspec.models.load(mixed, "q4_k", with_tokenizer=False)
+    params, wide = kept.params["params"], jspec.models.load(mixed, "float32", with_tokenizer=False)
+
+    def formats(path, width=256):
+        layer, product = path.split("/")
+        parts = [params[layer][product].get(name) for name in ("weight", "weight_1", "weight_2")]
+        return [
+            blocks.kind_of(part.shape[-1], width) if part.dtype == jnp.uint8 else part.dtype.name
+            for part in parts
+            if part is not None
+        ]
+
+    assert formats("layers_0/qkv") == ["q4_k", "q6_k"]
+    assert formats("layers_1/qkv") == ["float32", "q8_0", "q4_k"], "Q5_K is in no kernel"
+    assert formats("layers_0/down") == ["q6_k"] and formats("layers_1/down") == ["q4_k"]
+    assert formats("layers_1/gate_up") == ["q8_0"], "which holds Q4_0's and Q5_0's weights"
+    assert formats("layers_1/output") == ["float32"]
+    for name, kind in (("embed", "q6_k"), ("head", "q4_k")):
+        assert blocks.kind_of(params[name].shape[-1], 256) == kind
+        wanted = wide.params["params"][name]
+        np.testing.assert_array_equal(blocks.table(params[name], 256), wanted)
+    own = jspec.models.load(mixed, param_dtype="auto", with_tokenizer=False)
+    assert own.model.param_dtype == ("q4_k" if native.instruction_set() else jnp.float32)
+    tokens = np.arange(12).reshape(1, 12) % tiny.VOCAB
+
+    def logits(loaded):
+        return jax.jit(loaded.model.apply)(loaded.params, *causal(tokens), None).logits
+
+    found, wanted = logits(kept), logits(wide)
+    if native.instruction_set():
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    rounded = jspec.models.load(mixed, "q4_ka8", with_tokenizer=False)
+    assert jax.tree.all(jax.tree.map(np.array_equal, rounded.params, kept.params))
+    assert (logits(rounded) != wanted).any()
+    parts = params["layers_0"]["qkv"]["weight"], params["layers_0"]["qkv"]["weight_1"]
+    held = tuple(blocks.as_held(part, 256, "q4_k", jnp.float32, True) for part in parts)
+    x = np.random.default_rng(0).normal(size=(5, 256)).astype(np.float32)
+    natively = jax.jit(linear.multiply)(x, held)
+    with native.disabled():
+        np.testing.assert_array_equal(jax.jit(linear.multiply)(x, held), natively)
+        np.testing.assert_allclose(logits(kept), wanted, atol=1e-4)
+    with pytest.raises(jspec.InputError, match="blocks of several formats, which is not saved"):
+        jspec.models.save(tmp_path / "saved", kept.model, kept.params)
+
+
+def test_blocks_that_cannot_be_kept_are_refused_in_a_sentence(mixed, folder, tmp_path):
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(mixed.read_bytes()[:-100])  # in a block of the last matrix
+    odd = tiny_gguf.convert(folder, tmp_path / "odd.gguf", K.Q8_0)
+    load = jspec.models.load
+    refusals.check([
+        (lambda: load(folder, "q4_k"), "nothing is rounded to q4_k, and .* in no blocks; load"),
+        (lambda: load(odd, "q4_k"), "the matrices of .*odd.gguf are in q8_0; .* or use q8_0"),
+        (lambda: load(mixed, "q6_ka8"), "rounded to q6_k, and .* in q4_k; .* or use q4_k"),
+        (lambda: load(mixed, "q5_k"), "'q5_k' is unknown; .* q4_k, q6_k"),
+        (lambda: load(mixed, "q4_k", scan_layers=True), "scan_layers and a mesh need layers that"),
+        (lambda: blocks.packed(np.ones((1, 256)), "q6_k"), "no weights are rounded to q6_k; load"),
+        (lambda: load(cut, "q4_k", with_tokenizer=False), r"ends at byte \d+ and .* reaches to"),
+    ])  # fmt: skip
 
 
 @QUICK
@@ -173,7 +276,7 @@ def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", blocks.FORMATS)
 def test_it_keeps_the_contract(kind):
-    model = tiny.model(hidden_size=64, head_dim=16, intermediate_size=96)
+    model = tiny.model(hidden_size=256, head_dim=16, intermediate_size=96)
     model = model.clone(param_dtype=precision.find(kind, held=True), scan_layers=True)
     one, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
     jspec.testing.check_model(model, model.init(jax.random.key(0), one, one, mask))

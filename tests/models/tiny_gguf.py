@@ -93,15 +93,19 @@ def write(
     fields: Mapping[str, Any],
     tensors: Mapping[str, np.ndarray],
     kind: Kind = Kind.F32,
+    others: Mapping[str, Kind] | None = None,
 ) -> Path:
-    """Writes a file; matrices are stored as `kind`, if their rows fill its blocks."""
+    """Writes a file; matrices are stored as `kind`, if their rows fill its blocks. `others` has
+    kinds of matrices by parts of their names.
+    """
     writer = gguf.GGUFWriter(file, fields.get("general.architecture", "none"))
     for name, value in fields.items():
         if name != "general.architecture":
             add(writer, name, value)
     for name, array in tensors.items():
-        block, _ = gguf.GGML_QUANT_SIZES[kind]
-        stored = kind if array.ndim == 2 and array.shape[1] % block == 0 else Kind.F32
+        own = next((one for part, one in (others or {}).items() if part in name), kind)
+        block, _ = gguf.GGML_QUANT_SIZES[own]
+        stored = own if array.ndim == 2 and array.shape[1] % block == 0 else Kind.F32
         writer.add_tensor(name, quantise(array, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -135,9 +139,10 @@ def convert(
     factors: np.ndarray | None = None,
     changes: Mapping[str, Any] | None = None,
     long: Mapping[str, Any] | None = None,
+    others: Mapping[str, Kind] | None = None,
 ) -> Path:
     """A checkpoint in Hugging Face layout as GGUF; `changes` are fields, None takes one away,
-    and `long` are LongRoPE's divisors by config.json's names.
+    `long` are LongRoPE's divisors by config.json's names, and `others` as in `write`.
     """
     config = json.loads((folder / "config.json").read_text())
     name = ARCHITECTURES.get(config["model_type"], config["model_type"])
@@ -183,4 +188,4 @@ def convert(
     for there, divisors in (long or {}).items():
         size = there.removesuffix("_factor")
         tensors[f"rope_factors_{size}.weight"] = np.array(divisors, np.float32)
-    return write(file, {k: v for k, v in fields.items() if v is not None}, tensors, kind)
+    return write(file, {k: v for k, v in fields.items() if v is not None}, tensors, kind, others)

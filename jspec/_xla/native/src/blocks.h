@@ -8,20 +8,6 @@
 
 namespace {
 
-#if defined(__AVX2__)
-JSPEC_INLINE float from_half(const char* from) {
-  uint16_t bits;
-  __builtin_memcpy(&bits, from, 2);
-  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
-}
-#elif defined(__ARM_NEON)
-JSPEC_INLINE float from_half(const char* from) {
-  __fp16 half;
-  __builtin_memcpy(&half, from, 2);
-  return half;
-}
-#endif
-
 // The scale, then 32 numbers of 8 bits.
 struct Q8_0 {
   static constexpr int kBytes = 34;

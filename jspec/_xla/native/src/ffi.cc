@@ -112,7 +112,17 @@ Kind kind_of(const Buffer& buffer) {
 }
 
 Kind kind_of(int32_t block_bytes) {
-  return block_bytes == 34 ? Kind::kQ8_0 : block_bytes == 18 ? Kind::kQ4_0 : Kind::kQ4_1;
+  switch (block_bytes) {
+    case 34: return Kind::kQ8_0;
+    case 18: return Kind::kQ4_0;
+    case 144: return Kind::kQ4_K;
+    case 210: return Kind::kQ6_K;
+    default: return Kind::kQ4_1;
+  }
+}
+
+int64_t inputs_of(int64_t row_bytes, int32_t block_bytes) {
+  return row_bytes / block_bytes * (block_bytes < 144 ? 32 : 256);
 }
 
 int64_t bytes_of(Kind kind) {
@@ -155,7 +165,7 @@ ffi::Error block_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buf
   auto shape = weights.dimensions();
   size_t rank = shape.size();
   Product call{kind_of(block_bytes), nullptr, x.typed_data(), y->typed_data(), 0,
-               shape[rank - 1] / block_bytes * 32, shape[rank - 2]};
+               inputs_of(shape[rank - 1], block_bytes), shape[rank - 2]};
   call.rows = int64_t(x.element_count()) / call.inputs;
   int64_t bytes = call.outputs * shape[rank - 1];
   call.weights = weights.typed_data() + bytes * matrix_of(shape, layer);
@@ -175,7 +185,7 @@ ffi::Error rounded_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::A
   int64_t row_bytes = shape[shape.size() - 1], matrix = matrix_of(shape, layer);
   RoundedProduct call{};
   call.kind = block_bytes ? kind_of(block_bytes) : Kind::kInt8;
-  call.inputs = block_bytes ? row_bytes / block_bytes * 32 : row_bytes;
+  call.inputs = block_bytes ? inputs_of(row_bytes, block_bytes) : row_bytes;
   call.outputs = shape[shape.size() - 2];
   call.weights = (const char*)weights.untyped_data() + matrix * call.outputs * row_bytes;
   call.factors = block_bytes ? nullptr : factors.typed_data() + matrix * call.outputs;

@@ -28,6 +28,13 @@ JSPEC_INLINE void store_ints(void* to, Ints x) { _mm512_storeu_si512(to, x); }
 JSPEC_INLINE Ints both(Ints x, Ints y) { return _mm512_and_si512(x, y); }
 JSPEC_INLINE Ints either(Ints x, Ints y) { return _mm512_xor_si512(x, y); }
 JSPEC_INLINE Ints upper_half(Ints x) { return _mm512_srli_epi16(x, 4); }
+JSPEC_INLINE Ints times(Ints x, Ints y) { return _mm512_mullo_epi32(x, y); }
+JSPEC_INLINE Ints plus(Ints x, Ints y) { return _mm512_add_epi32(x, y); }
+// Bits of each byte, to the left by so many places; bits of other bytes may follow.
+template <int by>
+JSPEC_INLINE Ints moved(Ints x) {
+  return by < 0 ? _mm512_srli_epi16(x, by < 0 ? -by : 0) : _mm512_slli_epi16(x, by < 0 ? 0 : by);
+}
 JSPEC_INLINE Vector to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
 JSPEC_INLINE Vector from_halves(const uint16_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
@@ -54,6 +61,12 @@ JSPEC_INLINE void store_ints(void* to, Ints x) { _mm256_storeu_si256((Ints*)to, 
 JSPEC_INLINE Ints both(Ints x, Ints y) { return _mm256_and_si256(x, y); }
 JSPEC_INLINE Ints either(Ints x, Ints y) { return _mm256_xor_si256(x, y); }
 JSPEC_INLINE Ints upper_half(Ints x) { return _mm256_srli_epi16(x, 4); }
+JSPEC_INLINE Ints times(Ints x, Ints y) { return _mm256_mullo_epi32(x, y); }
+JSPEC_INLINE Ints plus(Ints x, Ints y) { return _mm256_add_epi32(x, y); }
+template <int by>
+JSPEC_INLINE Ints moved(Ints x) {
+  return by < 0 ? _mm256_srli_epi16(x, by < 0 ? -by : 0) : _mm256_slli_epi16(x, by < 0 ? 0 : by);
+}
 JSPEC_INLINE Vector to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
 JSPEC_INLINE Vector from_halves(const uint16_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)from));
@@ -78,6 +91,12 @@ JSPEC_INLINE Ints both(Ints x, Ints y) { return vandq_s32(x, y); }
 JSPEC_INLINE Ints either(Ints x, Ints y) { return veorq_s32(x, y); }
 JSPEC_INLINE Ints upper_half(Ints x) {
   return vreinterpretq_s32_u8(vshrq_n_u8(vreinterpretq_u8_s32(x), 4));
+}
+JSPEC_INLINE Ints times(Ints x, Ints y) { return vmulq_s32(x, y); }
+JSPEC_INLINE Ints plus(Ints x, Ints y) { return vaddq_s32(x, y); }
+template <int by>
+JSPEC_INLINE Ints moved(Ints x) {
+  return vreinterpretq_s32_u8(vshlq_u8(vreinterpretq_u8_s32(x), vdupq_n_s8(by)));
 }
 JSPEC_INLINE Vector to_floats(Ints x) { return vcvtq_f32_s32(x); }
 JSPEC_INLINE Vector from_halves(const uint16_t* from) {
@@ -405,7 +424,7 @@ JSPEC_INLINE void round_group(const float* x, int64_t count, int64_t apart, int 
   memcpy(&largest, &most, 4);
   bool good = most < 0x7f800000 && largest >= jspec::kLeast;
   const float inverse = good ? 127.0f / largest : 0;
-  int32_t sum = 0;
+  int32_t sum = 0, upper = 0;
   for (int64_t k = 0; k < count; k += kBlock) {
     float some[kBlock] = {};
     State ordered[kBlock];
@@ -415,10 +434,11 @@ JSPEC_INLINE void round_group(const float* x, int64_t count, int64_t apart, int 
       numbers = some;
     }
     sum += nearest(numbers, inverse, ordered);
+    for (int i = kBlock / 2; i < kBlock; i++) upper += ordered[i];
     for (int step = 0; step < kSteps; step++, to += 4 * apart)
       memcpy(to, ordered + 4 * step, 4 * sizeof(State));
   }
-  group.off = -off * sum;
+  group.off = -off * sum, group.upper = -off * upper;
   group.scale = good ? largest * (1.0f / 127.0f) : most >= 0x7f800000 ? NAN : 0;
   group.sum = group.scale * float(sum);
 }
@@ -433,7 +453,10 @@ void round_row(const RoundedProduct& call, int64_t row) {
   State* to = pass.states + 4 * n;
   if (call.kind == jspec::Kind::kInt8)
     return round_group(x, call.inputs, pass.count, kMoved, to, pass.groups[n]);
-  int off = call.kind == jspec::Kind::kQ8_0 ? kMoved : call.kind == jspec::Kind::kQ4_0 ? 8 : 0;
+  int off = call.kind == jspec::Kind::kQ8_0   ? kMoved
+            : call.kind == jspec::Kind::kQ4_0 ? 8
+            : call.kind == jspec::Kind::kQ6_K ? 32
+                                              : 0;
   for (int64_t block = 0; block < blocks_of(call); block++)
     round_group(x + block * kBlock, kBlock, pass.count, off, to + block * kBlock * pass.count,
                 pass.groups[block * pass.count + n]);

@@ -5,7 +5,7 @@
 
 namespace jspec {
 
-enum class Kind { kFloat32, kBfloat16, kInt8, kQ8_0, kQ4_0, kQ4_1 };
+enum class Kind { kFloat32, kBfloat16, kInt8, kQ8_0, kQ4_0, kQ4_1, kQ4_K, kQ6_K };
 
 // y[rows, outputs] = x[rows, inputs] by weights[outputs, inputs].
 struct Product {
@@ -54,15 +54,15 @@ inline int64_t tile_floats(const Attention& call, int64_t queries) {
 }
 inline int64_t key_floats(const Attention& call) { return (call.dim + 16) * 64; }
 
-// Numbers of a row that are rounded with one scale; what is added to their sums of integers, and
-// their own sum in float32.
+// Numbers of a row that are rounded with one scale; what is added to their sums of integers, of it
+// what belongs to the upper 16 of 32, and their own sum in float32.
 struct Rounded {
-  int32_t off;
+  int32_t off, upper;
   float scale, sum;
 };
 
-// y[rows, outputs] = x[rows, inputs], rounded to 8 bits, by weights[outputs, inputs]: in blocks of
-// 32, as rows are then too, or in 8 bits and times the outputs' factors.
+// y[rows, outputs] = x[rows, inputs], rounded to 8 bits, by weights[outputs, inputs]: in blocks, rows
+// then 32 by 32, or in 8 bits and times the outputs' factors.
 struct RoundedProduct {
   Kind kind;
   const void* weights;

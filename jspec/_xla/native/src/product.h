@@ -7,6 +7,7 @@
 
 #include "blocks.h"
 #include "kernels.h"
+#include "superblocks.h"
 #include "vectors.h"
 
 namespace {
@@ -20,10 +21,14 @@ constexpr int64_t kNear = 512, kFar = 13824;
 // Weights that stay in the second cache while all rows pass over them.
 constexpr int64_t kBlock = 64 << 10;
 
-// How weights lie in memory: a step of `kStep` of them in `kBytes`, widened to `kVectors` vectors.
+struct Nothing {};
+
+// How weights lie in memory: a step of `kStep` of them in `kBytes`, in `kParts` that are each widened
+// to `kVectors` vectors. `open` reads what all parts share.
 template <class W>
 struct Plain {
   static constexpr bool kFetchesNear = true;
+  static constexpr int kParts = 1;
   static constexpr int kVectors = sizeof(W) == 2 ? 2 : 1;
   static constexpr int kStep = kLanes * kVectors, kBytes = kStep * sizeof(W);
   static constexpr int outputs_of(int rows) {
@@ -31,7 +36,8 @@ struct Plain {
     return sizeof(W) < 4 && rows > 1 ? kRegisters / 8 : 1;
   }
   JSPEC_INLINE int64_t bytes(int64_t inputs) { return inputs * sizeof(W); }
-  JSPEC_INLINE void widen(const char* from, Vector (&to)[kVectors]) {
+  JSPEC_INLINE Nothing open(const char*) { return {}; }
+  JSPEC_INLINE void widen(const char* from, Nothing, int, Vector (&to)[kVectors]) {
     for (int v = 0; v < kVectors; v++) to[v] = load((const W*)from + v * kLanes);
   }
   JSPEC_INLINE Vector widen_part(const char* from, int count) {
@@ -43,11 +49,26 @@ struct Plain {
 template <class Block>
 struct InBlocks {
   static constexpr bool kFetchesNear = false;
+  static constexpr int kParts = 1;
   static constexpr int kStep = 32, kBytes = Block::kBytes, kVectors = 32 / kLanes;
   static constexpr int outputs_of(int rows) { return rows <= 4 ? kRegisters / 8 : kRegisters / 2 / rows; }
   JSPEC_INLINE int64_t bytes(int64_t inputs) { return inputs / kStep * kBytes; }
-  JSPEC_INLINE void widen(const char* from, Vector (&to)[kVectors]) { Block::widen(from, to); }
+  JSPEC_INLINE Nothing open(const char*) { return {}; }
+  JSPEC_INLINE void widen(const char* from, Nothing, int, Vector (&to)[kVectors]) {
+    Block::widen(from, to);
+  }
   JSPEC_INLINE Vector widen_part(const char*, int) { return zeros(); }  // rows are of whole ones
+};
+// Blocks of 256 weights, of whose parts each has its own scale.
+template <class Block>
+struct InParts : InBlocks<Block> {
+  static constexpr int kParts = 8, kStep = 256;
+  JSPEC_INLINE int64_t bytes(int64_t inputs) { return inputs / kStep * Block::kBytes; }
+  JSPEC_INLINE auto open(const char* from) { return Block::open(from); }
+  JSPEC_INLINE void widen(const char* from, const typename Block::Head& head, int part,
+                          Vector (&to)[32 / kLanes]) {
+    Block::widen(from, head, part, to);
+  }
 };
 
 // N rows by R outputs. Of P passes over the same weights each fetches its part of later ones.
@@ -63,23 +84,30 @@ JSPEC_INLINE void tile(const char* w, const float* x, float* y, int64_t inputs, 
   int64_t k = 0;
   const char* at = w;
   for (; k + W::kStep <= inputs; k += W::kStep, at += W::kBytes) {
-    Vector weights[R][W::kVectors];
+    decltype(W::open(at)) heads[R];
 #pragma GCC unroll 32
-    for (int r = 0; r < R; r++) {
-      const char* from = at + r * row_bytes;
-      W::widen(from, weights[r]);
-      if (W::kFetchesNear) __builtin_prefetch(from + kNear, 0, 3);
-      if (P == 1 || r % P == pass) __builtin_prefetch(from + far, 0, 2);
-    }
-#pragma GCC unroll 8
-    for (int v = 0; v < W::kVectors; v++)
+    for (int r = 0; r < R; r++) heads[r] = W::open(at + r * row_bytes);
+    for (int part = 0; part < W::kParts; part++) {
+      Vector weights[R][W::kVectors];
 #pragma GCC unroll 32
-      for (int n = 0; n < N; n++) {
-        // Without `in_register` it would be read for each output, which takes longer than to add.
-        Vector row = in_register(load(x + n * inputs + k + v * kLanes));
-#pragma GCC unroll 32
-        for (int r = 0; r < R; r++) sums[r][n] = multiply_add(weights[r][v], row, sums[r][n]);
+      for (int r = 0; r < R; r++) {
+        const char* from = at + r * row_bytes;
+        W::widen(from, heads[r], part, weights[r]);
+        const char* next = from + part * (W::kBytes / W::kParts);
+        if (W::kFetchesNear) __builtin_prefetch(next + kNear, 0, 3);
+        if (P == 1 || r % P == pass) __builtin_prefetch(next + far, 0, 2);
       }
+      const float* given = x + k + part * (W::kStep / W::kParts);
+#pragma GCC unroll 8
+      for (int v = 0; v < W::kVectors; v++)
+#pragma GCC unroll 32
+        for (int n = 0; n < N; n++) {
+          // Without `in_register` it would be read for each output, which takes longer than to add.
+          Vector row = in_register(load(given + n * inputs + v * kLanes));
+#pragma GCC unroll 32
+          for (int r = 0; r < R; r++) sums[r][n] = multiply_add(weights[r][v], row, sums[r][n]);
+        }
+    }
   }
   for (; k < inputs; k += kLanes, at += W::kBytes / W::kVectors) {
     int rest = inputs - k < kLanes ? int(inputs - k) : kLanes;
@@ -161,6 +189,8 @@ void product(const jspec::Product& call, int64_t first, int64_t last) {
     case jspec::Kind::kQ8_0: return product_of<InBlocks<Q8_0>>(call, first, last);
     case jspec::Kind::kQ4_0: return product_of<InBlocks<Q4<false>>>(call, first, last);
     case jspec::Kind::kQ4_1: return product_of<InBlocks<Q4<true>>>(call, first, last);
+    case jspec::Kind::kQ4_K: return product_of<InParts<Q4_K>>(call, first, last);
+    case jspec::Kind::kQ6_K: return product_of<InParts<Q6_K>>(call, first, last);
   }
 }
 

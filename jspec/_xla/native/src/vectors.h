@@ -161,6 +161,20 @@ JSPEC_INLINE Vector in_register(Vector x) {
   return x;
 }
 
+#if defined(__AVX2__)
+JSPEC_INLINE float from_half(const char* from) {
+  uint16_t bits;
+  __builtin_memcpy(&bits, from, 2);
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+}
+#elif defined(__ARM_NEON)
+JSPEC_INLINE float from_half(const char* from) {
+  __fp16 half;
+  __builtin_memcpy(&half, from, 2);
+  return half;
+}
+#endif
+
 JSPEC_INLINE float widened(float x) { return x; }
 JSPEC_INLINE float widened(int8_t x) { return x; }
 JSPEC_INLINE float widened(uint16_t x) {  // bfloat16
