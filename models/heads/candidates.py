@@ -1,6 +1,7 @@
 """A low-rank candidate head: a narrow product finds candidates to score.
 
-Source: EAGLE-4 (2026), in NVIDIA's NeMo AutoModel and its package eagle-harness.
+Source: EAGLE-4 (2026), by the documentation of its training in NVIDIA's NeMo AutoModel and of its
+package eagle-harness.
 """
 
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray
         `down` [r, E] and `up` [V, r]; up @ down is near the table.
     """
     whole = np.asarray(blocks.table(table), np.float32)
-    # The right singular vectors are those of E x E numbers: seconds, where V x E take minutes.
+    # The right singular vectors are those of E x E numbers, which take seconds where V x E would
+    # take minutes.
     _, vectors = np.linalg.eigh(whole.astype(np.float64).T @ whole)
     best = vectors[:, ::-1][:, :rank]
     return {DOWN: best.T.astype(np.float32), UP: whole @ best.astype(np.float32)}
