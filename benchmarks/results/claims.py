@@ -19,10 +19,11 @@ COLUMNS = {
 """Columns of the index, by the kind of a verdict. What is only reported has none."""
 SHOWN = {"holds": "**holds**", "sign": "**holds**, another size", "fails": "**does not hold**"}
 LEGEND = """\
-A cell has a standard error and a word. *ahead*, *behind*: the interval of 95% excludes equality.
-*level*: it also excludes the paper's smallest lead. *open*: it decides neither. *by more*, *by
-less*: it excludes the paper's range, and the claim **holds**, **another size**. *mixed*: models
-disagree. [Details](../RESULTS.md#how-claims-are-judged).
+A cell has a standard error and a word, found before rounding. *ahead*, *behind*: the interval of
+95% excludes equality. *level*: it includes equality and excludes the paper's smallest lead.
+*open*: it includes both, or the paper has no size. *by more*, *by less*: it excludes the paper's
+range, and the claim **holds**, **another size**. *mixed*: models disagree.
+[Details](../RESULTS.md#how-claims-are-judged).
 
 """
 WORDS = ("ahead", "level", "behind")

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-datastore_app = typer.Typer(help="Make a datastore for method rest.", no_args_is_help=True)
+datastore_app = typer.Typer(help="Make a datastore for the method `rest`.", no_args_is_help=True)
 
 
 @datastore_app.callback()
 def group() -> None:
-    """Make a datastore for method rest."""
+    """Make a datastore for the method `rest`."""
 
 
 @datastore_app.command("build")

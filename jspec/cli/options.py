@@ -222,6 +222,6 @@ Drop = Annotated[
     conversations.Drop,
     typer.Option(
         help="If a conversation has outgrown the context: none refuses the turn, oldest drops the "
-        "oldest turns, middle keeps the first turn and drops those after it."
+        "oldest turns, middle keeps the first turn and drops the oldest others."
     ),
 ]

@@ -138,11 +138,8 @@ def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED)
         return [" · ".join(figures), f"Measured: {what}."]
     speedup = ours.tokens_per_second / plain.tokens_per_second
     figures.append(f"{speedup:.2f} times plain decoding ({plain.tokens_per_second:.1f})")
-    same = ", with the same prompts and limits"
-    return [
-        " · ".join(figures),
-        f"Measured: {what}; plain decoding likewise{same}; {_agreement(ours, plain, scheme)}.",
-    ]
+    what += ". Plain decoding was measured likewise, on the same prompts and limits, and gave"
+    return [" · ".join(figures), f"Measured: {what} {_agreement(ours, plain, scheme)}."]
 
 
 def doubt(outcomes: Sequence[Outcome]) -> str | None:
@@ -179,11 +176,11 @@ def _agreement(ours: AnswerTiming, plain: AnswerTiming, scheme: str) -> str:
             pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
             place = next((i for i, (a, b) in pairs if a != b), 0)
             return (
-                f"but other tokens from number {place + 1} of prompt {one.row + 1} on "
+                f"other tokens from number {place + 1} of prompt {one.row + 1} on "
                 "(forward passes of different width round differently; --dtype float32 does so "
                 "least)"
             )
-    return "same tokens"
+    return "the same tokens"
 
 
 def _stream(

@@ -179,7 +179,7 @@ class Metrics:
         ]
         if len(self.width_histogram) > 1:
             widths = ", ".join(
-                f"{width}: {count}" for width, count in sorted(self.width_histogram.items())
+                f"{count} of {width}" for width, count in sorted(self.width_histogram.items())
             )
             parts.append(f"Rounds by width: {widths}")
         return f"SpecDecoding metrics: {', '.join(parts)}"

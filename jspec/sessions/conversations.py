@@ -81,8 +81,8 @@ def note_unused(target: "Loaded") -> None:
     """Says on standard error that a chat model is used as a plain one."""
     if target.chat is not None:
         print(
-            "jspec: this is a chat model; the prompt is continued as plain text, and --chat would "
-            "have it answered",
+            "jspec: this is a chat model, and the prompt is continued as plain text; pass --chat "
+            "to get an answer",
             file=sys.stderr,
         )
 

@@ -1,6 +1,7 @@
 """A low-rank candidate head: a narrow product finds candidates to score.
 
-Source: EAGLE-4 (2026), in NVIDIA's NeMo AutoModel and its package eagle-harness.
+Source: EAGLE-4 (2026), by the documentation of its training in NVIDIA's NeMo AutoModel and of its
+package eagle-harness.
 """
 
 from dataclasses import dataclass

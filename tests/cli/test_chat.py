@@ -48,7 +48,7 @@ def test_an_answer_is_that_of_generate(command, talker):
 def test_without_chat_a_template_is_told_of(command, talker):
     asked = ("--model", talker, "--max-new-tokens", 2, "--method", "prompt_lookup")
     ran = command("generate", "Once", *asked, "--no-compare")
-    assert ran.err.count("this is a chat model; the prompt is continued as plain text") == 1
+    assert ran.err.count("this is a chat model, and the prompt is continued as plain text") == 1
 
 
 def test_a_model_without_a_template_is_refused(command, folder):

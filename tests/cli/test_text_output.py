@@ -53,7 +53,10 @@ def test_the_text_and_then_the_figures(command, folder):
         r"[\d.]+ times plain decoding \([\d.]+\)",
         figures,
     )
-    assert measured.startswith("Measured: jspec.decode, compiled") and "; same tokens." in measured
+    assert (
+        measured.startswith("Measured: jspec.decode, compiled")
+        and "gave the same tokens." in measured
+    )
     assert "\x1b" not in ran.out
 
 
@@ -151,7 +154,7 @@ def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys):
     monkeypatch.setattr(text_output, "_stream", lambda *_, **__: None)
     monkeypatch.setattr(text_output, "measure", lambda *_: (timings, 3))
     rounding = "(forward passes of different width round differently"
-    own = "; other tokens of the same distribution, as scheme block draws its own."
+    own = "gave other tokens of the same distribution, as scheme block draws its own."
     for scheme, temperature, why in (
         ("coupled", 1.0, rounding), ("block", 0.0, rounding), ("block", 1.0, own)
     ):  # fmt: skip

@@ -98,7 +98,7 @@ def test_trees_and_batches_of_unequal_depth_add_up():
     assert both.acceptance_histogram == (1, 1, 4) and both.num_accepted_tokens == 9
     assert both.width_histogram == {0: 1, 3: 2, 10: 3}
     assert both.as_dict()["width_histogram"] == {"0": 1, "3": 2, "10": 3}
-    assert both.log_line().endswith("Rounds by width: 0: 1, 3: 2, 10: 3")
+    assert both.log_line().endswith("Rounds by width: 1 of 0, 2 of 3, 3 of 10")
     # A round without a draft yields one token, which the mean of the drafts does not see.
     assert both.tokens_per_round == 15 / 6 and both.mean_acceptance_length == 1 + 9 / 5
 
