@@ -250,8 +250,8 @@ class Trial:
         return int(histogram @ np.arange(1, DEEPEST + 1)), int(histogram.sum())
 
     def outputs(self, one: Decoding, tokens: Int[Array, "1 T"]) -> dict[str, Array]:
-        """Returns the target's states along a text, as a method's head reads them, without a head
-        a 0; and the likeliest tokens that a matrix reads.
+        """Returns the target's outputs along a text: the states that a method's head reads (without
+        a head a 0), and the likeliest tokens that a matrix reads.
         """
         size = one.drafter.k if isinstance(one.drafter, AcceptedAlone) else 0
         if one.drafter_params is None and not size:
