@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, few_programs, headline
@@ -30,6 +30,7 @@ from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.replay import Replay
 from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
+from benchmarks.recycling.updates import AcceptedAlone
 from benchmarks.recycling.wordings import task, wording
 from benchmarks.texts import Prompts, pad
 from benchmarks.whole_rounds import DEEPEST, Decoding
@@ -48,8 +49,8 @@ class Method:
 
     row: Row
     replayed: bool = False
-    """True where drafts are made of text and the states along it alone: the answer is known, and
-    no round needs a forward."""
+    """True where drafts are made of text and the target's outputs along it alone: the answer is
+    known, and no round needs a forward."""
 
 
 def methods(
@@ -57,7 +58,8 @@ def methods(
 ) -> dict[str, Method]:
     """Returns the lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
-    found = {label: Method(row) for part in others for label, row in settings.rows(part).items()}
+    rows = [one for part in others for one in settings.rows(part).items()]
+    found = {label: Method(row, label == "TR, accepted alone") for label, row in rows}
     return found if len(others) == len(parts) else lines(datastore, heads) | found
 
 
@@ -186,12 +188,12 @@ class Trial:
         self.bench, self.methods = bench, methods
         self._built: dict[str, Decoding] = {}
         self._memory: dict[str, Any] = {}
-        self._states: dict[tuple[Any, bytes], Array] = {}
+        self._outputs: dict[tuple[Any, int, bytes], dict[str, Array]] = {}
 
     def ask(self, question: Question, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields tokens and rounds of each turn, by each wanted method."""
         conversation = list(self.answered(question)) if wanted else []
-        self._states.clear()
+        self._outputs.clear()
         few_programs()
         for label in wanted:
             if (one := self.decoding(label)) is None:
@@ -236,7 +238,7 @@ class Trial:
             whole = np.zeros((1, prompts.tokens.shape[1] + self.bench.new_tokens + DEEPEST), int)
             whole[0, : len(text)] = text
             tokens = jnp.asarray(whole, jnp.int32)
-            known = {"tokens": tokens, "hidden": self.states(one, tokens)}
+            known = {"tokens": tokens} | self.outputs(one, tokens)
             one = replace(one, model=Replay(one.model.vocab_size), params=known)
         memory = None if self.methods[label].row.cold else self._memory.get(label)
         # The round that reaches the limit emits at most the tree's levels and one token.
@@ -247,16 +249,19 @@ class Trial:
         histogram = jax.device_get(result.drafter_state.histogram)[0]
         return int(histogram @ np.arange(1, DEEPEST + 1)), int(histogram.sum())
 
-    def states(self, one: Decoding, tokens: Int[Array, "1 T"]) -> Float[Array, "1 _ F"]:
-        """Returns the target's states along a text, as a method's head reads them; without a head a
-        0.
+    def outputs(self, one: Decoding, tokens: Int[Array, "1 T"]) -> dict[str, Array]:
+        """Returns the target's outputs along a text: the states that a method's head reads (without
+        a head a 0), and the likeliest tokens that a matrix reads.
         """
-        if one.drafter_params is None:
-            return jnp.zeros((1, 1, 1))
-        key = one.model, np.asarray(tokens).tobytes()
-        if key not in self._states:
-            self._states[key] = _observed(one.model, one.params, tokens, 0).hidden
-        return self._states[key]
+        size = one.drafter.k if isinstance(one.drafter, AcceptedAlone) else 0
+        if one.drafter_params is None and not size:
+            return {"hidden": jnp.zeros((1, 1, 1))}
+        key = one.model, size, np.asarray(tokens).tobytes()
+        if key not in self._outputs:
+            seen = _observed(one.model, one.params, tokens, size)
+            ranked = seen.distributions and {"likeliest": seen.distributions.tokens}
+            self._outputs[key] = {"hidden": seen.hidden} | (ranked or {})
+        return self._outputs[key]
 
 
 _observed = jax.jit(observe, static_argnums=(0, 3))

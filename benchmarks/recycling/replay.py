@@ -16,6 +16,7 @@ class Replay:
 
     A drafted node after an accepted path has its position and is scored as the text goes on;
     what other nodes are scored is never read. So rounds are those of decoding, without its cost.
+    Of other tokens than the text's the "likeliest" of each place have an order, if they are given.
     """
 
     vocab_size: int
@@ -41,9 +42,15 @@ class Replay:
         following = jnp.take_along_axis(text, following, axis=1)
         at = jnp.minimum(positions, text.shape[1] - 1)[..., None]
         none = jnp.zeros((len(tokens), 1, tokens.shape[1], 1), jnp.float32)
+        # Far above any noise.
+        logits = 1e4 * jax.nn.one_hot(following, self.vocab_size, dtype=jnp.float32)
+        if "likeliest" in params:
+            ids = jnp.take_along_axis(params["likeliest"], at, axis=1)
+            ranks = jnp.arange(ids.shape[-1], 0.0, -1)
+            rows, places = jnp.indices(tokens.shape, sparse=True)
+            logits = logits.at[rows[..., None], places[..., None], ids].add(ranks)
         return Output(
-            # Far above any noise.
-            logits=1e4 * jax.nn.one_hot(following, self.vocab_size, dtype=jnp.float32),
+            logits=logits,
             hidden=jnp.take_along_axis(states, at, axis=1),
             tentative=TreeKV((none,), (none,)),
         )

@@ -145,5 +145,6 @@ def rows(part: str) -> Rows:
             }
         case "pairs":  # which the paper has not
             pairs = method("token_recycling", shape="published", pairs=1 << 17)
-            return {"TR, pairs": pairs, "TR, published": published}
+            auto = method("auto", num_speculative_tokens=79)
+            return {"TR, pairs": pairs, "auto, 79 nodes": auto, "TR, published": published}
     raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")

@@ -73,6 +73,19 @@ def _verifiers() -> Iterator[dict]:
         yield from _by_text(row | {"method": row["verifier"]})
 
 
+def _steps() -> Iterator[dict]:
+    """Yields the children kept of each text, by rule and by bin of the draft's entropy."""
+    for row in rows("rsd_steps"):
+        edges = ["0", *map("{:g}".format, row["edges"]), "∞"]
+        every = np.array(row["positions"])
+        for name, sums in row["sums"].items():
+            for text, place in np.argwhere(every + every.sum(0)).tolist():
+                more = {"kept": sums[text][place], "places": every[text, place]}
+                more |= {"of_text": every[text].sum()}
+                more |= {"bin": place, "entropy": "{} to {}".format(*edges[place : place + 2])}
+                yield row | more | {"method": name, "repeat": 0, "text": text}
+
+
 def _by_text(row: dict, kinds: list[str] | None = None) -> Iterator[dict]:
     """Yields the texts of a row of one seed, whose classes follow each other."""
     counts = [name for name in ("tokens", "calls", "levels") if name in row]
@@ -185,6 +198,7 @@ KINDS: dict[str, Callable[[], Iterator[dict]]] = {
     "trees": _trees,
     "verifiers": _verifiers,
     "rules": lambda: iter(rows("rsd_fig1")),
+    "steps": _steps,
     "questions": _questions,
     "pieces": _pieces,
     "heads": _heads,

@@ -1,8 +1,8 @@
-"""The share of children that each rule keeps, on the distributions of two real models.
+"""The share of children that each rule keeps, by the entropy of a real draft model.
 
 The rules are those of `benchmarks.rsd.verifiers`.
 
-python -m benchmarks.rsd.node_verifiers
+python -m benchmarks.rsd.node_verifiers --out FILE
 """
 
 from functools import partial
@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
-from rich.table import Table
+from jax.scipy.special import entr
 
 import jspec
 from benchmarks import model_pairs, options
-from benchmarks.harness import command, console, headline, record
+from benchmarks.harness import command, console, headline
+from benchmarks.ledger import Ledger
 from benchmarks.rsd.settings import TEMPERATURES
 from benchmarks.rsd.verifiers import optimal
 from benchmarks.texts import continued
@@ -31,6 +32,8 @@ SCHEMES = {
     "RRS": schemes.RECURSIVE,
     "coupled": schemes.COUPLED,
 }
+EDGES = (0.5, 1.0, 2.0, 3.0)
+"""Between the bins of the draft's entropy, in nats."""
 
 
 def main(
@@ -52,29 +55,24 @@ def main(
     loaded = model_pairs.pair(model, draft_model, questions, prompts, classes)
     target, draft = loaded.target, loaded.draft
     asked = loaded.of_all_classes(count, prompt_tokens)
-    headline(
-        f"{loaded.name}: the probability that one of K children is kept, at {new_tokens} tokens of "
-        f"{asked.count} samples of the target"
-    )
+    setting = dict(
+        bench="node_verifiers", **loaded.about, classes=classes, count=count, draws=draws,
+        prompt=prompt_tokens, new=new_tokens, edges=EDGES,
+    )  # fmt: skip
+    ledger = Ledger(out, setting)
+    headline(f"{loaded.name}: one of K children is kept, at tokens of {asked.count} own samples")
 
-    @partial(jax.jit, static_argnames=("width", "scheme"))
-    def trials(text, sampling, key, width, scheme):
+    @partial(jax.jit, static_argnames=("number", "scheme"))
+    def kept(text, sampling, key, number, scheme):
         seen = acceptance_vector.trials(
             target.model, target.params, draft.model, draft.params, text.tokens,
-            text.lengths, width=width, sampling=sampling, scheme=scheme, key=key,
+            text.lengths, width=number, sampling=sampling, scheme=scheme, key=key,
         )  # fmt: skip
-        own = sampled(text)
-        kept = jnp.where(own, seen.kept.sum(-1), 0.0).sum(-1) / own.sum(-1)
-        return kept, jnp.where(own, seen.child_probs[..., 0], 0.0).sum() / own.sum()
-
-    def sampled(text):
-        """Returns positions from the prompt's last token to the last but one."""
-        place = jnp.arange(text.tokens.shape[1])
-        return (place >= asked.lengths[:, None] - 1) & (place < text.lengths[:, None] - 1)
+        return seen.kept.sum(-1)
 
     @jax.jit
-    def best(text, sampling, numbers):
-        """Returns what no rule of K independent children can pass, by K."""
+    def bounds(text, sampling, numbers):
+        """Returns bins of the draft's entropy, P(two draws are equal), and the best rules, by K."""
         place, causal = sequence(*text.tokens.shape)
         p, q = (
             samplings.node_probabilities(
@@ -82,11 +80,13 @@ def main(
             )
             for one in (target, draft)
         )
-        own = sampled(text)
+        # From the prompt's last token to the last but one.
+        own = (place >= asked.lengths[:, None] - 1) & (place < text.lengths[:, None] - 1)
+        bins = jax.nn.one_hot(jnp.searchsorted(jnp.array(EDGES), entr(q).sum(-1)), len(EDGES) + 1)
         at_text = jax.vmap(jax.vmap(optimal, (None, 0, 0)), (None, 0, 0))
-        return [jnp.where(own, at_text(number, p, q), 0.0).sum() / own.sum() for number in numbers]
+        best = [at_text(number, p, q) for number in numbers]
+        return jnp.where(own[..., None], bins, 0.0), (q**2).sum(-1), best
 
-    keys = [jax.random.key(seed) for seed in range(draws)]
     for temperature, top_p in TEMPERATURES:
         sampling = jspec.Sampling(temperature=temperature, top_p=top_p)
         own = jspec.decode(
@@ -94,39 +94,22 @@ def main(
             key=0,
         )  # fmt: skip
         text = continued(asked, np.asarray(own.tokens))
-        table = Table("K", *SCHEMES, "best for independent", "RRS over K-SEQ")
         rows = jax.tree.map(lambda one: jnp.full(asked.count, one), sampling)
         numbers = list(map(int, children.split(",")))
-        bounds = map(float, best(text, rows, numbers))
-        equal = []
-        for number, bound in zip(numbers, bounds, strict=True):
-            kept = {}
+        bins, equal, best = bounds(text, rows, numbers)
+        bins = np.asarray(bins, float)
+        for number, optimum in zip(numbers, best, strict=True):
+            found = {"equal": equal, "optimal": optimum}
             for name, scheme in SCHEMES.items():
-                found = [trials(text, sampling, key, number, scheme) for key in keys]
-                kept[name] = np.mean([each for each, _ in found], axis=0)
-                if name == "RRS":
-                    equal.append(np.mean([probability for _, probability in found]))
-            lead = kept["RRS"] - kept["K-SEQ"]
-            error = lead.std(ddof=1) / np.sqrt(len(lead))
-            means = {name: float(each.mean()) for name, each in kept.items()}
-            table.add_row(
-                str(number),
-                *(f"{mean:.3f}" for mean in means.values()),
-                f"{bound:.3f}",
-                f"{lead.mean():+.4f} ± {error:.4f}",
-            )
-            record(
-                out,
-                {"bench": "node_verifiers", **loaded.about, "temperature": temperature}
-                | {"top_p": top_p, "children": number, "kept": means, "optimal": bound}
-                | {"error": float(error)},
-            )
-        console.print(
-            f"temperature {temperature}, top-p {top_p}; two independent draws of the draft are "
-            f"equal with {np.mean(equal):.2f}:",
-            table,
-        )
-    console.print("±: standard error over texts.")
+                each = [kept(text, rows, jax.random.key(i), number, scheme) for i in range(draws)]
+                found[name] = np.mean(each, axis=0)
+            sums = {name: np.einsum("btn,bt->bn", bins, one) for name, one in found.items()}
+            here = dict(temperature=temperature, top_p=top_p, children=number)
+            if not ledger.find(**here):
+                rounded = {name: one.round(4).tolist() for name, one in sums.items()}
+                ledger.add(**here, positions=bins.sum(1).astype(int).tolist(), sums=rounded)
+            means = {name: f"{one.sum() / bins.sum():.3f}" for name, one in sums.items()}
+            console.print(f"temperature {temperature}, K {number}:", means)
 
 
 if __name__ == "__main__":

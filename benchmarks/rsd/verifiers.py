@@ -75,13 +75,6 @@ def main(
     console.print(
         f"{pairs} random pairs over {vocabulary} tokens, mean ± standard deviation:", table
     )
-    for name in ("multi-round", "K-SEQ", "coupled"):
-        ahead = [float((kept["RRS"] >= kept[name] - 1e-5).mean()) for kept in by_number]
-        words = ", ".join(f"{a:.0%} (K = {k})" for a, k in zip(ahead, children, strict=True))
-        console.print(f"RRS keeps at least as often as {name} on {words} of the pairs.")
-    above = [float((kept["RRS"] > kept["optimal"] + 1e-5).mean()) for kept in by_number]
-    words = ", ".join(f"{a:.0%} (K = {k})" for a, k in zip(above, children, strict=True))
-    console.print(f"It beats what is best for independent children on {words} of them.")
 
 
 def keep(ledger: Ledger, kept: dict[str, float], **row) -> None:

@@ -26,13 +26,15 @@ ASKED = [
     [
         ("prompt lookup", "jspec-800k", None),
         ("suffix", "jspec-800k", None),
+        ("TR, accepted alone", "jspec-800k", None),
         ("EAGLE", "jspec-7m", "jspec-7m/eagle"),
     ],
 )
 def test_replayed_rounds_are_those_of_decoding(label, name, head):
     target, found = load(name), []
     bench = Bench(target, Bare(target.tokenizer), 32, 24)
-    line = counts.lines(None, settings.trained(head, target) if head else {})[label]
+    heads = settings.trained(head, target) if head else {}
+    line = counts.methods(["table", "update"], None, heads)[label]
     assert line.replayed
     for replayed in (True, False):
         trial = counts.Trial(bench, {label: replace(line, replayed=replayed)})
