@@ -112,7 +112,7 @@ def trace(
     model: CausalLM,
     params: PyTree,
     prompt: ArrayLike,
-    lengths: ArrayLike | None = None,
+    prompt_lengths: ArrayLike | None = None,
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
@@ -129,7 +129,7 @@ def trace(
         model: the target; static.
         params: its weights.
         prompt: [1, T] token ids, padded on the right.
-        lengths: [1] tokens of the prompt; None: all.
+        prompt_lengths: [1] tokens of the prompt; None: all.
         drafter: proposes the trees; static.
         drafter_params: its weights, if it has any.
         policy: as in `decode`.
@@ -154,15 +154,15 @@ def trace(
         >>> sum(len(one.emitted) for one in seen.rounds)
         6
     """
-    prompt, lengths = of_ragged(prompt, lengths)
+    prompt, prompt_lengths = of_ragged(prompt, prompt_lengths)
     if (rows := _num_rows(prompt)) > 1:
         raise InputError(f"prompt has {rows} rows and a trace is of one; pass [1, T] token ids")
     knows: dict[str, Any] = dict(drafter_params=drafter_params, policy_params=policy_params)
     state = prefill(
-        model, params, prompt, lengths, drafter=drafter, policy=policy, **knows, **request
+        model, params, prompt, prompt_lengths, drafter=drafter, policy=policy, **knows, **request
     )
     given = np.asarray(prompt)[0]
-    given = given if lengths is None else given[: int(np.ravel(lengths)[0])]
+    given = given if prompt_lengths is None else given[: int(np.ravel(prompt_lengths)[0])]
     recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
     recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
     widths = tuple(width for width, _ in sizes_of(policy, state.root)) if policy.widths else ()
