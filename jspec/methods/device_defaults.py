@@ -34,12 +34,12 @@ def budget(published: int = 80) -> int:
 
 
 def widths(most: int | None = None) -> tuple[int, ...]:
-    """Returns a few widths, far apart, since each is a program.
+    """Returns a few widths, since each is a program; batches take the narrow ones.
 
     Args:
         most: the largest; None: as large as this device scores cheaply where drafts are good.
     """
-    usual = (0, 3, 7, 15) if _on_cpu() else (0, 15, 63)
+    usual = (0, 1, 3, 7, 15) if _on_cpu() else (0, 15, 63)
     return usual if most is None else (*(width for width in usual if width < most), most)
 
 

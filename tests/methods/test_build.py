@@ -384,7 +384,7 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, on_cpu):
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
-    widths = (0, 3, 7, 15) if on_cpu else (0, 15, 63)
+    widths = (0, 1, 3, 7, 15) if on_cpu else (0, 15, 63)
     built = methods.build("auto", target)
     assert built.policy.widths == device_defaults.widths() == widths
     merge = methods.build("token_recycling+suffix", target, num_speculative_tokens=widths[-1])

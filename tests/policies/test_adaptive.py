@@ -284,7 +284,10 @@ def random_tree(rng, batch, size):
 
 
 def test_the_choice_is_that_of_numpy():
-    """The largest geometric mean over running rows of 1 + E(w), over interpolated seconds."""
+    """The harmonic mean over running rows of 1 + E(w), over seconds.
+
+    A draft has to be 2% better for each other row.
+    """
     rng, batch, widths = np.random.default_rng(2), 4, (0, 1, 4, 9)
     policy = jspec.Adaptive(widths)
     choose, state = jax.jit(policy.choose), policy.init(batch, 64, None)
@@ -308,7 +311,8 @@ def test_the_choice_is_that_of_numpy():
         seconds = np.interp(scored, points, times) + np.maximum(scored - points[-1], 0) * slope
         np.testing.assert_allclose(choice.expected_tokens, expected.sum(0), rtol=1e-5)
         np.testing.assert_allclose(choice.seconds, seconds, rtol=1e-5)
-        rates = np.exp(np.log(expected).sum(0) / max(len(rows), 1)) / seconds
+        margin = np.where(np.array(widths) > 0, 1 + 0.02 * max(len(rows) - 1, 0), 1)
+        rates = 1 / ((1 / expected).mean(0) if rows else 1) / seconds / margin
         first, second = np.sort(rates)[::-1][:2]
         if first > second * (1 + 1e-5):
             assert choice.index == rates.argmax()
