@@ -21,9 +21,9 @@ SHOWN = {"holds": "**holds**", "sign": "**holds**, another size", "fails": "**do
 LEGEND = """\
 A cell has a standard error and a word, found before rounding. *ahead*, *behind*: the interval of
 95% excludes equality. *level*: it includes equality and excludes the paper's smallest lead.
-*open*: it includes both, or the paper has no size. *by more*, *by less*: it excludes the paper's
-range, and the claim **holds**, **another size**. *mixed*: models disagree.
-[Details](../RESULTS.md#how-claims-are-judged).
+*open*: it includes both, or the paper has no size. *by more*, *by less*: the lead is real, and
+outside the paper's range. With such a model the verdict is **holds**, **another size**. *mixed*:
+models disagree. [Details](../RESULTS.md#how-claims-are-judged).
 
 """
 WORDS = ("ahead", "level", "behind")

@@ -37,7 +37,7 @@ def export(
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
 ) -> None:
-    """Write model, method and generation as one folder that runs with JAX alone."""
+    """Save model, method and compiled decoding as one folder that runs with JAX alone."""
     RunSettings(max_new_tokens, batch_size=batch_size)
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)

@@ -7,8 +7,8 @@ drafter's whole tree the w best nodes are verified, for the w with the largest
     harmonic mean over the running rows of (1 + E(w)) / t(w)
 
 By the largest sum of tokens, rows with poor drafts would wait in every round for the others, and at
-the end the batch for them. For the same reason a round with drafted nodes must be faster by some
-for each other row: rows differ in luck, and the batch ends with its last row. w = 0 is plain
+the end the batch for them. Rows differ in luck, and the batch ends with its last row: so the time
+that a wider round takes longer counts 8% more for each other row, which waits. w = 0 is plain
 decoding: a wrong drafter costs no more than its draft. The widths are static (speculation-length
 buckets), with one program for each; the choice among them is data, and so is t.
 
@@ -52,10 +52,8 @@ from jspec.types import Frame, PolicyFeedback, PyTree, Tree, WidthChoice
 
 _DOUBT = -1.0
 """The log odds by which probabilities are lowered at the start."""
-_MARGIN = 0.02
-"""The share by which drafted rounds must be faster, for each other running row. On two cores
-SmolLM2 does best with 0.05 of (0, 0.05, 0.1) for four rows, with 0.15 of (0, 0.05, 0.15) for eight.
-"""
+_WAITING = 0.08
+"""The share by which a wider round's further time counts more, for each other running row."""
 _STEP_SIZE, _DECAY = 0.3, 0.9
 """Step size of a row's offset, and its decay per round."""
 _PRIOR, _FADES = 16.0, 0.98
@@ -195,11 +193,9 @@ class Adaptive(WidthPolicy):
         there = tree.valid & ~frame.done[:, None]
         best = -jnp.sort(-jnp.where(there, value, 0.0).at[:, 0].set(0.0), axis=1)
         running = jnp.sum(~frame.done, dtype=jnp.int32)
+        sizes = sizes_of(self, frame.root)
         gains = jnp.stack(
-            [
-                _together(best[:, :width], tokens, running).sum(-1)
-                for width, tokens in sizes_of(self, frame.root)
-            ],
+            [_together(best[:, :width], tokens, running).sum(-1) for width, tokens in sizes],
             axis=-1,
         )
         expected = state.trust * gains
@@ -209,8 +205,8 @@ class Adaptive(WidthPolicy):
 
         seconds, fits = self._seconds(params, frame.root, running)
         others = jnp.maximum(running - 1, 0).astype(jnp.float32)
-        slowness = of_running(1 / (1 + expected)) * seconds
-        slowness *= 1 + _MARGIN * others * (jnp.array(self.widths) > 0)
+        more = jnp.maximum(seconds - seconds[0], 0.0)
+        slowness = of_running(1 / (1 + expected)) * (seconds + _WAITING * others * more)
         return WidthChoice(
             index=jnp.argmin(jnp.where(fits, slowness, jnp.inf)).astype(jnp.int32),
             values=value,

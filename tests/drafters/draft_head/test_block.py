@@ -212,6 +212,7 @@ class AnotherPosition(jspec.BlockDrafter):
 TABLE = jnp.asarray(2 * np.random.default_rng(0).normal(size=(V, V)), jnp.float32)
 
 
+@pytest.mark.slow
 def test_a_head_that_knows_the_distribution_is_right_at_every_temperature():
     call = dict(max_new_tokens=24, sampling=jspec.Sampling(jnp.array([0.0, 0.6, 1.0])), key=3)
     plain = jspec.decode(Bigrams(), TABLE, tiny.PROMPTS, tiny.LENGTHS, **call)
