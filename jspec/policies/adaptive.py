@@ -7,8 +7,8 @@ drafter's whole tree the w best nodes are verified, for the w with the largest
     harmonic mean over the running rows of (1 + E(w)) / t(w)
 
 By the largest sum of tokens, rows with poor drafts would wait in every round for the others, and at
-the end the batch for them. Rows differ in luck, and the batch ends with its last row: so the time
-that a wider round takes longer counts 8% more for each other row, which waits. w = 0 is plain
+the end the batch for them. Rows differ in luck, and the batch ends with its last row: so the extra
+time of a wider round counts 8% more for each other row, which waits. w = 0 is plain
 decoding: a wrong drafter costs no more than its draft. The widths are static (speculation-length
 buckets), with one program for each; the choice among them is data, and so is t.
 
@@ -53,7 +53,7 @@ from jspec.types import Frame, PolicyFeedback, PyTree, Tree, WidthChoice
 _DOUBT = -1.0
 """The log odds by which probabilities are lowered at the start."""
 _WAITING = 0.08
-"""The share by which a wider round's further time counts more, for each other running row."""
+"""The share by which a wider round's extra time counts more, for each other running row."""
 _STEP_SIZE, _DECAY = 0.3, 0.9
 """Step size of a row's offset, and its decay per round."""
 _PRIOR, _FADES = 16.0, 0.98
