@@ -157,7 +157,7 @@ def test_decode_accepts_by_rank_what_was_measured(scheme):
         params,
         np.repeat(tokens, length, axis=0),
         np.tile(np.arange(1, length + 1), rows),
-        ids=np.repeat(np.arange(rows), length),
+        row_ids=np.repeat(np.arange(rows), length),
         drafter=Counting(draft, (WIDTH,), scheme=scheme),
         drafter_params=draft_params,
         max_new_tokens=1,
