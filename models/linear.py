@@ -152,13 +152,13 @@ def _by_xla(
 
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
     """Returns whether a kernel of a CPU multiplies with these weights, or with one of them."""
+    if getattr(weights, "rounds_states", False):
+        blocky = isinstance(weights, blocks.Blocks)
+        return native.takes_rounded_product(x, weights.packed if blocky else weights.weights)
     if isinstance(weights, blocks.Blocks):
-        held, takes = weights.packed, native.takes_block_product
-    elif isinstance(weights, eight_bits.LowPrecision):
-        held, takes = weights.weights, native.takes_product
-    else:
-        return native.takes_product(x, weights)
-    return (native.takes_rounded_product if weights.rounds_states else takes)(x, held)
+        return native.takes_block_product(x, weights.packed, blocks.SIZES[weights.kind])
+    held = weights.weights if isinstance(weights, eight_bits.LowPrecision) else weights
+    return native.takes_product(x, held)
 
 
 def _in_blocks(

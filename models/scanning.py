@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Num
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
 from jspec.memory import KVCache, TreeKV, init
-from jspec.models import attention, eight_bits, stacking, streaming
+from jspec.models import attention, blocks, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
 from jspec.round.packed import Mask, PackedMask
 from jspec.types import PyTree
@@ -235,9 +235,10 @@ class LayeredDecoder(Decoder):
     def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
         """Returns whether kernels take products by these layers."""
         if weights.dtype == jnp.uint8:
-            rounds = eight_bits.rounds_states(self.param_dtype)
-            takes = native.takes_rounded_product if rounds else native.takes_block_product
-            return takes(x, weights)
+            if eight_bits.rounds_states(self.param_dtype):
+                return native.takes_rounded_product(x, weights)
+            kind = blocks.FORMATS[eight_bits.called(self.param_dtype)]
+            return native.takes_block_product(x, weights, blocks.SIZES[kind])
         if not native.takes_product(x, weights):  # float8, which JAX promotes to nothing, is not
             return False
         return jnp.promote_types(weights.dtype, self.dtype) == jnp.dtype(self.dtype)

@@ -163,5 +163,6 @@ def test_the_kernels_copy_no_weights_out_of_a_stack(param_dtype):
         return len(re.findall(rf"= {kind}\[(?:1,)?{outputs},{inputs}\]", text))
 
     assert copies(8) == 0
-    # More rows than the kernels take are multiplied by XLA, which copies.
-    assert copies(MOST_ROWS + 1) > 0
+    # More rows than the kernels take are multiplied by XLA, which copies; tiles take any number.
+    in_tiles = param_dtype != "float32" and native.instruction_set() == "AMX"
+    assert (copies(MOST_ROWS + 1) == 0) == in_tiles

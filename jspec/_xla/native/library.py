@@ -21,7 +21,7 @@ TARGETS = (
 
 FILE = Path(__file__).parent / "src" / "libjspec.so"
 
-SETS = {"avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON"}
+SETS = {"amx": "AMX", "avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON"}
 """Instruction sets that there are kernels for, the fastest of a processor first."""
 
 _disabled = False

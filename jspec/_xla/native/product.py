@@ -9,16 +9,18 @@ from jspec._xla.native.library import instruction_set, on_one_device
 from jspec._xla.native.primitive import natively
 
 MOST_ROWS = 128
-"""The most rows that are multiplied natively: of more, XLA's products take less time."""
+"""The most rows that are multiplied natively without tiles: of more, XLA takes less time."""
 
 _WEIGHTS = ("float32", "bfloat16", "int8")
 _STATES = ("float32", "bfloat16")
 _LANES = 16
 """The most outputs that products of integers lay out together."""
+_IN_TILES = 144
+"""Blocks of fewer bytes are multiplied by AMX where there is any: those of 32 weights."""
 
 
-def _few(x: Float[Array, "... _"]) -> bool:
-    return x.size <= MOST_ROWS * x.shape[-1]
+def _few(x: Float[Array, "... _"], in_tiles: bool) -> bool:
+    return x.size <= MOST_ROWS * x.shape[-1] or (in_tiles and instruction_set() == "AMX")
 
 
 def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
@@ -35,7 +37,8 @@ def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
 
 def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
     """Returns whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
-    return weights.dtype.name in _WEIGHTS and _few(x) and _at_hand(x, weights)
+    few = _few(x, weights.dtype.name != "float32")
+    return weights.dtype.name in _WEIGHTS and few and _at_hand(x, weights)
 
 
 def product(
@@ -44,6 +47,9 @@ def product(
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
     """Multiplies x by the rows of the weights, summed in float32 in one fixed order.
+
+    With AMX a number of x is the sum of three in bfloat16, by weights in bfloat16, or of three
+    whole ones of 8 bits, by weights in int8, which leaves 2^-24 of the largest of 32.
 
     Args:
         x: rows; on a CPU alone, where `takes_product` says so.
@@ -112,9 +118,11 @@ def _rounded(
     return call(*given, block_bytes=np.int32(block_bytes))
 
 
-def takes_block_product(x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"]) -> bool:
+def takes_block_product(
+    x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"], block_bytes: int
+) -> bool:
     """Returns whether `block_product` computes this product on a CPU."""
-    return _few(x) and _at_hand(x, packed)
+    return _few(x, block_bytes < _IN_TILES) and _at_hand(x, packed)
 
 
 def block_product(
@@ -125,7 +133,7 @@ def block_product(
 ) -> Float[Array, "... O"]:
     """Returns `product` with weights in blocks of 32, which are widened in the register.
 
-    Bit for bit the product with the weights in float32.
+    Bit for bit the product with the weights in float32; with AMX as `product` by int8.
 
     Args:
         x: rows; on a CPU alone, where `takes_block_product` says so.

@@ -151,15 +151,16 @@ def test_a_rounded_nan_row_affects_no_other_row(kernels):
 
 
 @there
-def test_nans_stay_and_affect_no_other_row():
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nans_stay_and_affect_no_other_row(dtype):
     draw = np.random.default_rng(0)
-    weights = weights_of("float32", 30, 40, draw)
+    weights = weights_of(dtype, 30, 40, draw)
     x = draw.normal(size=(9, 40)).astype(np.float32)
-    clean = np.asarray(linear.product(x, weights))
+    clean = np.asarray(native.product(x, weights))
     for value in (np.nan, np.inf, -np.inf):
         bad = x.copy()
         bad[4, 7] = value
-        found = np.asarray(linear.product(bad, weights))
+        found = np.asarray(native.product(bad, weights))
         assert not np.isfinite(found[4]).any()
         others = np.arange(9) != 4
         np.testing.assert_array_equal(found[others], clean[others])
@@ -168,8 +169,13 @@ def test_nans_stay_and_affect_no_other_row():
 @there
 def test_unsupported_products_are_xlas():
     x = jnp.ones((4, 8))
+    many = jnp.ones((129, 8))
+    in_tiles = native.instruction_set() == "AMX"
+    assert native.takes_product(many, jnp.ones((3, 8), jnp.bfloat16)) == in_tiles
+    assert native.takes_block_product(many, jnp.ones((3, 34), jnp.uint8), 34) == in_tiles
+    assert not native.takes_block_product(many, jnp.ones((3, 144), jnp.uint8), 144)
     assert native.takes_product(x, jnp.ones((3, 8)))
-    assert not native.takes_product(jnp.ones((129, 8)), jnp.ones((3, 8)))
+    assert not native.takes_product(many, jnp.ones((3, 8)))
     assert not native.takes_product(jnp.ones((0, 8)), jnp.ones((3, 8)))
     assert not native.takes_product(x, jnp.ones((0, 8)))
     assert not native.takes_product(x, jnp.ones((3, 8), jnp.float16))
@@ -314,7 +320,7 @@ def afresh(monkeypatch):
     ("value", "said"),
     [
         ("0", "JSPEC_NATIVE=0 switches them off"),
-        ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of avx512, avx2, neon"),
+        ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of amx, avx512, avx2, neon"),
     ],
 )
 def test_a_variable_switches_them_off(afresh, value, said):
@@ -336,14 +342,18 @@ def test_no_library_and_one_that_does_not_load_are_a_sentence_each(afresh, tmp_p
 
 
 @pytest.mark.slow
-@there
-@pytest.mark.skipif(native.instruction_set() != "AVX-512", reason="it is what is tested already")
-def test_avx2_where_there_is_avx512_too():
-    """All of these files, with the other instructions of the processor."""
-    files = [__file__, str(Path(__file__).with_name("test_recurrence_kernels.py"))]
+@pytest.mark.parametrize("other", ["avx512", "avx2"])
+def test_other_instructions_of_the_processor(other):
+    """All of these files, where the processor has better ones that were tested already."""
+    known = list(library.SETS)
+    used = {name: key for key, name in library.SETS.items()}.get(native.instruction_set() or "")
+    if used is None or known.index(other) <= known.index(used):
+        pytest.skip(f"the kernels here are of {native.instruction_set()}")
+    here = Path(__file__).parent
+    files = [__file__, str(here / "test_recurrence_kernels.py"), str(here / "../../models/test_blocks.py")]
     options = ["-m", "not slow", "-n", "0", "-k", "not variable"]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *files, *options],
-        env=os.environ | {"JSPEC_NATIVE": "avx2"}, capture_output=True, text=True,
+        env=os.environ | {"JSPEC_NATIVE": other}, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-3000:]

@@ -8,6 +8,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -25,6 +29,8 @@ namespace {
 constexpr int64_t kOutputs = 72;
 // The same in products of integers: some panels.
 constexpr int64_t kPanels = 48;
+// Rows that are prepared together: the second cache has room for them.
+constexpr int64_t kChunk = 256;
 
 using jspec::Attention;
 using jspec::Convolution;
@@ -42,6 +48,11 @@ constexpr Stage kStages[] = {Stage::kOpen, Stage::kScore, Stage::kWeigh, Stage::
 
 const Kernels* chosen = nullptr;
 const Integers* integers = nullptr;
+const Integers* tiles = nullptr;
+
+bool in_tiles(Kind kind) {
+  return tiles && kind != Kind::kFloat32 && kind != Kind::kQ4_K && kind != Kind::kQ6_K;
+}
 
 void rest() {
 #if defined(__x86_64__)
@@ -136,7 +147,43 @@ int64_t matrix_of(ffi::Span<const int64_t> shape, ffi::Buffer<ffi::S32> layer) {
   return number < 0 ? 0 : number > last ? last : number;
 }
 
+float* scratch(int64_t floats) {
+  thread_local std::vector<float> held;
+  if (int64_t(held.size()) < floats) held.resize(floats);
+  return held.data();
+}
+
+// The rows of a call, some at a time: each is prepared, then all are multiplied.
+ffi::Error prepared(ffi::ThreadPool& pool, const RoundedProduct& whole) {
+  const Integers& by = in_tiles(whole.kind) ? *tiles : *integers;
+  const bool one = whole.kind == Kind::kInt8 && !whole.split;  // scale of a row
+  const int64_t bytes = by.state_bytes(whole), groups = one ? 1 : (whole.inputs + 31) / 32;
+  for (int64_t row = 0; row < whole.rows; row += kChunk) {
+    RoundedProduct call = whole;
+    call.rows = whole.rows - row < kChunk ? whole.rows - row : kChunk;
+    call.x += row * call.inputs, call.y += row * call.outputs;
+    // Tiles read on behind the last state.
+    int64_t floats = call.rows * (groups * sizeof(jspec::Rounded) + bytes) / 4 + 512;
+    call.groups = (jspec::Rounded*)scratch(floats);
+    call.states = call.groups + call.rows * groups;
+    int64_t work = call.outputs * call.inputs * call.rows;
+    int64_t size = work < (256 << 10) ? call.outputs : kPanels;
+    int64_t parts = (call.outputs + size - 1) / size;
+    int64_t threads = parts <= 1 ? 1 : threads_of(pool, parts);
+    in_stages(pool, {by.parts(call), parts}, threads, [&](size_t stage, int64_t part) {
+      if (!stage) return by.prepare(call, part);
+      int64_t end = (part + 1) * size;
+      by.product(call, part * size, end < call.outputs ? end : call.outputs);
+    });
+  }
+  return ffi::Error::Success();
+}
+
+// With weights that tiles take, each number of a row is split.
 ffi::Error multiply(ffi::ThreadPool& pool, const Product& call, int64_t bytes) {
+  if (in_tiles(call.kind))
+    return prepared(pool, {call.kind, true, call.weights, nullptr, call.x, call.y, call.rows,
+                           call.inputs, call.outputs});
   // Small products end before another thread has begun.
   int64_t size = bytes * call.rows < (64 << 10) ? call.outputs : kOutputs;
   int64_t parts = (call.outputs + size - 1) / size;
@@ -145,18 +192,6 @@ ffi::Error multiply(ffi::ThreadPool& pool, const Product& call, int64_t bytes) {
     chosen->product(call, part * size, end < call.outputs ? end : call.outputs);
   });
   return ffi::Error::Success();
-}
-
-ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer weights,
-                   ffi::Buffer<ffi::S32> layer, ffi::ResultBuffer<ffi::F32> y) {
-  auto shape = weights.dimensions();
-  size_t rank = shape.size();
-  Product call{kind_of(weights), weights.untyped_data(), x.typed_data(), y->typed_data(), 0,
-               shape[rank - 1], shape[rank - 2]};
-  call.rows = int64_t(x.element_count()) / call.inputs;
-  int64_t bytes = call.outputs * call.inputs * bytes_of(call.kind);
-  call.weights = (const char*)call.weights + bytes * matrix_of(shape, layer);
-  return multiply(pool, call, bytes);
 }
 
 ffi::Error block_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::U8> weights,
@@ -172,12 +207,6 @@ ffi::Error block_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buf
   return multiply(pool, call, bytes);
 }
 
-float* scratch(int64_t floats) {
-  thread_local std::vector<float> held;
-  if (int64_t(held.size()) < floats) held.resize(floats);
-  return held.data();
-}
-
 ffi::Error rounded_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer weights,
                            ffi::Buffer<ffi::F32> factors, ffi::Buffer<ffi::S32> layer,
                            int32_t block_bytes, ffi::ResultBuffer<ffi::F32> y) {
@@ -191,20 +220,19 @@ ffi::Error rounded_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::A
   call.factors = block_bytes ? nullptr : factors.typed_data() + matrix * call.outputs;
   call.x = x.typed_data(), call.y = y->typed_data();
   call.rows = int64_t(x.element_count()) / call.inputs;
-  int64_t groups = call.rows * (block_bytes ? call.inputs / 32 : 1);
-  int64_t bytes = integers->state_bytes(call.inputs) * call.rows;
-  call.groups = (jspec::Rounded*)scratch(groups * sizeof(jspec::Rounded) / 4 + bytes / 4);
-  call.states = call.groups + groups;
-  int64_t work = call.outputs * call.inputs * call.rows;
-  int64_t size = work < (256 << 10) ? call.outputs : kPanels;
-  int64_t parts = (call.outputs + size - 1) / size;
-  int64_t threads = parts <= 1 ? 1 : threads_of(pool, parts);
-  in_stages(pool, {call.rows, parts}, threads, [&](size_t stage, int64_t part) {
-    if (!stage) return integers->round_row(call, part);
-    int64_t end = (part + 1) * size;
-    integers->product(call, part * size, end < call.outputs ? end : call.outputs);
-  });
-  return ffi::Error::Success();
+  return prepared(pool, call);
+}
+
+ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer weights,
+                   ffi::Buffer<ffi::S32> layer, ffi::ResultBuffer<ffi::F32> y) {
+  auto shape = weights.dimensions();
+  size_t rank = shape.size();
+  Product call{kind_of(weights), weights.untyped_data(), x.typed_data(), y->typed_data(), 0,
+               shape[rank - 1], shape[rank - 2]};
+  call.rows = int64_t(x.element_count()) / call.inputs;
+  int64_t bytes = call.outputs * call.inputs * bytes_of(call.kind);
+  call.weights = (const char*)call.weights + bytes * matrix_of(shape, layer);
+  return multiply(pool, call, bytes);
 }
 
 ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyBuffer node_keys,
@@ -361,6 +389,7 @@ ffi::Error convolve(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> inputs, ffi::Buf
 
 // Takes the kernels of an instruction set, by its name; 0 where the processor has it not.
 extern "C" int jspec_choose(const char* name) {
+  tiles = nullptr;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   unsigned a, b, c, d;
@@ -368,7 +397,18 @@ extern "C" int jspec_choose(const char* name) {
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && halves;
   bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (!strcmp(name, "avx512") && avx2 && avx512) {
+  if (!strcmp(name, "amx") && avx2 && avx512) {
+#if defined(JSPEC_HAS_integers_amx) && defined(__linux__)
+    // Tiles in bfloat16 and in 8 bits, and the system's leave to have them: ARCH_REQ_XCOMP_PERM.
+    const unsigned needed = 1u << 22 | 1u << 24 | 1u << 25;
+    bool there = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & needed) == needed;
+    if (!there || syscall(SYS_arch_prctl, 0x1023, 18)) return 0;
+    jspec_choose("avx512");
+    tiles = &jspec::integers_amx;
+#else
+    return 0;
+#endif
+  } else if (!strcmp(name, "avx512") && avx2 && avx512) {
     chosen = &jspec::avx512, integers = &jspec::integers_avx512;
 #if defined(JSPEC_HAS_integers_avx512vnni)
     if (__builtin_cpu_supports("avx512vnni")) integers = &jspec::integers_avx512vnni;

@@ -121,7 +121,11 @@ JSPEC_INLINE void turn(Ints (&x)[4]) {
 
 using State = int8_t;
 using Weights = Ints;
+#if defined(__AMX_INT8__)
+constexpr int kMoved = 0, kOrder[] = {0, 1, 2, 3};  // tiles multiply bytes that have signs
+#else
 constexpr int kMoved = 128, kOrder[] = {0, 1, 2, 3};
+#endif
 JSPEC_INLINE Weights held(Ints w) { return w; }
 JSPEC_INLINE Ints add_products(Ints sums, Weights w, const State* x) {
   int32_t four;
@@ -182,7 +186,11 @@ JSPEC_INLINE Ints add_products(Ints sums, Weights w, const State* x) {
 
 #endif
 
+#if defined(__AMX_INT8__)
+constexpr int kRows = 16;
+#else
 constexpr int kRows = kRegisters / 4;  // of a tile: sums in integers and in floats, and weights
+#endif
 constexpr int kBlock = 32, kSteps = kBlock / 4;
 constexpr int kAhead = 2;  // blocks whose halves are gathered ahead of their use
 
@@ -237,18 +245,33 @@ JSPEC_INLINE int64_t blocks_of(const RoundedProduct& call) {
 struct Pass {
   int64_t first, count, number, of;
   State* states;         // [step, row, 4]
-  jspec::Rounded* groups;  // [group, row]
+  jspec::Rounded* groups;  // [group, row]; for tiles each field of a group is [row]
 };
+
+int64_t state_bytes(const RoundedProduct& call) {
+  const int64_t padded = blocks_of(call) * kBlock;
+  if (call.split) return padded * (call.kind == jspec::Kind::kBfloat16 ? 6 : 3);
+  return padded * sizeof(State);
+}
+
 JSPEC_INLINE Pass pass_of(const RoundedProduct& call, int64_t pass) {
   int64_t passes = (call.rows + kRows - 1) / kRows;
   int64_t first = call.rows * pass / passes, end = call.rows * (pass + 1) / passes;
-  int64_t groups = call.kind == jspec::Kind::kInt8 ? 1 : blocks_of(call);
-  return {first, end - first, pass, passes, (State*)call.states + first * blocks_of(call) * kBlock,
-          call.groups + first * groups};
+  int64_t groups = call.kind == jspec::Kind::kInt8 && !call.split ? 1 : blocks_of(call);
+  void* states = (char*)call.states + first * state_bytes(call);
+  return {first, end - first, pass, passes, (State*)states, call.groups + first * groups};
 }
 
-int64_t state_bytes(int64_t inputs) {
-  return (inputs + kBlock - 1) / kBlock * kBlock * sizeof(State);
+// What belongs to a row's group goes to where the rows of its pass have it.
+JSPEC_INLINE void keep(const Pass& pass, int64_t group, int64_t n, const jspec::Rounded& found) {
+  jspec::Rounded* to = pass.groups + group * pass.count;
+#if defined(__AMX_INT8__)
+  int32_t fields[4];
+  memcpy(fields, &found, sizeof fields);
+  for (int i = 0; i < 4; i++) memcpy((int32_t*)to + i * pass.count + n, fields + i, 4);
+#else
+  to[n] = found;
+#endif
 }
 
 // A block of as many outputs as there are lanes, laid out; of the last one the inputs that there are.
@@ -417,8 +440,8 @@ JSPEC_INLINE int32_t nearest(const float* x, float inverse, State* to) {
 
 // Numbers of a row in 127ths of the largest, the nearest and of two the even one. Where one is no
 // number, or infinite, the scale is NaN; where all are zeros it is 0.
-JSPEC_INLINE void round_group(const float* x, int64_t count, int64_t apart, int off, State* to,
-                              jspec::Rounded& group) {
+JSPEC_INLINE jspec::Rounded round_group(const float* x, int64_t count, int64_t apart, int off,
+                                        State* to) {
   const uint32_t most = largest_bits(x, count);
   float largest;
   memcpy(&largest, &most, 4);
@@ -438,28 +461,47 @@ JSPEC_INLINE void round_group(const float* x, int64_t count, int64_t apart, int 
     for (int step = 0; step < kSteps; step++, to += 4 * apart)
       memcpy(to, ordered + 4 * step, 4 * sizeof(State));
   }
-  group.off = -off * sum, group.upper = -off * upper;
+  jspec::Rounded group{-off * sum, -off * upper};
   group.scale = good ? largest * (1.0f / 127.0f) : most >= 0x7f800000 ? NAN : 0;
   group.sum = group.scale * float(sum);
+  return group;
 }
 
-void round_row(const RoundedProduct& call, int64_t row) {
-  const int64_t passes = (call.rows + kRows - 1) / kRows;
-  int64_t number = row * passes / call.rows;
-  while (pass_of(call, number).first + pass_of(call, number).count <= row) number++;
-  Pass pass = pass_of(call, number);
-  int64_t n = row - pass.first;
-  const float* x = call.x + row * call.inputs;
-  State* to = pass.states + 4 * n;
-  if (call.kind == jspec::Kind::kInt8)
-    return round_group(x, call.inputs, pass.count, kMoved, to, pass.groups[n]);
+// Rows of a pass lie side by side, so that threads share them by blocks: a line of the cache belongs to
+// all rows.
+constexpr int64_t kPartBlocks = 6;
+JSPEC_INLINE int64_t parts_of_pass(const RoundedProduct& call) {
+  const bool one = call.kind == jspec::Kind::kInt8 && !call.split;  // scale of a row
+  return one ? 1 : (blocks_of(call) + kPartBlocks - 1) / kPartBlocks;
+}
+int64_t parts(const RoundedProduct& call) {
+  return (call.rows + kRows - 1) / kRows * parts_of_pass(call);
+}
+
+void round_part(const RoundedProduct& call, const Pass& pass, int64_t first, int64_t last) {
   int off = call.kind == jspec::Kind::kQ8_0   ? kMoved
             : call.kind == jspec::Kind::kQ4_0 ? 8
             : call.kind == jspec::Kind::kQ6_K ? 32
                                               : 0;
-  for (int64_t block = 0; block < blocks_of(call); block++)
-    round_group(x + block * kBlock, kBlock, pass.count, off, to + block * kBlock * pass.count,
-                pass.groups[block * pass.count + n]);
+  for (int64_t n = 0; n < pass.count; n++) {
+    const float* x = call.x + (pass.first + n) * call.inputs;
+    State* to = pass.states + 4 * n;
+    if (call.kind == jspec::Kind::kInt8) {
+      keep(pass, 0, n, round_group(x, call.inputs, pass.count, kMoved, to));
+      continue;
+    }
+    for (int64_t block = first; block < last; block++)
+      keep(pass, block, n, round_group(x + block * kBlock, kBlock, pass.count, off,
+                                       to + block * kBlock * pass.count));
+  }
+}
+
+// Prepares the blocks of one part, of all rows of its pass.
+template <class Prepare>
+JSPEC_INLINE void prepare_with(const RoundedProduct& call, int64_t part, Prepare prepare) {
+  const int64_t of = parts_of_pass(call), first = part % of * kPartBlocks, blocks = blocks_of(call);
+  const int64_t last = of == 1 || first + kPartBlocks > blocks ? blocks : first + kPartBlocks;
+  prepare(call, pass_of(call, part / of), first, last);
 }
 
 }  // namespace

@@ -61,24 +61,28 @@ struct Rounded {
   float scale, sum;
 };
 
-// y[rows, outputs] = x[rows, inputs], rounded to 8 bits, by weights[outputs, inputs]: in blocks, rows
-// then 32 by 32, or in 8 bits and times the outputs' factors.
+// y[rows, outputs] = x[rows, inputs] by weights[outputs, inputs], whose rows are prepared first: they
+// are rounded to 8 bits, 32 by 32 where the weights are in blocks, and else times the outputs' factors;
+// or split, each number into three of bfloat16.
 struct RoundedProduct {
   Kind kind;
+  bool split;
   const void* weights;
   const float* factors;
   const float* x;
   float* y;
   int64_t rows, inputs, outputs;
-  void* states;     // the rounded rows, `state_bytes` each
+  void* states;     // the prepared rows, `state_bytes` each
   Rounded* groups;  // of all rows: one for each, or one for each block
 };
 
 constexpr float kLeast = 1e-30f;  // groups of smaller numbers are zeros
 
 struct Integers {
-  int64_t (*state_bytes)(int64_t inputs);
-  void (*round_row)(const RoundedProduct&, int64_t row);
+  int64_t (*state_bytes)(const RoundedProduct&);  // of a row
+  // Rows are prepared in so many parts, before all products.
+  int64_t (*parts)(const RoundedProduct&);
+  void (*prepare)(const RoundedProduct&, int64_t part);
   // Outputs first .. last of all rows.
   void (*product)(const RoundedProduct&, int64_t first, int64_t last);
 };
@@ -151,6 +155,9 @@ extern const Integers integers_neon;
 // Sets that not every compiler knows: see build.py.
 #if defined(JSPEC_HAS_integers_avx512vnni)
 extern const Integers integers_avx512vnni;
+#endif
+#if defined(JSPEC_HAS_integers_amx)
+extern const Integers integers_amx;
 #endif
 #if defined(JSPEC_HAS_integers_avxvnni)
 extern const Integers integers_avxvnni;

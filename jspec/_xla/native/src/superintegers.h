@@ -188,4 +188,6 @@ void any_rounded_product(const RoundedProduct& call, int64_t first, int64_t last
   }
 }
 
+void prepare(const RoundedProduct& call, int64_t part) { prepare_with(call, part, round_part); }
+
 }  // namespace
