@@ -169,7 +169,11 @@ _FIXED = (
         "token_recycling+prompt_lookup",
         "both methods' nodes, in one tree",
         united(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
-        _together(_TOKEN_RECYCLING, _PROMPT_LOOKUP, help="drafted nodes, the likeliest; else all"),
+        _together(
+            _TOKEN_RECYCLING,
+            _PROMPT_LOOKUP,
+            help="drafted nodes, the likeliest of both; by default all",
+        ),
     ),
     _merge("token_recycling+suffix", _DYNAMIC, _SUFFIX),
     _merge("token_recycling+suffix+rest", _DYNAMIC, _SUFFIX, _REST),
