@@ -68,7 +68,8 @@ class Worker:
         if report.when != "teardown":
             return
         own = _cpu() - self.began - self.shared
-        report.user_properties.append(("cpu", (own, self.shared, "slow" in item.keywords)))
+        slow = item.get_closest_marker("slow") is not None
+        report.user_properties.append(("cpu", (own, self.shared, slow)))
         if time.monotonic() - self.last > 15:
             self.speeds.append(_work())
             self.last = time.monotonic()

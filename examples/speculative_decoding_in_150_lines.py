@@ -2,11 +2,11 @@
 
 A language model writes one token per forward pass, and most of a pass is reading the weights. So a
 pass over nine tokens costs little more than one over a single token. Speculative decoding uses
-that: something cheap guesses the next tokens, the model checks all guesses in one pass, and the
+that: a cheap drafter guesses the next tokens, the model checks all guesses in one pass, and the
 guesses that it would have written itself are kept. The text is the same; the passes are fewer.
 
-This is all of it for one sequence, on plain JAX; jspec gives the weights of a small model and its
-tokenizer. `jspec.decode` writes the same tokens, and a test holds the two to each other.
+This is the whole algorithm for one sequence, on plain JAX; jspec only gives the weights and the
+tokenizer of a small model. A test checks that `jspec.decode` writes the same tokens.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ LAYERS, HEADS, HEAD_DIM, VOCAB = 2, 2, 64, 4096  # the bundled model jspec-800k,
 
 
 def tree(depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns two branches below the last token: the parent of each node, and who sees whom.
+    """Returns two branches below the last token: each node's parent, and the attention mask.
 
         0 ── 1 ── 2 ── 3 ── 4        node 0, the root, is the last token of the text;
         └─── 5 ── 6 ── 7 ── 8        every other node is a guess for the token after its parent
@@ -41,15 +41,15 @@ def tree(depth: int) -> tuple[np.ndarray, np.ndarray]:
 def draft(text: jax.Array, length: jax.Array, depth: int) -> jax.Array:
     """Guesses by looking up where the last tokens occurred before, and what followed them.
 
-    A smaller model or a trained head could be here. Wrong guesses cost time and no token.
+    A smaller model or a trained head could be here. A wrong guess costs time and changes no token.
     """
     places = jnp.arange(len(text))
     last, before = text[length - 1], text[length - 2]
-    # 2 where the last two tokens occur, 1 where the last one does. Of equal ones the latest wins.
+    # 2 where the last two tokens match, 1 where only the last one does. Ties go to the latest.
     match = (text == last) * (1 + (jnp.roll(text, 1) == before))
     rank = jnp.where(places < length - 1, match * len(text) + places, -1)
     one = rank.argmax()
-    # The second branch begins with another token than the first, or is not a branch: -1.
+    # The second branch begins with another token than the first, or is -1s, which never match.
     other = jnp.where(jnp.roll(text, -1) == text[one + 1], -1, rank)
     follow = 1 + jnp.arange(depth)
     second = jnp.where(other.max() < 0, -1, text[other.argmax() + follow])
@@ -70,8 +70,8 @@ def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
 def forward(weights: Any, tokens, positions, mask, cache, committed) -> tuple[jax.Array, jax.Array]:
     """Returns one forward pass over N tokens: their logits [N, V], and their keys and values.
 
-    Token i sees the committed tokens in the cache, and token j of these N if mask[i, j]. The cache
-    [layers, 2, slots, head_dim] is only read: a rejected node never gets into it.
+    Token i attends to the committed tokens in the cache, and to new token j where mask[i, j]. The
+    cache [layers, 2, slots, head_dim] is only read: a rejected node never gets into it.
     """
     is_live = jnp.arange(cache.shape[2]) < committed
     seen = jnp.concatenate([jnp.broadcast_to(is_live, (len(tokens), len(is_live))), mask], 1)
@@ -102,7 +102,7 @@ def noise(key: jax.Array, position: jax.Array, row: int = 0) -> jax.Array:
 
 
 class State(NamedTuple):
-    text: jax.Array  # the prompt and what was written
+    text: jax.Array  # the prompt and the tokens written after it
     length: jax.Array | int  # tokens of the text; all but the last one are in the cache
     cache: jax.Array
     rounds: jax.Array | int  # forward passes of the model
@@ -127,8 +127,8 @@ def generate(weights, prompt, key, temperature=0.0, *, max_new_tokens=64, depth=
         # their parents. Siblings differ, so these are one path from the root downwards.
         accepted = ((tokens == choice[parents]) | (parents < 0) | ~mask).all(1)
         (path,) = jnp.nonzero(accepted, size=depth + 1)
-        # The choices along the path are the accepted tokens, and one more that was free. What is
-        # written behind them is not counted and never read: the next round writes over it.
+        # The choices along the path are the accepted tokens and one more, which costs nothing. The
+        # rest of `path` is padding behind the new length; the next round writes over it.
         text = jax.lax.dynamic_update_slice(state.text, choice[path], (state.length,))
         cache = jax.lax.dynamic_update_slice(state.cache, new[:, :, path], (0, 0, committed, 0))
         return State(text, state.length + accepted.sum(), cache, state.rounds + 1)

@@ -1,5 +1,6 @@
 """From a name to a model on disk: a local one, a bundled or packaged one, or one of the hub."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -137,8 +138,11 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
         return download(absent) if absent else found
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().removeprefix("Got: ").splitlines() or [type(error).__name__]
+        known = sorted({*bundled(), *PACKAGED})
+        near = difflib.get_close_matches(bare.lower(), known, n=1, cutoff=0.8)
         raise InputError(
-            f"{name} is not a folder here and could not be downloaded from the hub "
-            f"({reason[0].rstrip('.')}); "
-            "name an existing folder, or check the id and the network"
+            f"{name} is neither a bundled model ({', '.join(known)}) nor a folder here, and could "
+            f"not be downloaded from the hub ({reason[0].rstrip('.')}); "
+            + (f"did you mean {near[0]}? else " if near else "")
+            + "name an existing folder, or check the id and the network"
         ) from error

@@ -1,9 +1,10 @@
 """Annotations of arrays, checked while the tests run: shapes and dtypes.
 
-`conftest.py` installs jaxtyping's import hook with `arrays` as the type checker. All of the cost is
-paid while JAX traces. Other annotations are pyright's: a test may pass nonsense to see it refused.
+`conftest.py` calls `install`. All of the cost is paid while JAX traces. Other annotations are
+pyright's: a test may pass nonsense to see it refused.
 """
 
+import dataclasses
 import functools
 import re
 import types
@@ -11,6 +12,7 @@ import typing
 from typing import Any
 
 import jax
+import jaxtyping
 import numpy as np
 from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray
@@ -20,29 +22,53 @@ _BESIDE = (type(None), bool, int, float)
 _ALONE = r"(?<![\w+*/-])[a-zA-Z]\w*(?![\w+*/-])"
 
 
-def arrays(function):
-    """`beartype` for the annotations that are arrays, or unions and tuples of them."""
-    hints = function.__annotations__
+_scope = functools.partial(jaxtyping.jaxtyped, "context")
+"""Axes have the same sizes in all of a call."""
+
+
+def install() -> None:
+    """Checks what is imported of jspec from now on.
+
+    jaxtyping's own decorator wraps each function, takes longer than most of them, and checks
+    arguments twice: a fifth of a run.
+    """
+    jaxtyping.jaxtyped = lambda *, typechecker: typechecker
+    jaxtyping.install_import_hook(["jspec"], "checked.arrays")
+
+
+def arrays(made):
+    """`beartype` for the annotations that are arrays, or unions and tuples of them.
+
+    Args:
+        made: a function, or a class, of which a dataclass' fields are checked.
+    """
+    if isinstance(made, type):
+        if dataclasses.is_dataclass(made) and not hasattr(made.__init__, "__wrapped__"):
+            made.__init__ = arrays(made.__init__)
+        return made
+    hints = made.__annotations__
     given = " ".join(_axes([hint for name, hint in hints.items() if name != "return"]))
     names = set(re.findall(_ALONE, given))
     known = {name: _checkable(hint, names) for name, hint in hints.items()}
     known |= {name: Any for name in known if name == "state"}  # another drafter's is refused
     if not _axes(list(known.values())):
-        return function
-    function.__annotations__ = known
+        return made
+    made.__annotations__ = known
     # An int is a float, as in PEP 484.
-    checked = beartype(function, conf=BeartypeConf(is_pep484_tower=True))
-    if function.__name__ != "__init__":
-        return checked
+    inner = beartype(made, conf=BeartypeConf(is_pep484_tower=True))
+    made.__annotations__ = hints
 
-    @functools.wraps(function)
-    def made(*args, **kwargs):
+    @functools.wraps(made)
+    def checked(*args, **kwargs):
         # JAX makes pytrees with something else than arrays in their places.
-        leaves = jax.tree.leaves((args[1:], kwargs))
-        plain = all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
-        return (checked if plain else function)(*args, **kwargs)
+        if made.__name__ == "__init__" and not all(
+            isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves((args[1:], kwargs))
+        ):
+            return made(*args, **kwargs)
+        with _scope():
+            return inner(*args, **kwargs)
 
-    return made
+    return checked
 
 
 def _is_array(hint) -> bool:

@@ -14,14 +14,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # With as many threads as devices all can be waiting, which XLA ends the process over.
 os.environ.setdefault("NPROC", "32")
 
+import checked
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
 # Before jspec is imported, which `tiny` does: its annotations are checked while it is traced.
-jaxtyping.install_import_hook(["jspec"], "checked.arrays")
+checked.install()
 import compiling  # noqa: E402
 import tiny  # noqa: E402
 

@@ -19,11 +19,12 @@ COLUMNS = {
 """Columns of the index, by the kind of a verdict. What is only reported has none."""
 SHOWN = {"holds": "**holds**", "sign": "**holds**, another size", "fails": "**does not hold**"}
 LEGEND = """\
-A cell has a standard error and a word, found before rounding. *ahead*, *behind*: the interval of
-95% excludes equality. *level*: it includes equality and excludes the paper's smallest lead.
-*open*: it includes both, or the paper has no size. *by more*, *by less*: the lead is real, and
-outside the paper's range. With such a model the verdict is **holds**, **another size**. *mixed*:
-models disagree. [Details](../RESULTS.md#how-claims-are-judged).
+A cell gives an estimate, one standard error, and a word that is found before rounding. *ahead*,
+*behind*: the 95% interval excludes equality. *level*: it includes equality, and not the paper's
+smallest lead. *open*: it includes both, or the paper gives no lead. *by more*, *by less*: the
+whole interval lies outside the paper's range. A claim of less than a bound is *open* if the
+interval crosses the bound. **holds**, another size: all models have the paper's sign, and at least
+one another size. *mixed*: models disagree. [Details](../RESULTS.md#how-claims-are-judged).
 
 """
 WORDS = ("ahead", "level", "behind")

@@ -11,6 +11,9 @@ from jax.typing import ArrayLike
 
 from jspec._validate.errors import InputError
 
+ROWS = ": a list of token ids for each row; `decode` of a `jspec.LLM` takes texts"
+"""The end of a message about a prompt that is not numbers."""
+
 
 def library_of(array: Any) -> Any:
     """Returns NumPy for host values, which dispatch nothing; jax.numpy keeps a sharding."""
@@ -42,7 +45,8 @@ def of_ragged(prompt: Any, prompt_lengths: Any) -> tuple[Any, Any]:
     lengths; anything else as it was given.
 
     Raises:
-        InputError: if such lists came with lengths of their own, or hold something else than ids.
+        InputError: if such lists came with lengths of their own, or hold something else than ids,
+            or none.
 
     Example:
         >>> [array.tolist() for array in of_ragged([[5, 6, 7], [8]], None)]
@@ -52,11 +56,14 @@ def of_ragged(prompt: Any, prompt_lengths: Any) -> tuple[Any, Any]:
         prompt = list(prompt)
     if not isinstance(prompt, list | tuple):
         return prompt, prompt_lengths
-    if len({len(row) if hasattr(row, "__len__") else -1 for row in prompt}) < 2:
+    lengths = [len(row) if hasattr(row, "__len__") else -1 for row in prompt]
+    if 0 in lengths:
+        raise InputError(f"prompt[{lengths.index(0)}] is empty; give each row at least one token")
+    if len({*lengths}) < 2:
         return prompt, prompt_lengths
-    rows = [to_array(row, f"prompt[{place}]") for place, row in enumerate(prompt)]
+    rows = [to_array(row, f"prompt[{place}]", ROWS) for place, row in enumerate(prompt)]
     for place, row in enumerate(rows):
-        if row.ndim != 1 or not (row.size == 0 or jnp.issubdtype(row.dtype, jnp.integer)):
+        if row.ndim != 1 or not jnp.issubdtype(row.dtype, jnp.integer):
             raise InputError(
                 f"prompt[{place}] is {prompt[place]!r:.80}; pass a list of token ids for each row"
             )

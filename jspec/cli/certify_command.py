@@ -33,7 +33,7 @@ def certify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Questions in Spec-Bench's schema, of which the first turn is the prompt.",
+            help="Questions in Spec-Bench's schema; the prompt is the first turn of each.",
             show_default="a small bundled set",
         ),
     ] = None,
@@ -48,7 +48,10 @@ def certify(
     limit: Annotated[
         int | None,
         typer.Option(
-            parser=integer, metavar="N", help="Prompts, evenly over categories.", show_default="all"
+            parser=integer,
+            metavar="N",
+            help="Use N prompts, spread evenly over the categories.",
+            show_default="all",
         ),
     ] = None,
     max_new_tokens: options.MaxNewTokens = 64,
@@ -71,7 +74,7 @@ def certify(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Draws of the G-test, for schemes that draw.",
+            help="Draws of the G-test, which checks schemes that keep only the distribution.",
         ),
     ] = 4096,
     dtype: options.Dtype = None,
@@ -80,8 +83,8 @@ def certify(
         bool,
         typer.Option(
             "--bitwise",
-            help="Compare forward passes of trees with forward passes of one token instead, bit "
-            "by bit; no method takes part.",
+            help="Instead of a method, check the model: compare logits of trees with logits of "
+            "single tokens, bit by bit.",
         ),
     ] = False,
     as_json: Annotated[
@@ -90,8 +93,9 @@ def certify(
 ) -> int:
     """Check that a method changes no token of a model.
 
-    Compares drafted with plain texts, greedy and sampled, and says of each difference whether it is
-    a rounding tie or a bug. Exit code 0: lossless within what was tested; 1: not; 2: bad input.
+    Decodes with the method and without it, greedy and sampled, and says of each difference whether
+    it is a rounding tie or a bug. Exit code 0: lossless within what was tested; 1: not lossless; 2:
+    bad input.
     """
     if not temperature > 0:
         raise InputError(

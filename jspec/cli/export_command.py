@@ -28,7 +28,7 @@ def export(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="cpu, cuda or tpu; may be repeated.",
+            help="Platform to compile for: cpu, cuda or tpu; may be repeated.",
             show_default="all three",
         ),
     ] = None,

@@ -146,8 +146,8 @@ def generate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="One prompt per line: text, or JSON: a string, messages, token ids, or an object "
-            'with one of them as "prompt" or "messages".',
+            help="One prompt per line: plain text or JSON (a string, a list of messages or token "
+            'ids, or an object with the key "prompt" or "messages").',
             show_default=False,
         ),
     ] = None,
@@ -178,7 +178,7 @@ def generate(
         bool, typer.Option("--no-echo", help="Print the continuation without the prompt.")
     ] = False,
 ) -> None:
-    """Continue a prompt, and compare its speed with plain decoding."""
+    """Continue a prompt, and report the speedup over plain decoding."""
     control = ControlSettings(
         stop=tuple(stop or ()),
         json_schema=json_schema,

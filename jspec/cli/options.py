@@ -33,7 +33,7 @@ Head = Annotated[
     str | None,
     typer.Option(
         metavar="DIR|NAME",
-        help="Trained head, if the method has one.",
+        help="Trained draft head, if the method needs one: a folder or a bundled name.",
         show_default="the bundled one, if --model is bundled",
     ),
 ]
@@ -74,13 +74,29 @@ MaxNewTokens = Annotated[
     typer.Option(
         parser=integer,
         metavar="N",
-        help="Maximum number of new tokens per prompt; the context may end it earlier.",
+        help="Maximum number of new tokens per prompt; a full context ends the answer earlier.",
     ),
 ]
 Temperature = Annotated[float, typer.Option(parser=number, metavar="T", help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(parser=integer, metavar="K", help="0 is off.")]
-TopP = Annotated[float, typer.Option(parser=number, metavar="P", help="1 is off.")]
-MinP = Annotated[float, typer.Option(parser=number, metavar="P", help="0 is off.")]
+TopK = Annotated[
+    int, typer.Option(parser=integer, metavar="K", help="Draw from the K likeliest; 0: from all.")
+]
+TopP = Annotated[
+    float,
+    typer.Option(
+        parser=number,
+        metavar="P",
+        help="Draw from the likeliest tokens that reach probability P together; 1: from all.",
+    ),
+]
+MinP = Annotated[
+    float,
+    typer.Option(
+        parser=number,
+        metavar="P",
+        help="Never draw a token less likely than P times the likeliest; 0: draw from all.",
+    ),
+]
 Seed = Annotated[
     int,
     typer.Option(
@@ -105,9 +121,9 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="D",
-        help="float32, bfloat16: weights and computation. int8, float8_e4m3fn: 8-bit "
-        "weights. q8_0, q4_0, q4_1, q4_k, q6_k: weights in the blocks of GGUF files. w8a8, "
-        "q8_0a8, q4_0a8 and so on: activations are rounded to 8 bits too.",
+        help="float32, bfloat16: dtype of weights and computation. int8, float8_e4m3fn: 8-bit "
+        "weights. q8_0, q4_0, q4_1, q4_k, q6_k: GGUF's block-quantized weights. w8a8, or the "
+        "ending a8 (q8_0a8): 8-bit activations as well.",
         show_default="CPU: computation in float32, weights as stored; else bfloat16",
     ),
 ]
@@ -115,8 +131,8 @@ KvDtype = Annotated[
     str | None,
     typer.Option(
         metavar="D",
-        help="The dtype of keys and values; int8 and float8_e4m3fn take a quarter of float32's "
-        "memory.",
+        help="Dtype of cached keys and values; int8 and float8_e4m3fn take a quarter of the "
+        "memory that float32 takes.",
         show_default="the dtype of computation",
     ),
 ]
@@ -124,8 +140,8 @@ Lora = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=DIR|ID",
-        help="LoRA adapter: a folder that PEFT saved, or a hub id; may be repeated. Requests name "
-        "it as their model.",
+        help="LoRA adapter: a folder that PEFT saved, or a hub id. Requests choose it by NAME as "
+        "their model. May be repeated.",
         show_default=False,
     ),
 ]
@@ -143,7 +159,7 @@ Logprobs = Annotated[
     typer.Option(
         parser=integer,
         metavar="K",
-        help="With --json: log-probabilities of tokens and of the K likeliest.",
+        help="With --json: log-probabilities of each token and of the K likeliest in its place.",
         show_default=False,
     ),
 ]
@@ -152,7 +168,7 @@ Stop = Annotated[
     typer.Option(
         parser=text,
         metavar="TEXT",
-        help="Stop string: end before this text; may be repeated.",
+        help="End the answer before this text; may be repeated.",
         show_default=False,
     ),
 ]
@@ -161,7 +177,7 @@ JSONSchema = Annotated[
     typer.Option(
         "--json-schema",
         metavar="JSON|FILE",
-        help="Constrain the answer to JSON of this schema.",
+        help="Constrain the answer to JSON that this schema allows.",
         show_default=False,
     ),
 ]
@@ -179,20 +195,25 @@ Choice = Annotated[
     typer.Option(
         parser=text,
         metavar="TEXT",
-        help="Constrain the answer to one of these; may be repeated.",
+        help="Constrain the answer to this text; repeat the option for several choices.",
         show_default=False,
     ),
 ]
 RepetitionPenalty = Annotated[
     float,
     typer.Option(
-        parser=number, metavar="X", help="Divide logits of tokens in the text by this; 1 is off."
+        parser=number,
+        metavar="X",
+        help="For tokens in the prompt or output, divide positive logits by this and multiply "
+        "negative ones by it; 1: off.",
     ),
 ]
 FrequencyPenalty = Annotated[
     float,
     typer.Option(
-        parser=number, metavar="X", help="Subtracted per occurrence in the output; 0 is off."
+        parser=number,
+        metavar="X",
+        help="Lower a token's logit by this for each time that it occurs in the output; 0: off.",
     ),
 ]
 PresencePenalty = Annotated[
@@ -200,7 +221,7 @@ PresencePenalty = Annotated[
     typer.Option(
         parser=number,
         metavar="X",
-        help="Subtracted once from logits of tokens in the output; 0 is off.",
+        help="Lower the logits of tokens that occur in the output by this; 0: off.",
     ),
 ]
 LogitBias = Annotated[
@@ -208,20 +229,26 @@ LogitBias = Annotated[
     typer.Option(
         parser=text,
         metavar="JSON",
-        help='Added to logits, such as {"15": -2.5}.',
+        help='Numbers to add to logits, by token id, such as {"15": -2.5}.',
         show_default=False,
     ),
 ]
 MinTokens = Annotated[
-    int, typer.Option(parser=integer, metavar="N", help="Minimum number of tokens.")
+    int, typer.Option(parser=integer, metavar="N", help="Minimum number of new tokens.")
 ]
 Answers = Annotated[
-    int, typer.Option("-n", parser=integer, metavar="N", help="Answers per prompt.")
+    int,
+    typer.Option(
+        "-n",
+        parser=integer,
+        metavar="N",
+        help="Answers per prompt; answer j to prompt i, from 0, draws from (seed, i*N + j).",
+    ),
 ]
 Drop = Annotated[
     conversations.Drop,
     typer.Option(
-        help="If a conversation has outgrown the context: none refuses the turn, oldest drops the "
-        "oldest turns, middle keeps the first turn and drops the oldest others."
+        help="Turns to drop when a chat exceeds the context: none (the new turn is refused), "
+        "oldest, or middle (the oldest except the first)."
     ),
 ]

@@ -42,7 +42,7 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Maximum number of tokens of a row, prompt and output.",
+            help="Maximum number of tokens of a row, prompt and output together.",
             show_default="the model's context, 2048 at most",
         ),
     ] = None,
@@ -51,8 +51,8 @@ def plan(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Maximum number of tokens of an output, within the tokens of a row.",
-            show_default="128, or half of a short row",
+            help="Maximum number of new tokens of a row; part of --max-model-len.",
+            show_default="128, or half of --max-model-len if less",
         ),
     ] = None,
     dtype: options.Dtype = None,
@@ -61,8 +61,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Absent chips to compile for: a slice of TPUs, such as v5e:2x4, or the GPUs of a "
-            "host, such as h100:8.",
+            help="Compile for chips that are not here: a slice of TPUs, such as v5e:2x4, or the "
+            "GPUs of a host, such as h100:8.",
             show_default="this machine's",
         ),
     ] = None,
@@ -70,7 +70,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="AXES",
-            help="Devices for the rows and for the weights, such as data=2,model=4.",
+            help="Number of devices that rows (data) and weights (model) are split over, such as "
+            "data=2,model=4.",
             show_default="model=1, or all of --topology",
         ),
     ] = None,
@@ -84,8 +85,8 @@ def plan(
 ) -> int:
     """Compile the programs of a model and a method, and report their memory and kernel launches.
 
-    Nothing is run, and no weights are read but for a method with a trained head. Exit code 0: the
-    programs fit the memory of a device; 3: they do not; 2: bad input.
+    Runs nothing, and reads no weights except a trained head's. Exit code 0: the programs fit the
+    memory of a device; 3: they do not; 2: bad input.
     """
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)

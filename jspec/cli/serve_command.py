@@ -37,7 +37,7 @@ def serve(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Maximum length of a row, prompt and answer.",
+            help="Maximum number of tokens of a row, prompt and answer together.",
             show_default="the model's context, 2048 at most",
         ),
     ] = None,
@@ -46,7 +46,7 @@ def serve(
         typer.Option(
             parser=text,
             metavar="KEY",
-            help="Key that clients must send; or set JSPEC_API_KEY.",
+            help="Key that clients must send; the variable JSPEC_API_KEY can hold it instead.",
             show_default=False,
         ),
     ] = None,
@@ -54,20 +54,25 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file of clients by name, with keys and limits.",
+            help="JSON file with the name, key and limits of each client.",
             show_default=False,
         ),
     ] = None,
     served_model_name: Annotated[
         str | None,
         typer.Option(
-            parser=text, metavar="NAME", help="Model name in requests.", show_default="--model"
+            parser=text,
+            metavar="NAME",
+            help="Name of the model in requests.",
+            show_default="--model",
         ),
     ] = None,
     chat_template: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Jinja template of conversations.", show_default="the model's own"
+            metavar="FILE",
+            help="Jinja template that renders chats.",
+            show_default="the model's own",
         ),
     ] = None,
     tool_call_parser: Annotated[
@@ -83,43 +88,59 @@ def serve(
     ] = 8,
     max_queue: Annotated[
         int,
-        typer.Option(parser=integer, metavar="N", help="Requests that may wait; then 429."),
+        typer.Option(
+            parser=integer, metavar="N", help="Maximum waiting requests; further ones get 429."
+        ),
     ] = 128,
     prefill_tokens: Annotated[
         int,
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Prompt tokens read between device calls while other rows generate.",
+            help="Maximum prompt tokens read between two device calls while other rows generate.",
         ),
     ] = 256,
     prefix_megabytes: Annotated[
         int,
-        typer.Option(parser=integer, metavar="N", help="Memory of the prefix cache; 0: no cache."),
+        typer.Option(
+            parser=integer, metavar="N", help="Memory (MB) of the prefix cache; 0: no cache."
+        ),
     ] = 512,
     max_logprobs: Annotated[
         int,
         typer.Option(
             parser=integer,
             metavar="K",
-            help="Maximum logprobs per token in a request; -1: none.",
+            help="Maximum logprobs per token that requests may ask for; -1 disables logprobs.",
         ),
     ] = 20,
     max_grammar_states: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="N", help="Maximum automaton states of a grammar; 0: none."
+            parser=integer,
+            metavar="N",
+            help="Maximum automaton states of a grammar; 0 disables grammars.",
         ),
     ] = 1024,
     max_grammar_classes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Maximum token classes of a grammar.")
+        int,
+        typer.Option(
+            parser=integer,
+            metavar="N",
+            help="Maximum classes of tokens that a grammar tells apart.",
+        ),
     ] = 256,
     max_stop_states: Annotated[
         int,
         typer.Option(parser=integer, metavar="N", help="Maximum automaton states of stop strings."),
     ] = 1024,
     max_stop_classes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Maximum classes of stop strings.")
+        int,
+        typer.Option(
+            parser=integer,
+            metavar="N",
+            help="Maximum classes of tokens that stop strings tell apart.",
+        ),
     ] = 512,
     penalties: Annotated[
         bool, typer.Option(help="Allow penalties, biases and min_tokens in requests.")
@@ -127,7 +148,9 @@ def serve(
     drain_seconds: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="N", help="Seconds to finish running requests after SIGTERM."
+            parser=integer,
+            metavar="N",
+            help="Seconds that running requests may still take after SIGTERM.",
         ),
     ] = 60,
     max_forms: Annotated[
@@ -135,7 +158,8 @@ def serve(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Concurrent grammar compilations; half of them per client.",
+            help="Maximum concurrent compilations of grammars and stop strings; one client may use "
+            "half of them.",
         ),
     ] = LIMITS.forms,
     form_seconds: Annotated[
@@ -143,34 +167,40 @@ def serve(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Seconds for parsing a request, and again for compiling its grammar.",
+            help="Time limit (s) for parsing a request, and another for compiling its grammar.",
         ),
     ] = LIMITS.form_seconds,
     form_megabytes: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Memory for compiling a grammar.")
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Memory limit (MB) of one grammar compilation."
+        ),
     ] = LIMITS.form_megabytes,
     form_kilobytes: Annotated[
         int,
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Kilobytes of the longest schema, expression, tools or choices.",
+            help="Maximum size (KB) of a request's schema, regex, tool list or choice list.",
         ),
     ] = LIMITS.form_kilobytes,
     max_form_queue: Annotated[
         int,
         typer.Option(
-            parser=integer, metavar="N", help="Grammar compilations that may wait; then 429."
+            parser=integer,
+            metavar="N",
+            help="Maximum waiting grammar compilations; further requests for one get 429.",
         ),
     ] = LIMITS.form_queue,
     header_seconds: Annotated[
         int,
-        typer.Option(
-            parser=integer, metavar="N", help="Time limit of a request's header, in seconds."
-        ),
+        typer.Option(parser=integer, metavar="N", help="Time limit (s) for a request's header."),
     ] = LIMITS.header_seconds,
     max_connections: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Connections per address.")
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Maximum open connections per client address."
+        ),
     ] = LIMITS.connections,
     memory: options.Memory = None,
     dtype: options.Dtype = None,

@@ -14,51 +14,61 @@ train_app = typer.Typer(help="Train models and draft heads.", no_args_is_help=Tr
 
 DataFolder = Annotated[
     Path | None,
-    typer.Option("--data", help="Folder that the recipe's paths start from.", show_default="."),
+    typer.Option(
+        "--data", help="Folder that paths in the recipe are relative to.", show_default="."
+    ),
 ]
 Text = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Text or JSON-lines files, or folders; CLASS=PATH names a class. Files of `jspec "
-        "train data` are read as they are."
+        help="Text or JSON-lines files, or folders of them; CLASS=PATH names the class of a text. "
+        "Output of `jspec train data` is recognized."
     ),
 ]
 Recipe = Annotated[
-    Path | None, typer.Option(help="TOML file with settings, and texts if none are given.")
+    Path | None,
+    typer.Option(help="TOML file with settings; its texts are used if none are given."),
 ]
 Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue the run in --out with its settings, unless given again.",
+        help="Continue the run in --out; settings that are not given again stay.",
     ),
 ]
-_MORE = "A recipe's setting comes before a default, and an option before both."
+_MORE = "Options override the recipe's settings, and these override the defaults."
 
 
 @train_app.command("lm", epilog=_MORE)
 @takes(train_settings.LM)
 def lm(
-    out: Annotated[Path, typer.Option(help="Folder of the run: checkpoints, curve, model.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for checkpoints, learning curve and trained model.")
+    ],
     changes: Mapping[str, Any],
     text: Text = None,
     recipe: Recipe = None,
     data: DataFolder = None,
-    model: Annotated[str | None, typer.Option(help="The recipe's model to train.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model to train, by its name in the recipe.")
+    ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="Folder with a tokenizer.json; else one is trained.")
+        Path | None,
+        typer.Option(help="Folder with a tokenizer.json; without it a tokenizer is trained."),
     ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Train a draft model for this target, from its distributions of the next token, "
-            "in its tokens.",
+            help="Train a draft model for this target: with the target's tokenizer, on its "
+            "distributions of the next token.",
             show_default="learn the text alone",
         ),
     ] = None,
     states: Annotated[
         Path | None,
-        typer.Option(help="With --target: store its distributions there, for further steps."),
+        typer.Option(
+            help="With --target: folder that keeps the target's distributions for further epochs."
+        ),
     ] = None,
     resume: Resume = False,
 ) -> None:
@@ -74,7 +84,10 @@ def lm(
 @takes(train_settings.union(train_settings.HEADS))
 def head(
     out: Annotated[
-        Path, typer.Option(help="Folder of the run: checkpoints, curve, head. Of ngrams: a file.")
+        Path,
+        typer.Option(
+            help="Folder for checkpoints, learning curve and trained head; with ngrams, a file."
+        ),
     ],
     changes: Mapping[str, Any],
     kind: Annotated[
@@ -94,8 +107,8 @@ def head(
     states: Annotated[
         Path | None,
         typer.Option(
-            help="Store the target's outputs over the text there (hidden states, likeliest "
-            "tokens) instead of computing it at each step."
+            help="Folder that keeps the target's outputs on the text (hidden states, likeliest "
+            "tokens), which are otherwise computed again in every step."
         ),
     ] = None,
     states_dtype: Annotated[
@@ -104,16 +117,17 @@ def head(
     begin_with: Annotated[
         str | None,
         typer.Option(
-            help="Start from the weights of a trained head: bundled, or a folder.",
+            help="Trained head to start from: a bundled name or a folder.",
             show_default="random weights",
         ),
     ] = None,
 ) -> None:
-    """Train a draft head for a model; of kind ngrams, make a table for auto to begin with.
+    """Train a draft head for a model, or the table of n-grams that `auto` begins with.
 
-    eagle: one layer from state and token to the next state. lyanna: a chain of states, and token
-    info on the scores. medusa: from one state, the token at each of several places. ngrams: what
-    the model expects after two tokens. The model's own text works best.
+    eagle: a layer that predicts the next hidden state from a state and a token. lyanna: a layer
+    that predicts a chain of states, with scores corrected by the token before. medusa: heads that
+    each predict the token at one distance. ngrams: what the model expects after two tokens. Text
+    that the model itself generated works best.
     """
     from jspec.cli import train_heads, train_ngrams, train_resume
 
@@ -144,12 +158,15 @@ def head(
 
 @train_app.command("data")
 def data(
-    out: Annotated[Path, typer.Option(help="JSON-lines file; existing rows are kept.")],
+    out: Annotated[Path, typer.Option(help="JSON-lines file to write; its rows are kept.")],
     text: Text = None,
     recipe: Recipe = None,
     folder: DataFolder = None,
     model: Annotated[
-        str | None, typer.Option(help="Folder or hub id.", show_default="the bundled model")
+        str | None,
+        typer.Option(
+            help="The model that writes: folder or hub id.", show_default="the bundled model"
+        ),
     ] = None,
     count: Annotated[int, typer.Option(help="Total number of rows.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum length of an output.")] = 192,
@@ -167,14 +184,14 @@ def data(
         ),
     ] = False,
     temperature: Annotated[
-        str, typer.Option(help="Temperatures with their shares of the rows.")
+        str, typer.Option(help="Temperatures, each with its share of the rows.")
     ] = "0:0.6,0.7:0.2,1:0.2",
     batch_size: Annotated[int, typer.Option(help="Rows decoded together.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and of the sampling.")] = 0,
 ) -> None:
     """Let a model continue texts, to train its draft heads on its own output.
 
-    A run that ended early goes on when the same command is given again.
+    The same command, given again, continues a run that ended early.
     """
     from jspec.cli import train_data, train_texts
     from jspec.training import distill

@@ -95,11 +95,11 @@ def _run(steps: int, sequence: int, rate: float) -> tuple[JobOption, ...]:
         JobOption("job", "batch_size", 8, "Sequences per update."),
         JobOption("job", "sequence", sequence, "Tokens per sequence."),
         JobOption("recipe", "learning_rate", rate, "Highest learning rate.", flag="lr"),
-        JobOption("recipe", "warmup", 100, "Updates until the learning rate is highest."),
-        JobOption("recipe", "cooldown", 1.0, "Share of the run with a falling learning rate."),
-        JobOption("recipe", "checkpoint_every", 200, "Updates per checkpoint."),
+        JobOption("recipe", "warmup", 100, "Updates in which the learning rate rises."),
+        JobOption("recipe", "cooldown", 1.0, "Share of updates in which the learning rate falls."),
+        JobOption("recipe", "checkpoint_every", 200, "Updates between checkpoints."),
         JobOption("job", "seed", 0, "Seed of the weights and the data order."),
-        JobOption("job", "heldout", 0.05, "Share of the text that is only scored."),
+        JobOption("job", "heldout", 0.05, "Share of the text that is scored, not trained on."),
     )
 
 
@@ -119,7 +119,7 @@ LM = (
     ),
     JobOption(
         "loss", "sequences", 0,
-        "With --target: most sequences to train on, repeatedly; 0 is all.",
+        "With --target: train on at most this many sequences, repeatedly; 0: all.",
     ),
 )  # fmt: skip
 
@@ -129,13 +129,14 @@ def _head(rate: float = 2e-3) -> tuple[JobOption, ...]:
         *_run(2000, 256, rate),
         JobOption("recipe", "schedule", "cosine", "Decay of the learning rate: cosine or linear."),
         JobOption("recipe", "floor", 0.05, "Final learning rate, as a share of the highest."),
-        JobOption("recipe", "weight_decay", 0.1, "Weight decay of AdamW; 0 is Adam."),
+        JobOption("recipe", "weight_decay", 0.1, "Weight decay of AdamW; 0: Adam."),
         JobOption("job", "epochs", 0.0, "Passes over the text, instead of --steps."),
-        JobOption("job", "scores", 0, "Number of scorings of held-out text during training."),
+        JobOption("job", "scores", 0, "How often held-out text is scored during training."),
         JobOption("loss", "decay", 0.8, "Weight of a draft step relative to the one before."),
         JobOption(
-            "loss", "places", None, "Places of a sequence that tokens are scored at; 0 is all.",
-            shown="32 of more than 40000 tokens, else all",
+            "loss", "places", None,
+            "Positions of a sequence at which tokens are scored, drawn anew in each step; 0: all.",
+            shown="32 if the vocabulary exceeds 40000, else all",
         ),
     )  # fmt: skip
 
@@ -143,13 +144,14 @@ def _head(rate: float = 2e-3) -> tuple[JobOption, ...]:
 def _hot(count: int) -> JobOption:
     return JobOption(
         "shape", "hot_tokens", None,
-        "Draft only this many most frequent tokens (lyanna: token info of these); 0 is all.",
-        shown=f"{count} of more than 40000, else all",
+        "Draft only this many most frequent tokens (lyanna: correct scores only for these); "
+        "0: all.",
+        shown=f"{count} if the vocabulary exceeds 40000, else all",
     )  # fmt: skip
 
 
 _UNROLLED = (
-    JobOption("loss", "unroll", 3, "Draft steps on the head's own states."),
+    JobOption("loss", "unroll", 3, "Draft steps trained on the head's own predicted states."),
     JobOption("loss", "state_loss", "squared", "Loss of the states: squared or smooth."),
     JobOption("loss", "state_weight", 1.0, "Weight of the states' loss."),
     JobOption("loss", "token_weight", 0.1, "Weight of the tokens' cross-entropy."),
@@ -160,19 +162,19 @@ HEADS = {
         *_head(),
         *_UNROLLED,
         _hot(32000),
-        JobOption("shape", "rank", 64, "Width of the token info; 0 leaves it out."),
-        JobOption("shape", "first_token", True, "Tell the first draft step the token."),
+        JobOption("shape", "rank", 64, "Rank of the score correction; 0 leaves it out."),
+        JobOption("shape", "first_token", True, "Give the first draft step the last token."),
     ),
     "medusa": (
         *_head(1e-3),
         _hot(8192),
-        JobOption("shape", "num_heads", 4, "Heads, each for one place.", flag="heads"),
+        JobOption("shape", "num_heads", 4, "Heads, each for one distance.", flag="heads"),
         JobOption("shape", "num_layers", 1, "Residual blocks of a head.", flag="layers"),
     ),
     "ngrams": (
         JobOption("job", "batch_size", 8, "Sequences read at once."),
         JobOption("job", "sequence", 256, "Tokens per sequence."),
-        JobOption("job", "heldout", 0.05, "Share of the text that is only scored."),
+        JobOption("job", "heldout", 0.05, "Share of the text that is scored, not trained on."),
         JobOption("shape", "candidates", 6, "Tokens kept after each context."),
     ),
 }

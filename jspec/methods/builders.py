@@ -29,7 +29,7 @@ Fields = dict[str, Any]
 Fit = Callable[..., Fields]
 """The function `fit(models, **options)`, which turns options into fields."""
 _Tree = Annotated[tuple[tuple[int, ...], ...] | None, Paths(), "the tree, node by node"]
-_Fitted = Annotated[int | None, COUNT, "drafted nodes of a tree made to fit"]
+_Fitted = Annotated[int | None, COUNT, "drafted nodes; the tree is fitted to this number"]
 _HEAD = Place("a folder, or a bundled head's name")
 
 
@@ -51,13 +51,13 @@ def options(
     kind = getattr(jspec, drafter)
     found = dict(options_of(kind)) | dict(options_of(fit))
     if heads:
-        help = "if not the target's own or the bundled one"
+        help = "trained head; by default the target's own or the bundled one"
         found["head"] = Option("head", _HEAD, help)
     if schemes:
         help = f"{COUPLED} is the default and keeps plain decoding's tokens"
         found["scheme"] = Option("scheme", Word((COUPLED, *schemes)), help, default=COUPLED)
     if schemes and not heads:
-        help = "the draft's own, if not the target's"
+        help = "temperature of the draft; by default the target's"
         found["draft_temperature"] = Option("draft_temperature", Number(1e-6, 10**6), help)
     return found
 
@@ -147,7 +147,7 @@ def token_recycling(
     shape: Annotated[
         str | None,
         Word(("published", "measured")),
-        "80 nodes: the paper's, or by measured acceptance",
+        "shape of the tree of 80 nodes: the paper's, or by measured acceptance",
     ] = None,
     **options: Any,
 ) -> Fields:
@@ -175,7 +175,7 @@ def dynamic_token_recycling(
     ngrams: Annotated[
         str | None,
         Place("a file of `jspec train head --kind ngrams`"),
-        "what the target's distributions are after two tokens",
+        "table of the target's distributions after two tokens",
     ] = None,
     **options: Any,
 ) -> Fields:
@@ -194,7 +194,7 @@ def lookahead(models: Models, **options: Any) -> Fields:
 
 def rest(
     models: Models,
-    datastore: Annotated[str, Place("a file of `jspec datastore build`"), "where to look"],
+    datastore: Annotated[str, Place("a file of `jspec datastore build`"), "the text to search"],
     num_speculative_tokens: int | None = None,
     **options: Any,
 ) -> Fields:
@@ -236,7 +236,9 @@ def pard(
     template: _Tree = None,
     num_speculative_tokens: _Fitted = None,
     mask_token_id: Annotated[
-        int | None, TOKEN, "the mask, if not `pard_token` of the draft model's config.json"
+        int | None,
+        TOKEN,
+        "id of the mask token; by default `pard_token` of the draft model's config.json",
     ] = None,
 ) -> Fields:
     from jspec.tree import chain
@@ -298,10 +300,14 @@ def lyanna(
     models: Models,
     num_speculative_tokens: int | None = None,
     resampling: Annotated[
-        str, Word(("fused", "merged", "separate", "never")), "how a chain is used again"
+        str,
+        Word(("fused", "merged", "separate", "never")),
+        "how the states of a rejected draft are used again",
     ] = "fused",
-    resampled_tokens: Annotated[int | None, COUNT, "drafted nodes of the tree that is left"] = None,
-    resampling_threshold: Annotated[int, Integer(0), "only more levels make such a tree"] = 0,
+    resampled_tokens: Annotated[int | None, COUNT, "drafted nodes of the re-sampled tree"] = None,
+    resampling_threshold: Annotated[
+        int, Integer(0), "more levels than this have to be left for a re-sampled tree"
+    ] = 0,
     sharpness: float | None = None,
     **shape: int,
 ) -> Fields:
@@ -331,12 +337,12 @@ def widened(
     widths: Annotated[
         tuple[int, ...] | None,
         Several(Integer(0, COUNT.high), "[0, 3, 7, 15]"),
-        "drafted nodes that a round may verify; each round as many as pay",
+        "numbers of drafted nodes that a round may verify; the policy chooses one per round",
     ] = None,
     token_budget: Annotated[
         float | None,
         Number(0, 1),
-        "tokens that a round verifies, as a fraction of all rows at its width; the likeliest first",
+        "cap on the tokens scored per round, as a fraction of rows x (width + 1)",
     ] = None,
     **options: Any,
 ) -> LLM:
@@ -364,7 +370,9 @@ def recommended(
     models: Models,
     widths: tuple[int, ...] | None = None,
     num_speculative_tokens: int | None = None,
-    head: Annotated[str | None, _HEAD, "drafts along with the others"] = None,
+    head: Annotated[
+        str | None, _HEAD, "trained head that drafts along with the other sources"
+    ] = None,
     ngrams: str | None = None,
     **options: Any,
 ) -> LLM:

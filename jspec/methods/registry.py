@@ -57,10 +57,10 @@ def _together(*members: Method, help: str = "drafted nodes") -> Callable[[], Map
 
 def _merge(name: str, *members: Method) -> Method:
     """Returns the method in which the members' likeliest nodes make one tree."""
-    which = "both" if len(members) == 2 else "all"
+    which = "both methods'" if len(members) == 2 else "all methods'"
     return Method(
         name,
-        f"{which}, in one tree of the nodes that are likeliest",
+        f"{which} likeliest nodes, in one tree",
         competing(*members),
         _together(*members),
         needs_training=any(member.needs_training for member in members),
@@ -82,13 +82,13 @@ def _widened(method: Method, build: Callable[..., LLM] = builders.widened) -> Me
 _TOKEN_RECYCLING = _method(
     "token_recycling",
     "TokenRecycling",
-    "a tree of what earlier forward passes thought likely",
+    "a fixed tree of the tokens that earlier forward passes ranked highly",
     builders.token_recycling,
 )
 _DYNAMIC = _method(
     "dynamic_token_recycling",
     "DynamicTokenRecycling",
-    "its likeliest paths, by the probabilities that earlier forward passes gave them",
+    "a tree of the likeliest paths, by the probabilities in earlier forward passes",
     builders.dynamic_token_recycling,
 )
 _PROMPT_LOOKUP = _method(
@@ -111,13 +111,13 @@ _REST = _method(
 _LYANNA = _method(
     "lyanna",
     "Lyanna",
-    "states first, tokens afterwards, and what was rejected drafts again",
+    "a tree from a chain of states, and after a rejection another one from the same states",
     builders.lyanna,
     heads=("lyanna",),
     most=builders.most_of_lyanna,
 )
 _COUPLED_TREE = _drafting(
-    "coupled_tree", "CoupledTree", "a tree grown by the noise that the target will draw with"
+    "coupled_tree", "CoupledTree", "a tree grown by the noise with which the target will sample"
 )
 _EAGLE2 = _method(
     "eagle2",
@@ -129,14 +129,14 @@ _EAGLE2 = _method(
 _MEDUSA = _method(
     "medusa",
     "Medusa",
-    "a tree of the tokens that heads on one state think likely, each a place further on",
+    "a tree from heads that each predict the token at one distance",
     builders.medusa,
     heads=("medusa",),
 )
 _BLOCK = _method(
     "block",
     "BlockDrafter",
-    "a tree from a whole block of probabilities that a head gives at once, ranked by the noise",
+    "a tree from a head's distributions of a whole block, ranked by the noise of sampling",
     builders.block,
     heads=("block",),
 )
@@ -146,8 +146,8 @@ _BY_HEAD = {"block": _BLOCK, "lyanna": _LYANNA, "medusa": _MEDUSA} | dict.fromke
 
 _AUTO = Method(
     "auto",
-    "what is recommended: dynamic_token_recycling with the model's n-grams, suffix, the head that "
-    "comes with the weights, a head or draft model if given; every round as wide as pays",
+    "dynamic_token_recycling with the model's n-grams, suffix, and a head or draft model if there "
+    "is one; each round verifies as many nodes as pay",
     joined_by(_DYNAMIC, _SUFFIX, draft_model=_COUPLED_TREE, heads=_BY_HEAD),
     _together(_DYNAMIC, _SUFFIX),
     takes_draft_model=True,
@@ -160,16 +160,20 @@ _FIXED = (
     _method(
         "lookahead",
         "Lookahead",
-        "n-grams from a window of guesses next to the text",
+        "n-grams collected from a window of guesses",
         builders.lookahead,
     ),
     _SUFFIX,
     _REST,
     Method(
         "token_recycling+prompt_lookup",
-        "both, in one tree",
+        "both methods' nodes, in one tree",
         united(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
-        _together(_TOKEN_RECYCLING, _PROMPT_LOOKUP, help="drafted nodes, the likeliest; else all"),
+        _together(
+            _TOKEN_RECYCLING,
+            _PROMPT_LOOKUP,
+            help="drafted nodes, the likeliest of both; by default all",
+        ),
     ),
     _merge("token_recycling+suffix", _DYNAMIC, _SUFFIX),
     _merge("token_recycling+suffix+rest", _DYNAMIC, _SUFFIX, _REST),
@@ -189,17 +193,17 @@ _FIXED = (
         builders.pard,
         _DRAWN,
     ),
-    _drafting("spectr", "SpecTr", "independent chains", schemes=("k_seq",)),
+    _drafting("spectr", "SpecTr", "several independent chains", schemes=("k_seq",)),
     _drafting("specinfer", "SpecInfer", "a tree of independent draws", schemes=("multi_round",)),
     _drafting(
         "sequoia",
         "Sequoia",
-        "the tree that is best for an acceptance vector",
+        "a tree whose shape is best for given acceptance rates",
         builders.sequoia,
         _DRAWN,
     ),
     _drafting("rsd_c", "RSDC", "a tree of draws without replacement", schemes=_DRAWN),
-    _drafting("rsd_s", "RSDS", "the sequences of a stochastic beam", schemes=_DRAWN),
+    _drafting("rsd_s", "RSDS", "a tree of a stochastic beam search's sequences", schemes=_DRAWN),
     _drafting("dyspec", "DySpec", "a tree grown by the draft's own probabilities", schemes=_DRAWN),
     _drafting(
         "calibrated_dyspec",

@@ -181,8 +181,8 @@ class Adaptive(WidthPolicy):
         """Returns the round in which the rows are fastest."""
         if not isinstance(params, CostCurve):
             raise InputError(
-                f"policy_params is {params!r:.80} and Adaptive needs what rounds cost; pass a "
-                "jspec.CostCurve, such as jspec.CostCurve.of({tokens: seconds})"
+                f"policy_params is {params!r:.80} and Adaptive needs a cost curve; pass "
+                "jspec.costs.prior(params), or one from jspec.costs.measure(..)"
             )
         check_deterministic(tree)
         prior, buckets = features(tree, trees.depths(tree))

@@ -17,6 +17,7 @@ from jspec._validate import seeds
 from jspec._validate.arguments import check_integer, takes
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import (
+    ROWS,
     can_move,
     end_tokens,
     integers,
@@ -246,7 +247,7 @@ def prepare(
     """
     check_stopping(stopping)
     prompt, prompt_lengths = of_ragged(prompt, prompt_lengths)
-    tokens = to_array(prompt, "prompt", ": a list of token ids for each row")
+    tokens = to_array(prompt, "prompt", ROWS)
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
             f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
@@ -406,8 +407,8 @@ def _size(value: int, most: int) -> int:
         size = -1
     if not 1 <= size <= most:
         raise InputError(
-            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}: "
-            "the model's context, which holds the prompt too"
+            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}, which "
+            "is the model's context and holds the prompt as well"
         )
     return size
 

@@ -27,7 +27,7 @@ def warm_up(device: EngineDevice) -> int:
         device.insert(device.num_slots - 1, device.read([1, 2], asked, None))
         device.deltas(device.step(waiting=turn % 2 == 0), [0])
         device.insert(0, device.read([3], asked, device.take(0)))
-        device.insert(0, device.read([3], asked, kept))
+        device.insert(0, device.read([3], asked, device.copy(kept)))
         device.free(0)
         device.deltas(device.step(waiting=False), [0])
     device.reset()

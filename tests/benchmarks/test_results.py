@@ -240,7 +240,7 @@ def test_verdicts_of_a_page_are_those_of_its_rows(monkeypatch):
         counted(monkeypatch, rows)
         told, _ = claims.matrix(pages.papers()["rsd"])
         found[rsd_s] = {line.split(" | ")[0][2:]: line for line in told.splitlines()}
-    name = "5.1, T 1: **RSD-S ahead of SD**"
+    name = "5.1, by draft length, T 1: **RSD-S ahead of SD**"
     assert "+30 ± 0% (4/4) ahead | +30 ± 0% (4/4) ahead |  | **holds** |" in found[2.6][name]
     assert "+30 ± 0% (4/4) ahead | -25 ± 0% (0/4) behind |  | mixed |" in found[1.5][name]
     # Temperatures are apart: the other one is as it was.

@@ -13,8 +13,6 @@ from jspec._validate.kinds import Flag, Integer, Number
 from jspec._validate.options import options_of
 from jspec.drafters.draft_head.lyanna_resampling import Fused, Merged, Separate
 
-MADE = (*(drafter for drafter, _ in DRAFTERS.values()), Fused(), Merged(), Separate())
-
 
 def wrong(option):
     """Values of other types, and those next to the bounds."""
@@ -36,7 +34,8 @@ def wrong(option):
 def test_fields_of_another_type_or_out_of_bounds_are_refused():
     """In one sentence, when the drafter is made: nothing is traced for it."""
     asked = set()
-    for drafter in {type(made): made for made in MADE}.values():
+    drafters = (*(drafter for drafter, _ in DRAFTERS.values()), Fused(), Merged(), Separate())
+    for drafter in {type(made): made for made in drafters}.values():
         for name, option in options_of(type(drafter)).items():
             for value in wrong(option):
                 asked.add((type(drafter), name))

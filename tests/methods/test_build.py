@@ -108,7 +108,7 @@ def test_a_stranger_has_no_bundled_draft_model(target):
         ("suffix", {"num_speculative_tokens": True}, "is True; pass an integer"),
         ("suffix", {"threshold": 1}, "is 1; pass a number x with 0 <= x < 1"),
         ("specinfer", {"branching": (2, 0)}, "pass a list such as"),
-        ("rest", {}, "rest needs datastore, where to look; pass datastore: a file of `jspec data"),
+        ("rest", {}, "rest needs datastore, the text to search; pass datastore: a file of `jspec"),
         ("rest", {"datastore": "/absent"}, "/absent"),
         ("token_recycling", {"k": 10**6}, "k is 1000000; pass an integer in 1 .."),
         ("token_recycling", {"template": [[8]]}, "drafts rank 8|parent"),

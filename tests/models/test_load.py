@@ -393,6 +393,8 @@ def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
     with pytest.raises(ValueError, match=r"org/model .*\(no network\); name an existing folder"):
         jspec.models.load("org/model")
+    with pytest.raises(ValueError, match=r"a bundled model \(jspec-7m, .*mean smollm2-135m\?"):
+        jspec.models.load("SmolLM2-135M")
 
 
 def test_files_of_an_index_with_other_names_are_downloaded_too(monkeypatch, folder):

@@ -44,8 +44,11 @@ def first_stop(tokens, strings, least):
 
 @pytest.mark.parametrize(
     "strings",
-    [["\n\n"], ["a<i>", "<e>\n", "cc"]]
-    + [pytest.param(one, marks=pytest.mark.slow) for one in (["a"], ["aba", "bcab"], ["ab", "bc"])],
+    [["a<i>", "<e>\n", "cc"]]
+    + [
+        pytest.param(one, marks=pytest.mark.slow)
+        for one in (["\n\n"], ["a"], ["aba", "bcab"], ["ab", "bc"])
+    ],
 )
 def test_a_stop_string_ends_a_row_behind_min_tokens(strings):
     made = stop_strings(strings, TOKENS)

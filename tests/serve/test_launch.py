@@ -18,7 +18,7 @@ from jspec.sessions.session import Session
 from jspec.training import tokenizer as tokenizers
 
 SETTINGS = launch.ServeSettings(
-    "tiny", rows=2, rounds=2, max_model_len=64, prefix_megabytes=1, max_logprobs=-1,
+    "tiny", rows=2, rounds=2, max_model_len=64, prefix_megabytes=1, max_logprobs=0,
     grammar_states=0, stop_states=8, stop_classes=8, penalties=False,
 )  # fmt: skip
 
@@ -40,11 +40,15 @@ def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
     device.go = threading.Event()
     warming.warm_up(device)
     compiled = CompileCounter()
-    with service(device, target=target) as client:
+    with service(device, target=target, capacity=4) as client:
         said = [
             client.post("/v1/completions", json=ask | drawn).json()["choices"][0]["text"]
             for drawn in ({"temperature": 0, "seed": 5}, {"seed": 5})
         ]
+        for last in range(3):  # the second finds out that they begin alike, the third goes on there
+            alike = {"prompt": [1] * 40 + [2 + last], "max_tokens": 1}
+            answer = client.post("/v1/completions", json=ask | alike).json()
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 40
     assert not compiled.count
     want = jspec.decode(
         target.model, target.params, [ids] * 2, max_new_tokens=8,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 import jspec
 from jspec import sampling as samplings
@@ -189,6 +188,8 @@ def test_the_widths_are_the_rounds_widths():
 
 
 def test_the_g_test_is_scipys():
+    from scipy import stats  # takes a second
+
     rng = np.random.default_rng(3)
     probs = rng.dirichlet(np.full(12, 2.0))
     counts = rng.multinomial(4000, probs)

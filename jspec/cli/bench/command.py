@@ -23,15 +23,16 @@ def bench(
         typer.Option(
             metavar="A,B,..",
             help="Methods to measure; `jspec methods` lists them.",
-            show_default="auto, token_recycling+suffix, prompt_lookup; coupled_tree with a draft",
+            show_default="auto, token_recycling+suffix, prompt_lookup; with --draft-model also "
+            "coupled_tree",
         ),
     ] = None,
     speculative_config: Annotated[
         list[str] | None,
         typer.Option(
             metavar="JSON",
-            help='Another method, with options: {"method": "suffix", "num_speculative_tokens": '
-            "12}. May be repeated.",
+            help='A further method with its options, such as {"method": "suffix", '
+            '"num_speculative_tokens": 12}; may be repeated.',
             show_default=False,
         ),
     ] = None,
@@ -42,7 +43,7 @@ def bench(
         typer.Option(
             parser=integer,
             metavar="N",
-            help="Use N questions, evenly over categories.",
+            help="Use N questions, spread evenly over the categories.",
             show_default="all",
         ),
     ] = None,
@@ -68,12 +69,13 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Start from the memory that `jspec generate --memory` saved; it is not written.",
+            help="Start from the memory that `jspec generate --memory` saved, and leave the file "
+            "as it is.",
             show_default=False,
         ),
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="No chat template, even if the tokenizer has one.")
+        bool, typer.Option("--raw", help="Apply no chat template, even if the tokenizer has one.")
     ] = False,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
@@ -81,14 +83,15 @@ def bench(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="Folder for measurements, figure and page. The same command continues from there.",
+            help="Folder for measurements, figure and page. The same command resumes from the "
+            "measurements in it.",
         ),
     ] = Path("jspec-bench"),
     peers: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measure methods on your model and prompts, alongside plain decoding, and say which to use.
 
-    What a drafter learns is kept from prompt to prompt, as `jspec generate` keeps it.
+    Drafters keep their memory from prompt to prompt, as in `jspec generate`; see --cold.
     """
     if peers is not None:  # for one version
         raise InputError(

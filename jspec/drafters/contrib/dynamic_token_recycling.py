@@ -85,8 +85,9 @@ class DynamicTokenRecycling(MatrixDrafter):
         num_speculative_tokens: drafted nodes, without the root. What a tree costs depends on the
             device: 80, as many as in the published tree, suit GPUs; 8 to 16 suit CPUs.
         max_depth: most levels.
-        beam: nodes of a level that offer children.
-        decay: share of a mean that a visit leaves; 0: the last visit alone counts, as published.
+        beam: nodes of a level that may get children.
+        decay: weight of the old mean at each visit of a token; 0: the last visit alone counts, as
+            published.
         k: candidates kept per token.
         update_on_prefill: fill the matrix from the prompt's logits too, all T x V at once.
         per_row: a matrix for each row of the batch; else all rows share one.

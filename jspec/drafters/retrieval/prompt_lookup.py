@@ -61,9 +61,9 @@ class PromptLookup(Drafter):
         max_match: longest n-gram to look for, in tokens (`prompt_lookup_max` in vLLM,
             `max_ngram_size` in the author's code).
         min_match: shortest n-gram to draft from (`prompt_lookup_min` in vLLM).
-        whole: only places with that many tokens behind them count, as published; False also takes
-            places near the end and drafts what there is (as `transformers` and vLLM do).
-        latest: of equally long matches the last one in the text instead of the first.
+        whole: use only places followed by as many tokens as are drafted, as published; False also
+            takes places near the end and drafts what there is (as `transformers` and vLLM do).
+        latest: take the last of equally long matches in the text, not the first.
 
     Raises:
         InputError: if an option is of another type or out of range.

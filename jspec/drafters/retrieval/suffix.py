@@ -92,14 +92,14 @@ class Suffix(Drafter):
         num_speculative_tokens: drafted nodes.
         max_depth: most levels.
         min_match: shortest match to draft from, in tokens.
-        max_match: longest match that is told from longer ones.
-        factor: levels for each token of the match: a path has at most `offset + factor * match`
+        max_match: largest match length that counts; longer matches count as this one.
+        factor: levels drafted per matched token; a path has at most `offset + factor * match`
             tokens. SAM-Decoding has 4, Arctic's SuffixDecoding 1.
-        offset: levels alongside those. SAM-Decoding has 1, Arctic 0.
+        offset: levels drafted in addition, whatever the match. SAM-Decoding has 1, Arctic 0.
         threshold: nodes of this probability or less are not drafted. Arctic has 0.1. A node left
             out saves nothing, but leaves its place to other drafters in `jspec.merge`.
         capacity: tokens of past outputs of all rows, oldest forgotten first; 0: the row's text.
-        num_matches: most places that vote.
+        num_matches: most earlier places whose continuations are counted.
 
     Raises:
         InputError: if an option is of another type or out of range.

@@ -125,7 +125,7 @@ class TokenRecycling(MatrixDrafter):
         update_on_prefill: fill the matrix from the prompt's logits too; all T x V of them are then
             computed at once. The paper does not.
         per_row: a matrix for each row of the batch; else all rows share one.
-        pairs: lines for pairs of tokens, 4 k bytes each: a power of two such as 131072; 0, as
+        pairs: extra rows for pairs of tokens, 4 k bytes each: a power of two such as 131072; 0, as
             published: none.
 
     Raises:

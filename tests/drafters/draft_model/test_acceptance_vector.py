@@ -37,20 +37,19 @@ def pair(seed=0, zeros=0.0):
 
 def measured(p, q, tokens, lengths, **options):
     distributions = [np.broadcast_to(probs, (1, SIZE, SIZE)) for probs in (p, q)]
-    return np.asarray(over_text(distributions, tokens, lengths, **options)[0])
+    return np.asarray(
+        over_text(acceptance_vector.measure, distributions, tokens, lengths, **options)
+    )
 
 
-def over_text(distributions, tokens, lengths, **options):
-    """Returns the results of `measure` and `trials` for two tables of distributions."""
+def over_text(function, distributions, tokens, lengths, **options):
+    """Returns what `measure` or `trials` gives for two tables of distributions."""
     model = tables.Table(SIZE)
     options = dict(width=WIDTH, sampling=SAMPLED, key=0) | options
 
     @jax.jit
     def run(target, draft):
-        text = model, target, model, draft, tokens, lengths
-        return acceptance_vector.measure(*text, **options), acceptance_vector.trials(
-            *text, **options
-        )
+        return function(model, target, model, draft, tokens, lengths, **options)
 
     return run(*(jnp.asarray(tables.logits(probs)) for probs in distributions))
 
@@ -116,7 +115,10 @@ def test_padding_does_not_count():
         tables.distributions(np.random.default_rng(seed), 1, SIZE, 1) for seed in range(2)
     ]
     tokens = np.random.default_rng(5).integers(0, SIZE, (2, 6))
-    mean, trials = over_text(distributions, tokens, jnp.array([6, 3]))
+    mean, trials = (
+        over_text(function, distributions, tokens, jnp.array([6, 3]))
+        for function in (acceptance_vector.measure, acceptance_vector.trials)
+    )
     real = np.concatenate([trials.kept[0], trials.kept[1, :3]])
     np.testing.assert_allclose(mean, real.mean(0), rtol=1e-6)
 
