@@ -129,6 +129,7 @@ METHODS = (
 """Methods' names. Those not called coupled verify by recursive rejection, as published."""
 EXTRA = (
     "threshold",
+    "threshold 1/8",
     "specinfer",
     "dyspec beam 8",
     "dyspec deep",
@@ -192,9 +193,11 @@ def drafter(
             )
         case "dyspec beam 8":
             return jspec.DySpec(model, **narrow(budget), **how)
-        case "threshold":
+        case "threshold" | "threshold 1/8":
+            # At 1 / nodes no tree stays below its budget here, so the threshold does nothing.
+            least = 1 / 8 if method == "threshold 1/8" else threshold(budget)
             return jspec.DySpec.published(
-                model, num_speculative_tokens=budget, threshold=threshold(budget), **how
+                model, num_speculative_tokens=budget, threshold=least, **how
             )
         case "calibrated_dyspec":
             return jspec.CalibratedDySpec(model, **narrow(budget), **how)

@@ -88,7 +88,7 @@ def _steps() -> Iterator[dict]:
 
 def _by_text(row: dict, kinds: list[str] | None = None) -> Iterator[dict]:
     """Yields the texts of a row of one seed, whose classes follow each other."""
-    counts = [name for name in ("tokens", "calls", "levels") if name in row]
+    counts = [name for name in ("tokens", "calls", "levels", "drafted") if name in row]
     each = len(row["tokens"]) // len(kinds or [""])
     for place, values in enumerate(zip(*(row[name] for name in counts), strict=True)):
         more = {"repeat": row["seed"], "text": (row["seed"], place), "of_each": len(row["tokens"])}
