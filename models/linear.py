@@ -152,13 +152,15 @@ def _by_xla(
 
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
     """Returns whether a kernel of a CPU multiplies with these weights, or with one of them."""
-    if getattr(weights, "rounds_states", False):
-        blocky = isinstance(weights, blocks.Blocks)
-        return native.takes_rounded_product(x, weights.packed if blocky else weights.weights)
     if isinstance(weights, blocks.Blocks):
-        return native.takes_block_product(x, weights.packed, blocks.SIZES[weights.kind])
-    held = weights.weights if isinstance(weights, eight_bits.LowPrecision) else weights
-    return native.takes_product(x, held)
+        held = weights.packed
+        if not weights.rounds_states:
+            return native.takes_block_product(x, held, blocks.SIZES[weights.kind])
+        return native.takes_rounded_product(x, held)
+    if isinstance(weights, eight_bits.LowPrecision):
+        takes = native.takes_rounded_product if weights.rounds_states else native.takes_product
+        return takes(x, weights.weights)
+    return native.takes_product(x, weights)
 
 
 def _in_blocks(

@@ -25,14 +25,18 @@ _CPU_FORMS = {
     "int8": {1: 1.0, 2: 1.06, 4: 1.17, 8: 1.4, 16: 2.2, 32: 3.7, 64: 7.3, 128: 14.5},
     "uint8": {1: 1.0, 2: 1.1, 4: 1.44, 8: 2.3, 16: 4.5, 32: 8.7, 64: 17.0, 128: 34.0},
     "a8": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.47, 16: 2.2, 32: 3.8, 64: 7.2, 128: 14.0},
+    "bfloat16, AMX": {1: 1.0, 2: 1.03, 4: 1.1, 8: 1.27, 16: 1.6, 32: 2.1, 64: 3.9, 128: 6.8},
+    "int8, AMX": {1: 1.0, 2: 1.05, 4: 1.13, 8: 1.33, 16: 1.8, 32: 3.1, 64: 6.2, 128: 12.4},
+    "uint8, AMX": {1: 1.0, 2: 1.08, 4: 1.15, 8: 1.44, 16: 1.8, 32: 3.2, 64: 6.6, 128: 13.6},
+    "a8, AMX": {1: 1.0, 2: 1.03, 4: 1.12, 8: 1.26, 16: 1.66, 32: 2.5, 64: 4.9, 128: 9.9},
     "XLA": {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9},
 }
 """The time of a forward pass by its tokens, in forward passes of one token.
 
 It has the form of products on a few cores: by the dtype of most weights, where activations are
-rounded too, and by XLA. XLA packs the weights of several rows before it reads them, which is why
-the second token costs so much there. Blocks are read in a fraction of float32's time and multiplied
-in the same, unless activations are rounded (`python -m benchmarks.speed.forwards`).
+rounded too, with AMX, and by XLA. XLA packs the weights of several rows before it reads them,
+which is why the second token costs so much there. Blocks are read in a fraction of float32's time
+and multiplied in the same, unless activations are rounded (`python -m benchmarks.speed.forwards`).
 """
 _KERNEL = 2e-6
 """Seconds between two small kernels of a graph."""
@@ -82,7 +86,9 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
     size = max(sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves), 1)
     drafting = in_backoff = 0.0
     if known.platform == "cpu":
-        form = _CPU_FORMS["XLA" if native.instruction_set() is None else _most(leaves, held)]
+        found = native.instruction_set()
+        most = "XLA" if found is None else _most(leaves, held)
+        form = _CPU_FORMS.get(f"{most}, {found}", _CPU_FORMS[most])
         forwards = {tokens: times * size / known.bandwidth for tokens, times in form.items()}
     else:
         free = int(known.flops / known.bandwidth)

@@ -75,7 +75,7 @@ class RecurrentLM:
         params: PyTree,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N N"],
+        mask: Bool[Array, "B N M+N"],
         memory: Memory,
     ) -> Output:
         """Scores N tokens of each row, as `CausalLM.apply` says."""

@@ -73,10 +73,11 @@ def test_kernels_of_a_cpu_make_a_tree_cheaper():
             for dtype in ("float32", "bfloat16", "uint8")
             for of in [curve("cpu", {"kernel": jax.ShapeDtypeStruct((1000, 640), dtype)})]
         ]
-        assert ratios == sorted(ratios) and ratios[0] < 0.7 * ratios[2]
         cpu = SimpleNamespace(platform="cpu")
         rounded = np.asarray(prior(PARAMS, cpu, held="q4_0a8").at(TOKENS))
-        assert rounded[eight] / rounded[0] < 0.7 * ratios[2]
+        tiles = native.instruction_set() == "AMX"  # which multiply eight rows as fast as one
+        assert rounded[eight] / rounded[0] < ratios[2] * (1 if tiles else 0.7)
+        assert tiles or (ratios == sorted(ratios) and ratios[0] < 0.7 * ratios[2])
 
 
 def test_the_default_device_and_shapes_alone_will_do():

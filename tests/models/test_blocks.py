@@ -85,7 +85,7 @@ def in_tiles(kind):
 def test_kernels_multiply_by_the_weights_in_float32_and_a_rows_bits_are_its_own(
     kind, outputs, inputs
 ):
-    """Bit for bit; tiles, which add in another order, as near as float32 comes."""
+    """The bits are equal, but for tiles: they come as near to exact sums as float32."""
     packed, wide, x = drawn(kind, outputs, inputs)
     x[3], x[5, 0], x[6] = 0, 1e6, 1e-36
     held = blocks.Blocks(jnp.asarray(packed), kind, jnp.float32)

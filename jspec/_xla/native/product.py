@@ -16,7 +16,7 @@ _STATES = ("float32", "bfloat16")
 _LANES = 16
 """The most outputs that products of integers lay out together."""
 _IN_TILES = 144
-"""Blocks of fewer bytes are multiplied by AMX where there is any: those of 32 weights."""
+"""Blocks of fewer bytes have 32 weights, and are multiplied by AMX where there is AMX."""
 
 
 def _few(x: Float[Array, "... _"], in_tiles: bool) -> bool:

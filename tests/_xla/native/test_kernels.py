@@ -350,10 +350,14 @@ def test_other_instructions_of_the_processor(other):
     if used is None or known.index(other) <= known.index(used):
         pytest.skip(f"the kernels here are of {native.instruction_set()}")
     here = Path(__file__).parent
-    files = [__file__, str(here / "test_recurrence_kernels.py"), str(here / "../../models/test_blocks.py")]
+    files = [
+        __file__,
+        str(here / "test_recurrence_kernels.py"),
+        str(here / "../../models/test_blocks.py"),
+    ]
     options = ["-m", "not slow", "-n", "0", "-k", "not variable"]
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *files, *options],
+        [sys.executable, "-m", "pytest", *map(str, files), *options],
         env=os.environ | {"JSPEC_NATIVE": other}, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-3000:]

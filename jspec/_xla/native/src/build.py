@@ -27,8 +27,7 @@ INTEGERS = {
         "integers_avx512": SETS["x86_64"]["avx512"],
         "integers_avx2": SETS["x86_64"]["avx2"],
         "integers_avx512vnni": SETS["x86_64"]["avx512"] + " -mavx512vnni",
-        "integers_amx": SETS["x86_64"]["avx512"]
-        + " -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16",
+        "integers_amx": SETS["x86_64"]["avx512"] + " -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16",
         "integers_avxvnni": SETS["x86_64"]["avx2"] + " -mavxvnni",
     },
     "aarch64": {"integers_neon": "", "integers_neondot": "-march=armv8.2-a+dotprod"},
