@@ -128,6 +128,20 @@ def test_products_of_integers_are_exact_with_kernels_and_without(kernels, output
         np.testing.assert_array_equal(bits(other), bits(wanted))
 
 
+@there
+@pytest.mark.parametrize("rounds", [True, False])
+def test_rows_that_are_prepared_in_several_turns_have_the_bits_of_fewer(rounds):
+    draw = np.random.default_rng(0)
+    weights = weights_of("int8" if rounds else "bfloat16", 50, 77, draw)
+    held = eight_bits.LowPrecision(weights, np.ones(50, np.float32), jnp.float32, True)
+    x = draw.normal(size=(530, 77)).astype(np.float32)
+    # Without tiles XLA multiplies so many rows by numbers that are not rounded.
+    rows = slice(None) if rounds or native.instruction_set() == "AMX" else slice(0, 128)
+    run = jax.jit(lambda x: linear.multiply(x, held if rounds else weights))
+    parts = [run(x[rows][at : at + 100]) for at in range(0, len(x[rows]), 100)]
+    np.testing.assert_array_equal(bits(run(x[rows])), bits(np.concatenate(parts)))
+
+
 @pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
 def test_a_rounded_nan_row_affects_no_other_row(kernels):
     draw = np.random.default_rng(0)

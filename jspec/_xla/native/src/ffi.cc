@@ -156,8 +156,7 @@ float* scratch(int64_t floats) {
 // The rows of a call, some at a time: each is prepared, then all are multiplied.
 ffi::Error prepared(ffi::ThreadPool& pool, const RoundedProduct& whole) {
   const Integers& by = in_tiles(whole.kind) ? *tiles : *integers;
-  const bool one = whole.kind == Kind::kInt8 && !whole.split;  // scale of a row
-  const int64_t bytes = by.state_bytes(whole), groups = one ? 1 : (whole.inputs + 31) / 32;
+  const int64_t bytes = by.state_bytes(whole), groups = whole.groups_of_row();
   for (int64_t row = 0; row < whole.rows; row += kChunk) {
     RoundedProduct call = whole;
     call.rows = whole.rows - row < kChunk ? whole.rows - row : kChunk;

@@ -254,12 +254,12 @@ int64_t state_bytes(const RoundedProduct& call) {
   return padded * sizeof(State);
 }
 
+JSPEC_INLINE int64_t passes_of(const RoundedProduct& call) { return (call.rows + kRows - 1) / kRows; }
 JSPEC_INLINE Pass pass_of(const RoundedProduct& call, int64_t pass) {
-  int64_t passes = (call.rows + kRows - 1) / kRows;
+  int64_t passes = passes_of(call);
   int64_t first = call.rows * pass / passes, end = call.rows * (pass + 1) / passes;
-  int64_t groups = call.kind == jspec::Kind::kInt8 && !call.split ? 1 : blocks_of(call);
   void* states = (char*)call.states + first * state_bytes(call);
-  return {first, end - first, pass, passes, (State*)states, call.groups + first * groups};
+  return {first, end - first, pass, passes, (State*)states, call.groups + first * call.groups_of_row()};
 }
 
 // What belongs to a row's group goes to where the rows of its pass have it.
@@ -376,7 +376,7 @@ void product_of(const RoundedProduct& call, int64_t first, int64_t last) {
        tile<F, 5, true>, tile<F, 6, true>, tile<F, 7, true>, tile<F, 8, true>
 #endif
       }};
-  const int64_t blocks = blocks_of(call), passes = (call.rows + kRows - 1) / kRows;
+  const int64_t blocks = blocks_of(call), passes = passes_of(call);
   thread_local std::vector<uint16_t> space;
   size_t needed = blocks * (kSteps * sizeof(Ints) / 2 + F::kHalves * kLanes) + 32;
   if (space.size() < needed) space.resize(needed);
@@ -471,11 +471,10 @@ JSPEC_INLINE jspec::Rounded round_group(const float* x, int64_t count, int64_t a
 // all rows.
 constexpr int64_t kPartBlocks = 6;
 JSPEC_INLINE int64_t parts_of_pass(const RoundedProduct& call) {
-  const bool one = call.kind == jspec::Kind::kInt8 && !call.split;  // scale of a row
-  return one ? 1 : (blocks_of(call) + kPartBlocks - 1) / kPartBlocks;
+  return (call.groups_of_row() + kPartBlocks - 1) / kPartBlocks;
 }
 int64_t parts(const RoundedProduct& call) {
-  return (call.rows + kRows - 1) / kRows * parts_of_pass(call);
+  return passes_of(call) * parts_of_pass(call);
 }
 
 void round_part(const RoundedProduct& call, const Pass& pass, int64_t first, int64_t last) {

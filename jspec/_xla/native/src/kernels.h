@@ -73,7 +73,10 @@ struct RoundedProduct {
   float* y;
   int64_t rows, inputs, outputs;
   void* states;     // the prepared rows, `state_bytes` each
-  Rounded* groups;  // of all rows: one for each, or one for each block
+  Rounded* groups;  // of all rows: `groups_of_row` for each
+
+  // A row has one scale where the weights have no blocks, and else one for each 32 inputs.
+  int64_t groups_of_row() const { return kind == Kind::kInt8 && !split ? 1 : (inputs + 31) / 32; }
 };
 
 constexpr float kLeast = 1e-30f;  // groups of smaller numbers are zeros

@@ -167,7 +167,7 @@ void pass_in_parts(const RoundedProduct& call, int64_t number, int64_t output, I
 
 template <class F>
 void product_in_parts(const RoundedProduct& call, int64_t first, int64_t last) {
-  const int64_t passes = (call.rows + kRows - 1) / kRows, blocks = call.inputs / 256;
+  const int64_t passes = passes_of(call), blocks = call.inputs / 256;
   thread_local std::vector<float> space;
   size_t needed = blocks * kLanes * (8 * kSteps + F::kNumbers);
   if (space.size() < needed) space.resize(needed);

@@ -37,6 +37,8 @@ JSPEC_INLINE void shape_tiles(int64_t outputs, int64_t rows, int64_t depth) {
   JSPEC_IN_MEMORY();
 }
 
+JSPEC_INLINE void load_weights(const void* from, int64_t apart) { _tile_loadd(6, from, apart); }
+
 JSPEC_INLINE Ints numbers_of_lanes() {
   return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 }
@@ -74,7 +76,7 @@ struct Spread {
   }
 
  private:
-  static constexpr int kShift = W == 16 ? 4 : W == 8 ? 3 : W == 4 ? 2 : W == 2 ? 1 : 0;
+  static constexpr int kShift = __builtin_ctz(W);
 };
 
 // What belongs to a block of 32 inputs of each row.
@@ -177,20 +179,17 @@ void by_blocks(const RoundedProduct& call, const Pass& pass, const Panel& panel)
     JSPEC_IN_MEMORY();
   };
   auto sum = [&](int64_t block, int32_t(&into)[kAtOnce][kOf][kTile * W]) {
-    const uint8_t *from = weights + block * next, *weights_of;
-    int64_t weights_apart;
+    const uint8_t* from = weights + block * next;
     const char* x = states + block * kOf * piece;
-#define JSPEC_SUM(tile)                                                      \
-  if (block + tile / kOf < blocks) {                                         \
-    _tile_zero(tile);                                                        \
-    if (tile % kOf == 0) {                                                   \
-      weights_of = from + tile / kOf * next, weights_apart = apart;          \
-      if (rest && block + tile / kOf == blocks - 1) weights_of = last[0], weights_apart = kBlock; \
-      _tile_loadd(6, weights_of, weights_apart);                             \
-    }                                                                        \
-    _tile_loadd(7, x + tile * piece, wide);                                  \
-    _tile_dpbssd(tile, 6, 7);                                                \
-    _tile_stored(tile, into[tile / kOf][tile % kOf], 4 * W);                 \
+#define JSPEC_SUM(tile)                                                        \
+  if (block + tile / kOf < blocks) {                                           \
+    const bool cut = rest && block + tile / kOf == blocks - 1;                 \
+    if (tile % kOf == 0)                                                       \
+      load_weights(cut ? last[0] : from + tile / kOf * next, cut ? kBlock : apart); \
+    _tile_zero(tile);                                                          \
+    _tile_loadd(7, x + tile * piece, wide);                                    \
+    _tile_dpbssd(tile, 6, 7);                                                  \
+    _tile_stored(tile, into[tile / kOf][tile % kOf], 4 * W);                   \
   }
     JSPEC_SUM(0) JSPEC_SUM(1) JSPEC_SUM(2) JSPEC_SUM(3) JSPEC_SUM(4) JSPEC_SUM(5)
 #undef JSPEC_SUM
@@ -229,14 +228,15 @@ void by_blocks(const RoundedProduct& call, const Pass& pass, const Panel& panel)
 }
 
 // A pass over rows of weights without blocks, whose sums are added up in tiles, 64 bytes a step: in
-// bfloat16, or in 8 bits by rows that are rounded. `from` is what is in memory, or laid out.
+// bfloat16 by rows that are split, or in 8 bits by rows that are rounded.
 template <bool kSplit, int W>
-void by_rows(const RoundedProduct& call, const Pass& pass, const Panel& panel, const uint8_t* from,
-             int64_t row_bytes) {
+void by_rows(const RoundedProduct& call, const Pass& pass, const Panel& panel) {
   constexpr int kOf = kSplit ? kPieces : 1;
+  const int64_t row_bytes = call.inputs * (kSplit ? 2 : 1);
+  const uint8_t* from = (const uint8_t*)call.weights + panel.output * row_bytes;
   const int64_t steps = row_bytes / 64, rest = row_bytes % 64, wide = 4 * pass.count;
   const int64_t piece = 64 * pass.count;
-  const uint8_t* later = (const uint8_t*)call.weights + (panel.output + kTile) * row_bytes;
+  const uint8_t* later = from + kTile * row_bytes;
   const char* x = (const char*)pass.states;
   int64_t apart = row_bytes;
   alignas(64) uint8_t padded[kTile][64] = {};
@@ -315,15 +315,14 @@ void run_pass(const RoundedProduct& call, const Pass& pass, const Panel& panel) 
     case jspec::Kind::kQ4_1: return by_blocks<TiledQ4<0>, kSplit, W>(call, pass, panel);
     default: break;
   }
-  const bool narrow = call.kind == jspec::Kind::kInt8;
-  if (kSplit && narrow) return by_blocks<TiledInt8, kSplit, W>(call, pass, panel);
-  const int64_t row_bytes = call.inputs * (narrow ? 1 : 2);
-  by_rows<kSplit, W>(call, pass, panel, (const uint8_t*)call.weights + panel.output * row_bytes, row_bytes);
+  if constexpr (kSplit)
+    if (call.kind == jspec::Kind::kInt8) return by_blocks<TiledInt8, kSplit, W>(call, pass, panel);
+  by_rows<kSplit, W>(call, pass, panel);
 }
 
 template <bool kSplit, int W>
 void by_panels(const RoundedProduct& call, int64_t first, int64_t last) {
-  const int64_t passes = (call.rows + kRows - 1) / kRows, blocks = blocks_of(call);
+  const int64_t passes = passes_of(call), blocks = blocks_of(call);
   const bool steps = call.kind == (kSplit ? jspec::Kind::kBfloat16 : jspec::Kind::kInt8);
   thread_local std::vector<float> space;
   const size_t needed = blocks * kTile * (kBlock / 4 + 2) + 16;
@@ -410,7 +409,7 @@ void prepare(const RoundedProduct& call, int64_t part) {
 // Lanes of tiles are as many as a power of two.
 template <bool kSplit>
 void by_width(const RoundedProduct& call, int64_t first, int64_t last) {
-  const int64_t passes = (call.rows + kRows - 1) / kRows, rows = (call.rows + passes - 1) / passes;
+  const int64_t passes = passes_of(call), rows = (call.rows + passes - 1) / passes;
   if (rows <= 1) return by_panels<kSplit, 1>(call, first, last);
   if (rows <= 2) return by_panels<kSplit, 2>(call, first, last);
   if (rows <= 4) return by_panels<kSplit, 4>(call, first, last);
