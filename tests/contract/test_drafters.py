@@ -18,15 +18,27 @@ from contract.methods import (
 
 import jspec
 from jspec.round import request
-from jspec.testing import check_drafter
+from jspec.testing import PrefixLM, check_drafter
+from jspec.testing.subject import Subject, ragged
+from jspec.testing.watch import WatchedModel
 
 
-@pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _small_pieces():
     """Prompts are read in up to four pieces; some rows end before others."""
-    monkeypatch.setattr(request, "chunk_of", lambda batch, capacity: 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request, "chunk_of", lambda batch, capacity: 4)
+        yield
 
 
+@pytest.fixture(scope="module")
+def _plain_program(_small_pieces):
+    """Compiled once for all of them: plain decoding, which every drafter is compared with."""
+    model = PrefixLM()
+    Subject(WatchedModel(model), model.init(), *ragged(None, model), 40).plain()
+
+
+@pytest.mark.usefixtures("_plain_program")
 @pytest.mark.parametrize("name", quick.only(DRAFTERS, *QUICK))
 def test_a_drafter_keeps_its_promises(name):
     check(name, in_merge=name in IN_MERGE)
