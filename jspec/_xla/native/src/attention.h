@@ -40,10 +40,16 @@ template <class T>
 void turned(const Rows<T>& keys, int64_t start, float* into) {
   for (int64_t d = 0; d < keys.dim; d += kLanes) {
     Vector rows[kLanes];
+    if (start + kLanes <= keys.count && d + kLanes <= keys.dim) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; i++) {
-      __builtin_prefetch(keys.at(start + i + kAhead) + d);
-      rows[i] = start + i < keys.count ? columns(keys.at(start + i) + d, keys.dim - d) : zeros();
+      for (int i = 0; i < kLanes; i++) {
+        __builtin_prefetch(keys.at(start + i + kAhead) + d);
+        rows[i] = load(keys.at(start + i) + d);
+      }
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; i++)
+        rows[i] = start + i < keys.count ? columns(keys.at(start + i) + d, keys.dim - d) : zeros();
     }
     transpose(rows);
 #pragma GCC unroll 16
@@ -112,7 +118,8 @@ void score(const Rows<T>& keys, int64_t start, int64_t end, const float* const* 
 }
 
 // Adds the values first .. last of a list, or of all, each by its weight, to the sums of N queries.
-template <class T, int N, int C>
+// A test for each vector whether it is whole took three times as long as all else.
+template <class T, int N, int C, bool kWhole>
 JSPEC_INLINE void mix(const Rows<T>& values, int64_t column, const int32_t* list, int64_t first,
                       int64_t last, float* const* weights, float* const* sums, int64_t ahead) {
   Vector sum[N][C];
@@ -128,7 +135,8 @@ JSPEC_INLINE void mix(const Rows<T>& values, int64_t column, const int32_t* list
       for (int c = 0; c < C; c++) __builtin_prefetch(from + ahead * values.dim + c * kLanes);
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++)
-      value[c] = columns(from + c * kLanes, values.dim - column - c * kLanes);
+      value[c] = kWhole ? load(from + c * kLanes)
+                        : columns(from + c * kLanes, values.dim - column - c * kLanes);
 #pragma GCC unroll 8
     for (int n = 0; n < N; n++) {
       Vector weight = all(weights[n][i]);
@@ -142,18 +150,18 @@ JSPEC_INLINE void mix(const Rows<T>& values, int64_t column, const int32_t* list
     for (int c = 0; c < C; c++) store(sums[n] + column + c * kLanes, sum[n][c]);
 }
 
-// The columns `column` .. end of such sums.
+// All columns of such sums.
 template <class T, int N>
-void mix_all(const Rows<T>& values, int64_t column, int64_t end, const int32_t* list,
-             int64_t first, int64_t last, float* const* weights, float* const* sums,
-             int64_t ahead) {
+void mix_all(const Rows<T>& values, const int32_t* list, int64_t first, int64_t last,
+             float* const* weights, float* const* sums, int64_t ahead) {
   if (first >= last) return;
-  for (; column + kColumns * kLanes <= end; column += kColumns * kLanes)
-    mix<T, N, kColumns>(values, column, list, first, last, weights, sums, ahead);
-  for (; column + 2 * kLanes <= end; column += 2 * kLanes)
-    mix<T, N, 2>(values, column, list, first, last, weights, sums, ahead);
-  for (; column < end; column += kLanes)
-    mix<T, N, 1>(values, column, list, first, last, weights, sums, ahead);
+  int64_t column = 0;
+  for (; column + kColumns * kLanes <= values.dim; column += kColumns * kLanes)
+    mix<T, N, kColumns, true>(values, column, list, first, last, weights, sums, ahead);
+  for (; column + 2 * kLanes <= values.dim; column += 2 * kLanes)
+    mix<T, N, 2, true>(values, column, list, first, last, weights, sums, ahead);
+  for (; column < values.dim; column += kLanes)
+    mix<T, N, 1, false>(values, column, list, first, last, weights, sums, ahead);
 }
 
 // Scores become weights, exp(score - largest); returns their sum.
@@ -173,20 +181,26 @@ JSPEC_INLINE float weights_of(float* scores, int64_t count, float soft_cap) {
   return sum(total);
 }
 
-// Some queries of one row and head. What a stage finds lies in the tile's memory, so that another
-// thread can go on with it.
+// Some queries of one row and head.
 template <class T>
 struct Queries {
   const jspec::Attention& call;
-  jspec::Tile& tile;
+  const jspec::Tile& tile;
+  float* keys;   // turned, `key_floats`
+  float* space;  // of the queries, one behind the other
   int64_t dim = call.dim, wide = rounded_up(dim), own = rounded_up(call.nodes);
   int64_t live = call.lengths[tile.row] < 0            ? 0
                  : call.lengths[tile.row] > call.slots ? call.slots
                                                        : call.lengths[tile.row];
   int64_t most = rounded_up(live + call.nodes) + kLanes;
   Rows<T> slot_keys, slot_values, node_keys, node_values;
+  // Of the queries that see anything: where each lies, how many nodes it sees and its first slot, and
+  // the first of all of them.
+  int64_t count = 0, begin = live;
+  int64_t places[jspec::kMostQueries], seen[jspec::kMostQueries], oldest[jspec::kMostQueries];
 
-  Queries(const jspec::Attention& call, jspec::Tile& tile) : call(call), tile(tile) {
+  Queries(const jspec::Attention& call, const jspec::Tile& tile, float* space)
+      : call(call), tile(tile), keys(space), space(space + jspec::key_floats(call)) {
     int64_t head = tile.row * call.heads + tile.head;
     int64_t at = (head * call.layers + call.layer) * call.slots * dim;
     slot_keys = {(const T*)call.slot_keys + at, live, dim};
@@ -196,93 +210,71 @@ struct Queries {
   }
 
   // Of a query: its scores, those of nodes, the list of the nodes that it sees, and its sums.
-  float* scores(int64_t i) const { return tile.space + i * (most + 2 * own + wide); }
+  float* scores(int64_t i) const { return space + i * (most + 2 * own + wide); }
   float* own_scores(int64_t i) const { return scores(i) + most; }
   int32_t* list(int64_t i) const { return (int32_t*)(own_scores(i) + own); }
   float* sums(int64_t i) const { return own_scores(i) + 2 * own; }
 
-  // Which queries there are, what they see, and their scores with nodes.
-  void open(float* keys) {
+  void score_all() {
     const float* queries[jspec::kMostQueries];
-    float* found[jspec::kMostQueries];
-    tile.begin = live, tile.count = 0;
+    float *with_slots[jspec::kMostQueries], *with_nodes[jspec::kMostQueries];
     for (int64_t query = tile.first; query < tile.last; query++) {
-      int64_t token = tile.row * call.new_nodes + query / call.group, i = tile.count;
+      int64_t token = tile.row * call.new_nodes + query / call.group, i = count;
       int64_t place = (token * call.heads + tile.head) * call.group + query % call.group;
-      tile.places[i] = place * dim, tile.seen[i] = 0;
+      places[i] = place * dim, seen[i] = 0;
       for (int64_t other = 0; other < call.nodes; other++)
-        if (call.mask[token * call.nodes + other]) list(i)[tile.seen[i]++] = int32_t(other);
-      if (!tile.seen[i]) {  // no node: rows of a batch have fewer than there is room for
+        if (call.mask[token * call.nodes + other]) list(i)[seen[i]++] = int32_t(other);
+      if (!seen[i]) {  // no node: rows of a batch have fewer than there is room for
         for (int64_t d = 0; d < dim; d++) call.mixed[place * dim + d] = 0;
         continue;
       }
-      queries[i] = call.queries + place * dim, found[i] = own_scores(i);
+      queries[i] = call.queries + place * dim;
+      with_slots[i] = scores(i), with_nodes[i] = own_scores(i);
       for (int64_t d = 0; d < wide; d++) sums(i)[d] = 0;
       int64_t from = call.oldest[token];
-      tile.oldest[i] = from < 0 ? 0 : from > live ? live : from;
-      if (tile.oldest[i] < tile.begin) tile.begin = tile.oldest[i];
-      tile.count++;
+      oldest[i] = from < 0 ? 0 : from > live ? live : from;
+      if (oldest[i] < begin) begin = oldest[i];
+      count++;
     }
-    score(node_keys, 0, call.nodes, queries, tile.count, found, keys);
-  }
-
-  // The scores with a part of the slots.
-  void score_slots(int64_t part, int64_t parts, float* keys) {
-    const float* queries[jspec::kMostQueries];
-    float* found[jspec::kMostQueries];
-    for (int64_t i = 0; i < tile.count; i++)
-      queries[i] = call.queries + tile.places[i], found[i] = scores(i);
-    int64_t blocks = (live - tile.begin + kSlots - 1) / kSlots;
-    int64_t first = tile.begin + blocks * part / parts * kSlots;
-    int64_t last = tile.begin + blocks * (part + 1) / parts * kSlots;
-    score(slot_keys, first, last < live ? last : live, queries, tile.count, found, keys);
-  }
-
-  // The weights of some of the queries.
-  void weigh(int64_t part, int64_t parts) {
-    for (int64_t i = part; i < tile.count; i += parts) {
-      float* found = scores(i);
-      for (int64_t n = 0; n < tile.seen[i]; n++) found[live + n] = own_scores(i)[list(i)[n]];
-      tile.totals[i] = weights_of(found + tile.oldest[i], live + tile.seen[i] - tile.oldest[i],
-                                  call.soft_cap);
-    }
+    score(node_keys, 0, call.nodes, queries, count, with_nodes, keys);
+    score(slot_keys, begin, live, queries, count, with_slots, keys);
   }
 
   template <int N>
-  void mix_slots(int64_t i, int64_t column, int64_t end, int64_t first, int64_t last) {
+  void mix_slots(int64_t i, int64_t first, int64_t last) {
     float *weights[N], *into[N];
     for (int n = 0; n < N; n++) weights[n] = scores(i + n), into[n] = sums(i + n);
-    mix_all<T, N>(slot_values, column, end, nullptr, first, last, weights, into, i ? 0 : kAhead);
+    mix_all<T, N>(slot_values, nullptr, first, last, weights, into, i ? 0 : kAhead);
   }
 
-  // Some columns of what the queries get.
-  void mix_values(int64_t part, int64_t parts) {
-    int64_t pairs = (wide + 2 * kLanes - 1) / (2 * kLanes);
-    int64_t column = pairs * part / parts * 2 * kLanes;
-    int64_t end = pairs * (part + 1) / parts * 2 * kLanes;
-    if (end > wide) end = wide;
-    if (column >= end) return;
-    for (int64_t slot = tile.begin; slot < live; slot += kSlots) {
+  // What the queries get, after the scores have become weights.
+  void mix_values() {
+    float totals[jspec::kMostQueries];
+    for (int64_t i = 0; i < count; i++) {
+      float* found = scores(i);
+      for (int64_t n = 0; n < seen[i]; n++) found[live + n] = own_scores(i)[list(i)[n]];
+      totals[i] = weights_of(found + oldest[i], live + seen[i] - oldest[i], call.soft_cap);
+    }
+    for (int64_t slot = begin; slot < live; slot += kSlots) {
       int64_t last = slot + kSlots < live ? slot + kSlots : live;
-      for (int64_t i = 0; i < tile.count;) {
-        int64_t together = 0, left = tile.count - i;
-        while (together < kMixed && together < left && tile.oldest[i + together] <= slot)
-          together++;
+      for (int64_t i = 0; i < count;) {
+        int64_t together = 0, left = count - i;
+        while (together < kMixed && together < left && oldest[i + together] <= slot) together++;
         switch (together) {
-          case 4: mix_slots<4 < kMixed ? 4 : kMixed>(i, column, end, slot, last); break;
-          case 3: mix_slots<3 < kMixed ? 3 : kMixed>(i, column, end, slot, last); break;
-          case 2: mix_slots<2>(i, column, end, slot, last); break;
-          case 1: mix_slots<1>(i, column, end, slot, last); break;
-          default: mix_slots<1>(i, column, end, tile.oldest[i], last);
+          case 4: mix_slots<4 < kMixed ? 4 : kMixed>(i, slot, last); break;
+          case 3: mix_slots<3 < kMixed ? 3 : kMixed>(i, slot, last); break;
+          case 2: mix_slots<2>(i, slot, last); break;
+          case 1: mix_slots<1>(i, slot, last); break;
+          default: mix_slots<1>(i, oldest[i], last);
         }
         i += together ? together : 1;
       }
     }
-    for (int64_t i = 0; i < tile.count; i++) {
-      float *weights = scores(i) + live, *into = sums(i), *mixed = call.mixed + tile.places[i];
-      mix_all<T, 1>(node_values, column, end, list(i), 0, tile.seen[i], &weights, &into, 0);
-      for (int64_t d = column; d < end && d < dim; d++) {
-        float found = into[d] / tile.totals[i];
+    for (int64_t i = 0; i < count; i++) {
+      float *weights = scores(i) + live, *into = sums(i), *mixed = call.mixed + places[i];
+      mix_all<T, 1>(node_values, list(i), 0, seen[i], &weights, &into, 0);
+      for (int64_t d = 0; d < dim; d++) {
+        float found = into[d] / totals[i];
         mixed[d] = std::isfinite(found) ? found : NAN;  // as where XLA computes
       }
     }
@@ -290,22 +282,16 @@ struct Queries {
 };
 
 template <class T>
-void attend_to(const jspec::Attention& call, jspec::Tile& tile, jspec::Stage stage, int64_t part,
-               int64_t parts, float* keys) {
-  Queries<T> queries(call, tile);
-  switch (stage) {
-    case jspec::Stage::kOpen: return queries.open(keys);
-    case jspec::Stage::kScore: return queries.score_slots(part, parts, keys);
-    case jspec::Stage::kWeigh: return queries.weigh(part, parts);
-    case jspec::Stage::kMix: return queries.mix_values(part, parts);
-  }
+void attend_to(const jspec::Attention& call, const jspec::Tile& tile, float* space) {
+  Queries<T> queries(call, tile, space);
+  queries.score_all();
+  queries.mix_values();
 }
 
-void attend(const jspec::Attention& call, jspec::Tile& tile, jspec::Stage stage, int64_t part,
-            int64_t parts, float* keys) {
+void attend(const jspec::Attention& call, const jspec::Tile& tile, float* space) {
   switch (call.kind) {
-    case jspec::Kind::kFloat32: return attend_to<float>(call, tile, stage, part, parts, keys);
-    case jspec::Kind::kBfloat16: return attend_to<uint16_t>(call, tile, stage, part, parts, keys);
+    case jspec::Kind::kFloat32: return attend_to<float>(call, tile, space);
+    case jspec::Kind::kBfloat16: return attend_to<uint16_t>(call, tile, space);
     default: return;
   }
 }

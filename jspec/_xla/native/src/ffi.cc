@@ -41,10 +41,8 @@ using jspec::Product;
 using jspec::Recurrence;
 using jspec::Replay;
 using jspec::RoundedProduct;
-using jspec::Stage;
 using jspec::Tile;
 
-constexpr Stage kStages[] = {Stage::kOpen, Stage::kScore, Stage::kWeigh, Stage::kMix};
 
 const Kernels* chosen = nullptr;
 const Integers* integers = nullptr;
@@ -105,7 +103,7 @@ void in_stages(ffi::ThreadPool& pool, const std::vector<int64_t>& stages, int64_
 
 template <class Run>
 void in_parts(ffi::ThreadPool& pool, int64_t parts, int64_t threads, const Run& run) {
-  in_stages(pool, {parts}, parts <= 1 ? 1 : threads, [&](size_t, int64_t part) { run(part); });
+  in_stages(pool, {parts}, parts < threads ? parts : threads, [&](size_t, int64_t part) { run(part); });
 }
 
 int64_t threads_of(ffi::ThreadPool& pool, int64_t parts) {
@@ -147,10 +145,11 @@ int64_t matrix_of(ffi::Span<const int64_t> shape, ffi::Buffer<ffi::S32> layer) {
   return number < 0 ? 0 : number > last ? last : number;
 }
 
+// A thread's own memory, which begins with a line of the cache.
 float* scratch(int64_t floats) {
   thread_local std::vector<float> held;
-  if (int64_t(held.size()) < floats) held.resize(floats);
-  return held.data();
+  if (int64_t(held.size()) < floats + 16) held.resize(floats + 16);
+  return (float*)(((uintptr_t)held.data() + 63) & ~uintptr_t(63));
 }
 
 // The rows of a call, some at a time: each is prepared, then all are multiplied.
@@ -261,37 +260,20 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyB
   if (!all || !heads) return ffi::Error::Success();
   int64_t live = 0;
   for (int64_t row = 0; row < call.batch; row++) live += call.lengths[row] + call.nodes;
-  int64_t threads = live * call.heads * all * call.dim < (1 << 16) ? 1 : pool.num_threads();
-  // Queries of a head share its keys. Where there are fewer tiles than threads could take, threads
-  // share tiles: each takes some slots, then some queries, then some columns.
-  int64_t size = all < jspec::kMostQueries ? all : jspec::kMostQueries;
-  int64_t tiles = (all + size - 1) / size, count = heads * tiles;
-  int64_t parts = threads > 1 && count < 4 * threads ? (8 * threads + count - 1) / count : 1;
-  int64_t keys = key_floats(call), floats = tile_floats(call, size);
-  auto tile_of = [&](int64_t number, float* space) {
-    int64_t head = number / tiles, first = number % tiles * size;
-    Tile tile;
-    tile.row = head / call.heads, tile.head = head % call.heads, tile.space = space;
-    tile.first = first, tile.last = first + size < all ? first + size : all;
-    return tile;
+  int64_t threads = live * call.heads * all * call.dim < (1 << 15) ? 1 : pool.num_threads();
+  // Queries of a head share its keys. There are so many tiles that each thread has one; and as many
+  // as others, or nearly, unless tiles have few queries.
+  int64_t tiles = (all + jspec::kMostQueries - 1) / jspec::kMostQueries;
+  auto uneven = [&] {
+    int64_t count = heads * tiles;
+    return count < threads || (count % threads && count < 4 * threads && tiles < all / 6);
   };
-  if (parts == 1) {
-    in_parts(pool, count, threads, [&](int64_t number) {
-      float* space = scratch(keys + floats);
-      Tile tile = tile_of(number, space + keys);
-      for (Stage stage : kStages) chosen->attend(call, tile, stage, 0, 1, space);
-    });
-    return ffi::Error::Success();
-  }
-  float* space = scratch(count * (floats + parts * keys));
-  std::vector<Tile> open;
-  for (int64_t number = 0; number < count; number++)
-    open.push_back(tile_of(number, space + number * floats));
-  int64_t all_parts = count * parts;
-  in_stages(pool, {count, all_parts, all_parts, all_parts}, threads, [&](size_t stage, int64_t part) {
-    int64_t of = stage ? parts : 1;
-    float* turned = space + count * floats + part * keys;
-    chosen->attend(call, open[part / of], kStages[stage], part % of, of, turned);
+  while (tiles < all && uneven()) tiles++;
+  int64_t floats = tile_floats(call, (all + tiles - 1) / tiles);
+  in_parts(pool, heads * tiles, threads, [&](int64_t number) {
+    int64_t head = number / tiles, part = number % tiles;
+    Tile tile{head / call.heads, head % call.heads, all * part / tiles, all * (part + 1) / tiles};
+    chosen->attend(call, tile, scratch(floats));
   });
   return ffi::Error::Success();
 }

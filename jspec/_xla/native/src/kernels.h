@@ -37,22 +37,14 @@ constexpr int64_t kMostQueries = 64;
 // The queries first .. last, of N * G, of one row's key-value head, at most kMostQueries.
 struct Tile {
   int64_t row, head, first, last;
-  float* space;  // `tile_floats` of memory
-  // What the first stage finds: the queries that see anything, and for each where it lies, how many
-  // nodes it sees and its first slot; of all of them the first slot. Then the sums of weights.
-  int64_t count, begin;
-  int64_t places[kMostQueries], seen[kMostQueries], oldest[kMostQueries];
-  float totals[kMostQueries];
 };
 
-// One behind the other. Parts of a stage can run at once; each needs `key_floats` of memory.
-enum class Stage { kOpen, kScore, kWeigh, kMix };
-
-// For vectors of 16 lanes or fewer.
+// The memory that a tile needs, for vectors of 16 lanes or fewer.
+inline int64_t key_floats(const Attention& call) { return (call.dim + 16) / 16 * 16 * 64; }
 inline int64_t tile_floats(const Attention& call, int64_t queries) {
-  return queries * (call.slots + call.nodes + 32 + 2 * (call.nodes + 16) + call.dim + 16);
+  int64_t of_query = call.slots + call.nodes + 32 + 2 * (call.nodes + 16) + call.dim + 16;
+  return key_floats(call) + queries * of_query;
 }
-inline int64_t key_floats(const Attention& call) { return (call.dim + 16) * 64; }
 
 // Numbers of a row that are rounded with one scale; what is added to their sums of integers, of it
 // what belongs to the upper 16 of 32, and their own sum in float32.
@@ -138,7 +130,7 @@ struct Kernels {
   // Outputs first .. last of all rows.
   void (*product)(const Product&, int64_t first, int64_t last);
   // A part of a stage.
-  void (*attend)(const Attention&, Tile&, Stage, int64_t part, int64_t parts, float* keys);
+  void (*attend)(const Attention&, const Tile&, float* space);
   // A block of a head's columns, for all steps of a row.
   void (*recur)(const Recurrence&, int64_t row, int64_t head, int64_t block, const Step*,
                 int64_t steps, float* space);
