@@ -80,6 +80,13 @@ def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // FROM_FILES.get(kind, LENGTH) * SIZES[kind])
 
 
+def scales(packed: UInt8[np.ndarray, "*X O B"], kind: str) -> Float[np.ndarray, "*X O C N"]:
+    """Returns the float16 numbers of blocks, which alone may be infinite or NaN."""
+    blocks = packed.reshape(*packed.shape[:-1], -1, SIZES[kind])
+    halves = [blocks[..., at : at + 2] for at in _HALVES[kind]]
+    return np.concatenate(halves, -1).view(np.float16)
+
+
 def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray, "*X O B"]:
     """Returns weights rounded to blocks, as llama.cpp rounds them.
 

@@ -70,6 +70,14 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
     path = Path(folder).expanduser().resolve()
     if (path / PARAMS).exists() or (path / RECORD).exists():
         raise InputError(f"{folder} already holds a checkpoint; name another folder or delete it")
+    if eight_bits.by_output(model.param_dtype):
+        # Embeddings and head may still be in the blocks of their file.
+        tables = {
+            name: blocks.table(params["params"][name], model.config.hidden_size)
+            for (name,) in eight_bits.TABLES
+            if name in params["params"]
+        }
+        params = {**params, "params": {**params["params"], **tables}}
     in_blocks = eight_bits.called(model.param_dtype) in blocks.FORMATS
     if in_blocks and _flat(shapes(model)) != _flat(params):
         raise InputError(

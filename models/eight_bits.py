@@ -37,6 +37,9 @@ ROUNDED_STATES = "w8a8"
 FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.FORMATS)
 """Formats that may be named in place of a dtype of weights."""
 
+TABLES = (("embed",), ("head",))
+"""Paths of the embeddings and of the head."""
+
 LEAST = 1e-30
 """Rows of activations whose numbers are all smaller are zeros."""
 
@@ -102,7 +105,7 @@ def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str
         ('q8_0', None)
     """
     kind = blocks.FORMATS.get(called(param_dtype))
-    if kind and path in (("embed",), ("head",)):
+    if kind and path in TABLES:
         kind = kind if kind in blocks.FROM_FILES else blocks.TABLES
     elif not rounded(path):
         return None
@@ -113,9 +116,9 @@ def table(
     module: nn.Module, name: str, shape: tuple[int, int], param_dtype: DTypeLike, dtype: DTypeLike
 ) -> blocks.Blocks | Float[Array, "V E"]:
     """Returns embeddings, or the head."""
-    if called(param_dtype) in blocks.FORMATS and module.has_variable("params", name):
-        held = module.get_variable("params", name)
-        return blocks.as_held(held, shape[-1], None, dtype, rounds_states(param_dtype))
+    if low_precision(param_dtype) and module.has_variable("params", name):
+        held, rounds = module.get_variable("params", name), called(param_dtype) != ROUNDED_STATES
+        return blocks.as_held(held, shape[-1], None, dtype, rounds and rounds_states(param_dtype))
     if kind := in_blocks((name,), shape, param_dtype):
         return blocks.parameter(module, name, shape, kind, dtype, rounds_states(param_dtype))
     return module.param(

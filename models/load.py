@@ -284,6 +284,13 @@ def read_weights(
 
     high = eight_bits.high_precision(model.param_dtype, model.dtype)
     own = blocks.FORMATS.get(eight_bits.called(model.param_dtype))
+    # Kernels read them as they are, to the bits of the same numbers in float32.
+    keeps_tables = (
+        mesh is None
+        and eight_bits.by_output(model.param_dtype)
+        and model.dtype == np.float32
+        and precision.widens_natively()
+    )
     stacked = {
         f"layers_{layer}"
         for group in model.groups
@@ -308,7 +315,23 @@ def read_weights(
         one = {weight.path[-1]: weight.join(read, dtype)}
         for key in reversed(weight.path[:-1]):
             one = {key: one}
-        return jax.tree.leaves(columns.relaid(one, model.fused, 1, model.tp_size))[0]
+        return finite(
+            jax.tree.leaves(columns.relaid(one, model.fused, 1, model.tp_size))[0], weight
+        )
+
+    def finite(array: np.ndarray, weight: weights.Weight) -> np.ndarray:
+        if weights.finite(array):
+            return array
+        unusable = (name for name in weight.names if not weights.finite(read(name)))
+        if (name := next(unusable, None)) is not None:
+            raise InputError(
+                f"{name} in {files.folder} holds numbers that are not finite; download the "
+                "checkpoint again, or load another"
+            )
+        raise InputError(
+            f"{weight.names[0]} in {files.folder} holds numbers too large for {array.dtype.name}; "
+            "load it in bfloat16 or float32"
+        )
 
     def in_blocks(weight: weights.Weight, kind: str) -> np.ndarray:
         if weight.transposed:
@@ -317,17 +340,19 @@ def read_weights(
         def read_packed(name: str) -> np.ndarray:
             there = known[name]
             kept = files.packed(there, kind) if isinstance(files, gguf.GGUFTensors) else None
-            return blocks.packed(files.read(there), kind) if kept is None else kept
+            if kept is None:
+                return blocks.packed(finite(files.read(there), weight), kind)
+            finite(blocks.scales(kept, kind), weight)
+            return kept
 
         shapes = tuple(blocks.packed_shape(shape, kind) for shape in weight.shapes)
         return joined(replace(weight, shapes=shapes), np.uint8, read_packed)
 
     def in_files(weight: weights.Weight) -> list[tuple[str | None, weights.Weight]]:
         """Returns a weight as parts, each of outputs in one format; empty: it is in no blocks."""
-        table = weight.path in (("embed",), ("head",))
-        if own is None or not isinstance(files, gguf.GGUFTensors):
-            return []
-        if not table and not eight_bits.rounded(weight.path):
+        table = weight.path in eight_bits.TABLES
+        kept = as_in_file and own is not None and (table or eight_bits.rounded(weight.path))
+        if not isinstance(files, gguf.GGUFTensors) or not (kept or (table and keeps_tables)):
             return []
         found = [files.kind(known[name], None if table else own) for name in weight.names]
         if weight.transposed or (weight.groups is not None and len(set(found)) > 1):
@@ -351,7 +376,8 @@ def read_weights(
             return files.rows(known[name], slice(first, end))
 
         def part(index: tuple[slice, ...]) -> np.ndarray:
-            return weight.part(index, lambda name, own: rows(name, own.start, own.stop), kind)
+            found = weight.part(index, lambda name, own: rows(name, own.start, own.stop), kind)
+            return finite(found, weight)
 
         fused = columns.fused_of(weight.path, model.fused)
         if fused is None:
@@ -362,11 +388,16 @@ def read_weights(
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
         *path, name = weight.path
         streams = layer_memory != streaming.DEVICE and bool(path) and path[0] in stacked
-        if as_in_file and in_files(weight):
+        if parts := in_files(weight):
             arrays = {
                 f"{name}_{n}" if n else name: in_blocks(part, kind) if kind else joined(part, high)
-                for n, (kind, part) in enumerate(in_files(weight))
+                for n, (kind, part) in enumerate(parts)
             }
+        elif keeps_tables and weight.path in eight_bits.TABLES:
+            # Numbers that fit into bfloat16 stay in it, as they are in a file of such.
+            first = files.rows(known[weight.names[0]], slice(0, 1))
+            narrow = first.dtype == jax.numpy.bfloat16
+            arrays = {name: joined(weight, first.dtype if narrow else high)}
         elif kind := eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype):
             arrays = {name: in_blocks(weight, kind)}
         elif eight_bits.by_output(model.param_dtype) and eight_bits.rounded(weight.path):

@@ -1,5 +1,8 @@
 """Weights in GGUF's blocks, kept byte for byte and multiplied exactly."""
 
+import shutil
+from dataclasses import replace
+
 import gguf
 import jax
 import jax.numpy as jnp
@@ -260,10 +263,38 @@ def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, causal, tmp_path):
         jspec.models.save(tmp_path / "saved", kept.model, kept.params)
 
 
+def _logits(loaded, tokens, causal):
+    return jax.jit(loaded.model.apply)(loaded.params, *causal(tokens), None).logits
+
+
+@there
+@pytest.mark.parametrize("kind", ["w8a8", pytest.param("int8", marks=pytest.mark.slow)])
+def test_tables_stay_in_their_files_numbers_where_layers_are_rounded(kind, mixed, causal, tmp_path):
+    """The same logits by fewer bytes, and saved as numbers."""
+    own = jspec.models.load(mixed, kind, with_tokenizer=False)
+    held = own.params["params"]
+    assert (blocks.kind_of(held["embed"].shape[-1], 256), held["head"].dtype) == ("q6_k", np.uint8)
+    wide = {name: blocks.table(held[name], 256) for name in ("embed", "head")}
+    as_numbers = replace(own, params={"params": held | wide})
+    tokens = np.arange(12).reshape(1, 12) % tiny.VOCAB
+    found, wanted = (_logits(one, tokens, causal) for one in (own, as_numbers))
+    np.testing.assert_array_equal(found, wanted)
+    jspec.models.save(tmp_path / "saved", own.model, own.params)
+    again = replace(own, params=jspec.models.restore(tmp_path / "saved")[1])
+    assert again.params["params"]["embed"].dtype == jnp.float32
+    np.testing.assert_array_equal(_logits(again, tokens, causal), wanted)
+
+
 def test_blocks_that_cannot_be_kept_are_refused_in_a_sentence(mixed, folder, tmp_path):
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(mixed.read_bytes()[:-100])  # in a block of the last matrix
     odd = tiny_gguf.convert(folder, tmp_path / "odd.gguf", K.Q8_0)
+    infinite = tmp_path / "infinite.gguf"
+    gate = next(one for one in gguf.GGUFReader(odd).tensors if one.name == "blk.0.ffn_gate.weight")
+    shutil.copy(odd, infinite)
+    with open(infinite, "r+b") as file:
+        file.seek(gate.data_offset + 34)  # the second block's scale
+        file.write(np.float16([np.inf]).tobytes())
     load = jspec.models.load
     refusals.check([
         (lambda: load(folder, "q4_k"), "nothing is rounded to q4_k, and .* in no blocks; load"),
@@ -272,6 +303,7 @@ def test_blocks_that_cannot_be_kept_are_refused_in_a_sentence(mixed, folder, tmp
         (lambda: load(mixed, "q5_k"), "'q5_k' is unknown; .* q4_k, q6_k"),
         (lambda: load(mixed, "q4_k", scan_layers=True), "scan_layers and a mesh need layers that"),
         (lambda: blocks.packed(np.ones((1, 256)), "q6_k"), "no weights are rounded to q6_k; load"),
+        (lambda: load(infinite, "q8_0", with_tokenizer=False), "numbers that are not finite; down"),
         (lambda: load(cut, "q4_k", with_tokenizer=False), r"ends at byte \d+ and .* reaches to"),
     ])  # fmt: skip
 

@@ -18,6 +18,7 @@ from jspec.models import precision
 from jspec.models.huggingface import shards
 
 WEIGHTS = shards.SINGLE
+UP = "model.layers.0.mlp.up_proj.weight"
 
 
 @pytest.fixture
@@ -224,6 +225,8 @@ def test_weights_stay_as_the_file_has_them_where_kernels_widen_them(fixtures, tm
     ):
         found = jspec.models.load(file, dtype, "auto", with_tokenizer=False)
         assert jnp.dtype(found.model.param_dtype).name == wanted
+    rounded = jspec.models.load(folder, "int8", with_tokenizer=False).params["params"]["embed"]
+    assert rounded.dtype == held, "embeddings and head, where layers are rounded"
     with native.disabled():
         assert (
             jspec.models.load(folder, None, "auto", with_tokenizer=False).model.param_dtype
@@ -320,6 +323,10 @@ BROKEN = {
         lambda f: reweigh(f, lambda t: t.update({"model.norm.weight": np.ones(16, np.int8)})),
         "model.norm.weight in .* holds I8; supported: F64, F32, F16, BF16",
     ),
+    "not a number": (
+        lambda f: reweigh(f, lambda t: t[UP].__setitem__((3, 2), np.nan)),
+        "layers.0.mlp.up_proj.weight in .* holds numbers that are not finite; download",
+    ),
     "shard absent": (
         lambda f: (shard(f), (f / "model-1.safetensors").unlink()),
         "lacks 1 of the files that its .*, the first being model-1.safetensors",
@@ -358,6 +365,16 @@ def test_broken_checkpoints_are_refused_in_one_sentence(folder, tmp_path):
         with pytest.raises(ValueError, match=message) as caught:
             jspec.models.load(broken)
         assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_a_dtype_has_no_room_for_are_refused(folder):
+    reweigh(folder, lambda tensors: tensors[UP].__setitem__((3, 2), 1e6))
+    with pytest.raises(ValueError, match="numbers too large for float16; load it in bfloat16 or"):
+        jspec.models.load(folder, "float16")
+    mesh = jax.make_mesh((2,), ("model",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    with pytest.raises(ValueError, match="numbers too large for float16"):
+        jspec.models.load(folder, "float16", mesh=mesh)
+    assert jspec.models.load(folder, "bfloat16").model.dtype == jnp.bfloat16
 
 
 def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
