@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers, known_values, reals
+from jspec._xla import native
 from jspec._xla.manual_axes import vary
 from jspec.types import Sampling
 
@@ -218,6 +219,29 @@ def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
     size = x.shape[-1]
     first = jnp.where(x == x.max(-1, keepdims=True), jnp.arange(size), size - 1)
     return first.min(-1).astype(jnp.int32)
+
+
+def best_token(logits: Float[Array, "*S V"]) -> tuple[Int[Array, "*S"], Bool[Array, "*S"]]:
+    """Returns the `argmax` of each row and `is_distribution`; one kernel does both on a CPU.
+
+    Example:
+        >>> best, good = best_token(jnp.array([[0.0, 1.0], [0.0, jnp.nan]]))
+        >>> int(best[0]), good.tolist()
+        (1, [True, False])
+    """
+
+    def plainly(logits: Float[Array, "*S V"]) -> tuple[Int[Array, "*S"], Bool[Array, "*S"]]:
+        return argmax(logits), is_distribution(logits)
+
+    def kernel(logits: Float[Array, "*S V"]) -> tuple[Int[Array, "*S"], Bool[Array, "*S"]]:
+        _, best, total = native.top(logits, 1)
+        # As `argmax` has it: no number is equal to NaN.
+        return jnp.where(jnp.isnan(total), size - 1, best[..., 0]), jnp.isfinite(total)
+
+    size = logits.shape[-1]
+    if not native.takes_top(logits, 1):
+        return plainly(logits)
+    return native.natively(kernel, plainly, logits)
 
 
 def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:

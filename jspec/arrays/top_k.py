@@ -7,13 +7,14 @@ does with its own part.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
-from jspec._xla import mesh_axes
+from jspec._xla import mesh_axes, native
 
 _GROUP = 128
 """The number of lanes per group of the two-stage top-k."""
@@ -88,6 +89,25 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
         [1, 2]
     """
     return of_parts(_by_pieces, x, k)
+
+
+def top_k_and_logsumexp(
+    x: Float[Array, "*S V"], k: int
+) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"], Float[Array, "*S"]]:
+    """Returns `top_k` and `jax.nn.logsumexp` of the last axis; one kernel does both on a CPU.
+
+    Example:
+        >>> values, tokens, total = top_k_and_logsumexp(jnp.array([0.0, 1.0, 0.0]), 2)
+        >>> tokens.tolist(), round(float(total), 4)
+        ([1, 0], 1.5514)
+    """
+
+    def plainly(x: Float[Array, "*S V"]) -> tuple[Any, Any, Any]:
+        return *top_k(x, k), jax.nn.logsumexp(x, axis=-1)
+
+    if not native.takes_top(x, k):
+        return plainly(x)
+    return native.natively(partial(native.top, k=k), plainly, x)
 
 
 def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:

@@ -21,8 +21,7 @@ class TreeVerifier:
     """A `Verifier` that applies one node rule from the root downwards.
 
     It takes as many steps as the accepted path is long, and computes the distributions of the
-    nodes that it visits alone. On a GPU or a TPU greedy verdicts take no steps: a step of a loop
-    costs more there than the argmax of all nodes.
+    nodes that it visits alone. Greedy verdicts take no steps: the argmax of all nodes costs less.
 
     Args:
         rule: such as `jspec.rules.coupled`.
@@ -47,13 +46,9 @@ class TreeVerifier:
             frame: keys and sampling of the round; its keys are not consumed.
         """
         greedy = frame.sampling is None or frame.keys is None
-        if not greedy or not getattr(self.rule, "by_token", False):
-            return self._walk(tree, logits, frame)
-        if tree.depth == 0:
+        if greedy and getattr(self.rule, "by_token", False):
             return _where_tokens_match(tree, logits, frame)
-        return jax.lax.platform_dependent(
-            *(tree, logits, frame), cpu=self._walk, default=_where_tokens_match
-        )
+        return self._walk(tree, logits, frame)
 
     def _walk(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
         """Returns the verdict from the root downwards, a node of each row at a time."""
@@ -123,7 +118,7 @@ class TreeVerifier:
 
 def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
     """Returns the greedy verdict of rules by tokens, for all nodes at once."""
-    best, good = samplings.argmax(logits), samplings.is_distribution(logits)
+    best, good = samplings.best_token(logits)
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     above = jnp.maximum(tree.parents, 0)
     siblings = (tree.parents[:, :, None] == tree.parents[:, None, :]) & tree.valid[:, None, :]

@@ -43,7 +43,7 @@ def test_an_accelerator_scores_a_tree_in_the_time_of_a_token():
         assert seconds[TOKENS.index(64)] < 1.1 * seconds[0]
         assert seconds[-1] > 10 * seconds[0]
     cpu = curve("cpu")
-    assert cpu[TOKENS.index(8)] > 1.3 * cpu[0]
+    assert cpu[TOKENS.index(8)] > 1.1 * cpu[0]
 
 
 def test_on_a_gpu_a_draft_and_a_rest_cost_launches():
@@ -76,8 +76,8 @@ def test_kernels_of_a_cpu_make_a_tree_cheaper():
         cpu = SimpleNamespace(platform="cpu")
         rounded = np.asarray(prior(PARAMS, cpu, held="q4_0a8").at(TOKENS))
         tiles = native.instruction_set() == "AMX"  # which multiply eight rows as fast as one
-        assert rounded[eight] / rounded[0] < ratios[2] * (1 if tiles else 0.7)
-        assert tiles or (ratios == sorted(ratios) and ratios[0] < 0.7 * ratios[2])
+        assert rounded[eight] / rounded[0] < ratios[2] * (1 if tiles else 0.9)
+        assert tiles or (ratios == sorted(ratios) and ratios[0] < 0.8 * ratios[2])
 
 
 def test_the_default_device_and_shapes_alone_will_do():

@@ -1,4 +1,4 @@
-"""Products, attention and recurrences of a round on a CPU, in C++ behind XLA's FFI.
+"""Products, attention, recurrences and top-k of a round on a CPU, in C++ behind the FFI.
 
 A row of a product, and a token's attention, have the same bits whatever else is computed with them:
 every sum has one order. So a token in a tree has the logits that it has in plain decoding.
@@ -22,6 +22,7 @@ from jspec._xla.native.product import (
     takes_rounded_product,
 )
 from jspec._xla.native.recurrence import convolve, recur, replay, takes_recurrence
+from jspec._xla.native.top import takes_top, top
 
 __all__ = [
     "attention",
@@ -45,4 +46,6 @@ __all__ = [
     "takes_product",
     "takes_recurrence",
     "takes_rounded_product",
+    "takes_top",
+    "top",
 ]

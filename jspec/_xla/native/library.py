@@ -15,7 +15,7 @@ SWITCH = "JSPEC_NATIVE"
 
 TARGETS = (
     *("jspec_product", "jspec_block_product", "jspec_rounded_product", "jspec_attend"),
-    *("jspec_recur", "jspec_replay", "jspec_convolve"),
+    *("jspec_recur", "jspec_replay", "jspec_convolve", "jspec_top"),
 )
 """The names under which XLA knows them."""
 

@@ -19,7 +19,7 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer, Number
 from jspec._xla.manual_axes import cond, vary
-from jspec.arrays.top_k import largest, top_k
+from jspec.arrays.top_k import largest, top_k_and_logsumexp
 from jspec.drafters.contrib import deciding_noise
 from jspec.drafters.contrib.candidates import (
     NUM_KINDS,
@@ -288,11 +288,10 @@ class DynamicTokenRecycling(MatrixDrafter):
         logits: Float[Array, "B N V"],
     ) -> tuple[Int[Array, "B N k"], Float[Array, "B N k"]]:
         """Returns lines after a visit: candidates, and their means."""
-        highest, new = top_k(logits, self.k)
-        total = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)
+        highest, new, total = top_k_and_logsumexp(logits.astype(jnp.float32), self.k)
 
         def probs(logits):
-            return jnp.exp(logits.astype(jnp.float32) - total)
+            return jnp.exp(logits.astype(jnp.float32) - total[..., None])
 
         known = mean > 0
         # A line's first visit counts whole.

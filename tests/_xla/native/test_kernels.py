@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from ancestry import ancestors
 
+from jspec import sampling
 from jspec._xla import native
 from jspec._xla.native import library
 from jspec.models import attention, eight_bits, linear
@@ -32,6 +34,37 @@ def weights_of(dtype, outputs, inputs, draw):
 
 DTYPES = ("float32", "bfloat16", "int8")
 SHAPES = ((1, 1), (7, 5), (50, 77), (97, 576), (24, 1600))
+
+
+def rows_of(kind, size, draw):
+    """Logits with ties, masked tokens, large numbers, NaN or infinity."""
+    x = draw.normal(size=(2, 3, size)).astype(np.float32)
+    if kind == "ties":
+        return np.round(x) + 0.0  # for XLA -0.0 is below 0.0
+    if kind == "masked":
+        x[draw.random(x.shape) < 0.9] = x[0, 0] = -np.inf
+    elif kind == "large":
+        x *= 1e4
+    elif kind == "broken":
+        x[1, 1, size // 2], x[0, 1, -1] = np.nan, np.inf
+    return x
+
+
+@there
+@pytest.mark.parametrize("kind", ["normal", "ties", "masked", "large", "broken"])
+def test_the_top_of_rows_is_xlas_to_the_last_tie_and_their_sum(kind):
+    draw = np.random.default_rng(0)
+    for size, k in ((1, 1), (17, 8), (128, 2), (129, 64), (1000, 1), (5000, 9)):
+        x = rows_of(kind, size, draw)
+        values, places, sums = jax.jit(partial(native.top, k=k))(x)
+        good = ~np.isnan(x).any(-1)
+        for found, wanted in zip((values, places), jax.lax.top_k(x, k), strict=True):
+            np.testing.assert_array_equal(np.asarray(found)[good], np.asarray(wanted)[good])
+        assert ((places >= 0) & (places < size)).all(), "of rows with NaN too"
+        np.testing.assert_allclose(sums, jax.nn.logsumexp(x, -1), rtol=1e-6, atol=1e-6)
+        best, numbers = sampling.best_token(x)
+        np.testing.assert_array_equal(best, sampling.argmax(x))
+        np.testing.assert_array_equal(numbers, sampling.is_distribution(x))
 
 
 @there

@@ -29,6 +29,8 @@ namespace {
 constexpr int64_t kOutputs = 72;
 // The same in products of integers: some panels.
 constexpr int64_t kPanels = 48;
+// Fewer entries of a row are searched before another thread has begun.
+constexpr int64_t kEntries = 16 << 10;
 // Rows that are prepared together: the second cache has room for them.
 constexpr int64_t kChunk = 256;
 
@@ -278,6 +280,18 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyB
   return ffi::Error::Success();
 }
 
+ffi::Error top(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::ResultBuffer<ffi::F32> values,
+               ffi::ResultBuffer<ffi::S32> places, ffi::ResultBuffer<ffi::F32> log_sums) {
+  auto shape = x.dimensions(), kept = values->dimensions();
+  jspec::Top call{x.typed_data(), values->typed_data(), places->typed_data(), log_sums->typed_data(),
+                  shape[shape.size() - 1], kept[kept.size() - 1]};
+  int64_t rows = int64_t(x.element_count()) / call.size;
+  in_parts(pool, rows, call.size < kEntries ? 1 : pool.num_threads(), [&](int64_t row) {
+    chosen->top(call, row, scratch(top_floats(call)));
+  });
+  return ffi::Error::Success();
+}
+
 // The orders of all rows of a mask [B, N, N].
 std::vector<jspec::Order> orders_of(ffi::Buffer<ffi::PRED> seen) {
   auto shape = seen.dimensions();
@@ -460,6 +474,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_attend, attend,
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Attr<float>("soft_cap")
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_top, top,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_recur, recur,

@@ -9,7 +9,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "kernels.h"
 #include "vectors.h"
@@ -377,11 +376,8 @@ void product_of(const RoundedProduct& call, int64_t first, int64_t last) {
 #endif
       }};
   const int64_t blocks = blocks_of(call), passes = passes_of(call);
-  thread_local std::vector<uint16_t> space;
-  size_t needed = blocks * (kSteps * sizeof(Ints) / 2 + F::kHalves * kLanes) + 32;
-  if (space.size() < needed) space.resize(needed);
-  // A vector of the panel lies in one line of the cache.
-  Ints* panel = (Ints*)(((uintptr_t)space.data() + 63) & ~uintptr_t(63));
+  thread_local Space space;
+  Ints* panel = (Ints*)space.of(blocks * (kSteps * sizeof(Ints) + 2 * F::kHalves * kLanes));
   uint16_t* halves = (uint16_t*)(panel + blocks * kSteps);
   for (int64_t output = first; output < last; output += kLanes) {
     // The last outputs have their own panel, with some that are known already.

@@ -3,8 +3,9 @@
 #include "kernels.h"
 #include "product.h"
 #include "recurrence.h"
+#include "top.h"
 
 namespace jspec {
 extern const Kernels JSPEC_SET;
-const Kernels JSPEC_SET = {&product, &attend, &recur, &replay, &convolve};
+const Kernels JSPEC_SET = {&product, &attend, &recur, &replay, &convolve, &top};
 }  // namespace jspec

@@ -126,10 +126,21 @@ struct Convolution {
   int64_t heads, lanes, before;
 };
 
+// The k largest entries of each row, falling, the first of equals first; and the logarithm of the
+// sum of its exponentials.
+struct Top {
+  const float* x;  // [rows, size]
+  float* values;   // [rows, k]
+  int32_t* places;
+  float* log_sums;  // [rows]
+  int64_t size, k;
+};
+
+inline int64_t top_floats(const Top& call) { return 2 * call.k + call.size / 128 + 1; }
+
 struct Kernels {
   // Outputs first .. last of all rows.
   void (*product)(const Product&, int64_t first, int64_t last);
-  // A part of a stage.
   void (*attend)(const Attention&, const Tile&, float* space);
   // A block of a head's columns, for all steps of a row.
   void (*recur)(const Recurrence&, int64_t row, int64_t head, int64_t block, const Step*,
@@ -138,6 +149,7 @@ struct Kernels {
   void (*replay)(const Replay&, int64_t row, int64_t head, const int32_t* path, int64_t count);
   // One node of a head; `tokens` are its inputs and those of the tokens before it.
   void (*convolve)(const Convolution&, const float* const* tokens, int64_t head, float* into);
+  void (*top)(const Top&, int64_t row, float* space);
 };
 
 #if defined(__x86_64__)

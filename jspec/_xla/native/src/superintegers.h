@@ -168,14 +168,12 @@ void pass_in_parts(const RoundedProduct& call, int64_t number, int64_t output, I
 template <class F>
 void product_in_parts(const RoundedProduct& call, int64_t first, int64_t last) {
   const int64_t passes = passes_of(call), blocks = call.inputs / 256;
-  thread_local std::vector<float> space;
-  size_t needed = blocks * kLanes * (8 * kSteps + F::kNumbers);
-  if (space.size() < needed) space.resize(needed);
-  Ints* panel = (Ints*)space.data();
+  thread_local Space space;
+  float* laid = (float*)space.of(4 * blocks * kLanes * (8 * kSteps + F::kNumbers));
   for (int64_t output = first; output < last; output += kLanes) {
     int64_t at = output + kLanes <= call.outputs ? output : call.outputs - kLanes;
     for (int64_t number = 0; number < passes; number++)
-      pass_in_parts<F>(call, number, at, panel, space.data() + blocks * kLanes * 8 * kSteps,
+      pass_in_parts<F>(call, number, at, (Ints*)laid, laid + blocks * kLanes * 8 * kSteps,
                        output - at);
   }
 }

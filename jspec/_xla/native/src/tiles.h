@@ -324,11 +324,9 @@ template <bool kSplit, int W>
 void by_panels(const RoundedProduct& call, int64_t first, int64_t last) {
   const int64_t passes = passes_of(call), blocks = blocks_of(call);
   const bool steps = call.kind == (kSplit ? jspec::Kind::kBfloat16 : jspec::Kind::kInt8);
-  thread_local std::vector<float> space;
-  const size_t needed = blocks * kTile * (kBlock / 4 + 2) + 16;
-  if (space.size() < needed) space.resize(needed);
+  thread_local Space space;
   Panel panel;
-  panel.laid = (uint8_t*)(((uintptr_t)space.data() + 63) & ~uintptr_t(63));
+  panel.laid = (uint8_t*)space.of(blocks * kTile * (kBlock + 2 * sizeof(float)));
   panel.numbers = (float*)(panel.laid + blocks * kTile * kBlock);
   for (panel.output = first; panel.output < last; panel.output += kTile) {
     const bool part = last - panel.output < kTile;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -222,5 +223,21 @@ JSPEC_INLINE void transpose(Vector (&rows)[kLanes]) {
     for (int i = 0; i < kLanes; i++) rows[i] = next[i];
   }
 }
+
+// A thread's memory, from the begin of a line of the cache on. It is no std::vector, whose functions
+// the linker would take from the set that comes first.
+struct Space {
+  void* held = nullptr;
+  size_t bytes = 0;
+  ~Space() { free(held); }
+  void* of(size_t needed) {
+    if (bytes < needed) {
+      free(held);
+      bytes = (needed + 63) / 64 * 64;
+      held = aligned_alloc(64, bytes);
+    }
+    return held;
+  }
+};
 
 }  // namespace
