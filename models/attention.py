@@ -241,13 +241,14 @@ def attend(
         cached = None if cached is None else cached._replace(keys=(cached.values, cached.keys))
     given = q * factor, keys, v, mask, cached, oldest, sinks
     in_parts = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
-    cached_keys = None if cached is None else cached.keys
+    held = None if cached is None else cached.keys
+    held = held.values if isinstance(held, Rounded) else held
     if (
         impl != XLA
         or sinks is not None
-        or cached_keys is None
-        or isinstance(cached_keys, Rounded | tuple)
-        or not native.takes_attention(q, cached_keys)
+        or held is None
+        or isinstance(held, tuple)
+        or not native.takes_attention(q, held)
     ):
         mixed = in_parts(*given)
     else:
@@ -274,8 +275,14 @@ def _natively(
     layer = jnp.int32(0) if cached.layer is None else cached.layer
     keys: Any = cached.keys
     values: Any = cached.values
+    scales = None
+    if isinstance(keys, Rounded):
+        scales = keys.scales, values.scales
+        keys, values = keys.values, values.values
     return native.attention(
-        q, k, v, mask, keys, values, cached.lengths, first, layer, soft_cap=soft_cap
+        *(q, k, v, mask, keys, values, cached.lengths, first, layer),
+        soft_cap=soft_cap,
+        scales=scales,
     ).astype(q.dtype)
 
 

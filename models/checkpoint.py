@@ -73,9 +73,9 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
     if eight_bits.by_output(model.param_dtype):
         # Embeddings and head may still be in the blocks of their file.
         tables = {
-            name: blocks.table(params["params"][name], model.config.hidden_size)
-            for (name,) in eight_bits.TABLES
-            if name in params["params"]
+            name: blocks.table(params["params"][name], leaf.shape[-1])
+            for name, leaf in shapes(model)["params"].items()
+            if (name,) in eight_bits.TABLES
         }
         params = {**params, "params": {**params["params"], **tables}}
     in_blocks = eight_bits.called(model.param_dtype) in blocks.FORMATS

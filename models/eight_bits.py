@@ -117,8 +117,8 @@ def table(
 ) -> blocks.Blocks | Float[Array, "V E"]:
     """Returns embeddings, or the head."""
     if low_precision(param_dtype) and module.has_variable("params", name):
-        held, rounds = module.get_variable("params", name), called(param_dtype) != ROUNDED_STATES
-        return blocks.as_held(held, shape[-1], None, dtype, rounds and rounds_states(param_dtype))
+        rounds = called(param_dtype) in blocks.ROUNDED_STATES  # w8a8 leaves tables alone
+        return blocks.as_held(module.get_variable("params", name), shape[-1], None, dtype, rounds)
     if kind := in_blocks((name,), shape, param_dtype):
         return blocks.parameter(module, name, shape, kind, dtype, rounds_states(param_dtype))
     return module.param(

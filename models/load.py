@@ -153,7 +153,8 @@ def load(
         The model, its params, tokenizer and special tokens.
 
     Raises:
-        InputError: if the folder is not whole or not supported, or the mesh is refused.
+        InputError: if the folder is not whole or not supported, weights are not finite, or the mesh
+            is refused.
 
     Example:
         >>> import jspec

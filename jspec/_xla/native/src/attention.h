@@ -20,12 +20,17 @@ constexpr int64_t kSlots = kKeys * kLanes;         // slots that are scored at o
 
 constexpr int64_t kAhead = 2 * kSlots;             // slots that are fetched ahead of their use
 
-// The keys or values of one row and head, one behind the other.
+// The keys or values of one row and head, one behind the other. In 8 bits each has a scale.
 template <class T>
 struct Rows {
+  static constexpr bool kScaled = sizeof(T) == 1;
   const T* first;
   int64_t count, dim;
+  const float* scales;
   const T* at(int64_t number) const { return first + number * dim; }
+  Vector scaled(Vector x, int64_t number) const {
+    return kScaled ? multiply(x, all(scales[number])) : x;
+  }
 };
 
 JSPEC_INLINE int64_t rounded_up(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
@@ -44,12 +49,14 @@ void turned(const Rows<T>& keys, int64_t start, float* into) {
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; i++) {
         __builtin_prefetch(keys.at(start + i + kAhead) + d);
-        rows[i] = load(keys.at(start + i) + d);
+        rows[i] = keys.scaled(load(keys.at(start + i) + d), start + i);
       }
     } else {
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; i++)
-        rows[i] = start + i < keys.count ? columns(keys.at(start + i) + d, keys.dim - d) : zeros();
+        rows[i] = start + i < keys.count
+                      ? keys.scaled(columns(keys.at(start + i) + d, keys.dim - d), start + i)
+                      : zeros();
     }
     transpose(rows);
 #pragma GCC unroll 16
@@ -128,15 +135,18 @@ JSPEC_INLINE void mix(const Rows<T>& values, int64_t column, const int32_t* list
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++) sum[n][c] = load(sums[n] + column + c * kLanes);
   for (int64_t i = first; i < last; i++) {
-    const T* from = values.at(list ? list[i] : i) + column;
+    const int64_t number = list ? list[i] : i;
+    const T* from = values.at(number) + column;
     Vector value[C];
     if (ahead)
 #pragma GCC unroll 8
       for (int c = 0; c < C; c++) __builtin_prefetch(from + ahead * values.dim + c * kLanes);
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++)
-      value[c] = kWhole ? load(from + c * kLanes)
-                        : columns(from + c * kLanes, values.dim - column - c * kLanes);
+      value[c] = values.scaled(
+          kWhole ? load(from + c * kLanes)
+                 : columns(from + c * kLanes, values.dim - column - c * kLanes),
+          number);
 #pragma GCC unroll 8
     for (int n = 0; n < N; n++) {
       Vector weight = all(weights[n][i]);
@@ -181,8 +191,8 @@ JSPEC_INLINE float weights_of(float* scores, int64_t count, float soft_cap) {
   return sum(total);
 }
 
-// Some queries of one row and head.
-template <class T>
+// Some queries of one row and head; slots of one type and nodes of another.
+template <class T, class Node>
 struct Queries {
   const jspec::Attention& call;
   const jspec::Tile& tile;
@@ -193,7 +203,8 @@ struct Queries {
                  : call.lengths[tile.row] > call.slots ? call.slots
                                                        : call.lengths[tile.row];
   int64_t most = rounded_up(live + call.nodes) + kLanes;
-  Rows<T> slot_keys, slot_values, node_keys, node_values;
+  Rows<T> slot_keys, slot_values;
+  Rows<Node> node_keys, node_values;
   // Of the queries that see anything: where each lies, how many nodes it sees and its first slot, and
   // the first of all of them.
   int64_t count = 0, begin = live;
@@ -202,11 +213,14 @@ struct Queries {
   Queries(const jspec::Attention& call, const jspec::Tile& tile, float* space)
       : call(call), tile(tile), keys(space), space(space + jspec::key_floats(call)) {
     int64_t head = tile.row * call.heads + tile.head;
-    int64_t at = (head * call.layers + call.layer) * call.slots * dim;
-    slot_keys = {(const T*)call.slot_keys + at, live, dim};
-    slot_values = {(const T*)call.slot_values + at, live, dim};
-    node_keys = {(const T*)call.node_keys + head * call.nodes * dim, call.nodes, dim};
-    node_values = {(const T*)call.node_values + head * call.nodes * dim, call.nodes, dim};
+    int64_t at = (head * call.layers + call.layer) * call.slots, own = head * call.nodes * dim;
+    const bool scaled = Rows<T>::kScaled;
+    slot_keys = {(const T*)call.slot_keys + at * dim, live, dim,
+                 scaled ? call.key_scales + at : nullptr};
+    slot_values = {(const T*)call.slot_values + at * dim, live, dim,
+                   scaled ? call.value_scales + at : nullptr};
+    node_keys = {(const Node*)call.node_keys + own, call.nodes, dim, nullptr};
+    node_values = {(const Node*)call.node_values + own, call.nodes, dim, nullptr};
   }
 
   // Of a query: its scores, those of nodes, the list of the nodes that it sees, and its sums.
@@ -272,7 +286,7 @@ struct Queries {
     }
     for (int64_t i = 0; i < count; i++) {
       float *weights = scores(i) + live, *into = sums(i), *mixed = call.mixed + places[i];
-      mix_all<T, 1>(node_values, list(i), 0, seen[i], &weights, &into, 0);
+      mix_all<Node, 1>(node_values, list(i), 0, seen[i], &weights, &into, 0);
       for (int64_t d = 0; d < dim; d++) {
         float found = into[d] / totals[i];
         mixed[d] = std::isfinite(found) ? found : NAN;  // as where XLA computes
@@ -281,18 +295,18 @@ struct Queries {
   }
 };
 
-template <class T>
+template <class T, class Node>
 void attend_to(const jspec::Attention& call, const jspec::Tile& tile, float* space) {
-  Queries<T> queries(call, tile, space);
+  Queries<T, Node> queries(call, tile, space);
   queries.score_all();
   queries.mix_values();
 }
 
 void attend(const jspec::Attention& call, const jspec::Tile& tile, float* space) {
   switch (call.kind) {
-    case jspec::Kind::kFloat32: return attend_to<float>(call, tile, space);
-    case jspec::Kind::kBfloat16: return attend_to<uint16_t>(call, tile, space);
-    default: return;
+    case jspec::Kind::kInt8: return attend_to<int8_t, float>(call, tile, space);
+    case jspec::Kind::kBfloat16: return attend_to<uint16_t, uint16_t>(call, tile, space);
+    default: return attend_to<float, float>(call, tile, space);
   }
 }
 

@@ -238,14 +238,17 @@ ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer
 ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyBuffer node_keys,
                   ffi::AnyBuffer node_values, ffi::Buffer<ffi::PRED> mask,
                   ffi::AnyBuffer slot_keys, ffi::AnyBuffer slot_values,
+                  ffi::Buffer<ffi::F32> key_scales, ffi::Buffer<ffi::F32> value_scales,
                   ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::S32> oldest,
                   ffi::Buffer<ffi::S32> layer, float soft_cap, ffi::ResultBuffer<ffi::F32> mixed) {
   auto q = queries.dimensions(), nodes = node_keys.dimensions(), slots = slot_keys.dimensions();
   Attention call{};
-  call.kind = kind_of(node_keys);
+  call.kind = kind_of(slot_keys);
   call.queries = queries.typed_data();
   call.slot_keys = slot_keys.untyped_data();
   call.slot_values = slot_values.untyped_data();
+  call.key_scales = key_scales.typed_data();
+  call.value_scales = value_scales.typed_data();
   call.node_keys = node_keys.untyped_data();
   call.node_values = node_values.untyped_data();
   call.mask = mask.typed_data();
@@ -470,6 +473,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_attend, attend,
                                   .Arg<ffi::Buffer<ffi::PRED>>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()

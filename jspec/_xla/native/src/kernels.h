@@ -18,10 +18,12 @@ struct Product {
 
 // One softmax of each query over the committed slots and its own nodes.
 struct Attention {
-  Kind kind;            // of keys and values: of floats
+  Kind kind;            // of slots; of int8, nodes are in float32
   const float* queries;  // [B, N, H * G, D], scaled
   const void* slot_keys;    // [B, H * L, S, D]
   const void* slot_values;
+  const float* key_scales;  // [B, H * L, S], of slots in 8 bits
+  const float* value_scales;
   const void* node_keys;    // [B, H, M + N, D]
   const void* node_values;
   const bool* mask;         // [B, N, M + N]: which nodes a query sees
