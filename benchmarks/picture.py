@@ -52,7 +52,7 @@ def draw(gains: dict[str, float], singles: list[float]) -> str:
     height = bottom + 48
     told = ", ".join(f"{name} {gain:g}" for name, gain in gains.items())
     head = f"viewBox='0 0 {WIDTH} {height}' role='img' aria-label={quoteattr(told)}"
-    setting = "two AMD EPYC cores, kernels in both, float32, greedy, 2026-11-25"
+    setting = "two AMD EPYC cores, kernels in both, float32, greedy, 2026-11-27"
     spread = f"single questions: {singles[0]:.2f}x to {singles[1]:.2f}x; {setting}"
     lines = [
         f"<svg xmlns='http://www.w3.org/2000/svg' {head}>",
