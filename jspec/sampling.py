@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers, known_values, reals
-from jspec._xla import native
 from jspec._xla.manual_axes import vary
 from jspec.types import Sampling
 
@@ -229,6 +228,7 @@ def best_token(logits: Float[Array, "*S V"]) -> tuple[Int[Array, "*S"], Bool[Arr
         >>> int(best[0]), good.tolist()
         (1, [True, False])
     """
+    from jspec._xla import native  # on first use: decoding can be read without it
 
     def plainly(logits: Float[Array, "*S V"]) -> tuple[Int[Array, "*S"], Bool[Array, "*S"]]:
         return argmax(logits), is_distribution(logits)

@@ -41,6 +41,7 @@ def shapes(
 
     Returns:
         The model, and a `jax.ShapeDtypeStruct` for each of its weights. There is no tokenizer.
+        In 8 bits a CPU's embeddings and head may be loaded in fewer bits than this says.
 
     Raises:
         InputError: if there is no such model, or the project does not implement it.

@@ -71,7 +71,7 @@ def by_gpu_ways(request):
 def test_a_generation_is_the_same(by_gpu_ways):
     (name, drawn), found, places = by_gpu_ways
     # Draws have ways of their own.
-    least = (4 if drawn else 2) if name == "token_recycling" else 9
+    least = (4 if drawn else 1) if name == "token_recycling" else 9
     assert places >= least, places
     wanted = generated(name, **(DRAWN if drawn else {}))
     for part in ("tokens", "lengths", "status", "stats"):

@@ -56,7 +56,7 @@ def attention(
         scales: of keys and values of slots in 8 bits, which are the numbers that they stand for.
     """
     if scales is None:
-        scales = jnp.zeros(0), jnp.zeros(0)
+        scales = jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.float32)
     shape = jax.ShapeDtypeStruct(q.shape, jnp.float32)
     call = jax.ffi.ffi_call("jspec_attend", shape, vmap_method="sequential")
     return partial(call, soft_cap=np.float32(soft_cap or 0))(

@@ -101,7 +101,7 @@ def rounded_block_product(
         x: rows; on a CPU alone, where `takes_rounded_product` says so.
         packed, block_bytes, layer: as in `block_product`.
     """
-    return _rounded(x, packed, jnp.zeros(0), block_bytes, layer)
+    return _rounded(x, packed, jnp.zeros(0, jnp.float32), block_bytes, layer)
 
 
 def _rounded(
