@@ -21,7 +21,7 @@ def top(
 ) -> tuple[Float32[Array, "*S k"], Int[Array, "*S k"], Float32[Array, "*S"]]:
     """Returns `jax.lax.top_k` of the last axis, and `jax.nn.logsumexp` to the last bits.
 
-    Of a row with a NaN the sum is NaN, and the entries are any.
+    Of a row with a NaN the sum is not finite, and the entries are any.
 
     Args:
         x: rows, for which `takes_top` says so.
