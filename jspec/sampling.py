@@ -4,12 +4,11 @@ The target, every draft model and the plain baseline go through the same `probab
 Two copies of this transform that differ in order are how engines lose losslessness.
 """
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt
 
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers, known_values, reals
@@ -295,8 +294,10 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
     """
 
     def draw(key, position):
-        # "low" has a grid of 2^-23: it never draws the long tail of a large vocabulary.
         own = jax.random.fold_in(key, position)
+        if _by_place(keys):
+            return _gumbel_at(own, jnp.arange(size, dtype=jnp.uint32), size)
+        # "low" has a grid of 2^-23: it never draws the long tail of a large vocabulary.
         return jax.random.gumbel(own, (size,), jnp.float32, mode="high")
 
     return jax.vmap(draw)(keys, positions)
@@ -321,21 +322,51 @@ def gumbel_of(
         >>> abs(few[1, 0] - gumbel(keys, positions, 1000)[1, 900]).item() < 1e-5
         True
     """
-    config: Any = jax.config
-    # Other generators draw a vocabulary at once.
-    each = config.jax_threefry_partitionable and jax.random.key_impl(keys) == "threefry2x32"
-    if not each:
+    if not _by_place(keys):
         return jnp.take_along_axis(gumbel(keys, positions, size), tokens, axis=1)
 
     def draw(key, position, tokens):
-        own = jax.random.fold_in(key, position)
-        # The bits of one place are those of the key that the place is folded into.
-        places = jnp.stack([tokens, tokens + size])
-        words = jax.random.key_data(jax.vmap(jax.vmap(partial(jax.random.fold_in, own)))(places))
-        bits = (words[..., 0] ^ words[..., 1]) >> jnp.uint32(9) | jnp.uint32(0x3F800000)
-        # As `jax.random.gumbel` draws in "high": two uniforms of 23 bits, the second for the tail.
-        high, low = jax.lax.bitcast_convert_type(bits, jnp.float32) - jnp.float32(1)
-        tail = high + jnp.float32(2**-23) * low + jnp.finfo(jnp.float32).tiny
-        return -jnp.log(-jnp.log1p(-jnp.where(high >= 0.5, high, tail)))
+        return _gumbel_at(jax.random.fold_in(key, position), tokens.astype(jnp.uint32), size)
 
     return jax.vmap(draw)(keys, positions, tokens)
+
+
+def _by_place(keys: jax.Array) -> bool:
+    """Returns whether the random bits of a place are a function of the key and the place alone.
+
+    Other generators draw a vocabulary at once.
+    """
+    config: Any = jax.config
+    return config.jax_threefry_partitionable and jax.random.key_impl(keys) == "threefry2x32"
+
+
+def _gumbel_at(key: jax.Array, places: UInt[Array, " c"], size: int) -> Float[Array, " c"]:
+    """Returns the numbers of `jax.random.gumbel(key, (size,), float32, mode="high")` at c places.
+
+    They are two uniforms of 23 bits, the second for the tail.
+    """
+    bits = [_bits_at(key, each) for each in (places, places + jnp.uint32(size))]
+    high, low = (
+        jax.lax.bitcast_convert_type(each >> 9 | jnp.uint32(0x3F800000), jnp.float32) - 1
+        for each in bits
+    )
+    tail = high + jnp.float32(2**-23) * low + jnp.finfo(jnp.float32).tiny
+    return -jnp.log(-jnp.log1p(-jnp.where(high >= 0.5, high, tail)))
+
+
+def _bits_at(key: jax.Array, places: UInt[Array, " c"]) -> UInt[Array, " c"]:
+    """Returns the random bits of places under a key: Threefry-2x32-20 (Salmon et al. 2011).
+
+    JAX's own loops over the rounds on a CPU, with passes through memory between them, and takes
+    three times as long for a vocabulary.
+    """
+    first, second = jax.random.key_data(key)
+    words = first, second, first ^ second ^ jnp.uint32(0x1BD11BDA)
+    left, right = jnp.full_like(places, words[0]), places + words[1]
+    for group in range(5):
+        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            left += right
+            right = (right << turn | right >> 32 - turn) ^ left
+        left += words[(group + 1) % 3]
+        right += words[(group + 2) % 3] + jnp.uint32(group + 1)
+    return left ^ right

@@ -140,6 +140,17 @@ def test_the_noise_of_some_tokens_is_that_of_all(generator, partitionable, size)
     np.testing.assert_allclose(few, jnp.take_along_axis(both, tokens, axis=1), rtol=3e-7)
 
 
+def test_the_noise_is_what_jax_draws():
+    keys, positions = samplings.row_keys(jax.random.key(3), jnp.arange(2)), jnp.array([0, 70_000])
+    noise = samplings.gumbel(keys, positions, 1000)
+    for row, (key, position) in enumerate(zip(keys, positions, strict=True)):
+        own = jax.random.fold_in(key, position)
+        drawn = jax.random.gumbel(own, (1000,), jnp.float32, mode="high")
+        np.testing.assert_allclose(noise[row], drawn, rtol=3e-7)
+    bits = samplings._bits_at(own, jnp.arange(1000, dtype=jnp.uint32))
+    np.testing.assert_array_equal(bits, jax.random.bits(own, (1000,), jnp.uint32))
+
+
 def test_other_draws_do_not_meet_the_noise():
     keys = samplings.row_keys(jax.random.key(1), jnp.array([0]))
     position = jnp.array([3])

@@ -81,8 +81,11 @@ def coupled(
         >>> accept.tolist()  # the noise has chosen token 1
         [0.0, 1.0]
     """
+    del q
     token = argmax(jnp.log(p) + noise)
-    return deterministic_proposal(one_hot(token, p.shape[0]), q, children, valid, noise)
+    wanted = valid & (children == token)
+    first = wanted & (jnp.cumsum(wanted) == 1)  # a token that occurs twice counts once
+    return first.astype(p.dtype), one_hot(token, p.shape[0])
 
 
 def recursive(
