@@ -7,16 +7,21 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from jaxtyping import Int
 from rich import box
 from rich.table import Table
 
+import jspec
 from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.acceptance import histograms, tokens_per_round
 from benchmarks.lyanna.trained_heads import WIDTH
+from benchmarks.texts import Prompts
+from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import Fused, Merged, Resampling, Separate
+from jspec.types import PyTree
 
 
 def main(
@@ -63,6 +68,10 @@ def main(
                 with console.status(f"depth {depth}, {name}"):
                     found = histograms(subject, drafter, variables, asked, new_tokens)
                 ledger.add(depth=depth, way=name, histograms=found.tolist())
+                if isinstance(resampling, Separate):
+                    parts = by_tree(subject, drafter, variables, asked, new_tokens)
+                    for which, part in parts.items():
+                        ledger.add(depth=depth, way=f"{name}, {which}", histograms=part.tolist())
             histogram = np.array(ledger.find(depth=depth, way=name)[-1]["histograms"]).sum(0)
             share = "" if isinstance(resampling, Separate) else f" ({left(histogram):.0%})"
             cells[name].append(f"{tokens_per_round(histogram):.3f}{share}")
@@ -75,6 +84,37 @@ def main(
         "top of the fresh one, as in the paper's section 6.2. Fused: the best nodes of both, and "
         "of a larger fresh tree where there is no second."
     )
+
+
+def by_tree(
+    subject: model_pairs.Subject,
+    drafter: Lyanna,
+    variables: PyTree,
+    prompts: Prompts,
+    new_tokens: int,
+) -> dict[str, Int[np.ndarray, "B P"]]:
+    """Returns the rounds of each row by accepted drafts, of fresh trees and of second ones.
+
+    The round that ends a row is left out: the limit may have cut it.
+    """
+    target = subject.target
+    state = jspec.prefill(
+        target.model, target.params, *prompts, drafter=drafter, drafter_params=variables,
+        max_new_tokens=new_tokens,
+    )  # fmt: skip
+    found = {
+        which: np.zeros((prompts.count, drafter.depth + 1), int) for which in ("fresh", "second")
+    }
+    while not bool(state.done.all()):
+        second = np.asarray(state.drafter_state.memory.num_reusable > 0)
+        before = np.asarray(state.lengths)
+        state = jspec.step(
+            target.model, target.params, state, drafter=drafter, drafter_params=variables
+        )
+        emitted = np.asarray(state.lengths) - before
+        for row in np.flatnonzero(~np.asarray(state.done)):
+            found["second" if second[row] else "fresh"][row, emitted[row] - 1] += 1
+    return found
 
 
 def left(histogram: np.ndarray) -> float:
