@@ -11,6 +11,8 @@ LEARNING = ("articles", "plays", "instructions", "novels", "addresses")
 
 PUBLISHED = ("mbpp",)
 """Data sets as papers put them to a model."""
+OURS = ("summarization", "translation")
+"""Stand-ins for tasks of Spec-Bench that the shared questions lack."""
 
 
 def texts(name: str, count: int) -> list[str]:
@@ -20,9 +22,9 @@ def texts(name: str, count: int) -> list[str]:
         FileNotFoundError: if the shared texts are absent.
         ValueError: if there is no such class.
     """
-    if name not in (*CLASSES, *LEARNING, *PUBLISHED):
-        known = ", ".join((*CLASSES, *LEARNING, *PUBLISHED))
-        raise ValueError(f"no prompts of class {name!r}; there are {known}")
+    known = (*CLASSES, *LEARNING, *PUBLISHED, *OURS)
+    if name not in known:
+        raise ValueError(f"no prompts of class {name!r}; there are {', '.join(known)}")
     found = {
         "stories": lambda: _read("tinystories/stories.txt").split("<|endoftext|>"),
         "maths": lambda: [row["question"] for row in _rows("gsm8k/train.jsonl")],
@@ -37,6 +39,16 @@ def texts(name: str, count: int) -> list[str]:
         ],
         "novels": lambda: _paragraphs("books/war_and_peace.txt"),
         "addresses": lambda: _paragraphs("speeches/state_union.txt"),
+        "summarization": lambda: [
+            f"{line.strip()}\n\nTL;DR:"
+            for line in _read("wikitext2/valid.txt").split("\n")
+            if 800 < len(line) < 1600
+        ],
+        "translation": lambda: [
+            f"English: {' '.join(part.split())}\nFrench:"
+            for part in _paragraphs("books/war_and_peace.txt")
+            if len(part) < 400
+        ],
     }[name]()
     long_enough = [text.strip() for text in found if len(text.strip()) > 60]
     return long_enough[:: max(1, len(long_enough) // count)][:count]

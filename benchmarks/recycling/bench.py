@@ -39,7 +39,7 @@ class Bench:
                 f"--new-tokens {new_tokens} leaves no room for a prompt in a context of {context}; "
                 f"ask for at most {context - 2 * DEEPEST - 1}"
             )
-        self.prompt_tokens = min(prompt_tokens, self.room)
+        self.prompt_tokens = min(prompt_tokens or self.room, self.room)
 
     @property
     def eos(self) -> tuple[int, ...] | None:
