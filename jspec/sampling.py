@@ -341,9 +341,9 @@ def _by_place(keys: jax.Array) -> bool:
 
 
 def _gumbel_at(key: jax.Array, places: UInt[Array, " c"], size: int) -> Float[Array, " c"]:
-    """Returns the numbers of `jax.random.gumbel(key, (size,), float32, mode="high")` at c places.
+    """Returns the noise of `jax.random.gumbel` in its mode "high" at c places.
 
-    They are two uniforms of 23 bits, the second for the tail.
+    That combines two uniforms of 23 bits, the second for the tail.
     """
     bits = [_bits_at(key, each) for each in (places, places + jnp.uint32(size))]
     high, low = (

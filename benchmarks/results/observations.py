@@ -17,6 +17,9 @@ DEEPEST = 30
 WARM = 96
 """Questions after which a method's memory counts as filled: 64 of 160 are left."""
 
+SOURCES = {"mbpp": "mbpp", "summarization": "ours", "translation": "ours"}
+"""Sources of the questions of some kinds; the other kinds are those of Table 1."""
+
 COMPARED = {1: "length", 2: "budget"}
 """Names of the sizes of RSD's experiments."""
 
@@ -100,11 +103,12 @@ def _questions() -> Iterator[dict]:
     numbers: dict[tuple, int] = {}
     for row in matching(rows("token_recycling"), {"bench": "recycling.counts"}):
         method = f"{row['method']}, {row['order']}" if "order" in row else row["method"]
-        which = row["pair"], method, row["kind"] == "mbpp"
+        source = SOURCES.get(row["kind"], "table 1")
+        which = row["pair"], method, source
         numbers[which] = numbers.get(which, 0) + 1
         yield row | {
             "late": numbers[which] > WARM,
-            "method": method, "repeat": 0, "text": row["question"], "mbpp": row["kind"] == "mbpp",
+            "method": method, "repeat": 0, "text": row["question"], "source": source,
             "tokens": sum(row["tokens"]), "calls": sum(row["rounds"]),
         }  # fmt: skip
 
