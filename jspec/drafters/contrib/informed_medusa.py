@@ -57,7 +57,7 @@ class InformedMedusa(Drafter):
         num_speculative_tokens: drafted nodes, without the root.
         max_depth: most levels.
         beam: paths that get children in each level, and children of each.
-        strength: the power of lines; 0: levels of the heads know nothing of tokens.
+        strength: the power of lines in greedy decoding; it falls to 0 at temperature 1.
             pairs: extra lines for pairs of tokens, 32 bytes each: a power of two; 0: none.
         per_row: a matrix for each row of the batch; else all rows share one.
 
@@ -158,7 +158,7 @@ class InformedScorer:
 
     Args:
         logits: of the heads; below the last of them lines alone count.
-        strength: the power of lines where there is a head.
+        strength: the power of lines in greedy decoding where there is a head.
         recycling: reads the matrix.
         matrix: its state.
         frame: of the round.
@@ -194,7 +194,11 @@ class InformedScorer:
         _, heads, size = self.logits.shape
         lines = self.recycling.candidates(self.matrix, before, tokens)
         rates = np.array(ACCEPTANCE[: lines.shape[-1]], np.float32)
-        with_head = self.strength * np.log(rates / _ELSEWHERE)
+        sampling = self.frame.sampling
+        temperature = jnp.asarray(0.0 if sampling is None else sampling.temperature)
+        # By rank lines are surer than a target that draws.
+        strength = self.strength * jnp.maximum(1 - temperature, 0.0)
+        with_head = strength.reshape(-1, 1, 1) * np.log(rates / _ELSEWHERE)
         alone = np.log(rates * size / (1 - rates.sum()))  # the others share what is left
         raised = jnp.where(jnp.asarray(level) < heads, with_head, alone)
         logits = jnp.take(self.logits, jnp.asarray(level), axis=1, mode="fill", fill_value=0)
@@ -203,7 +207,7 @@ class InformedScorer:
 
 
 def add_at(
-    logits: Float[Array, "B W V"], lines: Int[Array, "B W k"], raised: Float[Array, " k"]
+    logits: Float[Array, "B W V"], lines: Int[Array, "B W k"], raised: Float[Array, "#B 1 k"]
 ) -> Float[Array, "B W V"]:
     """Adds `raised` by rank to the logits of a line's tokens; a line of zeros was never written."""
     written = (lines != 0).any(-1, keepdims=True)

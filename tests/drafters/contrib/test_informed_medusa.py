@@ -98,6 +98,22 @@ def test_a_tree_is_the_oracles(target, heads, options):
             np.testing.assert_allclose(found[path], value, rtol=1e-3)
 
 
+def test_lines_count_for_nothing_where_heads_are_from_temperature_1_on(target):
+    variables, keys = weights(HEADS), jax.random.split(jax.random.key(3), 3)
+    memory = decoded(target, InformedMedusa(HEADS, **SHAPE, pairs=64), variables).drafter_state
+    ones = jnp.ones(3)
+    sampling = jspec.Sampling(jnp.array([0.0, 1.0, 2.0]), jnp.zeros(3, jnp.int32), ones, 0 * ones)
+    frame = Frame(jnp.arange(3), jnp.arange(3) + 5, keys, sampling, jnp.zeros(3, bool))
+    state = InformedState(jnp.ones((3, 16)), memory.matrix)
+
+    def tokens(strength):
+        drafter = InformedMedusa(HEADS, 6, 3, 3, strength, pairs=64)
+        return np.asarray(jax.jit(drafter.draft)(variables, state, frame)[0].tokens)
+
+    np.testing.assert_array_equal(tokens(4.0)[1:], tokens(0.0)[1:])
+    assert (tokens(4.0)[0] != tokens(0.0)[0]).any()
+
+
 @pytest.mark.parametrize("temperature", quick.only([0.0, 1.0], 0.0))
 def test_the_tokens_are_plain_decodings_and_the_matrix_survives(target, temperature):
     request = dict(sampling=jspec.Sampling(temperature), key=3)
