@@ -8,8 +8,9 @@ from jaxtyping import Array
 
 from jspec.types import PyTree
 
-SLOTS = 8
-"""Tokens that a row of a memory between two calls has room for. Nobody reads them."""
+SLOTS = 64
+"""Tokens that a row of a memory between two calls has room for; more than trees have levels, which
+some drafters ask for. Nobody reads them."""
 
 
 def between_calls(drafter: Any, state: PyTree, batch: int, capacity: int) -> PyTree:

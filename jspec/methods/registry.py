@@ -222,6 +222,13 @@ _FIXED = (
     ),
     _EAGLE2,
     _MEDUSA,
+    _method(
+        "informed_medusa",
+        "InformedMedusa",
+        "the same heads, multiplied by what earlier forward passes ranked highly after each token",
+        builders.informed_medusa,
+        heads=("medusa",),
+    ),
     _LYANNA,
     _BLOCK,
 )

@@ -192,6 +192,10 @@ _MAKERS = {
     "eagle_candidates": lambda: (jspec.EAGLE(_NARROW, _SMALL), _variables(_NARROW)),
     "mtp": lambda: (jspec.EAGLE(_MTP, _SMALL), _variables(_MTP)),
     "medusa": lambda: (jspec.Medusa(_MEDUSA, _SMALL), _medusa()),
+    "informed_medusa": lambda: (
+        jspec.InformedMedusa(_MEDUSA, num_speculative_tokens=7, max_depth=4, beam=3, pairs=64),
+        _medusa(),
+    ),
     "lyanna": lambda: (
         jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3),
         _variables(_LYANNA),
@@ -265,5 +269,5 @@ OF_NO_DRAFT = ("jump_forward",)
 BY_ROW = ("scripted", "suffix_of_rollouts")
 """Drafters whose params have a row for each of the contract's."""
 
-ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
+ON_A_TRANSFORMER = ("medusa", "informed_medusa", "eagle2", "speculative_decoding", "pard")
 """Drafters that are also run on a target whose logits are not a table."""

@@ -65,7 +65,7 @@ command finds the best tree of another model."""
 
 # How often a child of each rank is right where its parent was, with a warm matrix: between what a
 # model of 260,000 parameters (0.45, 0.10, ..) and the bundled one (0.75, 0.12, ..) gave.
-_ACCEPTANCE = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
+ACCEPTANCE = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 
 
 def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
@@ -86,7 +86,7 @@ def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
     """
     check_integer("num_speculative_tokens", num_speculative_tokens, 1, None)
     check_integer("k", k, 1, None)
-    return likeliest(_ACCEPTANCE[:k], num_speculative_tokens)
+    return likeliest(ACCEPTANCE[:k], num_speculative_tokens)
 
 
 @struct.dataclass
@@ -210,6 +210,15 @@ class TokenRecycling(MatrixDrafter):
             children = read_cells(state.lines, lines, template.ranks[level])
             tokens = jnp.concatenate([tokens, children], axis=1)
         return template.fill(tokens), None
+
+    def candidates(
+        self, state: MatrixState, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
+    ) -> Int[Array, "B N k"]:
+        """Returns the line of each token, likeliest first: its pair's with the token before it if
+        that was written, else its own. A line that was never written is of zeros.
+        """
+        lines = tokens if state.keys is None else self._lines(state, before, tokens)
+        return read_lines(state.lines, lines)
 
     def _lines(
         self, state: MatrixState, before: Int[Array, "B N"], tokens: Int[Array, "B N"]

@@ -162,6 +162,14 @@ def test_dynamic_trees(params, variables, scores, shape):
         assert sorted(found[row]) == sorted(path for path, _ in expected)
 
 
+def test_a_memory_between_calls_has_room_for_the_default_depth():
+    """The published EAGLE-2 drafts 8 levels, and a head refuses rows that are no longer than its
+    trees."""
+    memory = jspec.memory_file.empty(EAGLE2(HEAD, num_speculative_tokens=9, max_depth=9, beam=1))
+    assert memory.hidden.shape[0] == 1
+
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("spoilt", [jnp.nan, jnp.inf])
 def test_a_head_of_nans_drafts_nothing_and_loses_nothing(params, variables, spoilt):
