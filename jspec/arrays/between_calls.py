@@ -9,8 +9,10 @@ from jaxtyping import Array
 from jspec.types import PyTree
 
 SLOTS = 64
-"""Tokens that a row of a memory between two calls has room for; more than trees have levels, which
-some drafters ask for. Nobody reads them."""
+"""Tokens that a row of a memory between two calls has room for.
+
+Nobody reads them. They are more than trees have levels, since draft heads refuse shorter rows.
+"""
 
 
 def between_calls(drafter: Any, state: PyTree, batch: int, capacity: int) -> PyTree:
