@@ -169,7 +169,6 @@ def test_a_memory_between_calls_has_room_for_the_default_depth():
     assert memory.hidden.shape[0] == 1
 
 
-
 @pytest.mark.slow
 @pytest.mark.parametrize("spoilt", [jnp.nan, jnp.inf])
 def test_a_head_of_nans_drafts_nothing_and_loses_nothing(params, variables, spoilt):
