@@ -58,7 +58,7 @@ class InformedMedusa(Drafter):
         max_depth: most levels.
         beam: paths that get children in each level, and children of each.
         strength: the power of lines in greedy decoding; it falls to 0 at temperature 1.
-            pairs: extra lines for pairs of tokens, 32 bytes each: a power of two; 0: none.
+        pairs: extra lines for pairs of tokens, 32 bytes each: a power of two; 0: none.
         per_row: a matrix for each row of the batch; else all rows share one.
 
     Raises:
