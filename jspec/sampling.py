@@ -4,6 +4,7 @@ The target, every draft model and the plain baseline go through the same `probab
 Two copies of this transform that differ in order are how engines lose losslessness.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -340,6 +341,7 @@ def _by_place(keys: jax.Array) -> bool:
     return config.jax_threefry_partitionable and jax.random.key_impl(keys) == "threefry2x32"
 
 
+@partial(jax.named_call, name="gumbel")
 def _gumbel_at(key: jax.Array, places: UInt[Array, " c"], size: int) -> Float[Array, " c"]:
     """Returns the noise of `jax.random.gumbel` in its mode "high" at c places.
 

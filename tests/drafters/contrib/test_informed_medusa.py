@@ -65,7 +65,7 @@ def drafted(tree, row):
     ("heads", "options"),
     [
         pytest.param(HEADS, {"strength": 0.6, "pairs": 4096}, id="pairs"),
-        pytest.param(HOT, {"strength": 1.0, "pairs": 0}, id="hot"),
+        pytest.param(HOT, {"strength": 1.0, "pairs": 0}, id="hot", marks=pytest.mark.slow),
         pytest.param(HEADS, {"strength": 0.0, "pairs": 64}, id="none", marks=pytest.mark.slow),
     ],
 )
@@ -98,6 +98,7 @@ def test_a_tree_is_the_oracles(target, heads, options):
             np.testing.assert_allclose(found[path], value, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_lines_count_for_nothing_where_heads_are_from_temperature_1_on(target):
     variables, keys = weights(HEADS), jax.random.split(jax.random.key(3), 3)
     memory = decoded(target, InformedMedusa(HEADS, **SHAPE, pairs=64), variables).drafter_state
