@@ -341,7 +341,7 @@ def _by_place(keys: jax.Array) -> bool:
     return config.jax_threefry_partitionable and jax.random.key_impl(keys) == "threefry2x32"
 
 
-@partial(jax.named_call, name="gumbel")
+@partial(jax.jit, static_argnames="size")  # traced once, not at each use
 def _gumbel_at(key: jax.Array, places: UInt[Array, " c"], size: int) -> Float[Array, " c"]:
     """Returns the noise of `jax.random.gumbel` in its mode "high" at c places.
 
