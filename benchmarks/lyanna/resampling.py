@@ -16,7 +16,7 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna import trained_heads
-from benchmarks.lyanna.acceptance import histograms, tokens_per_round
+from benchmarks.lyanna.acceptance import conditional, histograms, tokens_per_round
 from benchmarks.lyanna.trained_heads import WIDTH
 from benchmarks.texts import Prompts
 from jspec.drafters.draft_head.lyanna import Lyanna
@@ -72,6 +72,10 @@ def main(
                     parts = by_tree(subject, drafter, variables, asked, new_tokens)
                     for which, part in parts.items():
                         ledger.add(depth=depth, way=f"{name}, {which}", histograms=part.tolist())
+                        shares = ", ".join(f"{one:.0%}" for one in conditional(part.sum(0)))
+                        console.print(
+                            f"depth {depth}, {name}, {which} trees accept by level {shares}"
+                        )
             histogram = np.array(ledger.find(depth=depth, way=name)[-1]["histograms"]).sum(0)
             share = "" if isinstance(resampling, Separate) else f" ({left(histogram):.0%})"
             cells[name].append(f"{tokens_per_round(histogram):.3f}{share}")

@@ -18,7 +18,7 @@ WARM = 96
 """Questions after which a method's memory counts as filled: 64 of 160 are left."""
 
 SOURCES = {"mbpp": "mbpp", "summarization": "ours", "translation": "ours"}
-"""Sources of the questions of some kinds; the other kinds are those of Table 1."""
+"""Kinds of questions that Table 1 does not have, with their source."""
 
 COMPARED = {1: "length", 2: "budget"}
 """Names of the sizes of RSD's experiments."""

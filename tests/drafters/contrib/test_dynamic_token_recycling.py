@@ -24,16 +24,6 @@ def held(state):
     }
 
 
-def drafted(tree, row):
-    """{path: value} of the present nodes."""
-    found, above = {}, {0: ()}
-    for node in range(1, tree.tokens.shape[1]):
-        if tree.valid[row, node]:
-            path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
-            above[node], found[path] = path, float(tree.value[row, node])
-    return found
-
-
 def deciding(frame, temperature, steps):
     """T (G - its mean) of the first row, by step and token."""
     drawn = [
@@ -114,7 +104,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         frame = jspec.round.frame(state)
         noise = deciding(frame, warm, 5) if warm else []
         tree, _ = draft(params, state.drafter_state, frame)
-        got = drafted(tree, 0)
+        got = tiny.drafted(tree, 0)
         text = [*prompt.tolist(), *np.asarray(state.tokens[0, : int(state.lengths[0])]).tolist()]
         want = oracle.grown(matrix, table, beliefs[0], text[-2:], 6, 3, K, noise)
         assert got.keys() == want.keys()

@@ -1,4 +1,4 @@
-"""Trees of heads and lines are those of the oracle, which has a dictionary of lines."""
+"""Compares drafted trees with the oracle, which keeps its lines in a dictionary."""
 
 import jax
 import jax.numpy as jnp
@@ -51,16 +51,6 @@ def lines_of(matrix):
     return lambda before, token: pairs.get((before, token), single.get(token)), len(pairs)
 
 
-def drafted(tree, row):
-    """{path: value} of the present nodes."""
-    found, above = {}, {0: ()}
-    for node in range(1, tree.tokens.shape[1]):
-        if tree.valid[row, node]:
-            path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
-            above[node], found[path] = path, float(tree.value[row, node])
-    return found
-
-
 @pytest.mark.parametrize(
     ("heads", "options"),
     [
@@ -86,13 +76,13 @@ def test_a_tree_is_the_oracles(target, heads, options):
     few = np.float64(heads.apply(variables, hidden[:, None])[:, 0])
     scores = np.broadcast_to(few.min(-1, keepdims=True), (6, 3, tiny.VOCAB)).copy()
     scores[..., np.asarray(heads.scored(variables))] = few
-    assert not drafted(tree, 5), "before the first token no state is known"
+    assert not tiny.drafted(tree, 5), "before the first token no state is known"
     for row in range(5):
         want = oracle.tree(
             scores[row], line_after, int(before[row]), int(root[row]),
             nodes=9, depth=5, beam=3, strength=options["strength"],
         )  # fmt: skip
-        found = drafted(tree, row)
+        found = tiny.drafted(tree, row)
         assert set(found) == set(want)
         for path, value in want.items():
             np.testing.assert_allclose(found[path], value, rtol=1e-3)
