@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from jspec import models
 from jspec._validate.errors import InputError
-from jspec.cli import head_recipes, train_run, train_settings, train_texts
+from jspec.cli import head_recipes, parsers, train_run, train_settings, train_texts
 from jspec.cli.train_resume import path
 from jspec.cli.train_run import Scores, TrainingRun
 from jspec.cli.train_texts import TrainingText
@@ -52,12 +52,20 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
     recipe, data = path(asked, "recipe"), path(asked, "data") or Path()
     texts = train_texts.named(asked["text"] or [], recipe, data)
     values = {} if recipe is None else jobs.read_model(recipe, asked["model"] or "")
-    job = jobs.override(head_recipes.default(train_settings.LM), {**values, **asked["changes"]})
+    given = {**values, **asked["changes"]}
+    job = jobs.override(head_recipes.default(train_settings.LM), given)
     check(job)
+    kept = job.shape["keep_layers"]
+    if kept and (others := sorted({*given} & {*job.shape} - {"keep_layers"})):
+        raise InputError(
+            f"keep_layers was given with {', '.join(others)}, and the rest of the shape is the "
+            "target's; leave one out"
+        )
     if asked["target"] is not None:
         _draft(job, texts, asked, out, resume)
-    elif asked["states"] is not None:
-        raise InputError("--states keeps what a --target gives; name the target too")
+    elif asked["states"] is not None or kept:
+        told = "keep_layers are the layers of" if kept else "--states keeps what comes from"
+        raise InputError(f"{told} a --target; name the target too")
     else:
         _model(job, texts, asked, out, resume)
 
@@ -133,26 +141,21 @@ def _draft(
     if asked["tokenizer"] is not None:
         raise InputError("--tokenizer was given with --target, whose tokens are learnt; leave it")
     target = models.load(asked["target"])
-    width = cast(Any, target.model).features
-    if job.shape["hidden_size"] > width:
-        raise InputError(
-            f"hidden_size is {job.shape['hidden_size']} and the target's width is {width}; use at "
-            "most that, since the draft begins with the target's embedding"
-        )
+    model, params = _begun(job, target)
+    export.config(model.config, None, "float32")  # raises before a run that could not be saved
     text = train_texts.read(texts, target, job.sequence, job.heldout)
     whole = chosen(text, job)
     text = replace(text, heldout={name: scored(part, job) for name, part in text.heldout.items()})
-    model, size = build(job, target.model.vocab_size), job.loss["num_target_tokens"]
+    size = job.loss["num_target_tokens"]
     weights = fingerprint(target.params)
     exact = student.NextDistribution(cast(CausalLM, model), target.model, size)
     frequent = np.argsort(-whole.counts(model.vocab_size), kind="stable")[:HOT]
     large = model.vocab_size > 4 * (HOT + DRAWN)
-    table = blocks.table(target.params["params"]["embed"], width)
     run = replace(
         _run(job, text, whole, target=weights[:16]),
         objective=replace(exact, drawn=DRAWN) if large else exact,
         scored=exact,
-        params=student.begin(init(model, job.seed), table),
+        params=params,
         frozen={"target": target.params, "hot": frequent.astype(np.int32)},
         sizes={label: len(whole) for label in list(text.weights)[:1]},
     )
@@ -164,6 +167,22 @@ def _draft(
     folder = path(asked, "states")
     params, _ = run.train(out, resume, folder and partial(keep, folder), asked)
     _save(model, params, out, target.tokenizer, target.eos[0] if target.eos else None)
+
+
+def _begun(job: jobs.TrainingJob, target: models.Loaded) -> tuple[Llama, PyTree]:
+    """Returns the draft model to train, and the weights that it begins with."""
+    shape, width = job.shape, cast(Any, target.model).features
+    if shape["keep_layers"]:
+        layers = [parsers.integer(layer) for layer in shape["keep_layers"].split(",")]
+        return student.pruned(cast(Llama, target.model), target.params, layers)
+    if shape["hidden_size"] > width:
+        raise InputError(
+            f"hidden_size is {shape['hidden_size']} and the target's width is {width}; use at "
+            "most that, since the draft begins with the target's embedding"
+        )
+    model = build(job, target.model.vocab_size)
+    table = blocks.table(target.params["params"]["embed"], width)
+    return model, student.begin(init(model, job.seed), table)
 
 
 def _run(
@@ -201,7 +220,8 @@ def scored(part: Sequences, job: jobs.TrainingJob) -> Sequences:
 
 def build(job: jobs.TrainingJob, vocab_size: int) -> Llama:
     """Returns the module of a job's shape."""
-    return Llama(LlamaConfig(**{**job.shape, "vocab_size": vocab_size}, tied=True))
+    sizes = {name: size for name, size in job.shape.items() if name != "keep_layers"}
+    return Llama(LlamaConfig(**{**sizes, "vocab_size": vocab_size}, tied=True))
 
 
 def init(model: Llama, seed: int) -> PyTree:

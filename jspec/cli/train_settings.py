@@ -114,6 +114,11 @@ LM = (
     JobOption("shape", "head_dim", 64, "Width of an attention head."),
     JobOption("shape", "context", 1024, "Maximum number of positions the model may see."),
     JobOption(
+        "shape", "keep_layers", "",
+        "With --target: layers of it to begin with, such as 0,15,29; the rest of the shape is the "
+        "target's.", shown="new layers",
+    ),
+    JobOption(
         "loss", "num_target_tokens", 32,
         "With --target: tokens kept of each distribution.",
     ),

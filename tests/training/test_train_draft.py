@@ -1,6 +1,7 @@
 """`jspec train lm --target`: a draft model learns its target's next-token distributions."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
+from jspec.arrays.ragged import sequence
 from jspec.models import load
 from jspec.training import student, unroll
 from jspec.training.distributions import Distributions, Observed
@@ -81,6 +83,23 @@ def test_a_draft_begins_with_the_directions_that_carry_most_of_its_targets_embed
     np.testing.assert_allclose(products, wide @ wide.T, rtol=1e-2, atol=1e-1)
 
 
+def test_a_draft_of_kept_layers_is_its_target_without_the_others():
+    """Behind attention and MLP that give zeros, a layer's states are those before it."""
+    target = tiny.model(num_layers=3, tied=True)
+    params = tiny.params(target)
+    draft, kept = student.pruned(target, params, (0, 2))
+    silent = jax.tree.map(lambda leaf: leaf, params)
+    for name in ("output", "down"):
+        silent["params"]["layers_1"][name] = jax.tree.map(
+            jnp.zeros_like, params["params"]["layers_1"][name]
+        )
+    given = (jnp.asarray(TOKENS), *sequence(*TOKENS.shape))
+    wanted, found = target.apply(silent, *given), draft.apply(kept, *given)
+    np.testing.assert_allclose(found.logits, wanted.logits, rtol=1e-6, atol=1e-6)
+    whole = target.apply(params, *given)
+    assert np.abs(np.asarray(found.logits - whole.logits)).max() > 1e-3
+
+
 SMALL = (
     "--hidden-size 8 --intermediate-size 12 --layers 1 --heads 2 --kv-heads 1 --head-dim 4 "
     "--context 32 --sequence 12 --batch-size 2 --warmup 1 --checkpoint-every 2 --heldout 0.3 "
@@ -121,6 +140,7 @@ def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_pa
         (["--tokenizer", "{folder}/model"], "--tokenizer was given with --target"),
         (["--num-target-tokens", "0"], "num_target_tokens is 0"),
         (["--sequences", "-1"], "sequences is -1"),
+        (["--keep-layers", "0"], "keep_layers was given with context, head_dim, hidden_size"),
     ],
 )
 def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, train):
@@ -128,6 +148,26 @@ def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, train):
     filled = [change.format(folder=folder) for change in changes]
     code, output = train("lm", *given, "--out", tmp_path / "run", *filled)
     assert code == 2 and message in output and "Traceback" not in output, output
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [("1,0", "keep_layers is 1,0 and the target has layers 0 to"), ("a", "'a' is not an integer")],
+)
+def test_kept_layers_are_some_of_the_targets(folder, tmp_path, layers, message, train):
+    given = (folder / "text.txt", "--target", folder / "model", "--keep-layers", layers)
+    code, output = train("lm", *given, "--out", tmp_path / "run")
+    assert code == 2 and message in output and "Traceback" not in output, output
+
+
+@pytest.mark.slow
+def test_a_draft_of_kept_layers_has_the_targets_shape(folder, tmp_path, train):
+    run = ("--steps", 2, "--sequence", 12, "--batch-size", 2, "--sequences", 6, "--heldout", 0.3)
+    given = (folder / "text.txt", "--target", folder / "model", "--keep-layers", "0", *run)
+    code, output = train("lm", *given, "--out", tmp_path / "run", "--num-target-tokens", 4)
+    assert code == 0, output
+    draft, target = load(tmp_path / "run" / "model"), load(folder / "model")
+    assert draft.model.config == replace(target.model.config, num_layers=1)
 
 
 def test_distributions_are_kept_of_a_target_alone(folder, tmp_path, train):
