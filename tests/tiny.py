@@ -103,15 +103,20 @@ def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
 
 def plain_logits(model: nn.Module, params, tokens) -> np.ndarray:
     """[N, V] logits of one sequence by one whole forward pass, without a cache."""
-    size = len(tokens)
-    output = _forward(
-        model,
-        params,
-        jnp.asarray([tokens]),
-        jnp.arange(size)[None],
-        jnp.tril(jnp.ones((1, size, size), bool)),
-    )
-    return np.asarray(output.logits[0], np.float64)
+    return np.asarray(forward(model, params, [tokens]).logits[0], np.float64)
+
+
+def forward(model: nn.Module, params, tokens):
+    """The output of an ordinary forward pass over whole texts [B, N], without a cache."""
+    return _forward(model, params, *causal(tokens))
+
+
+def causal(tokens):
+    """Tokens, positions and mask of such a forward pass."""
+    tokens = jnp.asarray(tokens, jnp.int32)
+    batch, size = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(size), (batch, size))
+    return tokens, positions, jnp.broadcast_to(jnp.tri(size, dtype=bool), (batch, size, size))
 
 
 @partial(jax.jit, static_argnums=0)

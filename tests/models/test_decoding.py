@@ -1,8 +1,8 @@
 """Families whose memory or experts are of their own kind, as the engine runs them."""
 
-import jax
 import numpy as np
 import pytest
+import tiny
 from safetensors.numpy import load_file
 
 import jspec
@@ -113,13 +113,13 @@ def test_rows_that_come_and_go_are_as_alone(given):
 
 @pytest.mark.slow
 @families("gpt_oss", "qwen3_5", "gemma4_unified", "qwen3_5_moe")
-def test_scanned_layers_give_the_same(given, fixtures, causal, request):
+def test_scanned_layers_give_the_same(given, fixtures, request):
     """Checks scanned layers, which share one array: a wrong part of it would show."""
     found, _ = given
     name = request.node.callspec.params["given"]
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
     assert any(len(layers) > 1 for group in loaded.model.groups for layers in group)
-    output = jax.jit(loaded.model.apply)(loaded.params, *causal(found.tokens), None)
+    output = tiny.forward(loaded.model, loaded.params, found.tokens)
     np.testing.assert_allclose(output.logits, found.logits, atol=1e-4, rtol=0)
     ask = dict(prompt=found.tokens, max_new_tokens=12, drafter=jspec.TokenRecycling(64, TREE, k=3))
     one = jspec.decode(found.model, found.params, **ask)

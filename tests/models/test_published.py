@@ -174,15 +174,8 @@ def forward_eagle3(tensors, states, tokens):
 
 
 def apply(head, variables, states, tokens):
-    size = len(tokens)
-    return head.apply(
-        variables,
-        jnp.asarray(states.numpy())[None],
-        jnp.asarray(tokens.numpy())[None],
-        jnp.arange(size)[None],
-        jnp.tril(jnp.ones((1, size, size), bool)),
-        None,
-    )
+    states = jnp.asarray(states.numpy())[None]
+    return head.apply(variables, states, *tiny.causal(tokens[None].numpy()), None)
 
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
@@ -246,18 +239,17 @@ def test_a_published_head_decodes_and_is_saved_in_our_format(kind, folder, tmp_p
 def test_taps_are_the_states_that_enter_layers(tmp_path):
     head, _, target = heads.load(write(tmp_path / "head", eagle3()), TARGET)
     assert head.config.taps == (2, 3, 3)
-    tokens = jnp.asarray(tiny.PROMPTS[:1])
-    causal = jnp.tril(jnp.ones((1, 8, 8), bool))
-    run = target.model.apply(TARGET.params, tokens, jnp.arange(8)[None], causal, None)
+    read = *tiny.causal(tiny.PROMPTS[:1]), None
+    run = target.model.apply(TARGET.params, *read)
     # A model cut below a layer, its last norm undone, ends with what enters that layer.
     for place, tap in enumerate(head.config.taps):
         cut = tiny.model(num_layers=tap)
         params = TARGET.params["params"] | {"norm": {"scale": jnp.ones(E)}}
-        last = cut.apply({"params": params}, tokens, jnp.arange(8)[None], causal, None).hidden
+        last = cut.apply({"params": params}, *read).hidden
         found = run.hidden[..., place * E : (place + 1) * E]
         found = found / jnp.sqrt(jnp.square(found).mean(-1, keepdims=True) + EPS)
         np.testing.assert_allclose(found, last, rtol=1e-5, atol=1e-5)
-    plain = MODEL.apply(TARGET.params, tokens, jnp.arange(8)[None], causal, None)
+    plain = MODEL.apply(TARGET.params, *read)
     np.testing.assert_array_equal(run.logits, plain.logits)
     given = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
     head, _ = published.read(write(tmp_path / "other", eagle3(), **given), TARGET)

@@ -142,15 +142,8 @@ def forward(config, made, states, tokens):
 
 
 def apply(head, variables, states, tokens):
-    size = len(tokens)
-    return jax.jit(head.apply)(
-        variables,
-        jnp.asarray(states, jnp.float32)[None],
-        jnp.asarray(tokens)[None],
-        jnp.arange(size)[None],
-        jnp.tril(jnp.ones((1, size, size), bool)),
-        None,
-    )
+    states = jnp.asarray(states, jnp.float32)[None]
+    return jax.jit(head.apply)(variables, states, *tiny.causal(tokens[None]), None)
 
 
 TOKENS = np.array([4, 1, 22, 0, 9, 9, 13])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 import jspec.models
 from jspec.models.huggingface import quantised, shards
@@ -15,7 +16,7 @@ TOLERANCE = 1e-4
 LENGTH = 48
 
 
-def compare(folder, causal):
+def compare(folder):
     """Logits of random texts that fill as much of the context as is quick."""
     from transformers import AutoModelForCausalLM
 
@@ -25,16 +26,16 @@ def compare(folder, causal):
     tokens = np.random.default_rng(2).integers(0, model.vocab_size, (2, length))
     with torch.no_grad():
         expected = theirs(torch.from_numpy(tokens)).logits.numpy()
-    found = model.apply(params, *causal(tokens), None).logits
+    found = tiny.forward(model, params, tokens).logits
     np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
 
 
-def test_every_family(fixtures, causal):
+def test_every_family(fixtures):
     for folder in sorted(fixtures.iterdir()):
-        compare(folder, causal)
+        compare(folder)
 
 
-def test_a_longer_context_takes_the_other_divisors(fixtures, causal):
+def test_a_longer_context_takes_the_other_divisors(fixtures):
     """LongRoPE: `transformers` takes them for a text beyond the original context, of 32 here."""
     from transformers import AutoModelForCausalLM
 
@@ -45,7 +46,7 @@ def test_a_longer_context_takes_the_other_divisors(fixtures, causal):
     tokens = np.random.default_rng(2).integers(0, model.vocab_size, (2, LENGTH))
     with torch.no_grad():
         expected = theirs(torch.from_numpy(tokens)).logits.numpy()
-    found = long.apply(params, *causal(tokens), None).logits
+    found = tiny.forward(long, params, tokens).logits
     np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
 
 
@@ -64,8 +65,8 @@ def test_mxfp4_is_dequantised_as_there(tmp_path):
     np.testing.assert_array_equal(found.read("up"), wanted.float().numpy())
 
 
-def test_pretrained(pretrained, causal):
-    compare(pretrained, causal)
+def test_pretrained(pretrained):
+    compare(pretrained)
 
 
 def test_pretrained_tokenizers_split_alike(pretrained):
@@ -78,7 +79,7 @@ def test_pretrained_tokenizers_split_alike(pretrained):
     assert ours.decode(ours.encode(text).ids) == text
 
 
-def test_pretrained_greedy_is_that_of_transformers(pretrained, causal):
+def test_pretrained_greedy_is_that_of_transformers(pretrained):
     """20 tokens by whole forward passes; the engine's own tests take it from there."""
     from transformers import AutoModelForCausalLM
 
@@ -90,5 +91,5 @@ def test_pretrained_greedy_is_that_of_transformers(pretrained, causal):
     )[0].tolist()
     tokens = np.zeros((1, len(prompt) + 20), np.int32)
     tokens[0, : len(expected)] = expected
-    chosen = model.apply(params, *causal(tokens), None).logits.argmax(-1)
+    chosen = tiny.forward(model, params, tokens).logits.argmax(-1)
     assert jnp.array_equal(chosen[0, len(prompt) - 1 : -1], tokens[0, len(prompt) :])

@@ -32,26 +32,6 @@ def deciding(frame, temperature, steps):
     return (temperature * (np.stack(drawn) - 0.57721566)).tolist()
 
 
-@pytest.fixture(scope="module")
-def probs(target):
-    """A text's distribution of what follows it."""
-
-    @jax.jit
-    def forward(tokens):
-        size = tokens.shape[1]
-        causal = jnp.tril(jnp.ones((1, size, size), bool))
-        return target[0].apply(target[1], tokens, jnp.arange(size)[None], causal, None).logits[0]
-
-    def after(text):
-        padded = np.zeros((1, 64), np.int32)
-        padded[0, : len(text)] = text
-        logits = np.asarray(forward(padded)[len(text) - 1], np.float64)
-        weights = np.exp(logits - logits.max())
-        return weights / weights.sum()
-
-    return after
-
-
 def read_by(target):
     """Rows of text, and the three likeliest tokens after each of their tokens."""
     rows = np.random.default_rng(3).integers(0, tiny.VOCAB, (6, 20))
@@ -88,7 +68,7 @@ def ngrams(target):
         ),
     ],
 )
-def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, beside, warm):
+def test_rounds_are_those_of_a_heap_over_paths(target, next_logits, ngrams, decay, beside, warm):
     """Every round's tree, and what it leaves in the matrix and in the corrections."""
     drafter = DynamicTokenRecycling(
         tiny.VOCAB, num_speculative_tokens=6, max_depth=3, beam=K**2, decay=decay, k=K
@@ -120,7 +100,8 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         nodes = [(), *got]
         tokens = [path[-1] if path else text[-1] for path in nodes]
         again += sum(token in matrix for token in tokens)
-        matrix = oracle.visited(matrix, tokens, [probs([*text, *p]) for p in nodes], decay, K)
+        probs = [softmax(next_logits([*text, *path])) for path in nodes]
+        matrix = oracle.visited(matrix, tokens, probs, decay, K)
         found = held(state.drafter_state)
         assert found.keys() == matrix.keys()
         for token, line in matrix.items():

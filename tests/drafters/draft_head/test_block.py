@@ -50,9 +50,7 @@ def drafted(request, params):
 
     @jax.jit
     def run():
-        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
-        causal = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
-        output = TARGET.apply(params, prompts, positions, causal, None)
+        output = tiny.forward(TARGET, params, prompts)
         drafter = jspec.BlockDrafter(head, num_speculative_tokens=3)
         state = drafter.prefill(
             held, drafter.init(rows, 32, None), PromptChunk.whole(prompts, lengths, output)

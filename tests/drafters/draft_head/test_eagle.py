@@ -46,9 +46,7 @@ def causal():
 
     @jax.jit
     def forward(variables, hidden, tokens):
-        count = tokens.shape[1]
-        mask = jnp.tril(jnp.ones((1, count, count), bool))
-        output = HEAD.apply(variables, hidden, tokens, jnp.arange(count)[None], mask, None)
+        output = HEAD.apply(variables, hidden, *tiny.causal(tokens), None)
         return output.hidden, output.logits
 
     size = 16  # one program; it does not see what follows the last pair
@@ -67,15 +65,8 @@ def causal():
 @pytest.fixture(scope="module")
 def scores(params, variables, causal):
     """`scores(row)(path)`: the head's after a prompt and drafted tokens, each from its parent's."""
-
-    @jax.jit
-    def forward(prompts):
-        rows, size = prompts.shape
-        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
-        mask = jnp.tril(jnp.ones((rows, size, size), bool))
-        return TARGET.apply(params, prompts, positions, mask, None).hidden
-
-    states = np.asarray(forward(tiny.PROMPTS))  # padding is behind all that is read
+    # Padding is behind all that is read.
+    states = np.asarray(tiny.forward(TARGET, params, tiny.PROMPTS).hidden)
 
     def of(row):
         prompt = tiny.PROMPTS[row, : tiny.LENGTHS[row]]
@@ -99,13 +90,11 @@ def scores(params, variables, causal):
 def proposed(drafter, params, variables):
     """The tree of the first round, each node of each row by its path of tokens."""
     prompt, lengths = jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS)
-    rows, size = prompt.shape
+    rows = len(prompt)
 
     @jax.jit
     def run():
-        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
-        mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
-        output = TARGET.apply(params, prompt, positions, mask, None)
+        output = tiny.forward(TARGET, params, prompt)
         chunk = PromptChunk.whole(prompt, lengths, output)
         state = drafter.prefill(variables, drafter.init(rows, 32, None), chunk)
         root = jnp.take_along_axis(prompt, lengths[:, None] - 1, axis=1)[:, 0]

@@ -34,13 +34,9 @@ def weights(seed=3, scale=0.5, heads=HEADS):
 @pytest.fixture(scope="module")
 def forward(target):
     """Returns (logits, states) of a whole sequence, by one forward pass without a cache."""
-    causal = jnp.tril(jnp.ones((1, 48, 48), bool))
-    run = jax.jit(lambda tokens: target[0].apply(target[1], tokens, jnp.arange(48)[None], causal))
 
     def score(tokens):
-        padded = np.zeros((1, 48), np.int32)
-        padded[0, : len(tokens)] = tokens
-        output = run(padded)
+        output = tiny.forward(*target, [np.pad(tokens, (0, 48 - len(tokens)))])
         last = len(tokens) - 1
         return np.float64(output.logits[0, last]), np.float64(output.hidden[0, last])
 
@@ -210,9 +206,7 @@ def test_options_that_do_not_fit_are_refused(target):
 
 
 def test_fresh_heads_score_as_the_target_does(target):
-    tokens = jnp.asarray(tiny.PROMPTS[:1])
-    causal = jnp.tril(jnp.ones((1, 8, 8), bool))
-    output = jax.jit(target[0].apply)(target[1], tokens, jnp.arange(8)[None], causal)
+    output = tiny.forward(*target, tiny.PROMPTS[:1])
     scores = jax.jit(HEADS.apply)({"params": fresh(HEADS, target[1])}, output.hidden)
     for head in range(4):
         np.testing.assert_allclose(scores[:, :, head], output.logits, rtol=1e-4, atol=1e-4)
