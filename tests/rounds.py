@@ -1,14 +1,39 @@
-"""Rows of a round for verifiers: every eighth is greedy, the others have three temperatures."""
+"""Rounds as tests hand them to drafters and verifiers, and the trees that come back."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jspec import sampling as samplings
 from jspec.types import Frame, Sampling
 
 
+def greedy(root, positions=0, done=False):
+    """A round of greedy rows with these last tokens, at these positions."""
+    root = jnp.asarray(root)
+    positions = jnp.broadcast_to(jnp.asarray(positions), root.shape)
+    return Frame(root, positions, None, None, jnp.broadcast_to(done, root.shape))
+
+
+def paths(tree, row):
+    """{node: path of tokens} of the drafted nodes of a row that are present, in their order."""
+    found = {0: ()}
+    for node in np.flatnonzero(tree.valid[row])[1:].tolist():
+        found[node] = (*found[int(tree.parents[row, node])], int(tree.tokens[row, node]))
+    del found[0]
+    return found
+
+
+def drafted(tree, row):
+    """{path of tokens: value} of these nodes, in their order; no path may be there twice."""
+    found = paths(tree, row)
+    values = {path: float(tree.value[row, node]) for node, path in found.items()}
+    assert len(values) == len(found)
+    return values
+
+
 class Rows:
-    """So many rows, with keys of their own."""
+    """So many rows, with keys of their own: every eighth is greedy, others have temperatures."""
 
     def __init__(self, batch):
         self.batch = batch

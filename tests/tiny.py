@@ -153,13 +153,3 @@ class Counted:
     def apply(self, *arguments):
         self.traces.append(arguments[1].shape)
         return self.inner.apply(*arguments)
-
-
-def drafted(tree, row):
-    """{path: value} of the present nodes."""
-    found, above = {}, {0: ()}
-    for node in range(1, tree.tokens.shape[1]):
-        if tree.valid[row, node]:
-            path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
-            above[node], found[path] = path, float(tree.value[row, node])
-    return found

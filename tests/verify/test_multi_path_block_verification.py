@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import oracle
 import pytest
+import rounds
 from rounds import Rows
 
 import jspec
@@ -125,10 +126,9 @@ def drafts(seed):
 
 def places(tree, row):
     """{prefix: node} of a row's tree, the first node of equal siblings."""
-    at, found = [()], {(): 0}
-    for node in range(1, NODES):
-        at.append((*at[tree.parents[row, node]], int(tree.tokens[row, node])))
-        found.setdefault(at[-1], node)
+    found = {(): 0}
+    for node, path in rounds.paths(tree, row).items():
+        found.setdefault(path, node)
     return found
 
 

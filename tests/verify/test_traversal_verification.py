@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import oracle
 import pytest
+import rounds
 from rounds import Rows
 
 from jspec import sampling as samplings
@@ -162,14 +163,12 @@ def drafts(seed):
 
 def nodes_of(tree, row):
     """{prefix: node} of a row's tree, and the tree as the oracle has it."""
-    last = int(tree.valid[row].sum())
-    place = [()]
-    for node in range(1, last):
-        place.append((*place[PARENTS[node]], int(tree.tokens[row, node])))
+    place = {(): 0} | {path: node for node, path in rounds.paths(tree, row).items()}
     children = {prefix: [] for prefix in place}
-    for prefix in place[1:]:
-        children[prefix[:-1]].append(prefix[-1])
-    return {prefix: n for n, prefix in enumerate(place)}, oracle.tree_of(children.__getitem__)
+    for prefix in place:
+        if prefix:
+            children[prefix[:-1]].append(prefix[-1])
+    return place, oracle.tree_of(children.__getitem__)
 
 
 def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():

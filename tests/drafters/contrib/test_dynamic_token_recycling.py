@@ -1,7 +1,7 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import rounds
 import tiny
 from oracle import dynamic_token_recycling as oracle
 
@@ -9,7 +9,6 @@ import jspec
 from jspec import sampling as samplings
 from jspec.drafters.contrib import ngrams as files
 from jspec.drafters.contrib.dynamic_token_recycling import DynamicTokenRecycling
-from jspec.types import Frame
 
 K = 3
 
@@ -84,7 +83,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, next_logits, ngrams, deca
         frame = jspec.round.frame(state)
         noise = deciding(frame, warm, 5) if warm else []
         tree, _ = draft(params, state.drafter_state, frame)
-        got = tiny.drafted(tree, 0)
+        got = rounds.drafted(tree, 0)
         text = [*prompt.tolist(), *np.asarray(state.tokens[0, : int(state.lengths[0])]).tolist()]
         want = oracle.grown(matrix, table, beliefs[0], text[-2:], 6, 3, K, noise)
         assert got.keys() == want.keys()
@@ -133,11 +132,7 @@ def test_cells_hold_the_models_probabilities(target):
 
 def test_lines_that_were_never_written_are_not_drafted(target):
     drafter = DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=5)
-    tree, _ = jax.jit(drafter.draft)(
-        None,
-        drafter.init(2, 8, None),
-        Frame(jnp.array([1, 2]), jnp.zeros(2, int), None, None, jnp.zeros(2, bool)),
-    )
+    tree, _ = jax.jit(drafter.draft)(None, drafter.init(2, 8, None), rounds.greedy([1, 2]))
     assert tree.valid.tolist() == [[True] + [False] * 5] * 2
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import rounds
 import tiny
 from oracle import informed_medusa as oracle
 
@@ -70,19 +71,18 @@ def test_a_tree_is_the_oracles(target, heads, options):
     root[:3], before[:3] = tiny.PROMPTS[:, 1], tiny.PROMPTS[:, 0]
     if matrix.before is not None:
         matrix = matrix.replace(before=jnp.asarray(before))
-    positions = jnp.array([5, 6, 7, 8, 9, 0])
-    frame = Frame(jnp.asarray(root), positions, None, None, jnp.zeros(6, bool))
+    frame = rounds.greedy(root, [5, 6, 7, 8, 9, 0])
     tree, _ = jax.jit(drafter.draft)(variables, InformedState(hidden, matrix), frame)
     few = np.float64(heads.apply(variables, hidden[:, None])[:, 0])
     scores = np.broadcast_to(few.min(-1, keepdims=True), (6, 3, tiny.VOCAB)).copy()
     scores[..., np.asarray(heads.scored(variables))] = few
-    assert not tiny.drafted(tree, 5), "before the first token no state is known"
+    assert not rounds.drafted(tree, 5), "before the first token no state is known"
     for row in range(5):
         want = oracle.tree(
             scores[row], line_after, int(before[row]), int(root[row]),
             nodes=9, depth=5, beam=3, strength=options["strength"],
         )  # fmt: skip
-        found = tiny.drafted(tree, row)
+        found = rounds.drafted(tree, row)
         assert set(found) == set(want)
         for path, value in want.items():
             np.testing.assert_allclose(found[path], value, rtol=1e-3)

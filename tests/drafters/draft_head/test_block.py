@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import rounds
 import tiny
 from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
@@ -132,11 +133,8 @@ def test_trees_are_the_best_paths_by_head_and_noise(drafted):
         after = oracle.scores(known, expected[row], table["head"])
         shares = partial(oracle.log_shares, after, noise=noise, weights=weights)
         wanted = oracle.tree(shares, int(root[row]), head.num_slots, 4, 9)
-        found, paths = {}, [()]
-        for node in range(1, 10):
-            assert tree.valid[row, node]
-            paths.append((*paths[tree.parents[row, node]], int(tree.tokens[row, node])))
-            found[paths[-1]] = float(tree.value[row, node])
+        found = rounds.drafted(tree, row)
+        assert len(found) == 9
         assert found.keys() == {path for path, _ in wanted}
         for path, log_value in wanted:
             assert found[path] == pytest.approx(np.exp(log_value), rel=2e-3)

@@ -100,7 +100,7 @@ def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forwa
         *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
         max_new_tokens=LIMIT,
     )  # fmt: skip
-    frame = Frame(state.root, state.positions, None, None, state.done)
+    frame = jspec.round.frame(state)
     tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
     for row, length in enumerate(tiny.LENGTHS):
         _, hidden = forward(tiny.PROMPTS[row, : length - 1].tolist())

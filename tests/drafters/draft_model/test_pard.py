@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rounds
 import tiny
 from blocks import plain_layers
 from oracle import pard as oracle
@@ -66,10 +67,7 @@ class Rows:
         self.state, self.last = prefill(self.state, chunk), None
 
     def predicted(self):
-        roots = [text[-1] for text in self.texts]
-        frame = Frame(
-            jnp.asarray(roots), jnp.asarray(self.roots), None, None, jnp.zeros(len(roots), bool)
-        )
+        frame = rounds.greedy([text[-1] for text in self.texts], self.roots)
         logits, self.last = predict(self.state, frame)
         return np.asarray(logits)
 

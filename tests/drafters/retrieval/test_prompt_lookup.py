@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import rounds
 
 import jspec
 from jspec.drafters.retrieval.prompt_lookup import TextState
-from jspec.types import Frame
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -19,10 +19,7 @@ def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = text
     lengths = jnp.array([len(text) for text in texts])
-    roots = jnp.array([text[-1] for text in texts])
-    frame = Frame(
-        root=roots, positions=lengths - 1, keys=None, sampling=None, done=jnp.zeros(60, bool)
-    )
+    frame = rounds.greedy([text[-1] for text in texts], lengths - 1)
     tree, _ = jax.jit(drafter.draft)(None, TextState(jnp.asarray(tokens), lengths), frame)
     for row, text in enumerate(texts):
         want = oracle.prompt_lookup(text, n_max=most, n_min=least, num=num, full=whole)
@@ -33,13 +30,9 @@ def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
 def test_the_latest_place_can_be_asked_for():
     text = [1, 2, 7, 1, 2, 8, 1, 2]
     state = TextState(jnp.array([text]), jnp.array([8]))
-    frame = Frame(
-        root=jnp.array([2]), positions=jnp.array([7]), keys=None, sampling=None,
-        done=jnp.zeros(1, bool),
-    )  # fmt: skip
     for latest, want in ((False, 7), (True, 8)):
         drafter = jspec.PromptLookup(num_speculative_tokens=2, latest=latest)
-        assert jax.jit(drafter.draft)(None, state, frame)[0].tokens[0, 1] == want
+        assert jax.jit(drafter.draft)(None, state, rounds.greedy([2], 7))[0].tokens[0, 1] == want
 
 
 @pytest.mark.parametrize(

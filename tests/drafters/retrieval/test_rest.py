@@ -3,12 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import rounds
 import tiny
 
 import jspec
 from jspec import datastore
 from jspec.drafters.retrieval.rest import continuations, longest_match
-from jspec.types import Frame
 
 
 def drafted(drafter, store, texts):
@@ -17,10 +17,7 @@ def drafted(drafter, store, texts):
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = text
     lengths = jnp.array([len(text) for text in texts])
-    frame = Frame(
-        root=jnp.array([text[-1] for text in texts]), positions=lengths - 1, keys=None,
-        sampling=None, done=jnp.zeros(len(texts), bool),
-    )  # fmt: skip
+    frame = rounds.greedy([text[-1] for text in texts], lengths - 1)
     output = jspec.Output(jnp.zeros((len(texts), 1, store.vocab_size)), None)
 
     @jax.jit
@@ -31,14 +28,6 @@ def drafted(drafter, store, texts):
         return drafter.draft(store, state, frame)[0]
 
     return jax.device_get(tree(store))
-
-
-def nodes(tree, row):
-    """[(path, value)] of the drafted nodes, in their order."""
-    paths = {0: ()}
-    for node in np.flatnonzero(tree.valid[row])[1:]:
-        paths[node] = (*paths[tree.parents[row, node]], int(tree.tokens[row, node]))
-    return [(path, tree.value[row, node]) for node, path in paths.items() if path]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +78,9 @@ def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):
     hits = 0
     for row, text in enumerate(texts):
         want = oracle.rest(corpus, text, **sizes)
-        got = nodes(tree, row)
-        assert [path for path, _ in got] == [path for path, _, _ in want], text
-        np.testing.assert_allclose([w for _, w in got], [w for _, _, w in want], rtol=1e-5)
+        got = rounds.drafted(tree, row)
+        assert list(got) == [path for path, _, _ in want], text
+        np.testing.assert_allclose(list(got.values()), [w for _, _, w in want], rtol=1e-5)
         hits += bool(want)
     assert hits or size == 1
 

@@ -4,11 +4,11 @@ import numpy as np
 import oracle
 import pytest
 import quick
+import rounds
 import tiny
 
 import jspec
 from jspec.drafters.retrieval.prompt_lookup import TextState
-from jspec.types import Frame
 
 ROWS, SIZE = 40, 24
 
@@ -25,21 +25,7 @@ def memory(drafter, texts, past):
     state = state.replace(
         text=TextState(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
     )
-    frame = Frame(
-        root=jnp.array([text[-1] for text in texts], jnp.int32), positions=lengths - 1, keys=None,
-        sampling=None, done=jnp.zeros(len(texts), bool),
-    )  # fmt: skip
-    return state, frame
-
-
-def drafted(tree, row):
-    """[(path, value)] in node order."""
-    paths, found = {0: ()}, []
-    for node in np.flatnonzero(tree.valid[row])[1:]:
-        path = (*paths[int(tree.parents[row, node])], int(tree.tokens[row, node]))
-        paths[node] = path
-        found.append((path, float(tree.value[row, node])))
-    return found
+    return state, rounds.greedy([text[-1] for text in texts], lengths - 1)
 
 
 TREES = [
@@ -67,17 +53,16 @@ def test_trees_are_the_oracles_for_random_texts(options):
             places=drafter.num_matches,
             **{name: getattr(drafter, name) for name in names},
         )  # fmt: skip
-        got = drafted(tree, row)
+        got = rounds.drafted(tree, row)
         # Between nodes of equal value the choice is free; the values are not.
-        np.testing.assert_allclose([w for _, w in got], [w for _, w in want], rtol=1e-5)
+        np.testing.assert_allclose(list(got.values()), [w for _, w in want], rtol=1e-5)
         trie = oracle.suffix_trie(
             oracle.suffix_places(
                 text, past, drafter.min_match, drafter.max_match, drafter.max_depth
             ),
             drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
         )  # fmt: skip
-        assert len({path for path, _ in got}) == len(got)
-        for path, value in got:
+        for path, value in got.items():
             assert value == pytest.approx(trie[path], rel=1e-5)
         sizes.add(len(got))
     assert max(sizes) > 1
@@ -128,8 +113,8 @@ def test_places_of_rollouts_are_the_oracles(options):
             text, past, drafter.hit_rate, drafter.num_speculative_tokens,
             places=drafter.num_matches, rollout=old[row], begin=begins[row], **given,
         )  # fmt: skip
-        got = drafted(tree, row)
-        np.testing.assert_allclose([w for _, w in got], [w for _, w in want], rtol=1e-5)
+        got = rounds.drafted(tree, row)
+        np.testing.assert_allclose(list(got.values()), [w for _, w in want], rtol=1e-5)
         trie = oracle.suffix_trie(
             oracle.suffix_places(
                 text, past, drafter.min_match, drafter.max_match, drafter.max_depth,
@@ -137,9 +122,9 @@ def test_places_of_rollouts_are_the_oracles(options):
             ),
             drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
         )  # fmt: skip
-        for path, value in got:
+        for path, value in got.items():
             assert value == pytest.approx(trie[path], rel=1e-5)
-        differ += got != drafted(without, row)
+        differ += got != rounds.drafted(without, row)
     assert differ > ROWS / 3, "the rollouts made the difference"
 
 
@@ -150,9 +135,9 @@ def test_a_rollout_is_drafted_on_behind_a_token_that_was_replaced():
     state = state.replace(prompt_lengths=jnp.array([2, 2], jnp.int32))
     old = rollouts([[1, 2, 3, 4, 6, 0], [1, 2, 3, 4, 6, 0]], 6)
     tree, _ = jax.jit(drafter.draft)(old, state, frame)
-    assert [path for path, _ in drafted(tree, 0)] == [(4,), (4, 6), (4, 6, 0)]
+    assert list(rounds.drafted(tree, 0)) == [(4,), (4, 6), (4, 6, 0)]
     # The same position is right behind the place that fits: both offer, the first of equals leads.
-    assert {path[:1] for path, _ in drafted(tree, 1)} == {(6,), (4,)}
+    assert {path[:1] for path in rounds.drafted(tree, 1)} == {(6,), (4,)}
 
 
 @pytest.mark.slow
@@ -247,11 +232,11 @@ def test_the_longest_match_leads_and_a_loop_goes_on():
     state, frame = memory(drafter, [[1, 2, 3, 7, 5, 3, 8, 2, 3], [4, 6, 4, 6, 4]], [])
     draft = jax.jit(drafter.draft)
     tree, _ = draft(None, state, frame)
-    assert drafted(tree, 0)[0][0] == (7,)
-    assert [path for path, _ in drafted(tree, 1)] == [(6,), (6, 4), (6, 4, 6), (6, 4, 6, 4)]
+    assert next(iter(rounds.drafted(tree, 0))) == (7,)
+    assert list(rounds.drafted(tree, 1)) == [(6,), (6, 4), (6, 4, 6), (6, 4, 6, 4)]
     # What another row said before counts like what this one did.
     state, frame = memory(drafter, [[1, 2, 3]], [[1, 2, 3, 7, 5], [3, 9]])
-    paths = [path for path, _ in drafted(draft(None, state, frame)[0], 0)]
+    paths = list(rounds.drafted(draft(None, state, frame)[0], 0))
     assert paths == [(7,), (7, 5), (9,)]
 
 
@@ -282,7 +267,7 @@ def test_the_past_of_a_larger_vocabulary_changes_no_token():
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=8)
     state = drafter.init(1, 8, None)
     state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, 3], jnp.int32))
-    frame = Frame(jnp.array([3]), jnp.array([2]), None, None, jnp.zeros(1, bool))
+    frame = rounds.greedy([3], 2)
     chunk = jspec.PromptChunk.whole(jnp.array([[1, 5, 3]]), jnp.array([3]), None)
     started = jax.jit(drafter.prefill)(None, state, chunk)
     assert 30_000 in jax.jit(drafter.draft)(None, started, frame)[0].tokens[0].tolist()
