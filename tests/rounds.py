@@ -56,3 +56,18 @@ class Rows:
             sampling=given,
             done=np.full(self.batch, done),
         )
+
+
+def coins(frame, num):
+    """[B, num] numbers by which a verifier of whole paths decides in such a round."""
+    forked = samplings.fork(frame.keys, frame.positions, 0)
+    return np.array([jax.random.uniform(key, (num,)) for key in forked])
+
+
+def check_verdict(verdict, frame, kept, residuals):
+    """Checks how many tokens rows keep, and that the next one is drawn from what is left."""
+    noise = samplings.gumbel(frame.keys, frame.positions + np.array(kept), len(residuals[0]))
+    with np.errstate(divide="ignore"):
+        bonus = np.argmax(np.log(residuals) + np.asarray(noise), axis=-1)
+    assert verdict.bonus.tolist() == bonus.tolist()
+    assert verdict.path_lengths.tolist() == [num + 1 for num in kept]
