@@ -328,7 +328,7 @@ def test_a_processor_needs_no_values():
 
 
 def test_other_values_compile_nothing():
-    model = tiny.Counted(MODEL, [])
+    model = tiny.Counted(MODEL)
     for name in SETTINGS:
         jspec.prefill(
             model, WEIGHTS, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT,

@@ -254,7 +254,7 @@ UNUSABLE = [
 
 def test_unusable_trees_are_refused_in_one_sentence(target, plain):
     def run(functions):
-        model = tiny.Counted(target[0], [])
+        model = tiny.Counted(target[0])
         try:
             jspec.decode(
                 model, target[1], tiny.PROMPTS, max_new_tokens=LIMIT,
@@ -300,7 +300,7 @@ def test_a_rule_that_does_not_fit_is_refused_where_it_is_given():
 
 
 def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(target):
-    model = tiny.Counted(target[0], [])
+    model = tiny.Counted(target[0])
     with pytest.raises(jspec.InputError, match="needs the distribution q"):
         jspec.decode(
             model,
