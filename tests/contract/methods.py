@@ -266,8 +266,5 @@ OF_A_RULE_OF_THEIR_OWN = (
 OF_NO_DRAFT = ("jump_forward",)
 """Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
 
-BY_ROW = ("scripted", "suffix_of_rollouts")
-"""Drafters whose params have a row for each of the contract's."""
-
 ON_A_TRANSFORMER = ("medusa", "informed_medusa", "eagle2", "speculative_decoding", "pard")
 """Drafters that are also run on a target whose logits are not a table."""
