@@ -142,5 +142,3 @@ def test_options_and_states_that_do_not_fit_are_refused():
     other = DynamicTokenRecycling(23, k=2).init(1, 8, None)
     with pytest.raises(ValueError, match=r"of \(1, 23, 2\) and .*State of \(1, 23, 3\)"):
         DynamicTokenRecycling(23, k=3).init(1, 8, other)
-    with pytest.raises(ValueError, match="drafter_state is a tuple, and this Dynamic"):
-        DynamicTokenRecycling(23).init(1, 8, ())

@@ -132,24 +132,18 @@ def test_the_tail_follows_the_text():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(min_match=0), "min_match is 0"),
         (dict(max_match=2, min_match=3), r"min_match is 3; pass an integer in 1 \.\. 2"),
-        (dict(max_match=257), r"max_match is 257; pass an integer in 1 \.\. 256"),
-        (dict(max_depth=0), "max_depth is 0"),
-        (dict(max_depth=257), "max_depth is 257"),
-        (dict(num_matches=0), "num_matches is 0"),
         (
             dict(num_matches=1295),
             r"num_matches is 1295; pass an integer in 1 \.\. 1294, with max_depth 10",
         ),
-        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),
         (
             dict(num_speculative_tokens=7, num_matches=2, max_depth=3),
             r"integer in 1 \.\. 6, what 2 matches",
         ),
     ],
 )
-def test_options_out_of_range_are_refused(options, said):
+def test_options_that_exclude_each_other_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         jspec.REST(**options)
 

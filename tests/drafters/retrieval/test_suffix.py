@@ -28,6 +28,26 @@ def memory(drafter, texts, past):
     return state, rounds.greedy([text[-1] for text in texts], lengths - 1)
 
 
+def checked(drafter, got, text, past, rollout=None, begin=0):
+    """Compares a drafted tree with the oracle's, and returns it."""
+    names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
+    want = oracle.suffix(
+        text, past, drafter.hit_rate, drafter.num_speculative_tokens, places=drafter.num_matches,
+        rollout=rollout, begin=begin, **{name: getattr(drafter, name) for name in names},
+    )  # fmt: skip
+    # Between nodes of equal value the choice is free; the values are not.
+    np.testing.assert_allclose(list(got.values()), [w for _, w in want], rtol=1e-5)
+    trie = oracle.suffix_trie(
+        oracle.suffix_places(
+            text, past, drafter.min_match, drafter.max_match, drafter.max_depth, rollout, begin
+        ),
+        drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
+    )  # fmt: skip
+    for path, value in got.items():
+        assert value == pytest.approx(trie[path], rel=1e-5)
+    return got
+
+
 TREES = [
     dict(num_speculative_tokens=9, max_depth=4, num_matches=64),
     dict(num_speculative_tokens=6, max_depth=5, num_matches=5, max_match=3),
@@ -45,26 +65,10 @@ def test_trees_are_the_oracles_for_random_texts(options):
     past = [rng.integers(0, 3, size).tolist() for size in (14, 1, 20)] if drafter.capacity else []
     state, frame = memory(drafter, texts, past)
     tree, _ = jax.jit(drafter.draft)(None, state, frame)
-    sizes = set()
-    for row, text in enumerate(texts):
-        names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
-        want = oracle.suffix(
-            text, past, drafter.hit_rate, drafter.num_speculative_tokens,
-            places=drafter.num_matches,
-            **{name: getattr(drafter, name) for name in names},
-        )  # fmt: skip
-        got = rounds.drafted(tree, row)
-        # Between nodes of equal value the choice is free; the values are not.
-        np.testing.assert_allclose(list(got.values()), [w for _, w in want], rtol=1e-5)
-        trie = oracle.suffix_trie(
-            oracle.suffix_places(
-                text, past, drafter.min_match, drafter.max_match, drafter.max_depth
-            ),
-            drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
-        )  # fmt: skip
-        for path, value in got.items():
-            assert value == pytest.approx(trie[path], rel=1e-5)
-        sizes.add(len(got))
+    sizes = [
+        len(checked(drafter, rounds.drafted(tree, row), text, past))
+        for row, text in enumerate(texts)
+    ]
     assert max(sizes) > 1
 
 
@@ -105,25 +109,9 @@ def test_places_of_rollouts_are_the_oracles(options):
     state = state.replace(prompt_lengths=jnp.array(begins, jnp.int32))
     tree, _ = jax.jit(drafter.draft)(rollouts(old, 14), state, frame)
     without, _ = jax.jit(drafter.draft)(None, state, frame)
-    names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
-    given = {name: getattr(drafter, name) for name in names}
     differ = 0
     for row, text in enumerate(texts):
-        want = oracle.suffix(
-            text, past, drafter.hit_rate, drafter.num_speculative_tokens,
-            places=drafter.num_matches, rollout=old[row], begin=begins[row], **given,
-        )  # fmt: skip
-        got = rounds.drafted(tree, row)
-        np.testing.assert_allclose(list(got.values()), [w for _, w in want], rtol=1e-5)
-        trie = oracle.suffix_trie(
-            oracle.suffix_places(
-                text, past, drafter.min_match, drafter.max_match, drafter.max_depth,
-                old[row], begins[row],
-            ),
-            drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
-        )  # fmt: skip
-        for path, value in got.items():
-            assert value == pytest.approx(trie[path], rel=1e-5)
+        got = checked(drafter, rounds.drafted(tree, row), text, past, old[row], begins[row])
         differ += got != rounds.drafted(without, row)
     assert differ > ROWS / 3, "the rollouts made the difference"
 
@@ -290,6 +278,6 @@ def test_a_past_of_another_size_is_refused():
         (dict(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
     ],
 )
-def test_options_out_of_range_are_refused(options, told):
+def test_options_that_exclude_each_other_are_refused(options, told):
     with pytest.raises(ValueError, match=told):
         jspec.Suffix(**options)
