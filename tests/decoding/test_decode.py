@@ -237,19 +237,10 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt():
 class Outside(jspec.Drafter):
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
-    def init(self, batch, capacity, earlier):
-        return ()
-
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         tokens = jnp.array([0, tiny.VOCAB, -1, 10**6, 5, tiny.VOCAB - 1], jnp.int32)
         tokens = jnp.broadcast_to(tokens, (len(frame.root), 6)).at[:, 0].set(frame.root)
         return trees.Template(((0,), (1,), (2,), (0, 0), (1, 0))).fill(tokens), None
-
-    def update(self, params, state, aux, feedback):
-        return state
 
 
 class Strict(tiny.Wrapper):

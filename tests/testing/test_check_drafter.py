@@ -25,9 +25,6 @@ class Chain(jspec.Drafter):
     def init(self, batch, capacity, earlier):
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         steps = jnp.arange(self.length + 1)
         return trees.chain(self.length).fill((frame.root[:, None] + steps) % VOCAB), None

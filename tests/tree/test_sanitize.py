@@ -28,9 +28,6 @@ class Told(jspec.Drafter):
     def init(self, batch, capacity, earlier):
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         steps = state[:, None] + jnp.arange(self.length)
         known = jnp.take_along_axis(params, steps, axis=1, mode="fill", fill_value=0)

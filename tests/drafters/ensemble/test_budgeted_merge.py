@@ -31,18 +31,9 @@ class Telling(jspec.Drafter):
     def __init__(self, template):
         self.template = template
 
-    def init(self, batch, capacity, earlier):
-        return ()
-
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         tree = self.template.fill(params.tokens)
         return tree.replace(valid=params.valid, value=params.value), None
-
-    def update(self, params, state, aux, feedback):
-        return state
 
 
 def told(template, rng, estimates):
