@@ -15,6 +15,15 @@ def greedy(root, positions=0, done=False):
     return Frame(root, positions, None, None, jnp.broadcast_to(done, root.shape))
 
 
+def padded(texts, width=None, filler=0):
+    """Texts as rows [B, T], with a token that means nothing behind each; and their lengths."""
+    lengths = [len(text) for text in texts]
+    tokens = np.full((len(texts), width or max(lengths)), filler, np.int32)
+    for row, text in zip(tokens, texts, strict=True):
+        row[: len(text)] = text
+    return jnp.asarray(tokens), jnp.asarray(lengths, jnp.int32)
+
+
 def paths(tree, row):
     """{node: path of tokens} of the drafted nodes of a row that are present, in their order."""
     found = {0: ()}

@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jspec.models.heads import borrow
 from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.heads.mtp import MTPConfig, MTPHead
 from jspec.models.llama import Layer, Llama, LlamaConfig
 from jspec.models.rope import Rope
@@ -91,6 +93,25 @@ def block(**changes) -> BlockHead:
 
 def lyanna(**changes) -> LyannaHead:
     return LyannaHead(LyannaConfig(**(asdict(draft().config) | dict(rank=5) | changes)))
+
+
+def medusa(**changes) -> MedusaHeads:
+    return MedusaHeads(MedusaConfig(VOCAB, 16, **changes))
+
+
+HOT_IDS = np.sort(np.random.default_rng(5).permutation(VOCAB)[:11])
+
+
+def medusa_variables(heads: MedusaHeads):
+    """Random weights of heads for `model`. Hot tokens, if there are any, are `HOT_IDS`."""
+    draw, target = np.random.default_rng(3), params(model())
+    own = jax.tree.map(
+        lambda leaf: jnp.asarray(0.5 * draw.normal(size=leaf.shape), jnp.float32),
+        fresh(heads, target),
+    )
+    if not heads.config.hot_tokens:
+        return {"params": own}
+    return {"params": own, "target": borrow(heads, target), "scored": {"ids": jnp.asarray(HOT_IDS)}}
 
 
 def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):

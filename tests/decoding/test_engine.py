@@ -108,10 +108,6 @@ def requests(count, seed=0):
 
 def alone(asked):
     """All requests by `decode`, plainly, in one batch of rows that never come or go."""
-    lengths = np.array([len(one["prompt"]) for one in asked])
-    prompt = np.zeros((len(asked), lengths.max()), int)
-    for row, one in enumerate(asked):
-        prompt[row, : len(one["prompt"])] = one["prompt"]
 
     def filled(given):
         listed = [np.atleast_1d([] if one is None else one) for one in given]
@@ -127,7 +123,8 @@ def alone(asked):
     ends |= {name: filled(ends[name]).astype(int) for name in ("eos", "stop_token_ids")}
     ends["min_tokens"] = np.array(ends["min_tokens"])
     return jspec.decode(
-        MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT, stopping=jspec.Stopping(**ends),
+        MODEL, PARAMS, [one["prompt"] for one in asked], max_new_tokens=LIMIT,
+        stopping=jspec.Stopping(**ends),
         sampling=jspec.Sampling(
             np.array([value or 0.0 for value in of("temperature")]),
             top_p=np.array([value or 1.0 for value in of("top_p")]),

@@ -15,12 +15,9 @@ def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
     drafter = jspec.PromptLookup(num, max_match=most, min_match=least, whole=whole)
     rng = np.random.default_rng(most * 10 + num)
     texts = [rng.integers(0, 3, rng.integers(1, 24)).tolist() for _ in range(60)]
-    tokens = np.full((60, 24), 9, np.int32)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = text
-    lengths = jnp.array([len(text) for text in texts])
-    frame = rounds.greedy([text[-1] for text in texts], lengths - 1)
-    tree, _ = jax.jit(drafter.draft)(None, TextState(jnp.asarray(tokens), lengths), frame)
+    state = TextState(*rounds.padded(texts, 24, filler=9))
+    frame = rounds.greedy([text[-1] for text in texts], state.lengths - 1)
+    tree, _ = jax.jit(drafter.draft)(None, state, frame)
     for row, text in enumerate(texts):
         want = oracle.prompt_lookup(text, n_max=most, n_min=least, num=num, full=whole)
         valid = np.asarray(tree.valid[row, 1:])

@@ -13,17 +13,14 @@ from jspec.drafters.retrieval.rest import continuations, longest_match
 
 def drafted(drafter, store, texts):
     """The trees after these texts, each in a row of its own, on the host."""
-    tokens = np.zeros((len(texts), max(map(len, texts))), np.int32)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = text
-    lengths = jnp.array([len(text) for text in texts])
+    tokens, lengths = rounds.padded(texts)
     frame = rounds.greedy([text[-1] for text in texts], lengths - 1)
     output = jspec.Output(jnp.zeros((len(texts), 1, store.vocab_size)), None)
 
     @jax.jit
     def tree(store):
         state = drafter.init(len(texts), 99, None)
-        chunk = jspec.PromptChunk.whole(jnp.asarray(tokens), lengths, output)
+        chunk = jspec.PromptChunk.whole(tokens, lengths, output)
         state = drafter.prefill(store, state, chunk)
         return drafter.draft(store, state, frame)[0]
 

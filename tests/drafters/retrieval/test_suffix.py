@@ -15,17 +15,12 @@ ROWS, SIZE = 40, 24
 
 def memory(drafter, texts, past):
     """The state that holds these texts, and the round that drafts after them."""
-    tokens = np.full((len(texts), SIZE), 9, np.int32)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = text
-    lengths = jnp.array([len(text) for text in texts], jnp.int32)
+    text = TextState(*rounds.padded(texts, SIZE, filler=9))
     held = [token for output in past for token in (-1, *output)]
     held = [-1] * (drafter.capacity - len(held)) + held
     state = drafter.init(len(texts), SIZE - 1, None)
-    state = state.replace(
-        text=TextState(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
-    )
-    return state, rounds.greedy([text[-1] for text in texts], lengths - 1)
+    state = state.replace(text=text, past=jnp.array(held, jnp.int32))
+    return state, rounds.greedy([text[-1] for text in texts], text.lengths - 1)
 
 
 def checked(drafter, got, text, past, rollout=None, begin=0):
@@ -74,10 +69,7 @@ def test_trees_are_the_oracles_for_random_texts(options):
 
 def rollouts(texts, width):
     """The params, with tokens that mean nothing beyond each length."""
-    tokens = np.full((len(texts), width), 1, np.int32)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = text
-    return jspec.Rollouts(jnp.asarray(tokens), jnp.array([len(text) for text in texts]))
+    return jspec.Rollouts(*rounds.padded(texts, width, filler=1))
 
 
 OF_ROLLOUTS = [
