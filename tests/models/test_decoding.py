@@ -82,13 +82,13 @@ def test_rows_that_come_and_go_are_as_alone(given):
     engine = jspec.Engine(
         model, num_slots=2, capacity=48, drafter=jspec.TokenRecycling(64, TREE, k=3, per_row=True)
     )
-    state, left = engine.init(params), [12, 6, 9]
-    state = engine.insert(
-        state, 0, engine.prefill(params, texts[0], stopping=jspec.Stopping(max_tokens=left[0]))
-    )
-    state = engine.insert(
-        state, 1, engine.prefill(params, texts[1], stopping=jspec.Stopping(max_tokens=left[1]))
-    )
+    left = [12, 6, 9]
+
+    def insert(state, slot, number):
+        stopping = jspec.Stopping(max_tokens=left[number])
+        return engine.insert(state, slot, engine.prefill(params, texts[number], stopping=stopping))
+
+    state = insert(insert(engine.init(params), 0, 0), 1, 1)
     where, output = {0: 0, 1: 1}, {}
     while len(output) < 3:
         state, _ = engine.generate(params, state, rounds=1)
@@ -98,13 +98,7 @@ def test_rows_that_come_and_go_are_as_alone(given):
                 state = engine.free(state, slot)
                 del where[slot]
                 if number == 1:  # a third takes the place of the first that ends
-                    state = engine.insert(
-                        state,
-                        slot,
-                        engine.prefill(
-                            params, texts[2], stopping=jspec.Stopping(max_tokens=left[2])
-                        ),
-                    )
+                    state = insert(state, slot, 2)
                     where[slot] = 2
     for number, text in enumerate(texts):
         alone = jspec.decode(model, params, [text], max_new_tokens=left[number])
