@@ -77,6 +77,14 @@ def logits(distributions):
         return np.log(distributions).astype(np.float32)
 
 
+def counted(tokens, size):
+    """[V, .., V] how often rows of tokens occur."""
+    tokens = np.asarray(tokens)
+    counts = np.zeros((size,) * tokens.shape[1])
+    np.add.at(counts, tuple(tokens.T), 1)
+    return counts
+
+
 def after(distributions, context):
     """The distribution of the token after `context` and a prefix: what the oracles call a model."""
     order, size = distributions.ndim - 1, distributions.shape[-1]

@@ -1,18 +1,20 @@
 """A model small enough to compile in a second, and the prompts that tests share."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import memory
+from jspec.models.heads import borrow
 from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.heads.mtp import MTPConfig, MTPHead
 from jspec.models.llama import Layer, Llama, LlamaConfig
 from jspec.models.rope import Rope
@@ -93,6 +95,25 @@ def lyanna(**changes) -> LyannaHead:
     return LyannaHead(LyannaConfig(**(asdict(draft().config) | dict(rank=5) | changes)))
 
 
+def medusa(**changes) -> MedusaHeads:
+    return MedusaHeads(MedusaConfig(VOCAB, 16, **changes))
+
+
+HOT_IDS = np.sort(np.random.default_rng(5).permutation(VOCAB)[:11])
+
+
+def medusa_variables(heads: MedusaHeads):
+    """Random weights of heads for `model`. Hot tokens, if there are any, are `HOT_IDS`."""
+    draw, target = np.random.default_rng(3), params(model())
+    own = jax.tree.map(
+        lambda leaf: jnp.asarray(0.5 * draw.normal(size=leaf.shape), jnp.float32),
+        fresh(heads, target),
+    )
+    if not heads.config.hot_tokens:
+        return {"params": own}
+    return {"params": own, "target": borrow(heads, target), "scored": {"ids": jnp.asarray(HOT_IDS)}}
+
+
 def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
     """Random weights of a head for `model` of its width, alongside what it borrows of that."""
     target = params(model(hidden_size=head.hidden_size))["params"]
@@ -103,15 +124,20 @@ def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
 
 def plain_logits(model: nn.Module, params, tokens) -> np.ndarray:
     """[N, V] logits of one sequence by one whole forward pass, without a cache."""
-    size = len(tokens)
-    output = _forward(
-        model,
-        params,
-        jnp.asarray([tokens]),
-        jnp.arange(size)[None],
-        jnp.tril(jnp.ones((1, size, size), bool)),
-    )
-    return np.asarray(output.logits[0], np.float64)
+    return np.asarray(forward(model, params, [tokens]).logits[0], np.float64)
+
+
+def forward(model: nn.Module, params, tokens):
+    """The output of an ordinary forward pass over whole texts [B, N], without a cache."""
+    return _forward(model, params, *causal(tokens))
+
+
+def causal(tokens):
+    """Tokens, positions and mask of such a forward pass."""
+    tokens = jnp.asarray(tokens, jnp.int32)
+    batch, size = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(size), (batch, size))
+    return tokens, positions, jnp.broadcast_to(jnp.tri(size, dtype=bool), (batch, size, size))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -120,41 +146,21 @@ def _forward(model, params, tokens, positions, mask):
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A model that counts how often it is traced; equal models share a count."""
+class Wrapper:
+    """A model that is another one in all that a subclass does not change."""
 
-    inner: Llama
-    traces: list = None
+    inner: Any
 
-    def __hash__(self):
-        return hash(self.inner)
-
-    def __eq__(self, other):
-        return isinstance(other, Counted) and self.inner == other.inner
-
-    @property
-    def vocab_size(self):
-        return self.inner.vocab_size
-
-    @property
-    def context(self):
-        return self.inner.context
-
-    def init_memory(self, batch, capacity):
-        return self.inner.init_memory(batch, capacity)
-
-    commit, until = staticmethod(memory.commit), staticmethod(memory.until)
-
-    def apply(self, *arguments):
-        self.traces.append(arguments[1].shape)
-        return self.inner.apply(*arguments)
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
 
-def drafted(tree, row):
-    """{path: value} of the present nodes."""
-    found, above = {}, {0: ()}
-    for node in range(1, tree.tokens.shape[1]):
-        if tree.valid[row, node]:
-            path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
-            above[node], found[path] = path, float(tree.value[row, node])
-    return found
+@dataclass(frozen=True)
+class Counted(Wrapper):
+    """Keeps the shapes of tokens that it is traced for; equal models share a program."""
+
+    traces: list = field(default_factory=list, compare=False)
+
+    def apply(self, params, tokens, *rest):
+        self.traces.append(tokens.shape)
+        return self.inner.apply(params, tokens, *rest)

@@ -11,7 +11,6 @@ import typer
 from jspec._validate.errors import InputError
 from jspec.cli import options
 from jspec.cli.bench import questions as asking
-from jspec.cli.parsers import integer, number
 from jspec.methods import BUNDLED
 from jspec.sessions import method_choice
 from jspec.sessions.run_settings import RunSettings
@@ -37,30 +36,19 @@ def certify(
             show_default="a small bundled set",
         ),
     ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead of questions: one prompt per line, text or a JSON list of token ids.",
-            show_default=False,
-        ),
-    ] = None,
+    prompts: options.Prompts = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Use N prompts, spread evenly over the categories.",
-            show_default="all",
+        options.integer_option(
+            "Use N prompts, spread evenly over the categories.", show_default="all"
         ),
     ] = None,
     max_new_tokens: options.MaxNewTokens = 64,
     temperature: Annotated[
         float,
-        typer.Option(
-            parser=number,
+        options.number_option(
+            "Temperature of the sampled checks, above 0; greedy decoding is always checked.",
             metavar="T",
-            help="Temperature of the sampled checks, above 0; greedy decoding is always checked.",
         ),
     ] = 1.0,
     top_k: options.TopK = 0,
@@ -71,10 +59,8 @@ def certify(
     batch_size: options.BatchSize = 1,
     draws: Annotated[
         int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Draws of the G-test, which checks schemes that keep only the distribution.",
+        options.integer_option(
+            "Draws of the G-test, which checks schemes that keep only the distribution."
         ),
     ] = 4096,
     dtype: options.Dtype = None,

@@ -7,7 +7,6 @@ import typer
 
 from jspec._validate.errors import InputError
 from jspec.cli import options
-from jspec.cli.parsers import integer
 from jspec.sessions import method_choice
 from jspec.sessions.run_settings import RunSettings
 
@@ -19,9 +18,7 @@ def export(
     model: options.Model = None,
     draft_model: options.DraftModel = None,
     method: options.MethodName = None,
-    prompt_tokens: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Maximum length of a prompt.")
-    ] = 512,
+    prompt_tokens: Annotated[int, options.integer_option("Maximum length of a prompt.")] = 512,
     max_new_tokens: options.MaxNewTokens = 128,
     batch_size: options.BatchSize = 1,
     platform: Annotated[

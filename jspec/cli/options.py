@@ -1,13 +1,28 @@
 """The options that several commands have, each once."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jspec.cli.parsers import integer, number, text
 from jspec.methods import BUNDLED, DEFAULT
 from jspec.sessions import conversations
+
+
+def integer_option(
+    help: str, *names: str, metavar: str = "N", show_default: bool | str = True
+) -> Any:
+    """Returns an option that takes a whole number."""
+    return typer.Option(
+        *names, parser=integer, metavar=metavar, help=help, show_default=show_default
+    )
+
+
+def number_option(help: str, metavar: str = "X") -> Any:
+    """Returns an option that takes a number."""
+    return typer.Option(parser=number, metavar=metavar, help=help)
+
 
 Prompt = Annotated[
     str | None,
@@ -71,37 +86,34 @@ SpeculativeConfig = Annotated[
 ]
 MaxNewTokens = Annotated[
     int,
-    typer.Option(
-        parser=integer,
-        metavar="N",
-        help="Maximum number of new tokens per prompt; a full context ends the answer earlier.",
+    integer_option(
+        "Maximum number of new tokens per prompt; a full context ends the answer earlier."
     ),
 ]
-Temperature = Annotated[float, typer.Option(parser=number, metavar="T", help="0 is greedy.")]
-TopK = Annotated[
-    int, typer.Option(parser=integer, metavar="K", help="Draw from the K likeliest; 0: from all.")
+MaxModelLen = Annotated[
+    int | None,
+    integer_option(
+        "Maximum number of tokens of a row, prompt and output together.",
+        show_default="the model's context, 2048 at most",
+    ),
 ]
+Temperature = Annotated[float, number_option("0 is greedy.", metavar="T")]
+TopK = Annotated[int, integer_option("Draw from the K likeliest; 0: from all.", metavar="K")]
 TopP = Annotated[
     float,
-    typer.Option(
-        parser=number,
+    number_option(
+        "Draw from the likeliest tokens that reach probability P together; 1: from all.",
         metavar="P",
-        help="Draw from the likeliest tokens that reach probability P together; 1: from all.",
     ),
 ]
 MinP = Annotated[
     float,
-    typer.Option(
-        parser=number,
-        metavar="P",
-        help="Never draw a token less likely than P times the likeliest; 0: draw from all.",
+    number_option(
+        "Never draw a token less likely than P times the likeliest; 0: draw from all.", metavar="P"
     ),
 ]
 Seed = Annotated[
-    int,
-    typer.Option(
-        parser=integer, metavar="S", help="Seed of the sampling; prompt i draws from (seed, i)."
-    ),
+    int, integer_option("Seed of the sampling; prompt i draws from (seed, i).", metavar="S")
 ]
 IgnoreEos = Annotated[
     bool, typer.Option("--ignore-eos", help="Keep generating after the end token.")
@@ -114,9 +126,7 @@ Memory = Annotated[
         show_default=False,
     ),
 ]
-BatchSize = Annotated[
-    int, typer.Option(parser=integer, metavar="B", help="Prompts decoded together.")
-]
+BatchSize = Annotated[int, integer_option("Prompts decoded together.", metavar="B")]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -156,10 +166,9 @@ Adapter = Annotated[
 ]
 Logprobs = Annotated[
     int | None,
-    typer.Option(
-        parser=integer,
+    integer_option(
+        "With --json: log-probabilities of each token and of the K likeliest in its place.",
         metavar="K",
-        help="With --json: log-probabilities of each token and of the K likeliest in its place.",
         show_default=False,
     ),
 ]
@@ -201,28 +210,20 @@ Choice = Annotated[
 ]
 RepetitionPenalty = Annotated[
     float,
-    typer.Option(
-        parser=number,
-        metavar="X",
-        help="For tokens in the prompt or output, divide positive logits by this and multiply "
-        "negative ones by it; 1: off.",
+    number_option(
+        "For tokens in the prompt or output, divide positive logits by this and multiply "
+        "negative ones by it; 1: off."
     ),
 ]
 FrequencyPenalty = Annotated[
     float,
-    typer.Option(
-        parser=number,
-        metavar="X",
-        help="Lower a token's logit by this for each time that it occurs in the output; 0: off.",
+    number_option(
+        "Lower a token's logit by this for each time that it occurs in the output; 0: off."
     ),
 ]
 PresencePenalty = Annotated[
     float,
-    typer.Option(
-        parser=number,
-        metavar="X",
-        help="Lower the logits of tokens that occur in the output by this; 0: off.",
-    ),
+    number_option("Lower the logits of tokens that occur in the output by this; 0: off."),
 ]
 LogitBias = Annotated[
     str | None,
@@ -233,16 +234,11 @@ LogitBias = Annotated[
         show_default=False,
     ),
 ]
-MinTokens = Annotated[
-    int, typer.Option(parser=integer, metavar="N", help="Minimum number of new tokens.")
-]
+MinTokens = Annotated[int, integer_option("Minimum number of new tokens.")]
 Answers = Annotated[
     int,
-    typer.Option(
-        "-n",
-        parser=integer,
-        metavar="N",
-        help="Answers per prompt; answer j to prompt i, from 0, draws from (seed, i*N + j).",
+    integer_option(
+        "Answers per prompt; answer j to prompt i, from 0, draws from (seed, i*N + j).", "-n"
     ),
 ]
 Drop = Annotated[

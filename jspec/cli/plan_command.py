@@ -11,7 +11,6 @@ import typer
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.cli import options
-from jspec.cli.parsers import integer
 from jspec.methods import BUNDLED
 from jspec.sessions import method_choice
 
@@ -34,24 +33,12 @@ def plan(
     draft_model: options.DraftModel = None,
     method: options.MethodName = None,
     speculative_config: options.SpeculativeConfig = None,
-    rows: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Rows decoded together.")
-    ] = 1,
-    max_model_len: Annotated[
-        int | None,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum number of tokens of a row, prompt and output together.",
-            show_default="the model's context, 2048 at most",
-        ),
-    ] = None,
+    rows: Annotated[int, options.integer_option("Rows decoded together.", metavar="B")] = 1,
+    max_model_len: options.MaxModelLen = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum number of new tokens of a row; part of --max-model-len.",
+        options.integer_option(
+            "Maximum number of new tokens of a row; part of --max-model-len.",
             show_default="128, or half of --max-model-len if less",
         ),
     ] = None,

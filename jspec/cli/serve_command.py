@@ -8,7 +8,7 @@ import typer
 
 from jspec._validate import extras, plain_json
 from jspec.cli import options
-from jspec.cli.parsers import integer, named_folders, text
+from jspec.cli.parsers import named_folders, text
 from jspec.methods import BUNDLED
 from jspec.serve.limits import ServerLimits
 from jspec.sessions import method_choice
@@ -25,22 +25,11 @@ def serve(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 is all.")
     ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(parser=integer, metavar="N", help="Port to listen on; 0 takes a free one."),
-    ] = 8000,
+    port: Annotated[int, options.integer_option("Port to listen on; 0 takes a free one.")] = 8000,
     rows: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Requests answered together (slots).")
+        int, options.integer_option("Requests answered together (slots).", metavar="B")
     ] = 8,
-    max_model_len: Annotated[
-        int | None,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum number of tokens of a row, prompt and answer together.",
-            show_default="the model's context, 2048 at most",
-        ),
-    ] = None,
+    max_model_len: options.MaxModelLen = None,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -83,124 +72,77 @@ def serve(
             show_default="as the chat template shows",
         ),
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Rounds per device call.")
-    ] = 8,
+    rounds: Annotated[int, options.integer_option("Rounds per device call.")] = 8,
     max_queue: Annotated[
-        int,
-        typer.Option(
-            parser=integer, metavar="N", help="Maximum waiting requests; further ones get 429."
-        ),
+        int, options.integer_option("Maximum waiting requests; further ones get 429.")
     ] = 128,
     prefill_tokens: Annotated[
         int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum prompt tokens read between two device calls while other rows generate.",
+        options.integer_option(
+            "Maximum prompt tokens read between two device calls while other rows generate."
         ),
     ] = 256,
     prefix_megabytes: Annotated[
-        int,
-        typer.Option(
-            parser=integer, metavar="N", help="Memory (MB) of the prefix cache; 0: no cache."
-        ),
+        int, options.integer_option("Memory (MB) of the prefix cache; 0: no cache.")
     ] = 512,
     max_logprobs: Annotated[
         int,
-        typer.Option(
-            parser=integer,
+        options.integer_option(
+            "Maximum logprobs per token that requests may ask for; -1 disables logprobs.",
             metavar="K",
-            help="Maximum logprobs per token that requests may ask for; -1 disables logprobs.",
         ),
     ] = 20,
     max_grammar_states: Annotated[
-        int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum automaton states of a grammar; 0 disables grammars.",
-        ),
+        int, options.integer_option("Maximum automaton states of a grammar; 0 disables grammars.")
     ] = 1024,
     max_grammar_classes: Annotated[
-        int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum classes of tokens that a grammar tells apart.",
-        ),
+        int, options.integer_option("Maximum classes of tokens that a grammar tells apart.")
     ] = 256,
     max_stop_states: Annotated[
-        int,
-        typer.Option(parser=integer, metavar="N", help="Maximum automaton states of stop strings."),
+        int, options.integer_option("Maximum automaton states of stop strings.")
     ] = 1024,
     max_stop_classes: Annotated[
-        int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum classes of tokens that stop strings tell apart.",
-        ),
+        int, options.integer_option("Maximum classes of tokens that stop strings tell apart.")
     ] = 512,
     penalties: Annotated[
         bool, typer.Option(help="Allow penalties, biases and min_tokens in requests.")
     ] = True,
     drain_seconds: Annotated[
-        int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Seconds that running requests may still take after SIGTERM.",
-        ),
+        int, options.integer_option("Seconds that running requests may still take after SIGTERM.")
     ] = 60,
     max_forms: Annotated[
         int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum concurrent compilations of grammars and stop strings; one client may use "
-            "half of them.",
+        options.integer_option(
+            "Maximum concurrent compilations of grammars and stop strings; one client may use "
+            "half of them."
         ),
     ] = LIMITS.forms,
     form_seconds: Annotated[
         int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Time limit (s) for parsing a request, and another for compiling its grammar.",
+        options.integer_option(
+            "Time limit (s) for parsing a request, and another for compiling its grammar."
         ),
     ] = LIMITS.form_seconds,
     form_megabytes: Annotated[
-        int,
-        typer.Option(
-            parser=integer, metavar="N", help="Memory limit (MB) of one grammar compilation."
-        ),
+        int, options.integer_option("Memory limit (MB) of one grammar compilation.")
     ] = LIMITS.form_megabytes,
     form_kilobytes: Annotated[
         int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum size (KB) of a request's schema, regex, tool list or choice list.",
+        options.integer_option(
+            "Maximum size (KB) of a request's schema, regex, tool list or choice list."
         ),
     ] = LIMITS.form_kilobytes,
     max_form_queue: Annotated[
         int,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Maximum waiting grammar compilations; further requests for one get 429.",
+        options.integer_option(
+            "Maximum waiting grammar compilations; further requests for one get 429."
         ),
     ] = LIMITS.form_queue,
     header_seconds: Annotated[
-        int,
-        typer.Option(parser=integer, metavar="N", help="Time limit (s) for a request's header."),
+        int, options.integer_option("Time limit (s) for a request's header.")
     ] = LIMITS.header_seconds,
     max_connections: Annotated[
-        int,
-        typer.Option(
-            parser=integer, metavar="N", help="Maximum open connections per client address."
-        ),
+        int, options.integer_option("Maximum open connections per client address.")
     ] = LIMITS.connections,
     memory: options.Memory = None,
     dtype: options.Dtype = None,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jspec import tree as trees
 from jspec._validate.arguments import check_integer
 from jspec.protocols import Drafter
-from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec.types import Frame, PyTree, Tree
 
 _PROBABILITY = 0.9
 """The probability that a forced text is spelled by the longest tokens."""
@@ -50,17 +50,8 @@ class JumpForward(Drafter):
     def __post_init__(self):
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
 
-    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
-        """Returns nothing: the grammar's state comes with every round."""
-        del batch, capacity, earlier
-        return ()
-
-    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        del params, chunk
-        return state
-
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
-        """Follows the automaton of each row while it forces a token."""
+        """Follows the automata of the frame's grammar while they force a token."""
         del params, state
         tokens, there = [frame.root], [jnp.ones_like(frame.done)]
         if (standing := frame.grammar) is None:
@@ -78,7 +69,3 @@ class JumpForward(Drafter):
         probabilities = _PROBABILITY ** jnp.arange(valid.shape[1], dtype=jnp.float32)
         value = jnp.where(valid, probabilities, 0.0)
         return replace(tree, valid=valid, value=value), None
-
-    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
-        del params, aux, feedback
-        return state

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
 from jspec.protocols import Drafter
-from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec.types import Feedback, Frame, PyTree, Tree
 
 LITERAL, TEXT, ROOT = range(3)
 """The kinds of a drafted node: a number, the text's token at its depth, or the root's token."""
@@ -64,10 +64,6 @@ class FuzzDrafter(Drafter):
         # Two arrays: the engine donates the state, and JAX donates no buffer twice.
         emitted, mistold = (jnp.zeros(batch, jnp.int32) for _ in range(2))
         return FuzzState(emitted=emitted, rounds=jnp.int32(0), mistold=mistold)
-
-    def prefill(self, params: FuzzTrees, state: FuzzState, chunk: PromptChunk) -> FuzzState:
-        del params, chunk
-        return state
 
     def draft(self, params: FuzzTrees, state: FuzzState, frame: Frame) -> tuple[Tree, None]:
         at = state.rounds % params.tokens.shape[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from jspec._validate.errors import InputError
@@ -83,6 +84,11 @@ def _with_pictures(
     )
 
 
+_with_head = partial(
+    Family, build=Llama, weights=deepseek.weights, extra_layers=True, mtp=mtp_tensors.NEXTN
+)
+"""A family of DeepSeek-V3's layout, whose draft head is behind the last layer."""
+
 FAMILIES = (
     Family("LlamaForCausalLM", "llama", llama.llama, Llama, llama.weights),
     *_with_pictures(
@@ -139,33 +145,9 @@ FAMILIES = (
     Family("MixtralForCausalLM", "mixtral", routed.mixtral, Llama, routed.mixtral_weights),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", routed.qwen3_moe, Llama, routed.qwen3_moe_weights),
     Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.deepseek_v2, Llama, deepseek.weights),
-    Family(
-        "DeepseekV3ForCausalLM",
-        "deepseek_v3",
-        deepseek.deepseek_v3,
-        Llama,
-        deepseek.weights,
-        extra_layers=True,
-        mtp=mtp_tensors.NEXTN,
-    ),
-    Family(
-        "Glm4MoeForCausalLM",
-        "glm4_moe",
-        deepseek.glm4_moe,
-        Llama,
-        deepseek.weights,
-        extra_layers=True,
-        mtp=mtp_tensors.NEXTN,
-    ),
-    Family(
-        "Glm4MoeLiteForCausalLM",
-        "glm4_moe_lite",
-        deepseek.glm4_moe_lite,
-        Llama,
-        deepseek.weights,
-        extra_layers=True,
-        mtp=mtp_tensors.NEXTN,
-    ),
+    _with_head("DeepseekV3ForCausalLM", "deepseek_v3", deepseek.deepseek_v3),
+    _with_head("Glm4MoeForCausalLM", "glm4_moe", deepseek.glm4_moe),
+    _with_head("Glm4MoeLiteForCausalLM", "glm4_moe_lite", deepseek.glm4_moe_lite),
     Family("GptOssForCausalLM", "gpt_oss", gpt_oss.gpt_oss, Llama, gpt_oss.weights),
     Family(
         "Qwen3NextForCausalLM",

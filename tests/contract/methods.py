@@ -11,11 +11,11 @@ import tiny
 import jspec
 from jspec import tree as trees
 from jspec.drafters.draft_head.lyanna_resampling import Separate
-from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.models.heads.medusa import fresh
 
 _SMALL = trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
 _DRAFT = tiny.draft()
-_MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
+_MEDUSA = tiny.medusa(num_heads=3)
 _BLOCK, _EAGLE, _LYANNA = tiny.block(), tiny.eagle(), tiny.lyanna()
 _EAGLE3, _MTP = tiny.eagle3(), tiny.mtp()
 _NARROW = tiny.eagle3(candidate_rank=5, num_candidates=6)
@@ -265,9 +265,6 @@ OF_A_RULE_OF_THEIR_OWN = (
 
 OF_NO_DRAFT = ("jump_forward",)
 """Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
-
-BY_ROW = ("scripted", "suffix_of_rollouts")
-"""Drafters whose params have a row for each of the contract's."""
 
 ON_A_TRANSFORMER = ("medusa", "informed_medusa", "eagle2", "speculative_decoding", "pard")
 """Drafters that are also run on a target whose logits are not a table."""

@@ -17,7 +17,7 @@ DRAFTER, POLICY = jspec.PromptLookup(num_speculative_tokens=5), jspec.Adaptive(W
 
 @pytest.mark.slow
 def test_every_width_is_timed_and_nothing_more_is_compiled():
-    model = tiny.Counted(tiny.model(), [])
+    model = tiny.Counted(tiny.model())
     params, told = tiny.params(model.inner), []
     ask = dict(batch_size=2, prompt_tokens=9, max_new_tokens=40)
     curve = measure(

@@ -217,7 +217,7 @@ def test_a_drafters_memory_ends_with_the_text(name):
 
 
 def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
-    counted, params = tiny.Counted(PrefixLM(context=256), []), PARAMS
+    counted, params = tiny.Counted(PrefixLM(context=256)), PARAMS
     for length, limit in ((3, 5), (60, 30), (64, 1), (17, 64)):
         prompt = np.ones((1, length), int)
         jspec.decode(

@@ -15,7 +15,7 @@ from jspec.round.request import bucket, prepare
 
 
 def test_ten_calls_of_a_bucket_trace_once():
-    model = tiny.Counted(tiny.model(), [])
+    model = tiny.Counted(tiny.model())
     params = tiny.params(model.inner)
     rng = np.random.default_rng(0)
     state = None
@@ -41,7 +41,7 @@ def test_ten_calls_of_a_bucket_trace_once():
 
 
 def test_an_unread_key_of_a_greedy_call_compiles_nothing():
-    model = tiny.Counted(jspec.testing.PrefixLM(), [])
+    model = tiny.Counted(jspec.testing.PrefixLM())
     for key in (None, 0, jax.random.key(1)):
         for _ in range(2):
             jspec.decode(

@@ -237,49 +237,34 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt():
 class Outside(jspec.Drafter):
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
-    def init(self, batch, capacity, earlier):
-        return ()
-
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         tokens = jnp.array([0, tiny.VOCAB, -1, 10**6, 5, tiny.VOCAB - 1], jnp.int32)
         tokens = jnp.broadcast_to(tokens, (len(frame.root), 6)).at[:, 0].set(frame.root)
         return trees.Template(((0,), (1,), (2,), (0, 0), (1, 0))).fill(tokens), None
 
-    def update(self, params, state, aux, feedback):
-        return state
 
-
-class Strict:
+class Strict(tiny.Wrapper):
     """A model that has no embedding for other ids, and says so by NaN."""
 
-    def __init__(self, model):
-        self.model = model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
     def apply(self, params, tokens, *rest, **options):
-        output = self.model.apply(params, tokens, *rest, **options)
+        output = self.inner.apply(params, tokens, *rest, **options)
         bad = ((tokens < 0) | (tokens >= tiny.VOCAB)).any()
         return output.replace(logits=jnp.where(bad, jnp.nan, output.logits))
 
 
-class Placed(Strict):
+class Placed(tiny.Wrapper):
     """A model that says NaN beyond its context, as an embedding of positions does."""
 
     def apply(self, params, tokens, positions, *rest, **options):
-        output = self.model.apply(params, tokens, positions, *rest, **options)
-        beyond = (positions >= self.model.context)[..., None]
+        output = self.inner.apply(params, tokens, positions, *rest, **options)
+        beyond = (positions >= self.inner.context)[..., None]
         return output.replace(logits=jnp.where(beyond, jnp.nan, output.logits))
 
 
 def test_the_context_ends_a_row_with_capacity():
     """Not with NAN, where the model has no positions left, whatever is drafted beyond it."""
     model = Placed(PrefixLM(vocab_size=tiny.VOCAB, context=12))
-    call = (model, model.model.init(), tiny.PROMPTS, tiny.LENGTHS)
+    call = (model, model.inner.init(), tiny.PROMPTS, tiny.LENGTHS)
     plain = jspec.decode(*call, max_new_tokens=12)
     drafted = jspec.decode(*call, max_new_tokens=12, drafter=jspec.PromptLookup(whole=False))
     # Every position of the context is fed; the token after the last one is still drawn.
@@ -289,13 +274,13 @@ def test_the_context_ends_a_row_with_capacity():
     np.testing.assert_array_equal(drafted.tokens, plain.tokens)
 
 
-class Holed(Strict):
+class Holed(tiny.Wrapper):
     """A model with a NaN logit, of a vocabulary at which XLA's maximum on a CPU loses the NaN."""
 
     vocab_size = 4096
 
     def apply(self, params, tokens, *rest, **options):
-        output = self.model.apply(params, tokens % tiny.VOCAB, *rest, **options)
+        output = self.inner.apply(params, tokens % tiny.VOCAB, *rest, **options)
         wide = jnp.pad(output.logits, ((0, 0), (0, 0), (0, 4096 - tiny.VOCAB)))
         return output.replace(logits=wide.at[..., 100].set(jnp.nan))
 
@@ -384,7 +369,7 @@ class Unhashable(jspec.PromptLookup):
 
 
 def test_bad_input_is_one_sentence_before_anything_is_compiled(target):
-    counted = tiny.Counted(target[0], [])
+    counted = tiny.Counted(target[0])
     ask = dict(model=counted, params=target[1], prompt=[[1, 2, 3]], max_new_tokens=4)
     refusals.check(REFUSED, lambda change: jspec.decode(**ask | change))
 

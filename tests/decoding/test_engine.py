@@ -108,10 +108,6 @@ def requests(count, seed=0):
 
 def alone(asked):
     """All requests by `decode`, plainly, in one batch of rows that never come or go."""
-    lengths = np.array([len(one["prompt"]) for one in asked])
-    prompt = np.zeros((len(asked), lengths.max()), int)
-    for row, one in enumerate(asked):
-        prompt[row, : len(one["prompt"])] = one["prompt"]
 
     def filled(given):
         listed = [np.atleast_1d([] if one is None else one) for one in given]
@@ -127,7 +123,8 @@ def alone(asked):
     ends |= {name: filled(ends[name]).astype(int) for name in ("eos", "stop_token_ids")}
     ends["min_tokens"] = np.array(ends["min_tokens"])
     return jspec.decode(
-        MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT, stopping=jspec.Stopping(**ends),
+        MODEL, PARAMS, [one["prompt"] for one in asked], max_new_tokens=LIMIT,
+        stopping=jspec.Stopping(**ends),
         sampling=jspec.Sampling(
             np.array([value or 0.0 for value in of("temperature")]),
             top_p=np.array([value or 1.0 for value in of("top_p")]),
@@ -185,6 +182,12 @@ def serve(engine, asked, rng, cancelled=()):
     return tokens, ended
 
 
+def to_the_end(engine, state):
+    while not state.done.all():
+        state, _ = engine.generate(PARAMS, state, rounds=2)
+    return state
+
+
 def test_a_row_that_left_waits_for_no_stop_string(lookup):
     """Its last tokens may have been the beginning of one, and are told to nobody."""
     whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=8).tokens[0]
@@ -234,16 +237,13 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup
         text = b"".join(LETTERS[token] for token in whole[kept : kept + 2]).decode()
         own = asking(1.5, jspec.stop_strings([text], LETTERS))
         arrival = lookup.prefill(PARAMS, [1, 2, 3], **own)
-        state = lookup.insert(lookup.init(PARAMS), 1, arrival)
-        while not state.done.all():
-            state, _ = lookup.generate(PARAMS, state, rounds=2)
+        state = to_the_end(lookup, lookup.insert(lookup.init(PARAMS), 1, arrival))
         assert state.lengths.tolist() == [0, kept, 0]
         assert jspec.Status(int(state.status[1])) == Status.STOP
         next_turn = asking(1.5) | dict(earlier=lookup.take(state, 1))
         next_turn["stopping"] = jspec.Stopping(max_tokens=8)
-        state = lookup.insert(state, 0, lookup.prefill(PARAMS, [4, 5], **next_turn))
-        while not state.done.all():
-            state, _ = lookup.generate(PARAMS, state, rounds=2)
+        arrival = lookup.prefill(PARAMS, [4, 5], **next_turn)
+        state = to_the_end(lookup, lookup.insert(state, 0, arrival))
         assert state.tokens[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
 
 
@@ -253,19 +253,9 @@ def test_a_rows_draft_memory_ends_with_it(lookup):
     other = lookup.prefill(PARAMS, np.resize([9, 8], 9), stopping=jspec.Stopping(max_tokens=20))
     state = lookup.insert(lookup.init(PARAMS), 0, other)
     state, _ = lookup.generate(PARAMS, state, rounds=2)
-    state = lookup.insert(
-        state, 1, lookup.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=20))
-    )
-    while not state.done.all():
-        state, _ = lookup.generate(PARAMS, state, rounds=2)
-    one = jspec.decode(
-        MODEL,
-        PARAMS,
-        prompt[None],
-        drafter=LOOKUP,
-        max_new_tokens=20,
-        stopping=jspec.Stopping(max_tokens=[20]),
-    )
+    arrival = lookup.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=20))
+    state = to_the_end(lookup, lookup.insert(state, 1, arrival))
+    one = jspec.decode(MODEL, PARAMS, prompt[None], drafter=LOOKUP, max_new_tokens=20)
     assert (state.tokens[1, :20] == one.tokens[0]).all()
     assert (state.stats.acceptance_histogram[1] == one.stats.acceptance_histogram[0]).all()
     assert one.stats.num_accepted_tokens[0] > 0

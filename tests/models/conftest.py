@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -78,19 +77,3 @@ def highest():
     """Comparisons within 1e-4 need float32 products, which are not the default on every device."""
     with jax.default_matmul_precision("highest"):
         yield
-
-
-@pytest.fixture
-def causal() -> Callable[[np.ndarray], tuple[jax.Array, jax.Array, jax.Array]]:
-    """Tokens, positions and mask of an ordinary forward pass over whole texts [B, N]."""
-
-    def build(tokens: np.ndarray) -> tuple[jax.Array, jax.Array, jax.Array]:
-        batch, length = tokens.shape
-        mask = jnp.tril(jnp.ones((length, length), bool))
-        return (
-            jnp.asarray(tokens, jnp.int32),
-            jnp.broadcast_to(jnp.arange(length), (batch, length)),
-            jnp.broadcast_to(mask, (batch, length, length)),
-        )
-
-    return build

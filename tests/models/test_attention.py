@@ -180,10 +180,6 @@ class Stubborn(jspec.Drafter):
         del slots, earlier
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, chunk):
-        del params, chunk
-        return state
-
     def draft(self, params, state, frame):
         del params
         text = jnp.asarray((*self.text, 0, 0))

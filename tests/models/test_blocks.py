@@ -171,7 +171,7 @@ QUICK = pytest.mark.parametrize(
 
 
 @QUICK
-def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
+def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path):
     stored = gguf.GGMLQuantizationType[kind.upper()]
     file = tiny_gguf.convert(folder, tmp_path / "model.gguf", stored)
     kept = jspec.models.load(file, kind, with_tokenizer=False)
@@ -191,8 +191,8 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
         for name, table in tables.items():
             np.testing.assert_array_equal(table, params[name])
     tokens = np.arange(12).reshape(1, 12) % tiny.VOCAB
-    found = jax.jit(kept.model.apply)(kept.params, *causal(tokens), None).logits
-    wanted = jax.jit(wide.model.apply)({"params": params | tables}, *causal(tokens), None).logits
+    found = tiny.forward(kept.model, kept.params, tokens).logits
+    wanted = tiny.forward(wide.model, {"params": params | tables}, tokens).logits
     if native.instruction_set() and not in_tiles(kind):
         np.testing.assert_array_equal(found, wanted)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
@@ -216,7 +216,7 @@ def mixed(tmp_path_factory):
     return tiny_gguf.convert(where / "folder", where / "model.gguf", K.Q4_K, others=MIXED)
 
 
-def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, causal, tmp_path):
+def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, tmp_path):
     kept = jspec.models.load(mixed, "q4_k", with_tokenizer=False)
     params, wide = kept.params["params"], jspec.models.load(mixed, "float32", with_tokenizer=False)
 
@@ -243,7 +243,7 @@ def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, causal, tmp_path):
     tokens = np.arange(12).reshape(1, 12) % tiny.VOCAB
 
     def logits(loaded):
-        return jax.jit(loaded.model.apply)(loaded.params, *causal(tokens), None).logits
+        return tiny.forward(loaded.model, loaded.params, tokens).logits
 
     found, wanted = logits(kept), logits(wide)
     if native.instruction_set() and not in_tiles("q8_0"):
@@ -263,13 +263,13 @@ def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, causal, tmp_path):
         jspec.models.save(tmp_path / "saved", kept.model, kept.params)
 
 
-def _logits(loaded, tokens, causal):
-    return jax.jit(loaded.model.apply)(loaded.params, *causal(tokens), None).logits
+def _logits(loaded, tokens):
+    return tiny.forward(loaded.model, loaded.params, tokens).logits
 
 
 @there
 @pytest.mark.parametrize("kind", ["w8a8", pytest.param("int8", marks=pytest.mark.slow)])
-def test_tables_stay_in_their_files_numbers_where_layers_are_rounded(kind, mixed, causal, tmp_path):
+def test_tables_stay_in_their_files_numbers_where_layers_are_rounded(kind, mixed, tmp_path):
     """The same logits by fewer bytes, and saved as numbers."""
     own = jspec.models.load(mixed, kind, with_tokenizer=False)
     held = own.params["params"]
@@ -277,12 +277,12 @@ def test_tables_stay_in_their_files_numbers_where_layers_are_rounded(kind, mixed
     wide = {name: blocks.table(held[name], 256) for name in ("embed", "head")}
     as_numbers = replace(own, params={"params": held | wide})
     tokens = np.arange(12).reshape(1, 12) % tiny.VOCAB
-    found, wanted = (_logits(one, tokens, causal) for one in (own, as_numbers))
+    found, wanted = (_logits(one, tokens) for one in (own, as_numbers))
     np.testing.assert_array_equal(found, wanted)
     jspec.models.save(tmp_path / "saved", own.model, own.params)
     again = replace(own, params=jspec.models.restore(tmp_path / "saved")[1])
     assert again.params["params"]["embed"].dtype == jnp.float32
-    np.testing.assert_array_equal(_logits(again, tokens, causal), wanted)
+    np.testing.assert_array_equal(_logits(again, tokens), wanted)
 
 
 def test_blocks_that_cannot_be_kept_are_refused_in_a_sentence(mixed, folder, tmp_path):

@@ -1,8 +1,8 @@
 """Families whose memory or experts are of their own kind, as the engine runs them."""
 
-import jax
 import numpy as np
 import pytest
+import tiny
 from safetensors.numpy import load_file
 
 import jspec
@@ -82,13 +82,13 @@ def test_rows_that_come_and_go_are_as_alone(given):
     engine = jspec.Engine(
         model, num_slots=2, capacity=48, drafter=jspec.TokenRecycling(64, TREE, k=3, per_row=True)
     )
-    state, left = engine.init(params), [12, 6, 9]
-    state = engine.insert(
-        state, 0, engine.prefill(params, texts[0], stopping=jspec.Stopping(max_tokens=left[0]))
-    )
-    state = engine.insert(
-        state, 1, engine.prefill(params, texts[1], stopping=jspec.Stopping(max_tokens=left[1]))
-    )
+    left = [12, 6, 9]
+
+    def insert(state, slot, number):
+        stopping = jspec.Stopping(max_tokens=left[number])
+        return engine.insert(state, slot, engine.prefill(params, texts[number], stopping=stopping))
+
+    state = insert(insert(engine.init(params), 0, 0), 1, 1)
     where, output = {0: 0, 1: 1}, {}
     while len(output) < 3:
         state, _ = engine.generate(params, state, rounds=1)
@@ -98,13 +98,7 @@ def test_rows_that_come_and_go_are_as_alone(given):
                 state = engine.free(state, slot)
                 del where[slot]
                 if number == 1:  # a third takes the place of the first that ends
-                    state = engine.insert(
-                        state,
-                        slot,
-                        engine.prefill(
-                            params, texts[2], stopping=jspec.Stopping(max_tokens=left[2])
-                        ),
-                    )
+                    state = insert(state, slot, 2)
                     where[slot] = 2
     for number, text in enumerate(texts):
         alone = jspec.decode(model, params, [text], max_new_tokens=left[number])
@@ -113,13 +107,13 @@ def test_rows_that_come_and_go_are_as_alone(given):
 
 @pytest.mark.slow
 @families("gpt_oss", "qwen3_5", "gemma4_unified", "qwen3_5_moe")
-def test_scanned_layers_give_the_same(given, fixtures, causal, request):
+def test_scanned_layers_give_the_same(given, fixtures, request):
     """Checks scanned layers, which share one array: a wrong part of it would show."""
     found, _ = given
     name = request.node.callspec.params["given"]
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
     assert any(len(layers) > 1 for group in loaded.model.groups for layers in group)
-    output = jax.jit(loaded.model.apply)(loaded.params, *causal(found.tokens), None)
+    output = tiny.forward(loaded.model, loaded.params, found.tokens)
     np.testing.assert_allclose(output.logits, found.logits, atol=1e-4, rtol=0)
     ask = dict(prompt=found.tokens, max_new_tokens=12, drafter=jspec.TokenRecycling(64, TREE, k=3))
     one = jspec.decode(found.model, found.params, **ask)

@@ -60,7 +60,7 @@ def rounded(params):
         ),
     ],
 )
-def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures, causal):
+def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures):
     plain = recorded(name)
     small = jspec.models.load(fixtures / name, with_tokenizer=False, param_dtype="int8")
     described = jax.tree.map(lambda x: (x.shape, x.dtype), checkpoint.shapes(small.model))
@@ -70,8 +70,8 @@ def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures, caus
         for path, leaf in jax.tree_util.tree_leaves_with_path(small.params)
     }
     assert "int8" in kinds.values() and "int8" not in [kinds.get("experts/router/weight")]
-    found = jax.jit(small.model.apply)(small.params, *causal(plain.tokens), None).logits
-    by_hand = plain.forward(rounded(small.params), *causal(plain.tokens), None).logits
+    found = tiny.forward(small.model, small.params, plain.tokens).logits
+    by_hand = plain.forward(rounded(small.params), *tiny.causal(plain.tokens), None).logits
     np.testing.assert_allclose(found, by_hand, atol=1e-4, rtol=0)
     assert np.abs(found - plain.logits).max() > 1e-3, "rounding changes the model"
 
@@ -84,7 +84,7 @@ def small_model(kind: str = "int8", **changes):
 
 
 @pytest.mark.parametrize("name", ["llama2", pytest.param("mixtral", marks=pytest.mark.slow)])
-def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fixtures, causal):
+def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fixtures):
     """w8a8 alongside int8: the same weights; moved a little by its activations, with or without."""
     plain = recorded(name)
     both = [
@@ -92,15 +92,12 @@ def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fix
         for kind in ("int8", "w8a8")
     ]
     assert jax.tree.all(jax.tree.map(np.array_equal, both[0].params, both[1].params))
-    by_weights, by_both = (
-        jax.jit(one.model.apply)(one.params, *causal(plain.tokens), None).logits for one in both
-    )
+    by_weights, by_both = (tiny.forward(one.model, one.params, plain.tokens).logits for one in both)
     # A few tokens may go to another expert.
     moved = np.median(np.abs(by_both - by_weights))
     assert 1e-4 < moved < 0.05 * np.median(np.abs(by_weights))
     with native.disabled():
-        run = jax.jit(both[1].model.apply)
-        by_xla = run(both[1].params, *causal(plain.tokens), None).logits
+        by_xla = tiny.forward(both[1].model, both[1].params, plain.tokens).logits
     # Attention sums in another order, and what is near the middle of two integers may move on.
     assert np.median(np.abs(by_both - by_xla)) < moved / 2
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tiny
 from ancestry import ancestors
 
 from jspec.memory import KVCache
@@ -17,17 +18,17 @@ PARENTS = np.array([-1, 0, 0, 1, 2, 2])
 PATHS = ([0, 1, 3], [0, 2, 4], [0, 2, 5])
 
 
-def test_logits_are_those_of_transformers(variant, causal):
-    output = variant.forward(variant.params, *causal(variant.tokens), None)
+def test_logits_are_those_of_transformers(variant):
+    output = variant.forward(variant.params, *tiny.causal(variant.tokens), None)
     np.testing.assert_allclose(output.logits, variant.logits, atol=TOLERANCE, rtol=0)
     assert output.logits.dtype == jnp.float32
     assert variant.model.vocab_size == output.logits.shape[-1]
     assert output.hidden is not None
 
 
-def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant, causal):
+def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant):
     """Rows of unequal pasts; siblings do not see each other; no cached slot beyond is read."""
-    tokens, positions, mask = causal(variant.tokens)
+    tokens, positions, mask = tiny.causal(variant.tokens)
     prompt = variant.forward(variant.params, tokens, positions, mask, None)
     batch, _ = variant.tokens.shape
     every = jnp.broadcast_to(jnp.arange(PAST.max()), (batch, PAST.max()))
@@ -52,7 +53,7 @@ def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant, causal):
         texts = variant.tokens.copy()
         for row, past in enumerate(PAST):
             texts[row, past : past + len(path)] = nodes[row, path]
-        whole = variant.forward(variant.params, *causal(texts), None)
+        whole = variant.forward(variant.params, *tiny.causal(texts), None)
         for row, past in enumerate(PAST):
             for field in ("logits", "hidden"):
                 np.testing.assert_allclose(

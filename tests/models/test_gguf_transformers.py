@@ -1,9 +1,9 @@
 """GGUF files against `transformers` reading the same ones."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 import tiny_gguf
 from gguf import GGMLQuantizationType as Kind
 from safetensors.numpy import load_file, save_file
@@ -58,7 +58,7 @@ def theirs(file):
 
 @pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, *tiny_gguf.SCALES, Kind.Q4_0, Kind.Q8_0])
 @pytest.mark.parametrize("family", KINDS)
-def test_logits_of_the_same_file_are_equal(family, kind, tmp_path, causal):
+def test_logits_of_the_same_file_are_equal(family, kind, tmp_path):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def test_logits_of_the_same_file_are_equal(family, kind, tmp_path, causal):
     tokens = rng.integers(0, 320, (2, 48))
     with torch.no_grad():
         expected = theirs(file)(torch.from_numpy(tokens)).logits.numpy()
-    found = loaded.model.apply(loaded.params, *causal(tokens), None).logits
+    found = tiny.forward(loaded.model, loaded.params, tokens).logits
     np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
 
 
@@ -98,16 +98,12 @@ def test_answers_of_smollm2_are_those_of_transformers(capsys):
         )[0, len(ids) :].tolist()
         for ids in asked
     ]
-    lengths = np.array([len(ids) for ids in asked])
-    padded = np.zeros((len(asked), lengths.max()), np.int32)
-    for row, ids in enumerate(asked):
-        padded[row, : len(ids)] = ids
     built = jspec.methods.build("token_recycling+suffix", target)
     for drafter in (jspec.Autoregressive(), built.drafter):
         result = jax.device_get(
             jspec.decode(
-                target.model, target.params, padded, prompt_lengths=jnp.asarray(lengths),
-                drafter=drafter, max_new_tokens=NEW, stopping=jspec.Stopping(eos=target.eos),
+                target.model, target.params, asked, drafter=drafter, max_new_tokens=NEW,
+                stopping=jspec.Stopping(eos=target.eos),
             )
         )  # fmt: skip
         found = [
@@ -137,9 +133,8 @@ def test_gemma_3_270m_is_that_of_transformers(tmp_path):
     with torch.no_grad():
         wanted = theirs(torch.from_numpy(tokens)).logits.numpy()
         reply = theirs.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)
-    mask = np.tril(np.ones((1, 600, 600), bool))
     with jax.default_matmul_precision("highest"):
-        found = model.apply(params, tokens, np.arange(600)[None], mask, None).logits
+        found = tiny.forward(model, params, tokens).logits
     # Logits reach 111 here: float32 keeps seven digits of the states, whose lanes reach thousands.
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=0)
     ours = jspec.decode(model, params, [prompt], max_new_tokens=20).tokens[0].tolist()

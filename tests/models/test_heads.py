@@ -15,7 +15,7 @@ from jspec.models.fingerprint import fingerprint
 from jspec.models.heads import registry, store
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
-from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
+from jspec.models.heads.medusa import MedusaConfig
 from jspec.models.rope import RopeScaling
 
 SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
@@ -34,7 +34,7 @@ HEADS = {
     "block": tiny.block(),
     "eagle": EAGLEHead(EAGLE),
     "lyanna": LyannaHead(LYANNA),
-    "medusa": MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=2)),
+    "medusa": tiny.medusa(num_heads=2),
 }
 
 
@@ -118,7 +118,7 @@ def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
 
 
 def test_medusa_heads_of_hot_tokens_are_their_blocks_alone(tmp_path):
-    head = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=2, hot_tokens=7))
+    head = tiny.medusa(num_heads=2, hot_tokens=7)
     variables = weights(head)
     heads.save(tmp_path / "head", head, variables, TARGET)
     assert variables["params"].keys() == {"block_0_0", "block_1_0"}

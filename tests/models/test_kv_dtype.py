@@ -67,10 +67,10 @@ def test_it_keeps_the_promises_of_a_model(dtype, scan):
     assert not check_model(model, checkpoint.relaid(model, PARAMS)).skipped
 
 
-def test_scanned_layers_give_the_numbers_of_the_others(causal):
+def test_scanned_layers_give_the_numbers_of_the_others():
     scanned = MODEL.clone(scan_layers=True)
     found, wanted = (
-        jax.jit(model.apply)(checkpoint.relaid(model, PARAMS), *causal(tiny.PROMPTS), None).logits
+        tiny.forward(model, checkpoint.relaid(model, PARAMS), tiny.PROMPTS).logits
         for model in (scanned, MODEL)
     )
     np.testing.assert_array_equal(found, wanted)
@@ -87,14 +87,14 @@ def _behind(model, prompt, tentative):
     return jax.jit(model.apply)(PARAMS, last, every[:, -1:], one, cache).logits[0, 0]
 
 
-def test_a_node_and_its_token_are_the_same_numbers(causal):
+def test_a_node_and_its_token_are_the_same_numbers():
     """And are not, if what is committed alone were rounded."""
     prompt = tiny.PROMPTS[:1]
-    whole = jax.jit(MODEL.apply)(PARAMS, *causal(prompt), None)
+    whole = tiny.forward(MODEL, PARAMS, prompt)
     behind = _behind(MODEL, prompt, whole.tentative)
     np.testing.assert_allclose(behind, whole.logits[0, -1], atol=1e-5, rtol=0)
 
-    wide = jax.jit(WIDE.apply)(PARAMS, *causal(prompt), None)
+    wide = tiny.forward(WIDE, PARAMS, prompt)
     late = jax.tree.map(rounded, wide.tentative)
     off = np.abs(_behind(MODEL, prompt, late) - wide.logits[0, -1]).max()
     assert off > 1e-3

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from ancestry import ancestors
 from safetensors.numpy import load_file, save_file
 
@@ -154,10 +155,8 @@ def test_latents_in_int8_are_those_of_plain_decoding(recorded):
     drafted = jspec.decode(model, found.params, **ask, drafter=jspec.PromptLookup(3))
     np.testing.assert_array_equal(drafted.tokens, plain.tokens)
     # A latent is off by half a 127th of its largest number, and so are logits, by a little.
-    causal = jnp.arange(16)[None], jnp.tri(16, dtype=bool)[None]
     wide, small = (
-        one.apply(found.params, jnp.asarray(found.tokens[:1]), *causal, None).logits
-        for one in (found.model, model)
+        tiny.forward(one, found.params, found.tokens[:1]).logits for one in (found.model, model)
     )
     assert 0 < np.abs(wide - small).max() < 0.5
 
@@ -178,7 +177,7 @@ def adapter(folder, modules):
     return added
 
 
-def test_an_adapter_of_latents_is_the_model_with_it_merged(fixtures, tmp_path, recorded, causal):
+def test_an_adapter_of_latents_is_the_model_with_it_merged(fixtures, tmp_path, recorded):
     attention = "model.layers.1.self_attn"
     modules = {"kv_a_proj_with_mqa": (14, 16), "q_b_proj": (40, 12), "o_proj": (16, 20)}
     modules = {f"{attention}.{name}": shape for name, shape in modules.items()}
@@ -189,7 +188,7 @@ def test_an_adapter_of_latents_is_the_model_with_it_merged(fixtures, tmp_path, r
     held = {name: weight + added.get(name, 0) for name, weight in held.items()}
     save_file(held, merged / "model.safetensors")
     plain = recorded("deepseek_v3")
-    given = *causal(plain.tokens), None
+    given = *tiny.causal(plain.tokens), None
     wanted = jspec.models.load(merged, with_tokenizer=False)
     found = jspec.models.load(base, with_tokenizer=False, adapters={"one": tmp_path / "one"})
     params = found.model.choose(found.params, ["one", None])

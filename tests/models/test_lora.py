@@ -85,18 +85,16 @@ def adapted(folder, request):
 
 
 def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
-    tokens = jnp.asarray(np.random.default_rng(0).integers(0, tiny.VOCAB, (4, 9)))
-    positions = jnp.broadcast_to(jnp.arange(9), (4, 9))
-    mask = jnp.broadcast_to(jnp.tril(jnp.ones((9, 9), bool)), (4, 9, 9))
+    tokens = np.random.default_rng(0).integers(0, tiny.VOCAB, (4, 9))
     ids = [2, 0, 1, 2]
     params = adapted.model.choose(adapted.params, ids)
-    found = adapted.model.apply(params, tokens, positions, mask, None).logits
+    found = tiny.forward(adapted.model, params, tokens).logits
     for row, number in enumerate(ids):
         own = alone[number]
-        want = own.model.apply(own.params, tokens, positions, mask, None).logits
+        want = tiny.forward(own.model, own.params, tokens).logits
         np.testing.assert_allclose(found[row], want[row], atol=1e-4)
         other = alone[(number + 1) % 3]
-        apart = other.model.apply(other.params, tokens, positions, mask, None).logits
+        apart = tiny.forward(other.model, other.params, tokens).logits
         assert abs(found[row] - apart[row]).max() > 0.1, "another adapter says something else"
 
 

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import tiny
+from published_heads import check_saving
 from safetensors.numpy import load_file, save_file
 
 import jspec
@@ -62,14 +64,12 @@ def reference(name, checkpoint):
 def steps(head, params, reference):
     """Computes the head's outputs at each step of a chain, all texts' pairs at once."""
     states, count = jnp.asarray(reference["states"]), reference["states"].shape[1]
-    positions = jnp.broadcast_to(jnp.arange(count), states.shape[:2])
-    mask = jnp.broadcast_to(jnp.tri(count, dtype=bool), (len(states), count, count))
     run = jax.jit(head.apply)
     step = 0
     while f"states_{step + 1}" in reference:
         step += 1
-        tokens = jnp.asarray(reference["tokens"][:, step : step + count], jnp.int32)
-        output = run(params, states, tokens, positions, mask, None)
+        tokens = reference["tokens"][:, step : step + count]
+        output = run(params, states, *tiny.causal(tokens), None)
         yield step, output
         states = output.hidden
 
@@ -140,9 +140,7 @@ def test_rejection_keeps_the_distribution(target, checkpoint, reference):
     assert 0 < found.stats.num_accepted_tokens.sum() < rows
     size = target.model.vocab_size
     texts = np.concatenate([np.tile(prompt, (size, 1)), np.arange(size)[:, None]], axis=1)
-    positions = jnp.broadcast_to(jnp.arange(5), texts.shape)
-    mask = jnp.broadcast_to(jnp.tri(5, dtype=bool), (size, 5, 5))
-    logits = jax.jit(target.model.apply)(target.params, jnp.asarray(texts), positions, mask).logits
+    logits = tiny.forward(target.model, target.params, texts).logits
     probs = np.asarray(jax.nn.softmax(logits / 0.7, axis=-1), np.float64)
     wanted = probs[0, 3] @ probs[:, 4]
     counted = np.bincount(found.tokens[:, 1], minlength=size) / rows
@@ -209,10 +207,7 @@ def test_a_head_of_float8_weights_is_dequantised(tmp_path, target, fixtures, nam
 
 def test_it_is_saved_in_our_format(target, checkpoint, tmp_path):
     head, variables = heads.read_variables(checkpoint, target, only="mtp")
-    heads.save(tmp_path / "saved", head, variables, target)
-    again, held, _ = heads.load(tmp_path / "saved", target)
-    assert again == head
-    jax.tree.map(np.testing.assert_array_equal, held, variables)
+    check_saving(tmp_path / "saved", head, variables, target)
 
 
 @pytest.mark.parametrize("name", NAMES[:1], indirect=True)

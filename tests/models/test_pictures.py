@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 import jspec.models
 from jspec._validate.errors import InputError
+from jspec.models import heads
 from jspec.models.huggingface import families
 from jspec.models.huggingface.config_json import Settings
 
@@ -22,21 +23,46 @@ WHOLE = {
 }
 
 
+GEMMA4 = (
+    "model.vision_tower.encoder.layers.0.mlp.up_proj.weight",
+    "model.embed_vision.embedding_projection.weight",
+)
+QWEN = "model.visual.blocks.0.norm1.bias", "mtp.fc.weight"
+LATER = {"gemma4": GEMMA4, "gemma4_unified": GEMMA4, "qwen3_5": QWEN, "qwen3_5_moe": QWEN}
+"""Other tensors in the files of families all of whose models read pictures."""
+
+
+def within(tensors):
+    """As later versions of `transformers` save them, and later families were published."""
+    return {
+        name.replace("model.", "model.language_model.", 1): array for name, array in tensors.items()
+    }
+
+
 def names(tensors, place):
     """As the models were published, and as later versions of `transformers` save them."""
     if place == "published":
         return {f"language_model.{name}": array for name, array in tensors.items()} | SEEN
-    within = {
-        name.replace("model.", "model.language_model.", 1): array for name, array in tensors.items()
-    }
-    return within | {f"model.{name}": array for name, array in SEEN.items()}
+    return within(tensors) | {f"model.{name}": array for name, array in SEEN.items()}
+
+
+def recorded_files(folder):
+    return json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+
+
+def check_loaded(folder, config, tensors, found):
+    """Checks that these files hold the recorded text model."""
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    loaded = jspec.models.load(folder, with_tokenizer=False)
+    assert loaded.model == found.model
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, found.params)
+    return loaded
 
 
 def test_the_text_part_is_the_text_model(recorded, fixtures, tmp_path):
     for name, (architecture, kind) in WHOLE.items():
-        found = recorded(name)
-        tensors = load_file(fixtures / name / "model.safetensors")
-        config = json.loads((fixtures / name / "config.json").read_text())
+        config, tensors = recorded_files(fixtures / name)
         tied = config.pop("tie_word_embeddings")
         for place in ("published", "later"):
             for outer in ({}, {"tie_word_embeddings": tied}):
@@ -44,11 +70,24 @@ def test_the_text_part_is_the_text_model(recorded, fixtures, tmp_path):
                 whole = dict(
                     architectures=[architecture], model_type=kind, text_config=text, **outer
                 )
-                (tmp_path / "config.json").write_text(json.dumps(whole))
-                save_file(names(tensors, place), tmp_path / "model.safetensors")
-                loaded = jspec.models.load(tmp_path, with_tokenizer=False)
-                assert loaded.model == found.model
-                jax.tree.map(np.testing.assert_array_equal, loaded.params, found.params)
+                check_loaded(tmp_path, whole, names(tensors, place), recorded(name))
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_the_text_part_of_a_later_family_is_loaded(name, recorded, fixtures, tmp_path):
+    """One level below, with heads and with keys that no layer reads."""
+    found = recorded(name)
+    config, tensors = recorded_files(fixtures / name)
+    architecture = config.pop("architectures")[0].replace("CausalLM", "ConditionalGeneration")
+    whole = dict(
+        architectures=[architecture], model_type=name, text_config=config, vision_config={},
+        tie_word_embeddings=config.pop("tie_word_embeddings", True),
+    )  # fmt: skip
+    others = dict.fromkeys(LATER[name], np.ones(2))
+    if found.model.kinds[-1].keys_of is not None:
+        others["model.language_model.layers.5.self_attn.k_proj.weight"] = np.ones((2, 2))
+    loaded = check_loaded(tmp_path, whole, within(tensors) | others, found)
+    assert heads.own(loaded) == (str(tmp_path) if "mtp.fc.weight" in others else None)
 
 
 def test_absent_fields_of_a_text_part_have_the_defaults_of_transformers():
@@ -80,19 +119,9 @@ def test_absent_fields_of_a_text_part_have_the_defaults_of_transformers():
         return families.find(settings).parse(settings)
 
     small, large = (parse(WHOLE["gemma3"][0], text) for text in (gemma4b, gemma27b))
-    assert (small.num_heads, small.num_kv_heads, small.head_dim, small.num_layers) == (
-        8,
-        4,
-        256,
-        34,
-    )
-    assert (large.num_heads, large.num_kv_heads, large.head_dim, large.num_layers) == (
-        32,
-        16,
-        128,
-        62,
-    )
-    for config in (small, large):
+    for config, *sizes in ((small, 8, 4, 256, 34), (large, 32, 16, 128, 62)):
+        found = config.num_heads, config.num_kv_heads, config.head_dim, config.num_layers
+        assert found == tuple(sizes)
         assert (config.vocab_size, config.context, config.tied) == (262208, 131072, True)
         assert [layer.window for layer in config.layers[:6]] == [1024] * 5 + [None]
         assert config.layers[5].rope.scaling.factor == 8.0

@@ -1,13 +1,12 @@
 """Published heads, small and in their layout, against the authors' forward pass in torch."""
 
-import dataclasses
 import json
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from published_heads import IDS, LLAMA, MODEL, TARGET, check_decoding, check_saving, other
 
 import jspec
 import jspec.models
@@ -16,25 +15,9 @@ from jspec.models.heads import published
 
 torch = pytest.importorskip("torch")
 
-V, E, LAYERS, HEADS, KV, D, INNER, DRAFT = 23, 16, 6, 4, 2, 4, 24, 9
+V, E, HEADS, KV, D, INNER, DRAFT = 23, 16, 4, 2, 4, 24, 9
 THETA, EPS = 5000.0, 1e-5
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": V,
-    "hidden_size": E,
-    "intermediate_size": INNER,
-    "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": EPS,
-    "rope_theta": THETA,
-}
-MODEL = tiny.model(num_layers=LAYERS)
-TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
 EMBED, HEAD = (torch.tensor(np.array(TARGET.params["params"][name])) for name in ("embed", "head"))
-IDS = [0, 2, 3, 7, 8, 11, 15, 20, 22]
 
 
 def normal(*shape, seed=0):
@@ -102,7 +85,7 @@ def write(folder, tensors, file="pytorch_model.bin", **config):
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file)
     else:
         torch.save(tensors, folder / file)
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "config.json").write_text(json.dumps(LLAMA | config))
     return folder
 
 
@@ -174,15 +157,8 @@ def forward_eagle3(tensors, states, tokens):
 
 
 def apply(head, variables, states, tokens):
-    size = len(tokens)
-    return head.apply(
-        variables,
-        jnp.asarray(states.numpy())[None],
-        jnp.asarray(tokens.numpy())[None],
-        jnp.arange(size)[None],
-        jnp.tril(jnp.ones((1, size, size), bool)),
-        None,
-    )
+    states = jnp.asarray(states.numpy())[None]
+    return head.apply(variables, states, *tiny.causal(tokens[None].numpy()), None)
 
 
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
@@ -225,39 +201,28 @@ def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
 
 
 def test_a_published_head_decodes_and_is_saved_in_our_format(kind, folder, tmp_path):
-    head, variables, target = heads.load(folder, TARGET, only=kind)
-    model = target.model
-    assert model.taps == ((2, 3, 3) if kind == "eagle3" else ())
+    loaded = head, variables, target = heads.load(folder, TARGET, only=kind)
+    assert target.model.taps == ((2, 3, 3) if kind == "eagle3" else ())
     small = jspec.Template(((0,), (1,), (0, 0)))
     drafter = (jspec.Medusa if kind == "medusa" else jspec.EAGLE)(head, small)
-    call = dict(max_new_tokens=12)
-    plain = jspec.decode(MODEL, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, **call)
-    ours = jspec.decode(
-        model, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
-        drafter_params=variables, **call,
-    )  # fmt: skip
-    np.testing.assert_array_equal(ours.tokens, plain.tokens)
-    heads.save(tmp_path / "saved", head, variables, TARGET, {"from": "elsewhere"})
-    again, held, _ = heads.load(tmp_path / "saved", TARGET)
-    assert again == head
-    jax.tree.map(np.testing.assert_array_equal, held, variables)
+    check_decoding(drafter, loaded, max_new_tokens=12)
+    check_saving(tmp_path / "saved", head, variables)
 
 
 def test_taps_are_the_states_that_enter_layers(tmp_path):
     head, _, target = heads.load(write(tmp_path / "head", eagle3()), TARGET)
     assert head.config.taps == (2, 3, 3)
-    tokens = jnp.asarray(tiny.PROMPTS[:1])
-    causal = jnp.tril(jnp.ones((1, 8, 8), bool))
-    run = target.model.apply(TARGET.params, tokens, jnp.arange(8)[None], causal, None)
+    read = *tiny.causal(tiny.PROMPTS[:1]), None
+    run = target.model.apply(TARGET.params, *read)
     # A model cut below a layer, its last norm undone, ends with what enters that layer.
     for place, tap in enumerate(head.config.taps):
         cut = tiny.model(num_layers=tap)
         params = TARGET.params["params"] | {"norm": {"scale": jnp.ones(E)}}
-        last = cut.apply({"params": params}, tokens, jnp.arange(8)[None], causal, None).hidden
+        last = cut.apply({"params": params}, *read).hidden
         found = run.hidden[..., place * E : (place + 1) * E]
         found = found / jnp.sqrt(jnp.square(found).mean(-1, keepdims=True) + EPS)
         np.testing.assert_allclose(found, last, rtol=1e-5, atol=1e-5)
-    plain = MODEL.apply(TARGET.params, tokens, jnp.arange(8)[None], causal, None)
+    plain = MODEL.apply(TARGET.params, *read)
     np.testing.assert_array_equal(run.logits, plain.logits)
     given = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
     head, _ = published.read(write(tmp_path / "other", eagle3(), **given), TARGET)
@@ -279,10 +244,6 @@ def test_a_head_of_the_wrong_kind_is_refused(kind, folder):
 
 
 def test_a_head_of_another_target_is_refused(kind, folder):
-    def other(**shape):
-        model = tiny.model(**{"num_layers": LAYERS, **shape})
-        return dataclasses.replace(TARGET, model=model, params=tiny.params(model, seed=5))
-
     with pytest.raises(ValueError, match="for a vocabulary of 23 tokens and the target has 29"):
         heads.load(folder, other(vocab_size=29))
     with pytest.raises(ValueError, match=r"reads states of width \d+ and the target's have"):
@@ -290,10 +251,9 @@ def test_a_head_of_another_target_is_refused(kind, folder):
 
 
 def test_a_copy_of_other_embeddings_tells_another_model(tmp_path):
-    other = dataclasses.replace(TARGET, params=tiny.params(MODEL, seed=5))
     folder = write(tmp_path / "head", eagle())
     with pytest.raises(ValueError, match=r"other embeddings than this target's \(\d+% away\)"):
-        heads.load(folder, other)
+        heads.load(folder, other())
     half = eagle() | {"embed_tokens.weight": EMBED.half()}
     heads.load(write(tmp_path / "half", half), TARGET)
     short = eagle() | {"embed_tokens.weight": EMBED[:-1]}

@@ -1,6 +1,5 @@
 """Published block heads, written small in each layout, against the oracle's forward."""
 
-import dataclasses
 import json
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from oracle import block_drafter as oracle
+from published_heads import IDS, LAYERS, SHAPE, TARGET, check_decoding, check_saving, other
 from safetensors.numpy import save_file
 
 import jspec
@@ -17,26 +17,12 @@ import jspec.models
 from jspec.models import heads
 from jspec.models.heads import published
 
-V, E, LAYERS, DRAFT, BLOCK, RANK = tiny.VOCAB, 16, 6, 9, 4, 3
+V, E, DRAFT, BLOCK, RANK = tiny.VOCAB, 16, 9, 4, 3
 HEADS, KV, D, INNER = 4, 2, 8, 24  # HEADS * D is not E
 THETA, EPS = 5000.0, 1e-5
-MODEL = tiny.model(num_layers=LAYERS)
-TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
 EMBED, HEAD = (np.array(TARGET.params["params"][name]) for name in ("embed", "head"))
-SCORED = np.array([0, 2, 3, 7, 8, 11, 15, 20, 22])
-LAYER = {
-    "model_type": "qwen3",
-    "vocab_size": V,
-    "hidden_size": E,
-    "intermediate_size": INNER,
-    "num_hidden_layers": 2,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV,
-    "head_dim": D,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": EPS,
-    "rope_theta": THETA,
-}
+SCORED = np.array(IDS)
+LAYER = SHAPE | {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": D}
 ZLAB = LAYER | {
     "architectures": ["DFlashDraftModel"],
     "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
@@ -231,31 +217,17 @@ def test_a_published_head_computes_what_its_authors_does(tmp_path, layout):
 def test_a_published_head_decodes_and_is_saved_in_our_format(tmp_path):
     tensors, config, _ = LAYOUTS["speculators"]
     folder = write(tmp_path / "head", tensors, config, ml_dtypes.bfloat16)
-    head, variables, target = heads.load(folder, TARGET, only="block")
+    loaded = head, variables, _ = heads.load(folder, TARGET, only="block")
     drafter = jspec.BlockDrafter(head, num_speculative_tokens=6, num_candidates=8)
-    call = dict(max_new_tokens=8, sampling=jspec.Sampling(0.8), key=0)
-    plain = jspec.decode(MODEL, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, **call)
-    ours = jspec.decode(
-        target.model, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
-        drafter_params=variables, **call,
-    )  # fmt: skip
-    np.testing.assert_array_equal(ours.tokens, plain.tokens)
-    assert int(ours.stats.num_draft_tokens.sum()) > 0
-    heads.save(tmp_path / "saved", head, variables, TARGET, {"from": "elsewhere"})
-    again, held, _ = heads.load(tmp_path / "saved", TARGET)
-    assert again == head
-    jax.tree.map(np.testing.assert_array_equal, held, variables)
+    ask = dict(max_new_tokens=8, sampling=jspec.Sampling(0.8), key=0)
+    assert int(check_decoding(drafter, loaded, **ask).stats.num_draft_tokens.sum()) > 0
+    check_saving(tmp_path / "saved", head, variables)
 
 
 def test_taps_follow_the_rule_where_the_config_is_silent(tmp_path):
     config = ZLAB | {"dflash_config": {"mask_token_id": 7}}
     head, _ = published.read(write(tmp_path / "head", backbone(), config), TARGET)
     assert head.config.taps == (2, 4)  # layers 1 and 3, by what they give
-
-
-def other(**shape):
-    model = tiny.model(**{"num_layers": LAYERS, **shape})
-    return dataclasses.replace(TARGET, model=model, params=tiny.params(model, seed=5))
 
 
 def test_a_head_of_another_target_is_refused(tmp_path):

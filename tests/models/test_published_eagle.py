@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from published_heads import LLAMA, TARGET, check_decoding, check_saving
 from safetensors.numpy import save_file
 
 import jspec
@@ -14,24 +15,9 @@ import jspec.models
 from jspec.models import heads
 from jspec.models.heads import candidates, published
 
-V, E, LAYERS, HEADS, KV, D, INNER = tiny.VOCAB, 16, 6, 4, 2, 4, 24
+V, E, HEADS, KV, D, INNER = tiny.VOCAB, 16, 4, 2, 4, 24
 THETA, EPS, RANK, COUNT = 5000.0, 1e-5, 5, 6
-MODEL = tiny.model(num_layers=LAYERS)
-TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
 EMBED = np.asarray(TARGET.params["params"]["embed"], np.float64)
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": V,
-    "hidden_size": E,
-    "intermediate_size": INNER,
-    "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": EPS,
-    "rope_theta": THETA,
-}
 THIRD = {"fc_norm": True, "norm_output": True}
 SPECULATORS = {"norm_before_fc": True, "norm_before_residual": True, "norm_output": True}
 FOURTH = THIRD | {
@@ -78,7 +64,7 @@ def write(folder, config, made=None, prefix=""):
     folder.mkdir(exist_ok=True)
     made = tensors(config, prefix) if made is None else made
     save_file(made, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "config.json").write_text(json.dumps(LLAMA | config))
     return folder
 
 
@@ -142,15 +128,8 @@ def forward(config, made, states, tokens):
 
 
 def apply(head, variables, states, tokens):
-    size = len(tokens)
-    return jax.jit(head.apply)(
-        variables,
-        jnp.asarray(states, jnp.float32)[None],
-        jnp.asarray(tokens)[None],
-        jnp.arange(size)[None],
-        jnp.tril(jnp.ones((1, size, size), bool)),
-        None,
-    )
+    states = jnp.asarray(states, jnp.float32)[None]
+    return jax.jit(head.apply)(variables, states, *tiny.causal(tokens[None]), None)
 
 
 TOKENS = np.array([4, 1, 22, 0, 9, 9, 13])
@@ -214,24 +193,16 @@ def test_factors_that_are_not_there_are_the_svd(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [THIRD, FOURTH], ids=["3.1", "4"])
 def test_it_decodes(tmp_path, config):
-    head, variables, target = heads.load(write(tmp_path / "head", config), TARGET, only="eagle3")
-    call = dict(max_new_tokens=10, key=2, sampling=jspec.Sampling(temperature=0.7))
-    plain = jspec.decode(MODEL, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, **call)
-    drafter = jspec.EAGLE2(head, num_speculative_tokens=5, max_depth=3, beam=3)
-    ours = jspec.decode(
-        target.model, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
-        drafter_params=variables, **call,
-    )  # fmt: skip
-    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+    loaded = heads.load(write(tmp_path / "head", config), TARGET, only="eagle3")
+    drafter = jspec.EAGLE2(loaded.head, num_speculative_tokens=5, max_depth=3, beam=3)
+    sampling = jspec.Sampling(temperature=0.7)
+    check_decoding(drafter, loaded, max_new_tokens=10, key=2, sampling=sampling)
 
 
 @pytest.mark.parametrize("config", [THIRD, FOURTH], ids=["3.1", "4"])
 def test_it_is_saved_in_our_format(tmp_path, config):
     head, variables, _ = heads.load(write(tmp_path / "head", config), TARGET, only="eagle3")
-    heads.save(tmp_path / "saved", head, variables, TARGET)
-    again, held, _ = heads.load(tmp_path / "saved", TARGET)
-    assert again == head
-    jax.tree.map(np.testing.assert_array_equal, held, variables)
+    check_saving(tmp_path / "saved", head, variables)
 
 
 def without(name):

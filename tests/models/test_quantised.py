@@ -71,7 +71,7 @@ def small(fixtures, tmp_path):
     return folder, wide
 
 
-def test_float8_is_read_block_by_block(small, fixtures, tmp_path, causal):
+def test_float8_is_read_block_by_block(small, fixtures, tmp_path):
     folder, wide = small
     plain = shutil.copytree(fixtures / "deepseek_v3", tmp_path / "wide")
     save_file(wide, plain / shards.SINGLE)

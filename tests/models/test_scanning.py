@@ -26,13 +26,13 @@ def equal(one, other) -> bool:
     )
 
 
-def test_scanned_layers_give_the_numbers_of_the_others(causal):
+def test_scanned_layers_give_the_numbers_of_the_others():
     """Without a cache and as a tree behind one, and the states that enter a layer."""
     params = tiny.params(DEEP)
 
     @jax.jit(static_argnums=0)
     def run(model, params):
-        prompt = model.apply(params, *causal(tiny.PROMPTS), None)
+        prompt = model.apply(params, *tiny.causal(tiny.PROMPTS), None)
         every = jnp.broadcast_to(jnp.arange(8), tiny.PROMPTS.shape)
         kept = prompt.tentative
         cache = model.commit(model.init_memory(3, 300), kept, every, jnp.asarray(tiny.LENGTHS))
@@ -66,14 +66,14 @@ def test_scanned_layers_give_the_numbers_of_the_others(causal):
         ),
     ],
 )
-def test_checkpoints_load_into_scanned_layers(name, recorded, fixtures, causal):
+def test_checkpoints_load_into_scanned_layers(name, recorded, fixtures):
     plain = recorded(name)
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
     assert jax.tree.map(jnp.shape, loaded.params) == jax.tree.map(
         jnp.shape, checkpoint.shapes(loaded.model)
     )
     assert equal(checkpoint.relaid(plain.model, loaded.params), plain.params)
-    logits = jax.jit(loaded.model.apply)(loaded.params, *causal(plain.tokens), None).logits
+    logits = tiny.forward(loaded.model, loaded.params, plain.tokens).logits
     np.testing.assert_allclose(logits, plain.logits, atol=1e-4, rtol=0)
 
 

@@ -38,11 +38,11 @@ def mesh() -> Mesh:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sharded_forward_pass_equals_the_plain_one(name, mesh, fixtures, causal):
+def test_the_sharded_forward_pass_equals_the_plain_one(name, mesh, fixtures):
     model, params, _ = jspec.models.load(fixtures / name, with_tokenizer=False)
     tokens = np.random.default_rng(3).integers(0, model.vocab_size, (4, 8))
     forward = jax.jit(model.apply)
-    prompt = forward(params, *causal(tokens), None)
+    prompt = forward(params, *tiny.causal(tokens), None)
     every = jnp.broadcast_to(jnp.arange(8), (4, 8))
     lengths = jnp.asarray([8, 7, 6, 5])
     cache = model.commit(model.init_memory(4, 16), prompt.tentative, every, lengths)

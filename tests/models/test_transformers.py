@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 import jspec.models
 from jspec.models.huggingface import quantised, shards
@@ -15,38 +16,34 @@ TOLERANCE = 1e-4
 LENGTH = 48
 
 
-def compare(folder, causal):
-    """Logits of random texts that fill as much of the context as is quick."""
+def original(folder):
     from transformers import AutoModelForCausalLM
 
-    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def compare(folder, **changes):
+    """Logits of random texts that fill as much of the context as is quick."""
+    theirs = original(folder)
     model, params, _ = jspec.models.load(folder, dtype="float32", with_tokenizer=False)
+    model = model.clone(config=replace(model.config, **changes))
     length = min(LENGTH, model.context)
     tokens = np.random.default_rng(2).integers(0, model.vocab_size, (2, length))
     with torch.no_grad():
         expected = theirs(torch.from_numpy(tokens)).logits.numpy()
-    found = model.apply(params, *causal(tokens), None).logits
+    found = tiny.forward(model, params, tokens).logits
     np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
 
 
-def test_every_family(fixtures, causal):
+def test_every_family(fixtures):
     for folder in sorted(fixtures.iterdir()):
-        compare(folder, causal)
+        compare(folder)
 
 
-def test_a_longer_context_takes_the_other_divisors(fixtures, causal):
+def test_a_longer_context_takes_the_other_divisors(fixtures):
     """LongRoPE: `transformers` takes them for a text beyond the original context, of 32 here."""
-    from transformers import AutoModelForCausalLM
-
-    theirs = AutoModelForCausalLM.from_pretrained(fixtures / "phi3", dtype=torch.float32).eval()
-    model, params, _ = jspec.models.load(fixtures / "phi3", with_tokenizer=False)
-    assert model.context == 32
-    long = model.clone(config=replace(model.config, context=64))
-    tokens = np.random.default_rng(2).integers(0, model.vocab_size, (2, LENGTH))
-    with torch.no_grad():
-        expected = theirs(torch.from_numpy(tokens)).logits.numpy()
-    found = long.apply(params, *causal(tokens), None).logits
-    np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
+    assert jspec.models.load(fixtures / "phi3", with_tokenizer=False).model.context == 32 < LENGTH
+    compare(fixtures / "phi3", context=64)
 
 
 def test_mxfp4_is_dequantised_as_there(tmp_path):
@@ -64,8 +61,8 @@ def test_mxfp4_is_dequantised_as_there(tmp_path):
     np.testing.assert_array_equal(found.read("up"), wanted.float().numpy())
 
 
-def test_pretrained(pretrained, causal):
-    compare(pretrained, causal)
+def test_pretrained(pretrained):
+    compare(pretrained)
 
 
 def test_pretrained_tokenizers_split_alike(pretrained):
@@ -78,17 +75,16 @@ def test_pretrained_tokenizers_split_alike(pretrained):
     assert ours.decode(ours.encode(text).ids) == text
 
 
-def test_pretrained_greedy_is_that_of_transformers(pretrained, causal):
+def test_pretrained_greedy_is_that_of_transformers(pretrained):
     """20 tokens by whole forward passes; the engine's own tests take it from there."""
-    from transformers import AutoModelForCausalLM
-
-    theirs = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32).eval()
     model, params, tokenizer = jspec.models.load(pretrained, dtype="float32")
     prompt = tokenizer.encode("Once upon a time").ids
-    expected = theirs.generate(
-        torch.tensor([prompt]), max_new_tokens=20, do_sample=False, pad_token_id=0
-    )[0].tolist()
+    expected = (
+        original(pretrained)
+        .generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False, pad_token_id=0)[0]
+        .tolist()
+    )
     tokens = np.zeros((1, len(prompt) + 20), np.int32)
     tokens[0, : len(expected)] = expected
-    chosen = model.apply(params, *causal(tokens), None).logits.argmax(-1)
+    chosen = tiny.forward(model, params, tokens).logits.argmax(-1)
     assert jnp.array_equal(chosen[0, len(prompt) - 1 : -1], tokens[0, len(prompt) :])

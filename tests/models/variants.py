@@ -8,14 +8,7 @@ SHAPE = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
-OPT = {
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "ffn_dim": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-}
+OPT = {("ffn_dim" if key == "intermediate_size" else key): size for key, size in SHAPE.items()}
 STRETCH = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -46,7 +39,9 @@ GEMMA4 = GEMMA | {
     "final_logit_softcapping": 30.0,
 }
 
-QWEN3_5 = SHAPE | {
+# Sizes at which float32 is within 1e-4 of float64, in `transformers` as here: a random
+# delta net may have a head whose values all but cancel, and its norm makes them large.
+DELTA_NETS = SHAPE | {
     "num_hidden_layers": 3,
     "num_key_value_heads": 2,
     "head_dim": 16,
@@ -55,6 +50,12 @@ QWEN3_5 = SHAPE | {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 16,
+}
+DELTA_NETS_EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "shared_expert_intermediate_size": 16,
 }
 
 VARIANTS = {
@@ -303,36 +304,14 @@ VARIANTS = {
     ),
     "qwen3_next": (
         "qwen3_next",
-        # Sizes at which float32 is within 1e-4 of float64, in `transformers` as here: a random
-        # delta net may have a head whose values all but cancel, and its norm makes them large.
-        SHAPE
-        | {
-            "num_hidden_layers": 3,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 16,
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 8,
-            "shared_expert_intermediate_size": 16,
-            "mlp_only_layers": [2],
-        },
+        DELTA_NETS | DELTA_NETS_EXPERTS | {"mlp_only_layers": [2]},
     ),
     # Most layers are gated delta nets, whose projections are stored part by part.
-    "qwen3_5": ("qwen3_5_text", QWEN3_5),
+    "qwen3_5": ("qwen3_5_text", DELTA_NETS),
     "qwen3_5_moe": (
         "qwen3_5_moe_text",
-        {key: value for key, value in QWEN3_5.items() if key != "intermediate_size"}
-        | {
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 8,
-            "shared_expert_intermediate_size": 16,
-        },
+        {key: value for key, value in DELTA_NETS.items() if key != "intermediate_size"}
+        | DELTA_NETS_EXPERTS,
     ),
     "granite4": (
         "granitemoehybrid",

@@ -281,8 +281,7 @@ def test_rejection_sampling_has_the_processed_distribution(drafter):
         logits = oracle.repetition_penalty(logits, prompt, output, 1.4)
         return oracle.probabilities(logits, 0.8)
 
-    counts = np.zeros((size,) * 3)
-    np.add.at(counts, tuple(np.asarray(result.tokens).T), 1)
+    counts = tables.counted(result.tokens, size)
     assert tables.distance(counts, tables.joint(lambda out: probs(list(out)), size, 3)) < 1
     blind = tables.joint(
         lambda out: oracle.probabilities(np.log(target[0][[*prompt, *out][-1]]), 0.8), size, 3
@@ -328,7 +327,7 @@ def test_a_processor_needs_no_values():
 
 
 def test_other_values_compile_nothing():
-    model = tiny.Counted(MODEL, [])
+    model = tiny.Counted(MODEL)
     for name in SETTINGS:
         jspec.prefill(
             model, WEIGHTS, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT,

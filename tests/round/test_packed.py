@@ -1,6 +1,6 @@
 """Trees of a batch as one row of tokens: the same numbers, for fewer tokens."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -82,26 +82,6 @@ def test_equal_values_go_to_the_earlier_node():
     np.testing.assert_array_equal(kept, [[0, 1, 1, 1], [0, 1, 0, 0]])
 
 
-@dataclass(frozen=True)
-class Told:
-    """A model that keeps the shapes of the tokens that it is given."""
-
-    inner: Llama
-    shapes: list
-
-    takes_packed = True
-
-    def __hash__(self):
-        return hash(self.inner)
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def apply(self, params, tokens, *rest):
-        self.shapes.append(tokens.shape)
-        return self.inner.apply(params, tokens, *rest)
-
-
 @pytest.mark.parametrize("name", only(MODELS, "llama", "neox"))
 def test_one_row_of_tokens_gives_what_the_trees_give(name):
     """Rows with texts of their own length, one of which has ended; what is absent is 0."""
@@ -116,7 +96,7 @@ def test_one_row_of_tokens_gives_what_the_trees_give(name):
     @jax.jit
     def both(params, tree, now, cache):
         whole = score(model, params, tree, now, cache)
-        return whole, score(Told(model, shapes), params, tree, now, cache, 9)
+        return whole, score(tiny.Counted(model, shapes), params, tree, now, cache, 9)
 
     whole, row = both(params, tree, now, state.memory)
     assert shapes == [(1, 9)]
@@ -211,7 +191,7 @@ def test_decoding_gives_the_model_one_row():
     policy, shapes = AtRandom((0, 2, 5), 0.3), []
     sizes = ((0, 1), (0, 3), (2, 3), (5, 6))
     assert sizes_of(policy, jnp.zeros(3)) == sizes
-    shared(Told(tiny.model(), shapes), policy)
+    shared(tiny.Counted(tiny.model(), shapes), policy)
     assert set(shapes[-len(sizes) :]) == {(1, 1), (3, 1), (1, 3), (1, 6)}
 
 
@@ -219,7 +199,7 @@ def test_decoding_gives_the_model_one_row():
 def test_a_round_without_room_for_all_roots_would_be_found(monkeypatch):
     plain = shared(tiny.model(), jspec.FixedWidth(0))
     monkeypatch.setattr("jspec.decoding.rounds.with_room", lambda index, *_: index)
-    found = shared(Told(tiny.model(), []), AtRandom((0, 2, 5), 0.2))
+    found = shared(tiny.Counted(tiny.model(), []), AtRandom((0, 2, 5), 0.2))
     assert (found.tokens != plain.tokens).any()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 import jspec
 from jspec import sampling as samplings
@@ -57,13 +58,8 @@ class Impostor(TreeVerifier):
 
 
 @dataclass(frozen=True)
-class Jittery:
+class Jittery(tiny.Wrapper):
     """A model with logits on a grid, for many ties that move with the width as its weights say."""
-
-    inner: PrefixLM = MODEL
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
 
     def apply(self, params, tokens, positions, mask, cache, *nodes):
         output = self.inner.apply(params, tokens, positions, mask, cache, *nodes)
@@ -72,7 +68,7 @@ class Jittery:
 
 
 def jittery(by=1e-4):
-    return dict(model=Jittery(), params=WEIGHTS | {"by": jnp.float32(by)})
+    return dict(model=Jittery(MODEL), params=WEIGHTS | {"by": jnp.float32(by)})
 
 
 def test_plain_decoding_needs_no_yardstick():

@@ -28,9 +28,6 @@ class Told(jspec.Drafter):
     def init(self, batch, capacity, earlier):
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         steps = state[:, None] + jnp.arange(self.length)
         known = jnp.take_along_axis(params, steps, axis=1, mode="fill", fill_value=0)
@@ -254,7 +251,7 @@ UNUSABLE = [
 
 def test_unusable_trees_are_refused_in_one_sentence(target, plain):
     def run(functions):
-        model = tiny.Counted(target[0], [])
+        model = tiny.Counted(target[0])
         try:
             jspec.decode(
                 model, target[1], tiny.PROMPTS, max_new_tokens=LIMIT,
@@ -300,7 +297,7 @@ def test_a_rule_that_does_not_fit_is_refused_where_it_is_given():
 
 
 def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(target):
-    model = tiny.Counted(target[0], [])
+    model = tiny.Counted(target[0])
     with pytest.raises(jspec.InputError, match="needs the distribution q"):
         jspec.decode(
             model,

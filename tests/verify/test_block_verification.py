@@ -6,9 +6,8 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from rounds import Rows
+import rounds
 
-from jspec import sampling as samplings
 from jspec.types import Tree
 from jspec.verify.block_verification import BlockVerification, acceptance
 
@@ -173,7 +172,7 @@ def test_wrong_residuals_and_wrong_stops_are_caught(method, size):
 # ---- the verifier --------------------------------------------------------------------------------
 
 BATCH, VOCAB, DEPTH = 100, 7, 4
-ROWS = Rows(BATCH)
+ROWS = rounds.Rows(BATCH)
 VERDICT = jax.jit(BlockVerification().verdict)
 
 
@@ -212,8 +211,7 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     tree, logits, lengths, ids, q = drafts(0)
     frame = ROWS.frame()
     verdict = jax.device_get(VERDICT(tree, logits, frame))
-    forked = samplings.fork(frame.keys, frame.positions, 0)
-    uniforms = np.array([jax.random.uniform(key, (DEPTH,)) for key in forked])
+    uniforms = rounds.coins(frame, DEPTH)
     kept, residuals = [], []
     for row, length in enumerate(lengths):
         temperature = frame.sampling.temperature[row]
@@ -225,11 +223,7 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
         residuals.append(oracle.block(p, q[row], tokens)[1][kept[-1]])
         path = ids[: kept[-1] + 1]
         assert verdict.path[row].tolist() == path + [0] * (DEPTH + 1 - len(path))
-    noise = samplings.gumbel(frame.keys, frame.positions + np.array(kept), VOCAB)
-    with np.errstate(divide="ignore"):
-        bonus = np.argmax(np.log(residuals) + np.asarray(noise), axis=-1)
-    assert verdict.bonus.tolist() == bonus.tolist()
-    assert verdict.path_lengths.tolist() == [num + 1 for num in kept]
+    rounds.check_verdict(verdict, frame, kept, residuals)
     assert np.bincount(kept).size == DEPTH + 1 and np.bincount(kept).min() > 3
     assert not verdict.failed.any()
 

@@ -7,10 +7,9 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from rounds import Rows
+import rounds
 
 import jspec
-from jspec import sampling as samplings
 from jspec.types import Tree
 from jspec.verify.block_verification import BlockVerification
 from jspec.verify.multi_path_block_verification import MultiPathBlockVerification
@@ -84,7 +83,7 @@ def test_a_second_chain_keeps_more_on_average():
 # ---- the verifier --------------------------------------------------------------------------------
 
 BATCH, VOCAB, CHAINS, DEPTH = 96, 5, 3, 3
-ROWS = Rows(BATCH)
+ROWS = rounds.Rows(BATCH)
 NODES = 1 + CHAINS * DEPTH
 VERIFIER = MultiPathBlockVerification(CHAINS)
 VERDICT = jax.jit(VERIFIER.verdict)
@@ -125,10 +124,9 @@ def drafts(seed):
 
 def places(tree, row):
     """{prefix: node} of a row's tree, the first node of equal siblings."""
-    at, found = [()], {(): 0}
-    for node in range(1, NODES):
-        at.append((*at[tree.parents[row, node]], int(tree.tokens[row, node])))
-        found.setdefault(at[-1], node)
+    found = {(): 0}
+    for node, path in rounds.paths(tree, row).items():
+        found.setdefault(path, node)
     return found
 
 
@@ -136,8 +134,7 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     tree, logits, q, drawn = drafts(0)
     frame = ROWS.frame()
     verdict = jax.device_get(VERDICT(tree, logits, frame))
-    forked = samplings.fork(frame.keys, frame.positions, 0)
-    uniforms = np.array([jax.random.uniform(key, (DEPTH,)) for key in forked])
+    uniforms = rounds.coins(frame, DEPTH)
     kept, residuals = [], []
     for row in range(BATCH):
         place, temperature = places(tree, row), frame.sampling.temperature[row]
@@ -159,11 +156,7 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
         residuals.append(left[kept[-1]])
         path = [place[best[:i]] for i in range(kept[-1] + 1)]
         assert verdict.path[row].tolist() == path + [0] * (DEPTH + 1 - len(path))
-    noise = samplings.gumbel(frame.keys, frame.positions + np.array(kept), VOCAB)
-    with np.errstate(divide="ignore"):
-        bonus = np.argmax(np.log(residuals) + np.asarray(noise), axis=-1)
-    assert verdict.bonus.tolist() == bonus.tolist()
-    assert verdict.path_lengths.tolist() == [num + 1 for num in kept]
+    rounds.check_verdict(verdict, frame, kept, residuals)
     assert np.bincount(kept).size == DEPTH + 1
     assert not verdict.failed.any()
 

@@ -7,9 +7,8 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from rounds import Rows
+import rounds
 
-from jspec import sampling as samplings
 from jspec.types import Tree
 from jspec.verify.traversal_verification import TraversalVerification
 
@@ -130,7 +129,7 @@ def test_of_a_chain_it_is_block_verification():
 # ---- the verifier --------------------------------------------------------------------------------
 
 BATCH, VOCAB, NODES = 96, 5, 8
-ROWS = Rows(BATCH)
+ROWS = rounds.Rows(BATCH)
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 6])
 DEPTH, WIDTH = 4, 2
 VERDICT = jax.jit(TraversalVerification().verdict)
@@ -162,22 +161,19 @@ def drafts(seed):
 
 def nodes_of(tree, row):
     """{prefix: node} of a row's tree, and the tree as the oracle has it."""
-    last = int(tree.valid[row].sum())
-    place = [()]
-    for node in range(1, last):
-        place.append((*place[PARENTS[node]], int(tree.tokens[row, node])))
+    place = {(): 0} | {path: node for node, path in rounds.paths(tree, row).items()}
     children = {prefix: [] for prefix in place}
-    for prefix in place[1:]:
-        children[prefix[:-1]].append(prefix[-1])
-    return {prefix: n for n, prefix in enumerate(place)}, oracle.tree_of(children.__getitem__)
+    for prefix in place:
+        if prefix:
+            children[prefix[:-1]].append(prefix[-1])
+    return place, oracle.tree_of(children.__getitem__)
 
 
 def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     tree, logits, q = drafts(0)
     frame = ROWS.frame()
     verdict = jax.device_get(VERDICT(tree, logits, frame))
-    forked = samplings.fork(frame.keys, frame.positions, 0)
-    uniforms = np.array([jax.random.uniform(key, (NODES,)) for key in forked])
+    uniforms = rounds.coins(frame, NODES)
     kept, residuals = [], []
     for row in range(BATCH):
         place, plain = nodes_of(tree, row)
@@ -192,11 +188,7 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
         assert verdict.path[row].tolist() == path + [0] * (DEPTH + 1 - len(path))
         kept.append(len(prefix))
         residuals.append(residual)
-    noise = samplings.gumbel(frame.keys, frame.positions + np.array(kept), VOCAB)
-    with np.errstate(divide="ignore"):
-        bonus = np.argmax(np.log(residuals) + np.asarray(noise), axis=-1)
-    assert verdict.bonus.tolist() == bonus.tolist()
-    assert verdict.path_lengths.tolist() == [num + 1 for num in kept]
+    rounds.check_verdict(verdict, frame, kept, residuals)
     assert np.bincount(kept).size == DEPTH + 1
     assert not verdict.failed.any()
 

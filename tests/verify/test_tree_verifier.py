@@ -3,6 +3,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import rounds
 
 from jspec import sampling as samplings
 from jspec.types import Frame, Sampling, Tree
@@ -21,13 +22,7 @@ TREE = Tree(
 
 
 def frame(**changes):
-    return Frame(
-        root=jnp.array([0]),
-        positions=jnp.array([7]),
-        keys=None,
-        sampling=None,
-        done=jnp.array([False]),
-    ).replace(**changes)
+    return rounds.greedy([0], 7).replace(**changes)
 
 
 def logits(*choices):
@@ -139,11 +134,7 @@ def test_greedy_verdicts_of_all_nodes_at_once_are_those_of_a_walk():
         )
         scores = np.asarray(rng.normal(size=(3, 12, 2)), np.float32)
         scores[rng.random((3, 12)) < 0.05] = np.nan
-        now = frame(
-            root=jnp.zeros(3, int),
-            done=jnp.asarray(rng.random(3) < 0.1),
-            positions=jnp.arange(3),
-        )
+        now = rounds.greedy([0] * 3, range(3), rng.random(3) < 0.1)
         one, other = walked(tree, scores, now), at_once(tree, scores, now)
         for wanted, found in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             np.testing.assert_array_equal(found, wanted)

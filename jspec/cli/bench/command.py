@@ -10,7 +10,6 @@ from jspec.cli import options
 from jspec.cli.bench import questions as asking
 from jspec.cli.bench import settings as checks
 from jspec.cli.bench.ledger import Ledger
-from jspec.cli.parsers import integer
 from jspec.sessions.run_settings import RunSettings
 
 
@@ -40,16 +39,11 @@ def bench(
     prompts: options.Prompts = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            parser=integer,
-            metavar="N",
-            help="Use N questions, spread evenly over the categories.",
-            show_default="all",
+        options.integer_option(
+            "Use N questions, spread evenly over the categories.", show_default="all"
         ),
     ] = None,
-    turns: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Maximum number of turns per question.")
-    ] = 1,
+    turns: Annotated[int, options.integer_option("Maximum number of turns per question.")] = 1,
     max_new_tokens: options.MaxNewTokens = 128,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -58,12 +52,9 @@ def bench(
     seed: options.Seed = 0,
     ignore_eos: options.IgnoreEos = False,
     batch_size: options.BatchSize = 1,
-    repeats: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Repeats of each measurement.")
-    ] = 3,
+    repeats: Annotated[int, options.integer_option("Repeats of each measurement.")] = 3,
     cold: Annotated[
-        bool,
-        typer.Option("--cold", help="Reset the drafter's memory between prompts."),
+        bool, typer.Option("--cold", help="Reset the drafter's memory between prompts.")
     ] = False,
     memory: Annotated[
         Path | None,

@@ -20,7 +20,7 @@ from jspec.drafters.contrib.block_probabilities import BlockDistributions, Proba
 from jspec.drafters.draft_head.head_drafter import check_depth, check_head, check_is_head
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
-from jspec.drafters.growth.scorer import LevelOutput
+from jspec.drafters.growth.scorer import TokenScorer
 from jspec.memory import KVCache, TreeKV
 from jspec.protocols import Drafter, Verifier
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Sampling, Tree
@@ -104,7 +104,7 @@ class BlockState:
 
 
 @dataclass(frozen=True)
-class BlockScorer:
+class BlockScorer(TokenScorer):
     """The candidates of a round, scored after each token that they may follow."""
 
     head: OnePassHead
@@ -113,23 +113,11 @@ class BlockScorer:
     weights: ProbabilityWeights
     frame: Frame
 
-    def root(self) -> LevelOutput:
-        """Scores the candidates of depth 1, after the root."""
-        return self._after(0, self.frame.root[:, None])
-
-    def below(
-        self,
-        level: Int[Array, ""] | int,
-        kv_index: Int[Array, ""] | int,
-        tokens: Int[Array, "B W"],
-        inherited: PyTree,
-        kv: PyTree,
-    ) -> LevelOutput:
+    def after(
+        self, level: Int[Array, ""] | int, tokens: Int[Array, "B W"]
+    ) -> Float[Array, "B W K"]:
         """Scores the candidates of depth `level` + 1, after W tokens at depth `level`."""
-        del kv_index, inherited, kv
-        return self._after(level, tokens)
 
-    def _after(self, level: Int[Array, ""] | int, tokens: Int[Array, "B W"]) -> LevelOutput:
         def at_level(array: Array) -> Array:
             one = jax.lax.dynamic_index_in_dim(array, level, axis=1, keepdims=True)
             return jnp.broadcast_to(one, (one.shape[0], tokens.shape[1], *one.shape[2:]))
@@ -141,7 +129,7 @@ class BlockScorer:
             at_level(self.weights.values),
             tokens,
         )
-        return LevelOutput(found.log_shares[..., :-1], inherited=(), kv=())
+        return found.log_shares[..., :-1]
 
     def draw(
         self,

@@ -10,12 +10,12 @@ from jspec.drafters.draft_head.draft_head import DraftHead
 from jspec.drafters.draft_head.eagle import joint_probability
 from jspec.drafters.draft_head.head_drafter import top_k_draw
 from jspec.drafters.growth import best_first
-from jspec.drafters.growth.scorer import LevelOutput
+from jspec.drafters.growth.scorer import TokenScorer
 from jspec.types import Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)
-class ChainScorer:
+class ChainScorer(TokenScorer):
     """Raw scores of a chain of states, with each node's token info added.
 
     Args:
@@ -33,23 +33,9 @@ class ChainScorer:
     first: Int[Array, " B"]
     frame: Frame
 
-    def root(self) -> LevelOutput:
-        """Scores the root's children."""
-        return self._informed(0, self.frame.root[:, None])
-
-    def below(
-        self,
-        level: Int[Array, ""] | int,
-        kv_index: Int[Array, ""] | int,
-        tokens: Int[Array, "B W"],
-        inherited: PyTree,
-        kv: PyTree,
-    ) -> LevelOutput:
-        """Scores W nodes of one depth; nothing but a parent's token is needed of it."""
-        del kv_index, inherited, kv
-        return self._informed(level, tokens)
-
-    def _informed(self, level: Int[Array, ""] | int, tokens: Int[Array, "B M"]) -> LevelOutput:
+    def after(
+        self, level: Int[Array, ""] | int, tokens: Int[Array, "B W"]
+    ) -> Float[Array, "B W V"]:
         """Returns scores with token info added, l' = l + RMSNorm(E'(t)) (section 4.1)."""
         row = (self.first + level)[:, None, None]
         raw = jnp.take_along_axis(self.logits, row, axis=1, mode="clip")
@@ -57,7 +43,7 @@ class ChainScorer:
         informed = self.head.inform(self.params, raw, tokens)
         # What is not a number offers no child.
         there = row < self.logits.shape[1]
-        return LevelOutput(jnp.where(there, informed, jnp.nan), inherited=(), kv=())
+        return jnp.where(there, informed, jnp.nan)
 
 
 def token_info_tree(

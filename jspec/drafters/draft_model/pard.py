@@ -18,7 +18,7 @@ from jspec.arrays.ragged import sequence
 from jspec.drafters.draft_model.model_drafter import ModelDrafter
 from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
 from jspec.drafters.growth import template_trees as templates
-from jspec.drafters.growth.scorer import LevelOutput
+from jspec.drafters.growth.scorer import TokenScorer
 from jspec.tree import Template, chain
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import RECURSIVE
@@ -40,32 +40,18 @@ class PARDState:
 
 
 @dataclass(frozen=True)
-class ParallelScorer:
-    """The predictions of one forward pass as a `jspec.drafters.growth.scorer.Scorer`.
-
-    Tokens at a depth depend on the text alone, and not on the drafted tokens above.
-    """
+class ParallelScorer(TokenScorer):
+    """The predictions of one forward pass: they depend on the text and a node's level alone."""
 
     logits: Float[Array, "B K V"]
     frame: Frame
 
-    def root(self) -> LevelOutput:
-        """Returns the prediction of the token after the root."""
-        return LevelOutput(self.logits[:, :1], inherited=(), kv=())
-
-    def below(
-        self,
-        level: Int[Array, ""] | int,
-        kv_index: Int[Array, ""] | int,
-        tokens: Int[Array, "B W"],
-        inherited: PyTree,
-        kv: PyTree,
-    ) -> LevelOutput:
+    def after(
+        self, level: Int[Array, ""] | int, tokens: Int[Array, "B W"]
+    ) -> Float[Array, "B W V"]:
         """Returns the prediction of depth `level` + 1, for each of W tokens at depth `level`."""
-        del kv_index, inherited, kv
         one = jax.lax.dynamic_index_in_dim(self.logits, level, axis=1)
-        each = jnp.broadcast_to(one, (*tokens.shape, one.shape[-1]))
-        return LevelOutput(each, inherited=(), kv=())
+        return jnp.broadcast_to(one, (*tokens.shape, one.shape[-1]))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 W: nodes of one level that are scored together.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -53,6 +54,34 @@ class Scorer(Protocol):
             kv: `LevelOutput.kv` of the level above.
         """
         ...
+
+
+class TokenScorer(ABC):
+    """A `Scorer` to whom a node is its level and its token: nothing is inherited or kept."""
+
+    frame: Frame
+
+    @abstractmethod
+    def after(
+        self, level: Int[Array, ""] | int, tokens: Int[Array, "B W"]
+    ) -> Float[Array, "B W V"]:
+        """Returns the scores of what follows W tokens of one level."""
+
+    def root(self) -> LevelOutput:
+        """Scores the root."""
+        return LevelOutput(self.after(0, self.frame.root[:, None]), inherited=(), kv=())
+
+    def below(
+        self,
+        level: Int[Array, ""] | int,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: PyTree,
+        kv: PyTree,
+    ) -> LevelOutput:
+        """Scores W nodes of one depth; of each its token is all that is needed."""
+        del kv_index, inherited, kv
+        return LevelOutput(self.after(level, tokens), inherited=(), kv=())
 
 
 class Draft(NamedTuple):

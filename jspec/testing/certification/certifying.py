@@ -1,6 +1,7 @@
 """The certification of a model, a drafter and settings: all checks, one certificate."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np

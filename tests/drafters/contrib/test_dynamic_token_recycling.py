@@ -1,7 +1,7 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import rounds
 import tiny
 from oracle import dynamic_token_recycling as oracle
 
@@ -9,7 +9,6 @@ import jspec
 from jspec import sampling as samplings
 from jspec.drafters.contrib import ngrams as files
 from jspec.drafters.contrib.dynamic_token_recycling import DynamicTokenRecycling
-from jspec.types import Frame
 
 K = 3
 
@@ -30,26 +29,6 @@ def deciding(frame, temperature, steps):
         samplings.gumbel(frame.keys, frame.positions + step, tiny.VOCAB)[0] for step in range(steps)
     ]
     return (temperature * (np.stack(drawn) - 0.57721566)).tolist()
-
-
-@pytest.fixture(scope="module")
-def probs(target):
-    """A text's distribution of what follows it."""
-
-    @jax.jit
-    def forward(tokens):
-        size = tokens.shape[1]
-        causal = jnp.tril(jnp.ones((1, size, size), bool))
-        return target[0].apply(target[1], tokens, jnp.arange(size)[None], causal, None).logits[0]
-
-    def after(text):
-        padded = np.zeros((1, 64), np.int32)
-        padded[0, : len(text)] = text
-        logits = np.asarray(forward(padded)[len(text) - 1], np.float64)
-        weights = np.exp(logits - logits.max())
-        return weights / weights.sum()
-
-    return after
 
 
 def read_by(target):
@@ -88,7 +67,7 @@ def ngrams(target):
         ),
     ],
 )
-def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, beside, warm):
+def test_rounds_are_those_of_a_heap_over_paths(target, next_logits, ngrams, decay, beside, warm):
     """Every round's tree, and what it leaves in the matrix and in the corrections."""
     drafter = DynamicTokenRecycling(
         tiny.VOCAB, num_speculative_tokens=6, max_depth=3, beam=K**2, decay=decay, k=K
@@ -104,7 +83,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         frame = jspec.round.frame(state)
         noise = deciding(frame, warm, 5) if warm else []
         tree, _ = draft(params, state.drafter_state, frame)
-        got = tiny.drafted(tree, 0)
+        got = rounds.drafted(tree, 0)
         text = [*prompt.tolist(), *np.asarray(state.tokens[0, : int(state.lengths[0])]).tolist()]
         want = oracle.grown(matrix, table, beliefs[0], text[-2:], 6, 3, K, noise)
         assert got.keys() == want.keys()
@@ -120,7 +99,8 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         nodes = [(), *got]
         tokens = [path[-1] if path else text[-1] for path in nodes]
         again += sum(token in matrix for token in tokens)
-        matrix = oracle.visited(matrix, tokens, [probs([*text, *p]) for p in nodes], decay, K)
+        probs = [softmax(next_logits([*text, *path])) for path in nodes]
+        matrix = oracle.visited(matrix, tokens, probs, decay, K)
         found = held(state.drafter_state)
         assert found.keys() == matrix.keys()
         for token, line in matrix.items():
@@ -152,11 +132,7 @@ def test_cells_hold_the_models_probabilities(target):
 
 def test_lines_that_were_never_written_are_not_drafted(target):
     drafter = DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=5)
-    tree, _ = jax.jit(drafter.draft)(
-        None,
-        drafter.init(2, 8, None),
-        Frame(jnp.array([1, 2]), jnp.zeros(2, int), None, None, jnp.zeros(2, bool)),
-    )
+    tree, _ = jax.jit(drafter.draft)(None, drafter.init(2, 8, None), rounds.greedy([1, 2]))
     assert tree.valid.tolist() == [[True] + [False] * 5] * 2
 
 
@@ -166,5 +142,3 @@ def test_options_and_states_that_do_not_fit_are_refused():
     other = DynamicTokenRecycling(23, k=2).init(1, 8, None)
     with pytest.raises(ValueError, match=r"of \(1, 23, 2\) and .*State of \(1, 23, 3\)"):
         DynamicTokenRecycling(23, k=3).init(1, 8, other)
-    with pytest.raises(ValueError, match="drafter_state is a tuple, and this Dynamic"):
-        DynamicTokenRecycling(23).init(1, 8, ())

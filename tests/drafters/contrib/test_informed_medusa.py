@@ -5,30 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import rounds
 import tiny
 from oracle import informed_medusa as oracle
 
 import jspec
 from jspec.drafters.contrib.informed_medusa import InformedMedusa, InformedState
-from jspec.models.heads import borrow
-from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.types import Frame
 
-HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
-HOT = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3, hot_tokens=11))
-IDS = np.sort(np.random.default_rng(5).permutation(tiny.VOCAB)[:11])
+HEADS, HOT = tiny.medusa(num_heads=3), tiny.medusa(num_heads=3, hot_tokens=11)
 SHAPE = dict(num_speculative_tokens=9, max_depth=5, beam=3)
-
-
-def weights(heads):
-    draw, target = np.random.default_rng(3), tiny.params(tiny.model())
-    drawn = jax.tree.map(
-        lambda leaf: jnp.asarray(0.5 * draw.normal(size=leaf.shape), jnp.float32),
-        fresh(heads, target),
-    )
-    if not heads.config.hot_tokens:
-        return {"params": drawn}
-    return {"params": drawn, "target": borrow(heads, target), "scored": {"ids": jnp.asarray(IDS)}}
 
 
 def decoded(target, drafter, variables, **request):
@@ -60,7 +46,7 @@ def lines_of(matrix):
     ],
 )
 def test_a_tree_is_the_oracles(target, heads, options):
-    drafter, variables = InformedMedusa(heads, **SHAPE, **options), weights(heads)
+    drafter, variables = InformedMedusa(heads, **SHAPE, **options), tiny.medusa_variables(heads)
     matrix = decoded(target, drafter, variables).drafter_state.matrix
     line_after, known = lines_of(matrix)
     assert (known > 0) == (options["pairs"] > 0), "some pairs were met"
@@ -70,19 +56,18 @@ def test_a_tree_is_the_oracles(target, heads, options):
     root[:3], before[:3] = tiny.PROMPTS[:, 1], tiny.PROMPTS[:, 0]
     if matrix.before is not None:
         matrix = matrix.replace(before=jnp.asarray(before))
-    positions = jnp.array([5, 6, 7, 8, 9, 0])
-    frame = Frame(jnp.asarray(root), positions, None, None, jnp.zeros(6, bool))
+    frame = rounds.greedy(root, [5, 6, 7, 8, 9, 0])
     tree, _ = jax.jit(drafter.draft)(variables, InformedState(hidden, matrix), frame)
     few = np.float64(heads.apply(variables, hidden[:, None])[:, 0])
     scores = np.broadcast_to(few.min(-1, keepdims=True), (6, 3, tiny.VOCAB)).copy()
     scores[..., np.asarray(heads.scored(variables))] = few
-    assert not tiny.drafted(tree, 5), "before the first token no state is known"
+    assert not rounds.drafted(tree, 5), "before the first token no state is known"
     for row in range(5):
         want = oracle.tree(
             scores[row], line_after, int(before[row]), int(root[row]),
             nodes=9, depth=5, beam=3, strength=options["strength"],
         )  # fmt: skip
-        found = tiny.drafted(tree, row)
+        found = rounds.drafted(tree, row)
         assert set(found) == set(want)
         for path, value in want.items():
             np.testing.assert_allclose(found[path], value, rtol=1e-3)
@@ -90,7 +75,7 @@ def test_a_tree_is_the_oracles(target, heads, options):
 
 @pytest.mark.slow
 def test_lines_count_for_nothing_where_heads_are_from_temperature_1_on(target):
-    variables, keys = weights(HEADS), jax.random.split(jax.random.key(3), 3)
+    variables, keys = tiny.medusa_variables(HEADS), jax.random.split(jax.random.key(3), 3)
     memory = decoded(target, InformedMedusa(HEADS, **SHAPE, pairs=64), variables).drafter_state
     ones = jnp.ones(3)
     sampling = jspec.Sampling(jnp.array([0.0, 1.0, 2.0]), jnp.zeros(3, jnp.int32), ones, 0 * ones)
@@ -110,9 +95,9 @@ def test_the_tokens_are_plain_decodings_and_the_matrix_survives(target, temperat
     request = dict(sampling=jspec.Sampling(temperature), key=3)
     plain = decoded(target, jspec.Autoregressive(), None, **request)
     drafter = InformedMedusa(HEADS, **SHAPE, strength=2.0, pairs=4096)
-    first = decoded(target, drafter, weights(HEADS), **request)
+    first = decoded(target, drafter, tiny.medusa_variables(HEADS), **request)
     memory = first.drafter_state
-    again = decoded(target, drafter, weights(HEADS), **request, drafter_state=memory)
+    again = decoded(target, drafter, tiny.medusa_variables(HEADS), **request, drafter_state=memory)
     np.testing.assert_array_equal(first.tokens, plain.tokens)
     np.testing.assert_array_equal(again.tokens, plain.tokens)
     if not temperature:  # the same text, of which the matrix holds all
@@ -128,4 +113,9 @@ def test_heads_trees_and_states_that_do_not_fit_are_refused(target):
         InformedMedusa(HEADS, num_speculative_tokens=99, max_depth=2, beam=3)
     state = jspec.TokenRecycling(tiny.VOCAB).init(3, 8, None)
     with pytest.raises(ValueError, match="is a MatrixState and this drafter keeps"):
-        decoded(target, InformedMedusa(HEADS, **SHAPE), weights(HEADS), drafter_state=state)
+        decoded(
+            target,
+            InformedMedusa(HEADS, **SHAPE),
+            tiny.medusa_variables(HEADS),
+            drafter_state=state,
+        )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import rounds
 import tiny
 from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
@@ -50,9 +51,7 @@ def drafted(request, params):
 
     @jax.jit
     def run():
-        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
-        causal = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
-        output = TARGET.apply(params, prompts, positions, causal, None)
+        output = tiny.forward(TARGET, params, prompts)
         drafter = jspec.BlockDrafter(head, num_speculative_tokens=3)
         state = drafter.prefill(
             held, drafter.init(rows, 32, None), PromptChunk.whole(prompts, lengths, output)
@@ -134,11 +133,8 @@ def test_trees_are_the_best_paths_by_head_and_noise(drafted):
         after = oracle.scores(known, expected[row], table["head"])
         shares = partial(oracle.log_shares, after, noise=noise, weights=weights)
         wanted = oracle.tree(shares, int(root[row]), head.num_slots, 4, 9)
-        found, paths = {}, [()]
-        for node in range(1, 10):
-            assert tree.valid[row, node]
-            paths.append((*paths[tree.parents[row, node]], int(tree.tokens[row, node])))
-            found[paths[-1]] = float(tree.value[row, node])
+        found = rounds.drafted(tree, row)
+        assert len(found) == 9
         assert found.keys() == {path for path, _ in wanted}
         for path, log_value in wanted:
             assert found[path] == pytest.approx(np.exp(log_value), rel=2e-3)

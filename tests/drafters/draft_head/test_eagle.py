@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import rounds
 import tiny
 from oracle import eagle as oracle
 
@@ -16,7 +17,7 @@ from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
 from jspec.drafters.draft_head.head_drafter import child_probability
 from jspec.models import heads
 from jspec.tree import Template
-from jspec.types import Frame, PromptChunk
+from jspec.types import PromptChunk
 from jspec.verify.proposals import ChildDraws
 
 TARGET = tiny.model()
@@ -46,9 +47,7 @@ def causal():
 
     @jax.jit
     def forward(variables, hidden, tokens):
-        count = tokens.shape[1]
-        mask = jnp.tril(jnp.ones((1, count, count), bool))
-        output = HEAD.apply(variables, hidden, tokens, jnp.arange(count)[None], mask, None)
+        output = HEAD.apply(variables, hidden, *tiny.causal(tokens), None)
         return output.hidden, output.logits
 
     size = 16  # one program; it does not see what follows the last pair
@@ -67,15 +66,8 @@ def causal():
 @pytest.fixture(scope="module")
 def scores(params, variables, causal):
     """`scores(row)(path)`: the head's after a prompt and drafted tokens, each from its parent's."""
-
-    @jax.jit
-    def forward(prompts):
-        rows, size = prompts.shape
-        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
-        mask = jnp.tril(jnp.ones((rows, size, size), bool))
-        return TARGET.apply(params, prompts, positions, mask, None).hidden
-
-    states = np.asarray(forward(tiny.PROMPTS))  # padding is behind all that is read
+    # Padding is behind all that is read.
+    states = np.asarray(tiny.forward(TARGET, params, tiny.PROMPTS).hidden)
 
     def of(row):
         prompt = tiny.PROMPTS[row, : tiny.LENGTHS[row]]
@@ -99,28 +91,19 @@ def scores(params, variables, causal):
 def proposed(drafter, params, variables):
     """The tree of the first round, each node of each row by its path of tokens."""
     prompt, lengths = jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS)
-    rows, size = prompt.shape
+    rows = len(prompt)
 
     @jax.jit
     def run():
-        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
-        mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
-        output = TARGET.apply(params, prompt, positions, mask, None)
+        output = tiny.forward(TARGET, params, prompt)
         chunk = PromptChunk.whole(prompt, lengths, output)
         state = drafter.prefill(variables, drafter.init(rows, 32, None), chunk)
         root = jnp.take_along_axis(prompt, lengths[:, None] - 1, axis=1)[:, 0]
-        frame = Frame(root, lengths - 1, None, None, jnp.zeros(rows, bool))
-        return drafter.draft(variables, state, frame)[0]
+        return drafter.draft(variables, state, rounds.greedy(root, lengths - 1))[0]
 
     tree = jax.device_get(run())
-    found = []
-    for row in range(rows):
-        paths = [()]
-        for node in range(1, tree.tokens.shape[1]):
-            assert tree.valid[row, node]
-            paths.append((*paths[tree.parents[row, node]], int(tree.tokens[row, node])))
-        found.append(paths[1:])
-    return found
+    assert tree.valid.all()
+    return [list(rounds.paths(tree, row).values()) for row in ROWS]
 
 
 def test_the_published_template_is_the_oracle_s():
@@ -214,7 +197,7 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
         result = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
         np.testing.assert_array_equal(result.tokens, plain.tokens)
         state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
-        at = Frame(state.root, state.positions, None, None, state.done)
-        tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, at)
+        frame = jspec.round.frame(state)
+        tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
         drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
     assert drafted[0] < drafted[1]

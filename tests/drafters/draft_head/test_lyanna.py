@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import rounds
 import tiny
 from oracle import lyanna as oracle
 
@@ -18,7 +19,6 @@ from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.models.heads.lyanna import collapse
 from jspec.training.distributions import observe
 from jspec.training.unroll import Unrolled
-from jspec.types import Frame
 
 LEVELS, BATCH = 3, 2
 
@@ -48,24 +48,8 @@ def logits():
     return jnp.asarray(draws, jnp.float32)
 
 
-def frame(root=(3, 8)):
-    zeros = jnp.zeros(len(root), jnp.int32)
-    return Frame(jnp.array(root), zeros + 4, None, None, zeros > 0)
-
-
-def nodes_of(tree, row):
-    """The set of (path of tokens, value) of a row's drafted nodes."""
-    tokens, parents, valid = (np.asarray(a[row]) for a in (tree.tokens, tree.parents, tree.valid))
-    found = {}
-    for node in range(1, len(tokens)):
-        if valid[node]:
-            path, at = [], node
-            while at:
-                path.insert(0, int(tokens[at]))
-                at = parents[at]
-            assert tuple(path) not in found, "a path is in the tree twice"
-            found[tuple(path)] = float(tree.value[row, node])
-    return found
+ROOTS = 3, 8
+FRAME = rounds.greedy(ROOTS, 4)
 
 
 def same(found, wanted):
@@ -78,12 +62,12 @@ def same(found, wanted):
 def test_the_tree_is_that_of_algorithm_1(head, logits, budget):
     module, variables, info = head
     first = jnp.zeros(BATCH, jnp.int32)
-    scorer = ChainScorer(module, variables, logits, first, frame())
+    scorer = ChainScorer(module, variables, logits, first, FRAME)
     tree = jax.jit(lambda: token_info_tree(scorer, LEVELS, 4, budget))()
-    for row, root in enumerate((3, 8)):
+    for row, root in enumerate(ROOTS):
         whole = oracle.listed(oracle.build_subtree(np.asarray(logits[row]), root, 4, info))
         assert len(whole) == 36  # k + (N - 1) k^2
-        same(nodes_of(tree, row), oracle.prune(whole, budget))
+        same(rounds.drafted(tree, row), oracle.prune(whole, budget))
 
 
 @pytest.mark.parametrize("threshold", [0, 1])
@@ -91,7 +75,7 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, threshold):
     module, variables, info = head
 
     def grown(logits, first, depth, nodes):
-        scorer = ChainScorer(module, variables, logits, first, frame())
+        scorer = ChainScorer(module, variables, logits, first, FRAME)
         return token_info_tree(scorer, depth, 4, nodes)
 
     fused = Fused(num_speculative_tokens=6, threshold=threshold)
@@ -100,10 +84,10 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, threshold):
         leftover = ChainCache(logits, jnp.full(BATCH, used), jnp.zeros(BATCH, bool))
         assert (leftover.num_reusable == LEVELS - (used - 1) - 1).all()
         tree = second(leftover)
-        for row, root in enumerate((3, 8)):
+        for row, root in enumerate(ROOTS):
             remaining = oracle.reusable(np.asarray(logits[row]), used - 1)
             again = oracle.resample(remaining, root, 4, info, threshold)
-            same(nodes_of(tree, row), oracle.prune(oracle.listed(again), 6))
+            same(rounds.drafted(tree, row), oracle.prune(oracle.listed(again), 6))
 
 
 def propose(head, variables, resampling, leftover, state, at, nodes=7):
@@ -122,8 +106,7 @@ def begun():
         target, tiny.params(target), tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
         drafter_params=variables, max_new_tokens=16,
     )  # fmt: skip
-    at = Frame(state.root, state.positions, None, None, state.done)
-    return module, variables, state.drafter_state, at
+    return module, variables, state.drafter_state, jspec.round.frame(state)
 
 
 @pytest.mark.slow
@@ -139,18 +122,18 @@ def test_fusion_is_the_best_of_both_trees(begun):
     np.testing.assert_array_equal(kept.resampled, [True, True, False])
     merged, _ = propose(module, variables, Merged(num_speculative_tokens=4), left, state, at)
     for row in range(3):
-        second = {} if row == 2 else nodes_of(alone, row)
+        second = {} if row == 2 else rounds.drafted(alone, row)
         assert len(second) == (0 if row == 2 else min(4, 3 if row == 1 else 4))
         # A path of both counts as the fresh tree has it, and no node for more than one above it.
-        joined = dict(oracle.fuse(nodes_of(larger, row).items(), second.items()))
-        joined |= nodes_of(larger, row)
+        joined = dict(oracle.fuse(rounds.drafted(larger, row).items(), second.items()))
+        joined |= rounds.drafted(larger, row)
         fallen = [
             (path, min(joined[path[: depth + 1]] for depth in range(len(path)))) for path in joined
         ]
-        same(nodes_of(fused, row), oracle.prune(fallen, 7 + 4))
+        same(rounds.drafted(fused, row), oracle.prune(fallen, 7 + 4))
         # As published nothing gives way: all fresh nodes, and all of the second tree.
-        assert set(nodes_of(merged, row)) == {*nodes_of(fresh, row), *second}
-    assert nodes_of(alone, 2) == pytest.approx(nodes_of(fresh, 2))
+        assert set(rounds.drafted(merged, row)) == {*rounds.drafted(fresh, row), *second}
+    assert rounds.drafted(alone, 2) == pytest.approx(rounds.drafted(fresh, 2))
     np.testing.assert_array_equal(trees.depths(fused) <= LEVELS, True)
 
 

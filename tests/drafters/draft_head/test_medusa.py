@@ -9,38 +9,21 @@ from oracle import medusa as oracle
 
 import jspec
 from jspec.drafters.draft_head.medusa import PUBLISHED, Medusa, fitted, published
-from jspec.models.heads import borrow
-from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.models.heads.medusa import fresh
 from jspec.types import Frame
 
 LIMIT = 30
-HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=4, num_layers=2))
-HOT = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=4, num_layers=2, hot_tokens=11))
-IDS = np.sort(np.random.default_rng(5).permutation(tiny.VOCAB)[:11])
+HEADS = tiny.medusa(num_heads=4, num_layers=2)
+HOT = tiny.medusa(num_heads=4, num_layers=2, hot_tokens=11)
 SMALL = jspec.Template(((0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 0, 0)))
-
-
-def weights(seed=3, scale=0.5, heads=HEADS):
-    draw, target = np.random.default_rng(seed), tiny.params(tiny.model())
-    drawn = jax.tree.map(
-        lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), jnp.float32),
-        fresh(heads, target),
-    )
-    if not heads.config.hot_tokens:
-        return {"params": drawn}
-    return {"params": drawn, "target": borrow(heads, target), "scored": {"ids": jnp.asarray(IDS)}}
 
 
 @pytest.fixture(scope="module")
 def forward(target):
     """Returns (logits, states) of a whole sequence, by one forward pass without a cache."""
-    causal = jnp.tril(jnp.ones((1, 48, 48), bool))
-    run = jax.jit(lambda tokens: target[0].apply(target[1], tokens, jnp.arange(48)[None], causal))
 
     def score(tokens):
-        padded = np.zeros((1, 48), np.int32)
-        padded[0, : len(tokens)] = tokens
-        output = run(padded)
+        output = tiny.forward(*target, [np.pad(tokens, (0, 48 - len(tokens)))])
         last = len(tokens) - 1
         return np.float64(output.logits[0, last]), np.float64(output.hidden[0, last])
 
@@ -60,7 +43,7 @@ def by_hand(variables):
         matrices = [params[f"head_{i}"]["weight"] for i in range(4)]
         return lambda state: oracle.scores(state, blocks, matrices)
     table = np.float64(variables["target"]["head"])
-    cold = np.isin(np.arange(tiny.VOCAB), IDS, invert=True)
+    cold = np.isin(np.arange(tiny.VOCAB), tiny.HOT_IDS, invert=True)
     return lambda state: np.where(cold, -np.inf, oracle.scores(state, blocks, [table] * 4))
 
 
@@ -73,7 +56,7 @@ def by_hand(variables):
     ],
 )
 def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, template):
-    variables = weights(heads=module)
+    variables = tiny.medusa_variables(module)
     heads = by_hand(variables)
     drafter = Medusa(module, template)
     result = jspec.decode(
@@ -98,13 +81,13 @@ def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, 
 
 
 def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forward):
-    variables = weights()
+    variables = tiny.medusa_variables(HEADS)
     drafter = Medusa(HEADS)
     state = jspec.prefill(
         *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
         max_new_tokens=LIMIT,
     )  # fmt: skip
-    frame = Frame(state.root, state.positions, None, None, state.done)
+    frame = jspec.round.frame(state)
     tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
     for row, length in enumerate(tiny.LENGTHS):
         _, hidden = forward(tiny.PROMPTS[row, : length - 1].tolist())
@@ -147,7 +130,7 @@ def test_in_sampling_the_known_noise_moves_the_tree(target):
 
 @pytest.mark.slow
 def test_hot_tokens_are_ranked_by_their_own_noise_and_no_others_drafted(target):
-    variables = {**weights(heads=HOT), "params": fresh(HOT, target[1])}
+    variables = {**tiny.medusa_variables(HOT), "params": fresh(HOT, target[1])}
     keys = jax.random.split(jax.random.key(3), 3)
     positions = jnp.array([4, 5, 6])
     ones = jnp.ones(3)
@@ -155,13 +138,15 @@ def test_hot_tokens_are_ranked_by_their_own_noise_and_no_others_drafted(target):
     frame = Frame(jnp.zeros(3, jnp.int32), positions, keys, sampling, jnp.zeros(3, bool))
     tree, _ = jax.jit(Medusa(HOT, SMALL).draft)(variables, jnp.zeros((3, 16)), frame)
     noise = jspec.sampling.gumbel(keys, positions, tiny.VOCAB)
-    np.testing.assert_array_equal(tree.tokens[:, 1], IDS[noise[:, IDS].argmax(-1)])
-    assert np.isin(tree.tokens[:, 1:], IDS).all()
+    np.testing.assert_array_equal(
+        tree.tokens[:, 1], tiny.HOT_IDS[noise[:, tiny.HOT_IDS].argmax(-1)]
+    )
+    assert np.isin(tree.tokens[:, 1:], tiny.HOT_IDS).all()
 
 
 def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
     ask = dict(max_new_tokens=LIMIT)
-    given = dict(drafter=Medusa(HOT, SMALL), drafter_params=weights(heads=HOT))
+    given = dict(drafter=Medusa(HOT, SMALL), drafter_params=tiny.medusa_variables(HOT))
     result = jspec.decode(*target, tiny.PROMPTS, [1, 1, 1], **given, **ask)
     plain = jspec.decode(*target, tiny.PROMPTS, [1, 1, 1], **ask)
     np.testing.assert_array_equal(result.tokens, plain.tokens)
@@ -205,14 +190,12 @@ def test_options_that_do_not_fit_are_refused(target):
     with pytest.raises(ValueError, match="reads states 16 wide and the target's are 32"):
         jspec.decode(
             target[0].clone(taps=(0, 1)), target[1], **call, drafter=Medusa(HEADS),
-            drafter_params=weights(),
+            drafter_params=tiny.medusa_variables(HEADS),
         )  # fmt: skip
 
 
 def test_fresh_heads_score_as_the_target_does(target):
-    tokens = jnp.asarray(tiny.PROMPTS[:1])
-    causal = jnp.tril(jnp.ones((1, 8, 8), bool))
-    output = jax.jit(target[0].apply)(target[1], tokens, jnp.arange(8)[None], causal)
+    output = tiny.forward(*target, tiny.PROMPTS[:1])
     scores = jax.jit(HEADS.apply)({"params": fresh(HEADS, target[1])}, output.hidden)
     for head in range(4):
         np.testing.assert_allclose(scores[:, :, head], output.logits, rtol=1e-4, atol=1e-4)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rounds
 import tiny
 from blocks import plain_layers
 from oracle import pard as oracle
@@ -54,32 +55,23 @@ class Rows:
     def read(self, texts, width=8):
         """Some more of each text is read as a prompt is; the last token before comes again."""
         begin = np.array([max(len(text) - 1, 0) for text in self.texts])
-        tokens = np.zeros((len(texts), width + 1), np.int32)
-        for row, new in enumerate(texts):
-            again = [*self.texts[row][begin[row] :], *new]
-            tokens[row, : len(again)] = again
-            self.texts[row] = [*self.texts[row], *new]
+        self.texts = [[*text, *new] for text, new in zip(self.texts, texts, strict=True)]
+        again = [text[at:] for text, at in zip(self.texts, begin, strict=True)]
         chunk = PromptChunk(
-            jnp.asarray(tokens), jnp.asarray(self.roots - begin), jnp.asarray(begin),
+            rounds.padded(again, width + 1)[0], jnp.asarray(self.roots - begin), jnp.asarray(begin),
             Output(jnp.zeros((len(texts), width, V)), None),
         )  # fmt: skip
         self.state, self.last = prefill(self.state, chunk), None
 
     def predicted(self):
-        roots = [text[-1] for text in self.texts]
-        frame = Frame(
-            jnp.asarray(roots), jnp.asarray(self.roots), None, None, jnp.zeros(len(roots), bool)
-        )
+        frame = rounds.greedy([text[-1] for text in self.texts], self.roots)
         logits, self.last = predict(self.state, frame)
         return np.asarray(logits)
 
     def emit(self, new, width, drafted=True):
         """A round wrote some tokens of each row, on paths of `width` nodes."""
         rows = len(new)
-        emitted = np.zeros((rows, width), np.int32)
-        for row, tokens in enumerate(new):
-            emitted[row, : len(tokens)] = tokens
-        counts = jnp.asarray([len(tokens) for tokens in new])
+        emitted, counts = rounds.padded(new, width)
         root = jnp.asarray([[text[-1]] for text in self.texts])
         there, path = jnp.ones_like(root, bool), jnp.zeros((rows, width), jnp.int32)
         # Of the draft the drafter reads the root alone: what was emitted says the rest.
@@ -87,7 +79,7 @@ class Rows:
         feedback = Feedback(
             tree, Output(jnp.zeros((rows, 1, V)), None),
             Verdict(path, counts, path[:, 0], counts < 0),
-            jnp.asarray(emitted), counts, jnp.asarray(self.roots), counts == 0,
+            emitted, counts, jnp.asarray(self.roots), counts == 0,
         )  # fmt: skip
         self.state = update(self.state, self.last if drafted else None, feedback)
         self.texts = [[*text, *tokens] for text, tokens in zip(self.texts, new, strict=True)]

@@ -16,6 +16,7 @@ import numpy as np
 import oracle
 import pytest
 import quick
+import rounds
 import tables
 
 import jspec
@@ -28,7 +29,7 @@ from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.pool import DrawnChildren
 from jspec.tree import Template
-from jspec.types import Frame, Output, PromptChunk
+from jspec.types import Output, PromptChunk
 from jspec.verify import rules
 from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import Scheme
@@ -88,14 +89,7 @@ def _grown(drafter, change, table, prompt, lengths):
     seen = Output(jnp.zeros((*prompt.shape, size)), None)
     state = drafter.init(batch, 64, None)
     state = drafter.prefill(table, state, PromptChunk.whole(prompt, lengths, seen))
-    frame = Frame(
-        root=prompt[:, -1],
-        positions=lengths - 1,
-        keys=None,
-        sampling=None,
-        done=jnp.zeros(batch, bool),
-    )
-    return drafter.draft(table, change(state), frame)[0]
+    return drafter.draft(table, change(state), rounds.greedy(prompt[:, -1], lengths - 1))[0]
 
 
 def orders_of(rng, distributions):

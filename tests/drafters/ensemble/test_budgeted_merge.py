@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rounds
 import tiny
 from flax import struct
 from oracle import budgeted_merge as oracle
@@ -9,7 +10,7 @@ from oracle import budgeted_merge as oracle
 import jspec
 from jspec import tree as trees
 from jspec.drafters.growth.calibration import BASE_LOG_ODDS, NUM_BUCKETS
-from jspec.types import Feedback, Frame, Output, Tree, Verdict
+from jspec.types import Feedback, Output, Tree, Verdict
 
 ROOT = 21
 BATCH = 3
@@ -30,18 +31,9 @@ class Telling(jspec.Drafter):
     def __init__(self, template):
         self.template = template
 
-    def init(self, batch, capacity, earlier):
-        return ()
-
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         tree = self.template.fill(params.tokens)
         return tree.replace(valid=params.valid, value=params.value), None
-
-    def update(self, params, state, aux, feedback):
-        return state
 
 
 def told(template, rng, estimates):
@@ -61,14 +53,11 @@ def told(template, rng, estimates):
     )
 
 
-def paths(tree, row):
-    """{path of tokens: node} of the present nodes, the root left out; the first of equal ones."""
-    found, above = {}, {0: ()}
-    for node in range(1, tree.tokens.shape[1]):
-        if tree.valid[row, node]:
-            path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
-            above[node] = path
-            found.setdefault(path, node)
+def nodes(tree, row):
+    """{path of tokens: node} of the drafted nodes; the first of equal ones."""
+    found = {}
+    for node, path in rounds.paths(tree, row).items():
+        found.setdefault(path, node)
     return found
 
 
@@ -80,7 +69,7 @@ def forest(drafters, params, row):
         found.append(
             {
                 path: None if tree.value is None else float(tree.value[row, node])
-                for path, node in paths(tree, row).items()
+                for path, node in nodes(tree, row).items()
             }
         )
     return found
@@ -110,7 +99,7 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
     )
     mixture = jspec.merge(*drafters, num_speculative_tokens=6)
     beliefs, state = oracle.fresh(), mixture.init(BATCH, 64, None)
-    frame = Frame(jnp.full(BATCH, ROOT), jnp.zeros(BATCH, int), None, None, jnp.zeros(BATCH, bool))
+    frame = rounds.greedy([ROOT] * BATCH)
     draft, update = jax.jit(mixture.draft), jax.jit(mixture.update)
     cut = False
     for _ in range(30):
@@ -126,7 +115,7 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
             offered = forest(drafters, params, row)
             value = oracle.value(oracle.probabilities_of(offered, beliefs[0]))
             best, last, first_out = oracle.kept(value, 6)
-            got = paths(tree, row)
+            got = nodes(tree, row)
             assert len(got) == int(tree.valid[row, 1:].sum()) == min(6, len(value))
             if last > first_out * (1 + 1e-4):
                 assert set(got) == best
@@ -166,9 +155,9 @@ def test_equal_siblings_are_one_node():
     same = Told(jnp.zeros((1, 10), jnp.int32).at[:, 0].set(ROOT), jnp.ones((1, 10), bool), None)
     mixture = jspec.merge(Telling(template), Telling(template), num_speculative_tokens=9)
     state = mixture.init(1, 8, None)
-    frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
+    frame = rounds.greedy([ROOT])
     tree, _ = jax.jit(mixture.draft)((same, same), state, frame)
-    assert paths(tree, 0).keys() == {(0,), (0, 0)}
+    assert nodes(tree, 0).keys() == {(0,), (0, 0)}
     assert int(tree.valid.sum()) == 3
 
 
@@ -176,7 +165,7 @@ def test_a_drafter_that_finds_nothing_leaves_its_nodes_to_the_others():
     chain, bush = trees.chain(6), trees.branching([4, 2])
     mixture = jspec.merge(Telling(chain), Telling(bush), num_speculative_tokens=8)
     state = mixture.init(1, 8, None)
-    frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
+    frame = rounds.greedy([ROOT])
     tokens = jnp.asarray([[ROOT, *range(4), *range(4, 12)]], jnp.int32)
     offer = Told(tokens, jnp.ones((1, 13), bool), None)
     nothing = Told(jnp.zeros((1, 7), jnp.int32), jnp.arange(7)[None] == 0, None)
@@ -193,7 +182,7 @@ def test_nodes_go_to_who_is_right_and_come_back():
     chain = trees.chain(3)
     mixture = jspec.merge(Telling(chain), Telling(chain), num_speculative_tokens=3)
     state = mixture.init(1, 8, None)
-    frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
+    frame = rounds.greedy([ROOT])
     every = jnp.ones((1, 4), bool)
     params = tuple(Told(jnp.array([[ROOT, t, t, t]], jnp.int32), every, None) for t in (1, 2))
     draft, update = jax.jit(mixture.draft), jax.jit(mixture.update)
@@ -211,7 +200,7 @@ def test_a_row_that_has_ended_teaches_nothing():
     chain = trees.chain(2)
     mixture = jspec.merge(Telling(chain), Telling(chain), num_speculative_tokens=2)
     state = mixture.init(1, 8, None)
-    frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.ones(1, bool))
+    frame = rounds.greedy([ROOT], done=True)
     params = (Told(jnp.array([[ROOT, 1, 1]], jnp.int32), jnp.ones((1, 3), bool), None),) * 2
     tree, aux = jax.jit(mixture.draft)(params, state, frame)
     lesson = feedback(tree, jnp.zeros((1, 3), jnp.int32), jnp.array([0]))

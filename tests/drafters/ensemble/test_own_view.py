@@ -25,9 +25,6 @@ class Watching(jspec.Drafter):
     def init(self, batch, capacity, earlier):
         return jnp.zeros((5, batch), jnp.int32)
 
-    def prefill(self, params, state, chunk):
-        return state
-
     def draft(self, params, state, frame):
         steps = state[0][:, None] + jnp.arange(self.length)
         told = jnp.take_along_axis(params, steps, axis=1, mode="fill", fill_value=0)

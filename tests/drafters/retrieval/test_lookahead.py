@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import rounds
 import tiny
 
 import jspec
-from jspec.types import Frame
 
 LIMIT = 30
 
@@ -66,9 +66,7 @@ def test_a_tree_holds_every_path_once_and_values_fall(target):
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
     for _ in range(8):
         state = jspec.step(*target, state, drafter=drafter)
-    frame = jspec.Frame(
-        root=state.root, positions=state.positions, keys=None, sampling=None, done=state.done
-    )
+    frame = jspec.round.frame(state)
     tree, _ = jax.jit(drafter.draft)(None, state.drafter_state, frame)
     assert tree.tokens.shape[1] == 3 * (3 + 4)
     for row in range(3):
@@ -125,8 +123,7 @@ def test_all_of_a_full_pool_is_drafted():
     look = jspec.Lookahead(300, window=1, ngram=2, guesses=200)
     state = look.init(1, 8, None)
     state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
-    frame = Frame(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
-    tree, _ = jax.jit(look.draft)(None, state, frame)
+    tree, _ = jax.jit(look.draft)(None, state, rounds.greedy([3], 4))
     assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
 
 
@@ -138,6 +135,5 @@ def test_a_wide_window_is_drafted_to_its_end():
     state = look.init(1, 300, None)
     window = jax.vmap(look.first_window)(state.window, prompt, jnp.array([0]), jnp.array([9]))
     state = state.replace(window=window)
-    frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
-    tree, _ = jax.jit(look.draft)(None, state, frame)
+    tree, _ = jax.jit(look.draft)(None, state, rounds.greedy([3], 8))
     assert tree.valid[0].sum() == 130

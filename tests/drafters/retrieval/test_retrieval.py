@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import rounds
 
 import jspec
 from jspec.drafters.contrib import ngrams
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import fitted
-from jspec.types import Feedback, Frame, Output, PromptChunk, Verdict
+from jspec.types import Feedback, Output, PromptChunk, Verdict
 
 V, SLOTS = 6, 12
 DRAFTERS = {
@@ -54,11 +55,7 @@ def test_numpy_integers_are_integers():
     assert jspec.Suffix(capacity=np.int64(8), max_match=np.int32(3)).capacity == 8
 
 
-def frame(batch=2):
-    return Frame(
-        root=jnp.zeros(batch, jnp.int32), positions=jnp.full(batch, 2, jnp.int32), keys=None,
-        sampling=None, done=jnp.zeros(batch, bool),
-    )  # fmt: skip
+FRAME = rounds.greedy([0, 0], 2)
 
 
 def params(name):
@@ -89,7 +86,7 @@ def test_states_of_other_drafters_are_refused(name):
         with pytest.raises(jspec.InputError, match=r"drafter_state .*; pass the state"):
             drafter.init(2, SLOTS, state)
         with pytest.raises(jspec.InputError, match=r"drafter_state .*; pass the state"):
-            jax.eval_shape(lambda state=state: drafter.draft(store, state, frame()))
+            jax.eval_shape(lambda state=state: drafter.draft(store, state, FRAME))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +104,7 @@ def test_states_of_other_drafters_are_refused(name):
 )  # fmt: skip
 def test_states_of_other_sizes_are_refused_in_the_middle_too(drafter, other):
     with pytest.raises(jspec.InputError, match=r"drafter_state .*; pass the state"):
-        jax.eval_shape(lambda: drafter.draft(None, other.init(2, SLOTS, None), frame()))
+        jax.eval_shape(lambda: drafter.draft(None, other.init(2, SLOTS, None), FRAME))
 
 
 @pytest.mark.parametrize("name", sorted(DRAFTERS))
@@ -127,7 +124,7 @@ def test_rounds_pass_under_strict_promotion(name, x64):
         lengths = jnp.array([3, 2], jnp.int32)
         state = drafter.prefill(store, state, PromptChunk.whole(prompt, lengths, output(3)))
         for done in ([False, False], [False, True]):
-            tree, aux = drafter.draft(store, state, frame())
+            tree, aux = drafter.draft(store, state, FRAME)
             width = tree.depth + 1
             counts = jnp.array([2, 1], jnp.int32)
             feedback = Feedback(
@@ -158,7 +155,7 @@ def test_a_matrix_for_each_of_many_rows_needs_no_index_of_64_bits():
 
     def call(state, tokens, lines):
         live = jnp.ones(tokens.shape, bool)
-        drafted = drafter.draft(None, state, frame(batch))
+        drafted = drafter.draft(None, state, rounds.greedy([0] * batch, 2))
         return drafted, write_lines(state.lines, tokens, live, lines)
 
     state = jax.eval_shape(lambda: drafter.init(batch, 8, None))

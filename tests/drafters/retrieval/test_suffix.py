@@ -4,42 +4,43 @@ import numpy as np
 import oracle
 import pytest
 import quick
+import rounds
 import tiny
 
 import jspec
 from jspec.drafters.retrieval.prompt_lookup import TextState
-from jspec.types import Frame
 
 ROWS, SIZE = 40, 24
 
 
 def memory(drafter, texts, past):
     """The state that holds these texts, and the round that drafts after them."""
-    tokens = np.full((len(texts), SIZE), 9, np.int32)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = text
-    lengths = jnp.array([len(text) for text in texts], jnp.int32)
+    text = TextState(*rounds.padded(texts, SIZE, filler=9))
     held = [token for output in past for token in (-1, *output)]
     held = [-1] * (drafter.capacity - len(held)) + held
     state = drafter.init(len(texts), SIZE - 1, None)
-    state = state.replace(
-        text=TextState(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
-    )
-    frame = Frame(
-        root=jnp.array([text[-1] for text in texts], jnp.int32), positions=lengths - 1, keys=None,
-        sampling=None, done=jnp.zeros(len(texts), bool),
+    state = state.replace(text=text, past=jnp.array(held, jnp.int32))
+    return state, rounds.greedy([text[-1] for text in texts], text.lengths - 1)
+
+
+def checked(drafter, got, text, past, rollout=None, begin=0):
+    """Compares a drafted tree with the oracle's, and returns it."""
+    names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
+    want = oracle.suffix(
+        text, past, drafter.hit_rate, drafter.num_speculative_tokens, places=drafter.num_matches,
+        rollout=rollout, begin=begin, **{name: getattr(drafter, name) for name in names},
     )  # fmt: skip
-    return state, frame
-
-
-def drafted(tree, row):
-    """[(path, value)] in node order."""
-    paths, found = {0: ()}, []
-    for node in np.flatnonzero(tree.valid[row])[1:]:
-        path = (*paths[int(tree.parents[row, node])], int(tree.tokens[row, node]))
-        paths[node] = path
-        found.append((path, float(tree.value[row, node])))
-    return found
+    # Between nodes of equal value the choice is free; the values are not.
+    np.testing.assert_allclose(list(got.values()), [w for _, w in want], rtol=1e-5)
+    trie = oracle.suffix_trie(
+        oracle.suffix_places(
+            text, past, drafter.min_match, drafter.max_match, drafter.max_depth, rollout, begin
+        ),
+        drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
+    )  # fmt: skip
+    for path, value in got.items():
+        assert value == pytest.approx(trie[path], rel=1e-5)
+    return got
 
 
 TREES = [
@@ -59,36 +60,16 @@ def test_trees_are_the_oracles_for_random_texts(options):
     past = [rng.integers(0, 3, size).tolist() for size in (14, 1, 20)] if drafter.capacity else []
     state, frame = memory(drafter, texts, past)
     tree, _ = jax.jit(drafter.draft)(None, state, frame)
-    sizes = set()
-    for row, text in enumerate(texts):
-        names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
-        want = oracle.suffix(
-            text, past, drafter.hit_rate, drafter.num_speculative_tokens,
-            places=drafter.num_matches,
-            **{name: getattr(drafter, name) for name in names},
-        )  # fmt: skip
-        got = drafted(tree, row)
-        # Between nodes of equal value the choice is free; the values are not.
-        np.testing.assert_allclose([w for _, w in got], [w for _, w in want], rtol=1e-5)
-        trie = oracle.suffix_trie(
-            oracle.suffix_places(
-                text, past, drafter.min_match, drafter.max_match, drafter.max_depth
-            ),
-            drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
-        )  # fmt: skip
-        assert len({path for path, _ in got}) == len(got)
-        for path, value in got:
-            assert value == pytest.approx(trie[path], rel=1e-5)
-        sizes.add(len(got))
+    sizes = [
+        len(checked(drafter, rounds.drafted(tree, row), text, past))
+        for row, text in enumerate(texts)
+    ]
     assert max(sizes) > 1
 
 
 def rollouts(texts, width):
     """The params, with tokens that mean nothing beyond each length."""
-    tokens = np.full((len(texts), width), 1, np.int32)
-    for row, text in enumerate(texts):
-        tokens[row, : len(text)] = text
-    return jspec.Rollouts(jnp.asarray(tokens), jnp.array([len(text) for text in texts]))
+    return jspec.Rollouts(*rounds.padded(texts, width, filler=1))
 
 
 OF_ROLLOUTS = [
@@ -120,26 +101,10 @@ def test_places_of_rollouts_are_the_oracles(options):
     state = state.replace(prompt_lengths=jnp.array(begins, jnp.int32))
     tree, _ = jax.jit(drafter.draft)(rollouts(old, 14), state, frame)
     without, _ = jax.jit(drafter.draft)(None, state, frame)
-    names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
-    given = {name: getattr(drafter, name) for name in names}
     differ = 0
     for row, text in enumerate(texts):
-        want = oracle.suffix(
-            text, past, drafter.hit_rate, drafter.num_speculative_tokens,
-            places=drafter.num_matches, rollout=old[row], begin=begins[row], **given,
-        )  # fmt: skip
-        got = drafted(tree, row)
-        np.testing.assert_allclose([w for _, w in got], [w for _, w in want], rtol=1e-5)
-        trie = oracle.suffix_trie(
-            oracle.suffix_places(
-                text, past, drafter.min_match, drafter.max_match, drafter.max_depth,
-                old[row], begins[row],
-            ),
-            drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
-        )  # fmt: skip
-        for path, value in got:
-            assert value == pytest.approx(trie[path], rel=1e-5)
-        differ += got != drafted(without, row)
+        got = checked(drafter, rounds.drafted(tree, row), text, past, old[row], begins[row])
+        differ += got != rounds.drafted(without, row)
     assert differ > ROWS / 3, "the rollouts made the difference"
 
 
@@ -150,9 +115,9 @@ def test_a_rollout_is_drafted_on_behind_a_token_that_was_replaced():
     state = state.replace(prompt_lengths=jnp.array([2, 2], jnp.int32))
     old = rollouts([[1, 2, 3, 4, 6, 0], [1, 2, 3, 4, 6, 0]], 6)
     tree, _ = jax.jit(drafter.draft)(old, state, frame)
-    assert [path for path, _ in drafted(tree, 0)] == [(4,), (4, 6), (4, 6, 0)]
+    assert list(rounds.drafted(tree, 0)) == [(4,), (4, 6), (4, 6, 0)]
     # The same position is right behind the place that fits: both offer, the first of equals leads.
-    assert {path[:1] for path, _ in drafted(tree, 1)} == {(6,), (4,)}
+    assert {path[:1] for path in rounds.drafted(tree, 1)} == {(6,), (4,)}
 
 
 @pytest.mark.slow
@@ -247,11 +212,11 @@ def test_the_longest_match_leads_and_a_loop_goes_on():
     state, frame = memory(drafter, [[1, 2, 3, 7, 5, 3, 8, 2, 3], [4, 6, 4, 6, 4]], [])
     draft = jax.jit(drafter.draft)
     tree, _ = draft(None, state, frame)
-    assert drafted(tree, 0)[0][0] == (7,)
-    assert [path for path, _ in drafted(tree, 1)] == [(6,), (6, 4), (6, 4, 6), (6, 4, 6, 4)]
+    assert next(iter(rounds.drafted(tree, 0))) == (7,)
+    assert list(rounds.drafted(tree, 1)) == [(6,), (6, 4), (6, 4, 6), (6, 4, 6, 4)]
     # What another row said before counts like what this one did.
     state, frame = memory(drafter, [[1, 2, 3]], [[1, 2, 3, 7, 5], [3, 9]])
-    paths = [path for path, _ in drafted(draft(None, state, frame)[0], 0)]
+    paths = list(rounds.drafted(draft(None, state, frame)[0], 0))
     assert paths == [(7,), (7, 5), (9,)]
 
 
@@ -282,7 +247,7 @@ def test_the_past_of_a_larger_vocabulary_changes_no_token():
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=8)
     state = drafter.init(1, 8, None)
     state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, 3], jnp.int32))
-    frame = Frame(jnp.array([3]), jnp.array([2]), None, None, jnp.zeros(1, bool))
+    frame = rounds.greedy([3], 2)
     chunk = jspec.PromptChunk.whole(jnp.array([[1, 5, 3]]), jnp.array([3]), None)
     started = jax.jit(drafter.prefill)(None, state, chunk)
     assert 30_000 in jax.jit(drafter.draft)(None, started, frame)[0].tokens[0].tolist()
@@ -305,6 +270,6 @@ def test_a_past_of_another_size_is_refused():
         (dict(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
     ],
 )
-def test_options_out_of_range_are_refused(options, told):
+def test_options_that_exclude_each_other_are_refused(options, told):
     with pytest.raises(ValueError, match=told):
         jspec.Suffix(**options)

@@ -2,11 +2,11 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import rounds
 import tiny
 
 import jspec
 from jspec.drafters.retrieval.token_recycling import PUBLISHED
-from jspec.types import Frame
 
 LIMIT = 30
 
@@ -62,12 +62,9 @@ def test_a_pair_that_takes_the_line_of_another_leaves_it_the_tokens_own():
         logits = jnp.where(jnp.arange(6) == best, 9.0, 0.0)[None, None]
         state = drafter.recycle(state, *given, logits, jnp.ones((1, 1), bool))
     state = state.replace(lines=state.lines.at[0, 2:4].set(0), before=jnp.array([1]))
-    frames = [
-        Frame(jnp.array([root]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
-        for root in (2, 3)
-    ]
-    drafted = [int(drafter.draft(None, state, frame)[0].tokens[0, 1]) for frame in frames]
-    assert drafted == [0, 4]
+    for root, drafted in ((2, 0), (3, 4)):
+        tree, _ = drafter.draft(None, state, rounds.greedy([root]))
+        assert tree.tokens[0, 1] == drafted
 
 
 def test_equal_paths_of_the_published_tree_are_verified_once(target):
