@@ -20,7 +20,7 @@ from jspec.cli import head_recipes, parsers, train_run, train_settings, train_te
 from jspec.cli.train_resume import path
 from jspec.cli.train_run import Scores, TrainingRun
 from jspec.cli.train_texts import TrainingText
-from jspec.models import blocks, export
+from jspec.models import blocks, export, pruning
 from jspec.models.fingerprint import fingerprint
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.protocols import CausalLM
@@ -174,7 +174,7 @@ def _begun(job: jobs.TrainingJob, target: models.Loaded) -> tuple[Llama, PyTree]
     shape, width = job.shape, cast(Any, target.model).features
     if shape["keep_layers"]:
         layers = [parsers.integer(layer) for layer in shape["keep_layers"].split(",")]
-        return student.pruned(cast(Llama, target.model), target.params, layers)
+        return pruning.pruned(cast(Llama, target.model), target.params, layers)
     if shape["hidden_size"] > width:
         raise InputError(
             f"hidden_size is {shape['hidden_size']} and the target's width is {width}; use at "
