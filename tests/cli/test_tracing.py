@@ -193,6 +193,7 @@ def paths(one) -> list[list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_offers_outside_the_budget_have_their_estimates():
     trace = traced("budget")
     left = [one for one in trace.rounds if len(one.tokens) > one.num_verified]

@@ -208,6 +208,7 @@ def test_a_row_that_left_waits_for_no_stop_string(lookup):
     assert output.status.tolist() == [Status.FREE, Status.RUNNING, Status.FREE]
 
 
+@pytest.mark.slow
 def test_tokens_held_for_a_stop_string_come_with_its_last_step(lookup):
     """However much it is: tokens without a text go on waiting with those before them."""
     stop = jspec.stop_strings("ab", [b"a", b"b", b"c"] + [None] * 20)

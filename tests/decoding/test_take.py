@@ -11,6 +11,7 @@ PARAMS = MODEL.init()
 TOKENS = [bytes([97 + token]) for token in range(23)]
 
 
+@pytest.mark.slow
 def test_a_row_is_taken_though_a_stop_string_has_cut_another():
     room = jspec.Stopping(stop=jspec.grammar.StopCapacity(16, 16))
     engine = jspec.Engine(MODEL, num_slots=2, capacity=32, stopping=room)

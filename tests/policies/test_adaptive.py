@@ -186,14 +186,12 @@ def check_every_round_accepts_its_width(drafter, policy, widths):
         before = lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("known", "widths"),
     [
         ((0, 2), [2, 0, 2, 2, 0, 0]),
-        *(
-            pytest.param((0, 1, 2, 5), widths, marks=pytest.mark.slow)
-            for widths in ([0], [1], [2], [5], [0, 0, 5], [5, 0, 2, 1])
-        ),
+        *(((0, 1, 2, 5), widths) for widths in ([0], [1], [2], [5], [0, 0, 5], [5, 0, 2, 1])),
     ],
     ids=str,
 )

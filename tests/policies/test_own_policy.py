@@ -57,6 +57,7 @@ def test_an_index_out_of_range_is_the_nearest_and_rising_values_change_no_token(
         assert used.any(0).tolist() == [index < 0, False, index > 0]
 
 
+@pytest.mark.slow
 def test_a_fixed_width_verifies_the_best_nodes_or_else_the_first():
     plain = jspec.decode(MODEL, PARAMS, **CALL)
     for width in (0, 1):

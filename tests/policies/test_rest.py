@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import jspec
 from jspec.decoding.rounds import one_round
@@ -48,6 +49,7 @@ def of_a_round(asked, drafter, policy, costs):
     return work(program(MODEL, PARAMS, state, told, asked, "cpu").jaxpr)
 
 
+@pytest.mark.slow
 def test_a_round_without_a_draft_adds_little_to_plain_decoding():
     """Checks that learning in short back-offs is in its own branch; a draft is the control."""
     adaptive = DRAFTER, jspec.Adaptive((0, 3, 7)), COSTS

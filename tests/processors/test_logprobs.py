@@ -55,7 +55,11 @@ def processed(logits, row):
 
 
 @pytest.mark.parametrize(
-    ("mode", "wanted"), [("raw_logprobs", raw), ("processed_logprobs", processed)]
+    ("mode", "wanted"),
+    [
+        ("raw_logprobs", raw),
+        pytest.param("processed_logprobs", processed, marks=pytest.mark.slow),
+    ],
 )
 def test_they_equal_a_plain_forward_pass(mode, wanted):
     result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3, mode))

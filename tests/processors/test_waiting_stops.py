@@ -86,6 +86,7 @@ def test_strings_are_passed_over_while_the_output_is_shorter():
     assert (early.lengths < late.lengths).any()
 
 
+@pytest.mark.slow
 def test_rows_of_an_engine_wait_each_for_its_own():
     engine = jspec.Engine(
         MODEL, num_slots=2, capacity=32,

@@ -57,15 +57,10 @@ def ngrams(target):
     return files.table(lines), oracle.tabulated(rows.tolist(), distributions, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("decay", "beside", "warm"),
-    [
-        (0.6, False, 0.0),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((0.0, False, 0.0), (0.5, True, 0.0), (0.5, True, 0.8))
-        ),
-    ],
+    [(0.6, False, 0.0), (0.0, False, 0.0), (0.5, True, 0.0), (0.5, True, 0.8)],
 )
 def test_rounds_are_those_of_a_heap_over_paths(target, next_logits, ngrams, decay, beside, warm):
     """Every round's tree, and what it leaves in the matrix and in the corrections."""
