@@ -25,7 +25,7 @@ def pruned(target: Llama, params: PyTree, layers: Sequence[int]) -> tuple[Llama,
         layers: those that are kept, ascending, from 0.
 
     Raises:
-        InputError: if there are no such layers, or no such model.
+        InputError: if the target lacks one of the layers, or is not a Llama in floating point.
     """
     if not isinstance(target, Llama) or eight_bits.low_precision(target.param_dtype):
         raise InputError(

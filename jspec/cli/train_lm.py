@@ -63,9 +63,10 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
         )
     if asked["target"] is not None:
         _draft(job, texts, asked, out, resume)
-    elif asked["states"] is not None or kept:
-        told = "keep_layers are the layers of" if kept else "--states keeps what comes from"
-        raise InputError(f"{told} a --target; name the target too")
+    elif kept:
+        raise InputError("keep_layers are layers of a --target; name the target too")
+    elif asked["states"] is not None:
+        raise InputError("--states keeps what a --target gives; name the target too")
     else:
         _model(job, texts, asked, out, resume)
 
