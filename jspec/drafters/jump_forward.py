@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+import jax
 import jax.numpy as jnp
 
 from jspec import tree as trees
 from jspec._validate.arguments import check_integer
+from jspec._xla.manual_axes import vary
 from jspec.protocols import Drafter
 from jspec.types import Frame, PyTree, Tree
 
@@ -53,19 +55,20 @@ class JumpForward(Drafter):
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
         """Follows the automata of the frame's grammar while they force a token."""
         del params, state
-        tokens, there = [frame.root], [jnp.ones_like(frame.done)]
-        if (standing := frame.grammar) is None:
-            tokens += [jnp.zeros_like(frame.root)] * self.num_speculative_tokens
-            there += [jnp.zeros_like(frame.done)] * self.num_speculative_tokens
+        size = self.num_speculative_tokens
+        if (grammar := frame.grammar) is None:
+            forced = jnp.full((size, *frame.root.shape), -1, jnp.int32)
         else:
-            states = standing.states
-            for _ in range(self.num_speculative_tokens):
-                token = standing.forced(states)
-                there.append(there[-1] & (token >= 0))
-                tokens.append(jnp.maximum(token, 0))
-                states = standing.step(states, tokens[-1])
-        tree = trees.chain(self.num_speculative_tokens).fill(jnp.stack(tokens, axis=1))
-        valid = jnp.stack(there, axis=1)
+
+            def follow(states, _):
+                token = grammar.forced(states)
+                return grammar.step(states, jnp.maximum(token, 0)), token
+
+            begun = vary(grammar.states, grammar)
+            forced = jax.lax.scan(follow, begun, length=size)[1]
+        tokens = jnp.concatenate([frame.root[None], jnp.maximum(forced, 0)])
+        valid = jnp.cumprod(jnp.concatenate([jnp.ones_like(tokens[:1]), forced >= 0]), 0).T > 0
+        tree = trees.chain(size).fill(tokens.T)
         probabilities = _PROBABILITY ** jnp.arange(valid.shape[1], dtype=jnp.float32)
         value = jnp.where(valid, probabilities, 0.0)
         return replace(tree, valid=valid, value=value), None

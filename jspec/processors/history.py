@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from jspec import _struct as struct
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
+from jspec.tree import paths
 from jspec.types import Tree
 
 
@@ -186,18 +187,12 @@ def of_nodes(
         end_tokens: of the rows.
         tree: a sanitized one.
     """
-    node = jnp.broadcast_to(jnp.arange(tree.tokens.shape[1], dtype=jnp.int32), tree.tokens.shape)
-    drafted = []
-    for _ in range(tree.depth):
-        token = jnp.take_along_axis(tree.tokens, node, axis=1)
-        drafted.append(jnp.where(node == 0, -1, token))
-        above = jnp.take_along_axis(tree.parents, node, axis=1)
-        node = jnp.maximum(above, 0)  # the root's parent is -1, and it stays where it is
-    none = jnp.zeros((*tree.tokens.shape, 0), jnp.int32)
+    node = paths(tree.parents, tree.depth)[..., : tree.depth]
+    token = jnp.take_along_axis(tree.tokens[:, None], jnp.maximum(node, 0), axis=2)
     return History(
         text=text,
         lengths=lengths,
-        drafted=jnp.stack(drafted, axis=-1) if drafted else none,
+        drafted=jnp.where(node > 0, token, -1),
         end_tokens=end_tokens,
     )
 

@@ -114,14 +114,13 @@ class Workers:
         patience = Patience(self._seconds)
 
         def settle(result: Any, error: BaseException | None) -> None:
-            self._leave(client)
             done = waited.pop() if waited else None  # nobody waits any longer
-            if done is None or done.done():
-                return
-            if error is None:
-                done.set_result(result)
-            else:
-                done.set_exception(error)
+            if done is not None and not done.done():
+                if error is None:
+                    done.set_result(result)
+                else:
+                    done.set_exception(error)
+            self._leave(client)
 
         def run() -> None:
             result = error = None
@@ -189,7 +188,8 @@ class Workers:
     def _leave(self, client: str) -> None:
         self._busy -= Counter([client])  # forgets clients that have nothing left
         for entry in list(self._waiting):
-            if self._fits(entry[0]):
+            # One that left in this pass of the loop has not taken its entry out yet.
+            if self._fits(entry[0]) and not entry[1].done():
                 self._waiting.remove(entry)
                 self._busy[entry[0]] += 1
                 entry[1].set_result(None)

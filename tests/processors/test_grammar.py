@@ -165,6 +165,19 @@ def test_a_node_has_the_state_of_its_own_path():
     assert allowed.tolist() == [[True, True, False, False]]
 
 
+def test_a_program_does_not_grow_with_the_depth_of_its_trees():
+    """Unrolled look-ups of look-ups compiled without end where trees were 16 levels deep."""
+
+    def operations(depth, *processors):
+        call = CALL | dict(drafter=jspec.JumpForward(depth), processors=processors)
+        program = jax.jit(lambda weights: jspec.decode(MODEL, weights, **call).tokens)
+        return program.lower(WEIGHTS).as_text().count(" = ")
+
+    members = GRAMMARS[0], jspec.stop_strings(["abc", "dd"], TOKENS)
+    shallow, deep = (operations(depth, *members) - operations(depth) for depth in (4, 24))
+    assert 0 < deep <= shallow + 20, "one step of path a level, and nothing else"
+
+
 def test_the_longest_tokens_of_a_forced_text_are_drafted():
     made = choices(["abcd", "abca"], TOKENS)
     assert made.forced[0] == TEXTS.index("abc")

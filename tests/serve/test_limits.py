@@ -8,6 +8,7 @@ import threading
 import time
 
 import fakes
+import numpy as np
 import pytest
 import uvicorn
 from desk import service
@@ -105,6 +106,52 @@ def test_abandoned_work_counts_until_it_has_ended():
         ends.set()
         assert await workers.run("me", lambda _: 7) == 7
         assert workers.num_busy == 0
+
+    asyncio.run(run())
+
+
+def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer():
+    async def run():
+        workers, held, errors = Workers(1, 4, 5), Held(), []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        doing = asyncio.ensure_future(workers.run("me", held.of("it")))
+        await asyncio.sleep(0.02)
+        leaves = asyncio.ensure_future(workers.run("you", lambda _: None))
+        patient = asyncio.ensure_future(workers.run("they", lambda _: 7))
+        await asyncio.sleep(0.02)
+
+        def both_in_one_pass():
+            loop.call_soon(leaves.cancel)
+            held.go.set()
+            time.sleep(0.05)  # the work ends meanwhile
+
+        loop.call_soon(both_in_one_pass)
+        answers = await asyncio.wait_for(asyncio.gather(doing, patient), 5)
+        assert (answers, leaves.cancelled(), errors) == (["it", 7], True, [])
+        assert (workers.num_busy, workers.num_waiting) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_all_who_stay_are_answered_while_others_leave():
+    rng = np.random.default_rng(0)
+
+    async def run():
+        workers, errors = Workers(3, 500, 5), []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+        async def ask(client, number, seconds):
+            work = workers.run(client, lambda _: time.sleep(seconds) or number)
+            return await asyncio.wait_for(work, None if number % 2 else 4 * rng.random() * seconds)
+
+        asked = [ask(f"client {n % 5}", n, 0.004 * rng.random()) for n in range(400)]
+        answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
+        assert answers[1::2] == list(range(1, 400, 2)) and errors == []
+        assert any(isinstance(answer, TimeoutError) for answer in answers)
+        while workers.num_busy:
+            await asyncio.sleep(0.01)
+        assert workers.num_waiting == 0
 
     asyncio.run(run())
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import known_values
+from jspec._xla.manual_axes import vary
 from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
     Automata,
@@ -135,10 +136,13 @@ class Grammars(RowControl):
 
     def advance(self, round: Round) -> Self:
         """Advances by the round's tokens."""
-        states = self.rows.states
-        for place in range(round.emitted.shape[1]):
-            after = step(self.automata, states, round.emitted[:, place])
-            states = jnp.where(place < round.counts, after, states)
+        automata, emitted, counts = self.automata, round.emitted, round.counts
+
+        def advance(place, states):
+            return jnp.where(place < counts, step(automata, states, emitted[:, place]), states)
+
+        begun = vary(self.rows.states, automata, emitted, counts)
+        states = jax.lax.fori_loop(0, emitted.shape[1], advance, begun)
         return replace(self, rows=replace(self.rows, states=states))
 
 
@@ -188,15 +192,19 @@ def of_nodes(
     root = jnp.arange(tree.tokens.shape[1]) == 0
     above = jnp.maximum(tree.parents, 0)
     ends = (tree.tokens[..., None] == end_tokens[:, None]).any(-1)
-    at = jnp.broadcast_to(states[:, None], tree.tokens.shape)
-    allowed = jnp.ones(tree.tokens.shape, bool)
-    for _ in range(tree.depth):
+
+    # A loop: XLA copies unrolled look-ups of look-ups into each other, ever more with the depth.
+    def descend(_, carry):
+        at, allowed = carry
         before = jnp.take_along_axis(at, above, axis=1)
         after = automata.step(before, tree.tokens)
         fits = jnp.where(ends, automata.value("accepting", before), after >= 0)
         at = jnp.where(root, states[:, None], jnp.maximum(after, 0))
-        allowed = root[None] | (fits & jnp.take_along_axis(allowed, above, axis=1))
-    return at, allowed
+        return at, root[None] | (fits & jnp.take_along_axis(allowed, above, axis=1))
+
+    at = jnp.broadcast_to(states[:, None], tree.tokens.shape)
+    begun = vary((at, jnp.ones(at.shape, bool)), automata, tree, end_tokens)
+    return jax.lax.fori_loop(0, tree.depth, descend, begun)
 
 
 def masked(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -16,6 +17,7 @@ from jaxtyping import Array, Bool, Int
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import library_of
+from jspec._xla.manual_axes import vary
 from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
     FREE,
@@ -288,15 +290,19 @@ class Stops(RowControl):
 
     def follow(self, tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
         """Returns the states after each of the tokens."""
-        states, found = self.rows.automaton.states, []
-        for place in range(tokens.shape[1]):
-            after = self.automata.step(states, tokens[:, place])
+
+        def advance(states, entry):
+            place, token = entry
+            after = self.automata.step(states, token)
             # A token without text changes nothing.
             states = jnp.where(after < 0, states, after)
             over = self.rows.waits <= place + 1
             states += jnp.where(over, self.automata.value("searching", states), 0)
-            found.append(states)
-        return jnp.stack(found, axis=1)
+            return states, states
+
+        begun = vary(self.rows.automaton.states, self, tokens)
+        places = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+        return jax.lax.scan(advance, begun, (places, tokens.T))[1].T
 
     def ends(self, tokens: Int[Array, "B P"]) -> Bool[Array, "B P"]:
         """Returns the tokens behind which a stop string is complete."""
