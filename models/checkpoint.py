@@ -12,6 +12,7 @@ from jax.sharding import Mesh, Sharding
 
 from jspec._validate import extras
 from jspec._validate.errors import InputError, unreadable
+from jspec._validate.whole_files import write_whole
 from jspec.models import blocks, columns, eight_bits, precision, records, sharding, stacking
 from jspec.models.huggingface import config_json
 from jspec.models.hybrid import Hybrid
@@ -98,7 +99,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         "scan_layers": model.scan_layers,
         "column_parts": model.tp_size,  # as format 2 has it: files outlive names
     }
-    (path / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_whole(path / RECORD, json.dumps(record, indent=2) + "\n")
 
 
 def restore(

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from safetensors.numpy import save_file
 
 from jspec._validate.errors import InputError
+from jspec._validate.whole_files import write_whole
 from jspec.models import columns, eight_bits, stacking
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
@@ -138,4 +139,4 @@ def config(shape: LlamaConfig, end: int | None, dtype: str) -> dict[str, Any]:
 
 
 def write(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n")
+    write_whole(path, json.dumps(values, indent=2) + "\n")

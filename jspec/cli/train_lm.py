@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from jspec import models
 from jspec._validate.errors import InputError
+from jspec._validate.whole_files import write_whole
 from jspec.cli import head_recipes, parsers, train_run, train_settings, train_texts
 from jspec.cli.train_resume import path
 from jspec.cli.train_run import Scores, TrainingRun
@@ -130,7 +131,7 @@ def _model(
         return scores
 
     folders.claim(out, run.settings, resume)
-    folders.write(out / "tokenizer.json", words.to_str(pretty=True))
+    write_whole(out / "tokenizer.json", words.to_str(pretty=True))
     params, _ = run.train(out, True, command=asked, score=scored)
     _save(model, params, out, words, end)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from jspec._validate import plain_json
 from jspec._validate.errors import InputError
+from jspec._validate.whole_files import write_whole
 
 COMMAND = "command.json"
 
@@ -54,7 +55,7 @@ def asked(
 def remember(out: Path, arguments: Mapping[str, Any]) -> None:
     """Writes the arguments into the folder of a run, which is there."""
     text = json.dumps(dict(arguments), indent=2, sort_keys=True)
-    (out / COMMAND).write_text(text + "\n", encoding="utf-8")
+    write_whole(out / COMMAND, text + "\n")
 
 
 def path(arguments: Mapping[str, Any], name: str) -> Path | None:

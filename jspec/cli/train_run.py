@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from jspec._validate.whole_files import write_whole
 from jspec.cli import curves
 from jspec.cli.train_progress import shown
 from jspec.cli.train_resume import remember
@@ -120,8 +122,7 @@ class TrainingRun:
             InputError: if a folder holds something else.
             RunStopped: if the run stopped; the message says how it goes on.
         """
-        # Orbax logs the traceback of an error that it also raises.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
+        _silence_checkpointing()
         console, job = Console(), self.job
         checkpoints = folders.Checkpoints(out, self.settings, resume)
         if command is not None:
@@ -160,7 +161,7 @@ class TrainingRun:
             )
         curves.plot(checkpoints.curve(), out / "curve.png", unit)
         scores = score(self.scores(params, frozen))
-        folders.write(out / "heldout.json", json.dumps(scores, indent=2) + "\n")
+        write_whole(out / "heldout.json", json.dumps(scores, indent=2) + "\n")
         if scores:
             console.print(table(scores))
         return params, scores
@@ -171,7 +172,7 @@ def forget_scores(path: Path, done: int) -> None:
     if path.is_file():
         lines = path.read_text("utf-8").splitlines(keepends=True)
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= done]
-        folders.write(path, "".join(kept))
+        write_whole(path, "".join(kept))
 
 
 def keep(states: States, model: Any, params: PyTree, batch_size: int, console: Console) -> States:
@@ -202,3 +203,17 @@ def table(scores: Scores) -> Table:
 
 def _shares(values: Any, digits: int) -> str:
     return " ".join(f"{value:.{digits}f}" for value in np.atleast_1d(values))
+
+
+def _silence_checkpointing() -> None:
+    """Leaves out the tracebacks of an error of a checkpoint, which is raised too."""
+    for name in ("absl", "asyncio"):  # orbax's own, and those of its tasks
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    show = sys.unraisablehook
+
+    def hook(unraisable):
+        # A thread of tensorstore whose write failed after orbax's event loop had ended.
+        if str(unraisable.exc_value) != "Event loop is closed":
+            show(unraisable)
+
+    sys.unraisablehook = hook

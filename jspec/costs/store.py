@@ -14,7 +14,7 @@ import numpy as np
 
 from jspec._validate import plain_json
 from jspec._validate.errors import InputError
-from jspec._validate.whole_files import written_whole
+from jspec._validate.whole_files import write_whole
 from jspec._xla import mesh_axes, native
 from jspec.policies.cost_curve import CostCurve
 from jspec.policies.fixed_width import FixedWidth
@@ -139,8 +139,7 @@ def save(curve: CostCurve, where: CostSetting, path: str | os.PathLike[str]) -> 
         "seconds": np.asarray(curve.seconds, np.float64).tolist(),
         "undrafted": np.asarray(curve.undrafted, np.float64).tolist(),
     }
-    with written_whole(path) as file:
-        file.write_text(json.dumps(held, indent=1))
+    write_whole(path, json.dumps(held, indent=1))
 
 
 def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:

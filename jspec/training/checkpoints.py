@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 
 from jspec._validate import plain_json
 from jspec._validate.errors import InputError, RunStopped, unreadable
-from jspec._validate.whole_files import written_whole
+from jspec._validate.whole_files import write_whole
 from jspec.types import PyTree
 
 SETTINGS = "settings.json"
@@ -62,7 +62,7 @@ class Checkpoints:
         """
         step = self.latest()
         lines = self.curve()[:step]
-        write(self.folder / CURVE, "".join(json.dumps(line) + "\n" for line in lines))
+        write_whole(self.folder / CURVE, "".join(json.dumps(line) + "\n" for line in lines))
         if not step:
             return state, 0
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
@@ -132,7 +132,7 @@ def agree(path: Path, settings: Mapping[str, Any]) -> None:
     """
     mine = json.loads(json.dumps(settings))
     if not path.is_file():
-        write(path, json.dumps(mine, indent=2, sort_keys=True) + "\n")
+        write_whole(path, json.dumps(mine, indent=2, sort_keys=True) + "\n")
         return
     try:
         theirs = plain_json.parsed(path.read_bytes())
@@ -151,9 +151,3 @@ def agree(path: Path, settings: Mapping[str, Any]) -> None:
             f"{path.parent} holds a run with other settings ({changes}); restore them, or name "
             f"another folder"
         )
-
-
-def write(path: Path, text: str) -> None:
-    """Writes the file whole or not at all, whenever the process is killed."""
-    with written_whole(path) as part:
-        part.write_text(text)

@@ -7,8 +7,6 @@ variables, "collection/path/to/leaf" each. What a head borrows of its target is 
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from jspec._validate.errors import InputError
+from jspec._validate.whole_files import written_whole
 from jspec.models import eight_bits, precision, records
 from jspec.models.fingerprint import fingerprint
 from jspec.models.heads.registry import (
@@ -86,10 +85,8 @@ def save(
     collections = {key.partition("/")[0] for key in wanted}
     arrays = _own_leaves({key: value for key, value in variables.items() if key in collections})
     _check_shapes(str(folder), wanted, arrays)
-    part = path.with_name(f"{path.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of a save that was killed
-    try:
-        part.mkdir(parents=True)
+    with written_whole(path) as part:
+        part.mkdir()
         save_file({key: np.asarray(value) for key, value in arrays.items()}, part / WEIGHTS)
         (part / WEIGHTS).chmod(0o644)  # it is written so that nobody else may read it
         record = {
@@ -105,12 +102,6 @@ def save(
             "training": dict(training or {}),
         }
         (part / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        os.rename(part, path)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(part, ignore_errors=True)
-        raise OSError(f"{folder} could not be written ({error}); make room and save again") from (
-            error
-        )
 
 
 def read(

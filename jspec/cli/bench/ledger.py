@@ -8,6 +8,7 @@ from typing import Any
 
 from jspec._validate import plain_json
 from jspec._validate.errors import InputError
+from jspec._validate.whole_files import writing
 
 Row = dict[str, Any]
 
@@ -35,7 +36,7 @@ class Ledger:
         """Writes rows to the file, and keeps none of them."""
         if self.path is None:
             return
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))
             file.flush()
             os.fsync(file.fileno())

@@ -15,6 +15,7 @@ import jax
 import jspec
 from jspec import models
 from jspec._validate.errors import InputError
+from jspec._validate.whole_files import write_whole
 from jspec._xla import native
 from jspec.cli.bench import chat, figure, page, tables, timing, verdict
 from jspec.cli.bench.contenders import Contender, Drafting
@@ -205,9 +206,9 @@ def _tell(
     tables.show(screen, figures, absent)
     file = folder / "report.html"
     drawn = figure.draw(figures)
-    file.write_text(page.render(figures, absent, facts, drawn), "utf-8")
+    write_whole(file, page.render(figures, absent, facts, drawn))
     # Alone it is on a white page.
-    (folder / "figure.svg").write_text(drawn.replace("currentColor", "black"), "utf-8")
+    write_whole(folder / "figure.svg", drawn.replace("currentColor", "black"))
     for note in verdict.notes(figures):
         screen.print(note, markup=False, soft_wrap=True)
     screen.print(f"Rows: {folder / 'rows.jsonl'} · page: {file}\n", markup=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jspec
-from jspec._validate.whole_files import written_whole
+from jspec._validate.whole_files import write_whole
 from jspec.cli.trace.page import page
 from jspec.sessions.batches import Runner, groups, interruptible
 from jspec.sessions.run_settings import RunSettings
@@ -31,8 +31,7 @@ def run(
     arguments = Runner(session, settings).arguments(group)
     trace = interruptible(lambda: jspec.trace(**arguments))
     html = page(trace, session.target.tokenizer, described)
-    with written_whole(out) as file:
-        file.write_text(html, "utf-8")
+    write_whole(out, html)
     tokens, rounds = len(trace.tokens), len(trace.rounds)
     return (
         f"{out}: {tokens} tokens in {rounds} rounds, {tokens / max(rounds, 1):.2f} a round "

@@ -16,6 +16,7 @@ import numpy as np
 import jspec
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.whole_files import written_whole
 from jspec.decoding import decode
 from jspec.decoding.artefact import run
 from jspec.decoding.programs import row_counts
@@ -51,7 +52,7 @@ def export(
     serves all platforms.
 
     Args:
-        folder: where to write; made if absent.
+        folder: where to write: a new one, or an empty one.
         model: the target.
         params: its weights.
         prompt_tokens: most tokens of a prompt.
@@ -147,25 +148,25 @@ def _write(
     arrays: Sequence[jax.Array],
     told: dict[str, Any],
 ) -> Path:
-    """Returns the folder with all files; artefact.json comes last, when all else is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "artefact.json").unlink(missing_ok=True)
-    names = [str(number) for number in range(len(arrays))]
-    # NumPy's files know no bfloat16: bytes, with the dtype's name alongside them.
-    plain = [np.asarray(leaf) for leaf in arrays]
-    np.savez(
-        folder / "weights.npz",
-        allow_pickle=False,
-        **{
-            name: leaf if leaf.dtype.isbuiltin else leaf.view(f"u{leaf.dtype.itemsize}")
-            for name, leaf in zip(names, plain, strict=True)
-        },
-    )
-    written = {batch: program.serialize() for batch, program in programs.items()}
-    for batch, content in written.items():
-        (folder / f"rows-{batch}.bin").write_bytes(content)
-    told["programs"] = [hashlib.sha256(content).hexdigest() for content in written.values()]
-    shutil.copyfile(run.__file__, folder / "run.py")
-    told |= {"weights": names, "dtypes": [leaf.dtype.name for leaf in plain]}
-    (folder / "artefact.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    """Returns the folder with all files."""
+    with written_whole(folder) as part:
+        part.mkdir()
+        names = [str(number) for number in range(len(arrays))]
+        # NumPy's files know no bfloat16: bytes, with the dtype's name alongside them.
+        plain = [np.asarray(leaf) for leaf in arrays]
+        np.savez(
+            part / "weights.npz",
+            allow_pickle=False,
+            **{
+                name: leaf if leaf.dtype.isbuiltin else leaf.view(f"u{leaf.dtype.itemsize}")
+                for name, leaf in zip(names, plain, strict=True)
+            },
+        )
+        written = {batch: program.serialize() for batch, program in programs.items()}
+        for batch, content in written.items():
+            (part / f"rows-{batch}.bin").write_bytes(content)
+        told["programs"] = [hashlib.sha256(content).hexdigest() for content in written.values()]
+        shutil.copyfile(run.__file__, part / "run.py")
+        told |= {"weights": names, "dtypes": [leaf.dtype.name for leaf in plain]}
+        (part / "artefact.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     return folder
