@@ -17,6 +17,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int, Num
 
 from jspec import _struct as struct
+from jspec._xla.backend import platform
+from jspec._xla.compiler import RELEASE
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
 
 
@@ -76,6 +78,23 @@ def kept(x: Float[Array, "B H S D"], dtype: DTypeLike | None) -> Held:
         dtype: int8 or float8_e4m3fn; None: they stay as they are.
     """
     return x if dtype is None else rounded(x, dtype)
+
+
+def slots_dtype(dtype: DTypeLike) -> DTypeLike:
+    """Returns the dtype in which a cache keeps keys and values of this dtype.
+
+    bfloat16 is kept as its bits, uint16, on a CPU before jaxlib 0.11, whose XLA reads and writes
+    the whole of an array in bfloat16 for each write to it.
+    """
+    slow = platform() == "cpu" and RELEASE < (0, 11)
+    return jnp.uint16 if slow and jnp.dtype(dtype) == jnp.bfloat16 else dtype
+
+
+def widened(slots: Held, dtype: DTypeLike) -> Float[Array, "*S D"]:
+    """Returns the numbers of slots of a cache."""
+    if not isinstance(slots, Rounded) and slots.dtype == jnp.uint16:
+        slots = jax.lax.bitcast_convert_type(slots, jnp.bfloat16)
+    return slots.astype(dtype)
 
 
 @struct.dataclass
@@ -208,7 +227,10 @@ def _write(
     def scatter(old, picked, places):
         return old.at[places].set(picked, mode="drop")
 
-    picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2).astype(old.dtype)
+    picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2)
+    if old.dtype == jnp.uint16:
+        picked = jax.lax.bitcast_convert_type(picked.astype(jnp.bfloat16), old.dtype)
+    picked = picked.astype(old.dtype)
     return scatter(old, picked, jnp.broadcast_to(places[:, None], picked.shape[:3]))
 
 

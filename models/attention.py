@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
-from jspec.memory import Held, KVCache, Rounded, TreeKV
+from jspec.memory import Held, KVCache, Rounded, TreeKV, widened
 from jspec.models.online_softmax import (
     LOW,
     Softmax,
@@ -387,7 +387,7 @@ def by_blocks(
         if oldest is not None:
             live = live & (slots >= oldest[:, None, :, None])
         held, mixed = jax.tree.map(
-            lambda part: part.astype(queries.dtype),
+            lambda part: widened(part, queries.dtype),
             cached.block(queries.shape[1], start, size),
             is_leaf=lambda part: isinstance(part, Rounded),
         )

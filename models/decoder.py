@@ -44,7 +44,7 @@ class Decoder(nn.Module):
     @property
     def memory_dtype(self) -> Any:
         """The dtype of keys and values in the cache."""
-        return self.dtype if self.kv_dtype is None else self.kv_dtype
+        return memory.slots_dtype(self.dtype if self.kv_dtype is None else self.kv_dtype)
 
     @property
     def takes_packed(self) -> bool:

@@ -1,7 +1,12 @@
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jspec import memory
+from jspec._xla.backend import planned
 from jspec.memory import TreeKV
 
 
@@ -21,3 +26,36 @@ def test_commit_writes_the_path_behind_the_lengths_and_nothing_else():
             want[0, :, :3] = new[0, :, [0, 2, 3]].swapaxes(0, 1)
             want[2, :, 4:] = new[2, :, [0]].swapaxes(0, 1)
             np.testing.assert_allclose(got[layer], want, rtol=1e-6)
+
+
+def test_a_write_reads_no_whole_cache():
+    """In bfloat16 XLA makes float32 of all slots for it, on a CPU before jaxlib 0.11."""
+
+    def copies(dtype):
+        cache = memory.init(1, 4096, layers=1, heads=2, head_dim=8, dtype=dtype)
+        node = jnp.ones((1, 2, 1, 8), jnp.bfloat16)
+        nodes = TreeKV((node,), (node,))
+
+        def write(_, cache):
+            return memory.commit(cache, nodes, jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32))
+
+        loop = jax.jit(lambda cache: jax.lax.fori_loop(0, 9, write, cache), donate_argnums=0)
+        text = loop.lower(cache).compile().as_text()
+        return len(re.findall(r"= (?:f32|bf16)\[1,2,4096,8\]\S* convert", text))
+
+    dtype = memory.slots_dtype(jnp.bfloat16)
+    assert copies(dtype) == 0
+    assert dtype == jnp.bfloat16 or copies(jnp.bfloat16) > 0, "this XLA needs no other dtype"
+
+
+@pytest.mark.parametrize("number", [1.5, -0.0, np.nan, -np.inf, 1e-40])
+def test_slots_have_the_bits_of_bfloat16(number):
+    node = jnp.full((1, 1, 1, 2), number, jnp.bfloat16)
+    cache = memory.init(1, 2, 1, 1, 2, memory.slots_dtype(jnp.bfloat16))
+    cache = memory.commit(cache, TreeKV((node,), (node,)), jnp.array([[0]]), jnp.array([1]))
+    slot = memory.widened(cache.keys[0], jnp.bfloat16)[0, 0, 0]
+    bits = [np.asarray(x).view(np.uint16).tolist() for x in (slot, node[0, 0, 0])]
+    assert bits[0] == bits[1]
+    with planned("gpu"):
+        assert memory.slots_dtype(jnp.bfloat16) == jnp.bfloat16
+    assert memory.slots_dtype(jnp.float32) == jnp.float32

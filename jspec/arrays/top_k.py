@@ -79,7 +79,10 @@ def of_parts(
 
 
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """Returns `jax.lax.top_k` to the last tie, much faster on a long last axis.
+    """Returns `jax.lax.top_k`, the first of equals first, much faster on a long last axis.
+
+    Zeros of either sign are equal, where `jax.lax.top_k` has 0.0 before -0.0, and of a row with a
+    NaN the entries are any. Which tokens are accepted depends on neither.
 
     A vocabulary that is split over devices is searched part by part, each where it lies.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from compiling import shifted_in_place
 
 import jspec
 from jspec import decoding
@@ -124,6 +125,7 @@ def test_there_is_no_second_cache(kind):
     # Nothing may cross to the host inside the loop.
     text = loop.as_text()
     assert not any(word in text for word in ("infeed", "outfeed", "callback", "send("))
+    assert not shifted_in_place(text)
 
 
 @pytest.mark.slow

@@ -12,8 +12,10 @@ from jspec._xla.native.library import instruction_set, on_one_device
 MOST_TOKENS = 128
 """The most new tokens of a row: of more, as in prompts, XLA's products take less time."""
 
-_DTYPES = {("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "int8")}
-"""Of queries and of slots."""
+_DTYPES = {
+    ("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "uint16"), ("float32", "int8")
+}  # fmt: skip
+"""Of queries and of slots; uint16 are the bits of bfloat16."""
 
 
 def takes_attention(q: Float[Array, "B N G*H D"], slot_keys: Num[Array, "B H*L S D"]) -> bool:

@@ -19,9 +19,10 @@ def takes_top(x: Float[Array, "*S V"], k: int) -> bool:
 def top(
     x: Float32[Array, "*S V"], k: int
 ) -> tuple[Float32[Array, "*S k"], Int[Array, "*S k"], Float32[Array, "*S"]]:
-    """Returns `jax.lax.top_k` of the last axis, and `jax.nn.logsumexp` to the last bits.
+    """Returns `jax.lax.top_k` of the last axis, and `jax.nn.logsumexp` of float32 sums.
 
-    Of a row with a NaN the sum is not finite, and the entries are any.
+    Zeros of either sign are equal. Of a row with a NaN the sum is not finite, and the entries are
+    any. The sum of 262,144 nearly equal numbers is off by 2e-5; drafters alone read it.
 
     Args:
         x: rows, for which `takes_top` says so.

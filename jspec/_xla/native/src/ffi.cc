@@ -116,7 +116,8 @@ int64_t threads_of(ffi::ThreadPool& pool, int64_t parts) {
 template <class Buffer>
 Kind kind_of(const Buffer& buffer) {
   switch (buffer.element_type()) {
-    case ffi::BF16: return Kind::kBfloat16;
+    case ffi::BF16:
+    case ffi::U16: return Kind::kBfloat16;  // the bits of one
     case ffi::S8: return Kind::kInt8;
     default: return Kind::kFloat32;
   }
