@@ -335,7 +335,7 @@ _COLUMNS = (
 
 
 def _say_bytes(model: Any, kv_dtype: str) -> None:
-    """Returns the memory of 1,000 tokens of a row, here and in float32."""
+    """Prints the memory of 1,000 tokens of a row, here and in float32."""
     found = [
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
         for memory in (

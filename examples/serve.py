@@ -131,7 +131,7 @@ def handler(rows: Rows) -> type[BaseHTTPRequestHandler]:
 
 
 def ask(port: int, **body) -> dict:
-    """Returns one request to the server."""
+    """Sends one request to the server."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}", json.dumps(body).encode()) as answer:
         return json.loads(answer.read())
 

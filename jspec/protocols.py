@@ -140,7 +140,7 @@ class Drafter(ABC):
 
         Args:
             batch: rows.
-            capacity: most tokens per row will hold, prompt included.
+            capacity: most tokens that a row will hold, prompt included.
             earlier: the state that an earlier call returned (hot start), or None. Its leaves that
                 grow with `capacity` are new ones of a few tokens: nothing survives in them.
 
@@ -235,7 +235,7 @@ class WidthPolicy(ABC):
 
         Args:
             batch: rows.
-            capacity: most tokens per row will hold, prompt included.
+            capacity: most tokens that a row will hold, prompt included.
             earlier: `Result.policy_state` of an earlier call, or None.
         """
         del batch, capacity, earlier

@@ -230,7 +230,7 @@ def upcast(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "
 
 
 def upcast_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
-    """Returns the same when x is known, not before: XLA for CPU drops the barrier too early."""
+    """Does so when x is there, not before: XLA for CPU drops the barrier too early."""
     return _read_after(x, weights).astype(x.dtype)
 
 

@@ -34,7 +34,7 @@ LAYERS = [
     {"cli"},
 ]
 LAYER = {f"jspec.{name}": layer for layer, names in enumerate(LAYERS) for name in names}
-# What a part must not import alongside that, itself or anything below it.
+# What a part must not import either, itself or anything below it.
 FORBIDDEN = {
     "jspec.verify.rules": ["jspec.tree"],
     "jspec.drafters": ["jspec.models"],

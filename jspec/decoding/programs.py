@@ -53,7 +53,7 @@ def warmup(
 
     One for each number of rows and capacity bucket (128, 256, 512, ..), by calls that may emit
     nothing. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`,
-    and how many end tokens per row has, is part of a program; their values are not. Outputs are cut
+    and how many end tokens a row has, is part of a program; their values are not. Outputs are cut
     to `max_new_tokens` by a small program for each value of it; `Stopping.max_tokens` needs none.
     Prompts are lists, or arrays of NumPy or on the device, of any width.
 

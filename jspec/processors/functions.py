@@ -51,7 +51,7 @@ class Functions(RowControl):
         return self.rows.text
 
     def joined(self, later: LogitsProcessor) -> "Functions | None":
-        """Returns one text is enough for all."""
+        """Returns both in one, since one text is enough for all; None: they cannot be one."""
         if not isinstance(later, Functions):
             return None
         rows = replace(self.rows, values=self.rows.values + later.rows.values)
@@ -75,7 +75,7 @@ class Functions(RowControl):
         return functools.reduce(jnp.logical_or, found)
 
     def process(self, logits: Logits, nodes: Nodes) -> Logits:
-        """Returns the functions, from left to right."""
+        """Applies the functions, from left to right."""
         history = histories.of_nodes(self._text, nodes.text_lengths, nodes.end_tokens, nodes.tree)
         for one, values in zip(self.functions, self.rows.values, strict=True):
             logits = _checked(one, logits, one.function(logits, history, values))

@@ -72,7 +72,7 @@ class CompletionFormat:
         }
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
-        """Returns a delta has the head of the whole."""
+        """Returns an event, with the head of the whole answer."""
         return {**self._head, "choices": choices, "usage": usage}
 
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:

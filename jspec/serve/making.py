@@ -124,7 +124,7 @@ def _work(
     megabytes: int,
     seconds: float,
 ) -> None:
-    """Returns the process."""
+    """Makes automata in a process of its own, and sends what came of it."""
     with suppress(AttributeError, ImportError, OSError):  # not every system has them
         os.setsid()
         os.nice(5)  # rows that write come first
@@ -142,7 +142,7 @@ def _work(
 
 
 def _bound(seconds: float) -> None:
-    """Returns the processor time used, child processes included."""
+    """Limits the processor time of this process and what it starts."""
     import resource
 
     # If the server is gone, nobody else ends this.

@@ -28,7 +28,7 @@ class Connections:
         self._all: defaultdict[str, dict[Any, None]] = defaultdict(dict)
         self._waiting: defaultdict[str, dict[Any, None]] = defaultdict(dict)
 
-    def sanitize(self, address: str, connection: Any) -> Any:
+    def admit(self, address: str, connection: Any) -> Any:
         """Counts a new connection, and returns the one that is to be closed; None: none is."""
         self._all[address][connection] = None
         if len(self._all[address]) <= self.most:
@@ -68,7 +68,7 @@ def protocol(limits: ServerLimits) -> Any:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._address = self.client[0] if self.client else ""
-            leaving = connections.sanitize(self._address, self)
+            leaving = connections.admit(self._address, self)
             self._wait()
             if leaving is not None:
                 leaving.refuse(

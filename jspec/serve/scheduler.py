@@ -177,7 +177,7 @@ class Scheduler:
         self._wake.set()
 
     def turn(self) -> bool:
-        """Returns one turn. Returns whether there was anything to do."""
+        """Runs one turn. Returns whether there was anything to do."""
         began, before = time.perf_counter(), self._device_seconds
         self._drop_cancelled()
         self._admit()

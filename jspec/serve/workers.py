@@ -156,13 +156,13 @@ class Workers:
             self._tasks.put(None)
 
     def _work(self) -> None:
-        """Starts a thread, which is kept: starting one takes longer than most work."""
+        """Works in a thread, which goes on: starting one takes longer than most work."""
         while (task := self._tasks.get()) is not None:
             task()
             del task  # which holds what it was given
 
     async def _enter(self, client: str) -> None:
-        """Returns in this client's turn."""
+        """Waits for this client's turn."""
         if self._fits(client):
             self._busy[client] += 1
             return

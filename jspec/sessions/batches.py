@@ -65,7 +65,7 @@ class Runner:
         control: "tuple[list[Any], Stopping] | None" = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """Returns a runner; `plain` leaves the session's drafter out, for a comparison.
+        """Leaves the session's drafter out with `plain`, for a comparison.
 
         `control` is that of another runner: to make a grammar again takes its time. `alone` is a
         context in which nothing else runs, while rounds are timed.

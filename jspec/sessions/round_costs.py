@@ -30,7 +30,7 @@ class RoundCosts:
         settings: RunSettings,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """Returns the curves, measured within `alone`, a context in which nothing else runs."""
+        """Measures curves within `alone`, a context in which nothing else runs."""
         self._session = session
         self._settings = settings
         self._alone = alone

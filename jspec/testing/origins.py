@@ -35,7 +35,7 @@ def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
     Args:
         drafter: that drafted.
         tree: what it drafted.
-        aux: what it gave alongside that.
+        aux: what it gave with the tree.
     """
     inner, aux = _unwrapped(drafter, aux)
     if not isinstance(inner, Members):

@@ -51,7 +51,7 @@ def verdict(
         row_ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from
             round to round.
         sampling: temperature and filters, as in `jspec.decode`; None is greedy.
-        places: [B, N] which of the T entries of packed logits per node has; T or more: it was not
+        places: [B, N] which of the T entries of packed logits a node has; T or more: it was not
             scored, and is left out. None: the logits are [B, N, V].
 
     Returns:
@@ -107,4 +107,4 @@ without replacement from `Tree.q`."""
 traversal = partial(verdict, schemes.TRAVERSAL.verifier)
 """`verdict` by traversal verification (Weng et al. 2025), for the same draws."""
 block = partial(verdict, schemes.BLOCK.verifier)
-"""Returns a verdict by block verification (Sun et al. 2024), for a sampled chain."""
+"""`verdict` by block verification (Sun et al. 2024), for a sampled chain."""

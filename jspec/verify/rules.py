@@ -95,7 +95,7 @@ def recursive(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """Returns the rule for children drawn from q one after the other, without replacement.
+    """Decides on children drawn from q one after the other, without replacement.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q loses x. Recursive
     rejection sampling (Jeon et al. 2024, Algorithm 6 and Theorem 3.1), which is Sequoia's rule and
@@ -120,7 +120,7 @@ def multi_round(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> NodeDecision:
-    """Returns the rule for children drawn from q independently, equal ones kept.
+    """Decides on children drawn from q independently, equal ones kept.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q stays (multi-round
     speculative sampling; SpecInfer, Miao et al. 2023).
@@ -226,9 +226,7 @@ def _reported(q: Float[Array, " V"] | None) -> Float[Array, " V"]:
     if q is None:
         raise InputError(
             "rule needs the distribution q that the children were drawn from, and this drafter "
-            "reports "
-            "none; take a drafter that samples its children, or a rule that asks for no "
-            "distribution: "
-            "jspec.rules.coupled or jspec.rules.deterministic_proposal"
+            "reports none; take a drafter that samples its children, or a rule that asks for no "
+            "distribution: jspec.rules.coupled or jspec.rules.deterministic_proposal"
         )
     return q

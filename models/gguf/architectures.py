@@ -228,7 +228,7 @@ def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.nd
 
 
 def _head(name: str, rows: int, fields: dict[str, Any]) -> int:
-    """Returns pairs are laid out within a head."""
+    """Returns the rows within which pairs are laid out: a head's."""
     return fields["head_dim"] if name.split(".")[-2] in _TURNED else 1
 
 

@@ -42,7 +42,7 @@ class TensorInfo:
     """One tensor as it is stored."""
 
     shape: tuple[int, ...]
-    """Returns the shape in NumPy's order; the file's is reversed."""
+    """In NumPy's order; the file's is reversed."""
     kind: int
     """Number of its quantisation, `gguf.GGMLQuantizationType`."""
     start: int

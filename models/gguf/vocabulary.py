@@ -42,7 +42,7 @@ _SENTENCES = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 
 def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
-    """Returns each pattern parts what those before it have left in pieces."""
+    """Splits by each pattern what those before it have left."""
     return pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns),

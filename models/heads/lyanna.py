@@ -73,7 +73,7 @@ class LyannaHead(TransformerHead):
         memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        """Returns `Output.logits` are the raw ones, l: the same whatever token came before."""
+        """Returns the raw logits, l: the same whatever token came before."""
         x = hidden.astype(self.dtype)
         if tokens is not None and self.config.first_token:
             x = self.fuse(jnp.concatenate([self.embed(tokens), x], axis=-1))

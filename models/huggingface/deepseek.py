@@ -170,7 +170,7 @@ def corrected(
 
 
 def behind_dense(settings: Settings, experts: Experts, dense: int) -> list[Experts | None]:
-    """Returns the first layers have a common MLP.
+    """Returns the experts of each layer: none in the first ones, which have a common MLP.
 
     Args:
         settings: config.json.

@@ -25,7 +25,7 @@ def olmo2(settings: Settings) -> LlamaConfig:
 
 
 def smollm3(settings: Settings) -> LlamaConfig:
-    """Returns every fourth layer has no positions, and perhaps a window."""
+    """SmolLM3, in which every fourth layer has no positions, and perhaps a window."""
     count = settings.count("num_hidden_layers")
     each = settings.size("no_rope_layer_interval", 4)
     usual = [(layer + 1) % each for layer in range(count)]

@@ -318,15 +318,15 @@ def test_health_and_figures_say_when_nothing_is_admitted():
 
 def test_of_many_connections_the_one_that_waits_longest_gives_way():
     known = Connections(2)
-    assert known.sanitize("here", 1) is None and known.sanitize("here", 2) is None
+    assert known.admit("here", 1) is None and known.sanitize("here", 2) is None
     known.waits("here", 1)
     known.waits("here", 2)
     known.is_asked("here", 1)
-    assert known.sanitize("there", 4) is None
-    assert known.sanitize("here", 3) == 2
+    assert known.admit("there", 4) is None
+    assert known.admit("here", 3) == 2
     known.lose("here", 2)
     known.is_asked("here", 3)
-    assert known.sanitize("here", 5) == 5, "all others are being answered"
+    assert known.admit("here", 5) == 5, "all others are being answered"
     for one in (1, 3, 5):
         known.lose("here", one)
     assert not known._all.get("here") and not known._waiting.get("here")

@@ -58,7 +58,7 @@ class Lyanna(HeadDrafter):
     def published(cls, head: DraftHead, **options: Any) -> Self:
         """Returns the method as in its paper (sections 6.2, 7.2), with second trees.
 
-        Trees have 12 tokens with their root, 3 levels and 4 children per node. How many tokens per
+        Trees have 12 tokens with their root, 3 levels and 4 children per node. How many tokens a
         second tree has is not in the paper; it is jspec's own default.
 
         Args:

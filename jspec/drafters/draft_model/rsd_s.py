@@ -25,7 +25,7 @@ class RSDS(DraftModel):
     It keeps at each depth the W sequences of largest perturbed log-probability (Jeon et al. 2024,
     Algorithms 8 and 9). The perturbed values of a node's children are Gumbels whose maximum is the
     node's own (Kool et al. 2019), so each level is a sample of W sequences without replacement. How
-    many children per node has is random but does not depend on which token the last one is, which
+    many children a node has is random but does not depend on which token the last one is, which
     keeps the rejection exact. The paper verifies by recursive rejection, which
     `RSDS.published(model)` does. The default is jspec's coupled scheme, whose tokens are those of
     plain decoding with the same key.

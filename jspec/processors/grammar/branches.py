@@ -102,7 +102,7 @@ def _values(schema: Mapping[str, Any]) -> set[str] | None:
 
 
 def _text(value: Any) -> str:
-    """Returns numbers are equal by their value: 1 is 1.0 in JSON."""
+    """Spells a value; numbers are equal by their value: 1 is 1.0 in JSON."""
     return json.dumps(_plain(value), sort_keys=True)
 
 

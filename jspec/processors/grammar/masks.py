@@ -86,7 +86,7 @@ class Grammar:
         return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, capacity))
 
     def row(self, given: Any) -> ByRow:
-        """Returns None: an engine's rows have a `Capacity`."""
+        """Raises InputError: an engine's rows have a `Capacity`."""
         raise InputError(
             f"processors of an engine holds {self!r:.80}; give it jspec.grammar.Capacity(states, "
             "classes), and each request its grammar"

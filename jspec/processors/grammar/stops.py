@@ -83,7 +83,7 @@ class StopStrings:
         return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros, zeros), tables)
 
     def row(self, given: Any) -> ByRow:
-        """Returns None: an engine's rows have a `StopCapacity`."""
+        """Raises InputError: an engine's rows have a `StopCapacity`."""
         raise InputError(
             f"stop of an engine is stop strings, {self.strings!r:.80}; give it "
             "jspec.grammar.StopCapacity(states, classes), and each request its strings"
