@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
+from jspec.models import reasoning
 from jspec.models.detokenise import Detokeniser
 from jspec.serve.jobs import Delta, TokenLogprobs
 from jspec.types import Status
@@ -33,10 +34,21 @@ class Answer:
         index: among the answers of the request.
         tokenizer: a `tokenizers.Tokenizer`.
         prompt: token ids of what it continues.
+        stop_token_ids: the tokens that end it; None: whatever is last where it stops.
+        marks: of the parts that it may have; None: those of the vocabulary.
     """
 
-    def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int]):
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Any,
+        prompt: Sequence[int],
+        stop_token_ids: Sequence[int] | None = None,
+        marks: reasoning.Marks | None = None,
+    ):
         self.index = index
+        marks = marks or reasoning.marks_of(tokenizer)
+        self.parts = reasoning.Parts(marks, reasoning.begins(tokenizer, marks, prompt))
         self.text = ""
         self.logprobs: list[TokenLogprobs] = []
         self.tokens: list[int] = []
@@ -47,6 +59,7 @@ class Answer:
         self.rounds = Metrics()
         self._text = Detokeniser(tokenizer, prompt)
         self._unread: list[int] = []
+        self._stop_token_ids = stop_token_ids
 
     def add(self, delta: Delta, show: bool = True) -> str:
         """Adds a delta.
@@ -68,8 +81,9 @@ class Answer:
         if not delta.is_last:
             new = self._text.push(unread)
         else:
-            new = self._text.finish(unread, delta.stop_bytes)
+            stops = unread[-1:] if self._stop_token_ids is None else self._stop_token_ids
             status = Status(delta.status)
+            new = self._text.finish(unread, delta.stop_bytes, status, stops)
             self.error = delta.error or _FAILED.get(status)
             self.refused = delta.refused or status == Status.MASKED
             self.finish_reason = FINISHED.get(status)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jspec.models.reasoning import THINK, Parts
+
 HERMES = "hermes"
 LLAMA = "llama3_json"
 PARSERS = (HERMES, LLAMA)
@@ -66,7 +68,7 @@ def parser_of(template: str) -> str | None:
     return LLAMA if '"parameters": ' in template else None
 
 
-def reader_of(parser: str, names: Collection[str]) -> Callable[[], Reader]:
+def reader_of(parser: str, names: Collection[str]) -> "Callable[..., ContentReader]":
     """Returns what makes a reader for each answer.
 
     Args:
@@ -74,7 +76,22 @@ def reader_of(parser: str, names: Collection[str]) -> Callable[[], Reader]:
         names: of the functions that there are; what calls another is text.
     """
     kind = TaggedCalls if parser == HERMES else BareCalls
-    return lambda: kind(names)
+    return lambda parts=None: ContentReader(parts or Parts(THINK, ""), kind(names))
+
+
+class ContentReader:
+    """Reads the calls behind the thoughts of an answer, where what is drafted is not called."""
+
+    def __init__(self, parts: Parts, calls: Reader | None = None):
+        self._parts = parts
+        self._calls = calls
+        self.thoughts = ""
+        """Those that became certain with the last text."""
+
+    def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
+        """As `Reader` has it."""
+        self.thoughts, said = self._parts.read(text, is_last)
+        return (said, []) if self._calls is None else self._calls.read(said, is_last)
 
 
 class TaggedCalls:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jspec._validate import plain_json
 from jspec._validate.errors import InputError
+from jspec.models import reasoning
 from jspec.processors import grammar
 from jspec.serve import calls
 from jspec.serve.errors import APIError
@@ -47,7 +48,8 @@ class ParsedRequest:
         num_top: likeliest tokens that are reported alongside each; None: no log-probabilities are.
         goes_on: whether a next turn is likely to begin with prompt and answer.
         function: the function that the answer calls: it consists of the arguments.
-        reader: makes what reads calls out of an answer; None: it has none.
+        reader: makes what reads an answer: its thoughts, and its calls if it may have some.
+        marks: of the parts of an answer; None: those of the vocabulary.
         salt: what is read of the prompts is shared within it.
     """
 
@@ -59,7 +61,8 @@ class ParsedRequest:
     num_top: int | None = None
     goes_on: bool = False
     function: str | None = None
-    reader: Callable[[], calls.Reader] | None = None
+    reader: Callable[..., calls.ContentReader] = calls.ContentReader
+    marks: reasoning.Marks | None = None
     salt: Hashable = ""
 
     def formed(self, made: Automata) -> "ParsedRequest":
@@ -88,6 +91,8 @@ class RequestParser:
     ):
         self.target = target
         self._call_parser = call_parser
+        template = "" if target.chat is None else target.chat.template
+        self._marks = reasoning.marks_of(target.tokenizer, template)
         self.bounds = bounds
         self.spelled = grammar.token_bytes(target.tokenizer)
         """The bytes of each token."""
@@ -159,7 +164,8 @@ class RequestParser:
                 400, "tool_choice asks for a call, which has a form of its own; leave out "
                 "response_format and structured_outputs", "tool_choice",
             )  # fmt: skip
-        wanted = self.forms.wanted(asked.stop_texts, form if schema is None else schema)
+        lead = reasoning.lead(self.target.tokenizer, self._marks, prompt)
+        wanted = self.forms.wanted(asked.stop_texts, form if schema is None else schema, lead)
         if asked.top_logprobs is not None and not asked.logprobs:
             raise APIError(
                 400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
@@ -169,7 +175,7 @@ class RequestParser:
         settings = self._settings(asked, limit, wanted, num_top is not None)
         return ParsedRequest(
             [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
-            function=function, reader=reader, salt=asked.cache_salt or "",
+            function=function, reader=reader, marks=self._marks, salt=asked.cache_salt or "",
         )  # fmt: skip
 
     def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:
@@ -205,8 +211,8 @@ class RequestParser:
 
     def _called(
         self, asked: ChatRequest
-    ) -> tuple[str | None, str | None, Callable[[], calls.Reader] | None]:
-        """Returns the called function, the schema, and the reader of calls; None where absent."""
+    ) -> tuple[str | None, str | None, Callable[..., calls.ContentReader]]:
+        """Returns the called function and the schema, None where absent, and the answer's reader."""
         choice, parser = asked.tool_choice, self._call_parser
         # Without parameters the only arguments are {}.
         tools = {
@@ -214,7 +220,7 @@ class RequestParser:
             for tool in asked.tools or ()
         }
         if choice == "none" or (choice == "auto" and not tools):
-            return None, None, None
+            return None, None, calls.ContentReader
         if not tools:
             raise APIError(
                 400, f"tool_choice is {_named(choice)!r:.60} and there are no tools; give some",
@@ -243,8 +249,8 @@ class RequestParser:
         if name is None and len(tools) == 1:
             name = next(iter(tools))
         if name is not None:
-            return name, json.dumps(tools[name]), None
-        return None, calls.schema_of(list(tools.items())), lambda: calls.BareCalls(tools)
+            return name, json.dumps(tools[name]), calls.ContentReader
+        return None, calls.schema_of(list(tools.items())), calls.reader_of(calls.LLAMA, tools)
 
     def _check_room(self, param: str, text: str | list[int]) -> None:
         """Refuses a prompt that no row holds, before it is made into tokens."""

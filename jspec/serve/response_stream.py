@@ -69,7 +69,8 @@ class ResponseStream:
                     salt=order.salt,
                 )
                 self.jobs.append(job)
-                self.answers.append(Answer(index, tokenizer, prompt))
+                stops = order.settings.stop_token_ids
+                self.answers.append(Answer(index, tokenizer, prompt, stops, order.marks))
         self._last: list[float | None] = [None] * len(self.jobs)
         self._prompts = order.prompts
 
