@@ -145,7 +145,7 @@ class ChatTemplate:
 
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
-        """The special token behind a turn of the model's, if the template writes one."""
+        """The token behind a turn of the model's, if the template writes one, special or not."""
         turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
         try:
             text = self._render(turns, False, {})
@@ -154,7 +154,7 @@ class ChatTemplate:
         rest = text.rpartition(_MARK)[2].lstrip()
         ids = self.tokenizer.encode(rest, add_special_tokens=False).ids[:1]
         added = self.tokenizer.get_added_tokens_decoder()
-        return tuple(token for token in ids if token in added and added[token].special)
+        return tuple(token for token in ids if token in added)
 
     def _render(
         self,
@@ -214,7 +214,6 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
         InputError: if a file cannot be read.
     """
     words = _json(folder / "tokenizer_config.json")
-    special = {**_json(folder / "special_tokens_map.json").values, **words.values}
     named, source = by_name(words.get("chat_template")), words.source
     for file in (folder / FILE, folder / "chat_template.json"):
         if file.is_file():
@@ -223,9 +222,15 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
             named = by_name(own)
             break
     named |= {file.stem: _read(file) for file in sorted((folder / NAMED).glob("*.jinja"))}
-    texts = {name: _text(special.get(name)) for name in TOKENS}
-    known = {name: text for name, text in texts.items() if text is not None}
-    return chosen(named, tokenizer, known, f"the chat template in {source}")
+    return chosen(named, tokenizer, special_tokens(folder), f"the chat template in {source}")
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Returns the texts of a folder's special tokens by the names in `TOKENS`."""
+    files = "special_tokens_map.json", "tokenizer_config.json"
+    fields = {name: value for file in files for name, value in _json(folder / file).values.items()}
+    texts = {name: _text(fields.get(name)) for name in TOKENS}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def by_name(found: Any) -> dict[str, str]:

@@ -55,9 +55,9 @@ def marks_of(tokenizer: Any, template: str = "") -> Marks | None:
     for marks in FAMILIES:
         if all(mark in template for mark in marks.closing):
             return marks
-    known = getattr(tokenizer, "token_to_id", lambda mark: None)
+    id_of = getattr(tokenizer, "token_to_id", lambda mark: None)
     for marks in FAMILIES:
-        if known(marks.opening) is not None and known(marks.closing[-1]) is not None:
+        if id_of(marks.opening) is not None and id_of(marks.closing[-1]) is not None:
             return marks
     return None
 
@@ -96,16 +96,18 @@ class Parts:
     def __init__(self, marks: Marks | None, part: str | None = None):
         self._marks = marks.parts if marks else {}
         longest = sorted(self._marks, key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(map(re.escape, longest))})" if marks else "(?!)")
+        self._split = re.compile(f"({'|'.join(map(re.escape, longest))})")
         self._part = CONTENT if part is None else part
         self._unread = self._space = ""
         self._parted, self._thought, self._said = bool(part), False, False
 
     def read(self, text: str, is_last: bool) -> tuple[str, str]:
         """Returns the thoughts and the content that are certain after more text."""
+        if not self._marks:
+            return "", text
         text, self._unread = self._unread + text, ""
         if not is_last:
-            starts = range(max(0, len(text) - max(map(len, self._marks), default=1) + 1), len(text))
+            starts = range(max(0, len(text) - max(map(len, self._marks)) + 1), len(text))
             begun = (n for n in starts if any(mark.startswith(text[n:]) for mark in self._marks))
             end = 0 if not self._part and not self._split.search(text) else next(begun, len(text))
             text, self._unread = text[:end], text[end:]

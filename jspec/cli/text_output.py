@@ -8,7 +8,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jspec.methods.builders import COUPLED
-from jspec.models.detokenise import Detokeniser, without_end
+from jspec.models import reasoning
+from jspec.models.detokenise import Detokeniser, without_end, without_end_token
 from jspec.sessions import terminal
 from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.sessions.json_output import finish_reason, together
@@ -224,31 +225,62 @@ def _pieces(
     rows = []
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()
-        rows.append(Detokeniser(session.target.tokenizer, prompt))
+        rows.append(AnswerPieces(session, prompt))
         if echo:
             sink((rows[place].prompt, terminal.PROMPT))
     chunks = interruptible(lambda: jspec.stream(**arguments))
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:
         state = chunk.state
-        beyond = _stop_bytes(state, len(rows))
-        for row, sink, tokens, drafted, cut in zip(
-            rows, sinks, chunk.tokens, chunk.drafted, beyond, strict=False
-        ):
-            pieces = []
-            for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
-                piece = row.push([token for _, token in run])
-                pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
-            # The round that stopped: its last token holds the stop string's begin.
-            if cut and tokens:
-                pieces = _without_end([*pieces, (row.finish(), terminal.OWN)], cut)
-            for piece in pieces:
+        for row, sink, *new in zip(
+            rows, sinks, chunk.tokens, chunk.drafted, state.status.tolist(),
+            _stop_bytes(state, len(rows)), strict=False,
+        ):  # fmt: skip
+            for piece in row.push(*new):
                 sink(piece)
-    for row, sink in zip(rows, sinks, strict=True):
-        sink((row.finish(), terminal.OWN))
     assert state is not None, "limits are at least 1, so there was a round"
     runner.keep(state)
     return (finish_reason(int(status)) for status in state.status[: len(rows)])
+
+
+class AnswerPieces:
+    """The text of a row as it comes, in pieces of one style: thoughts are dim.
+
+    Args:
+        session: has the tokenizer, and the marks of an answer's parts.
+        prompt: token ids of what it continues.
+    """
+
+    def __init__(self, session: Session, prompt: Sequence[int]):
+        tokenizer, marks = session.target.tokenizer, session.marks
+        self._row = Detokeniser(tokenizer, prompt)
+        self._parts = reasoning.Parts(marks, reasoning.begins(tokenizer, marks, prompt))
+        self.text = self.thoughts = self.content = ""
+
+    @property
+    def prompt(self) -> str:
+        return self._row.prompt
+
+    def push(
+        self, tokens: Sequence[int], drafted: Sequence[bool], status: int, stop_bytes: int = 0
+    ) -> list[StyledText]:
+        """Returns the pieces of a round; its status says whether it is the last one."""
+        pairs = zip(drafted, without_end_token(tokens, status), strict=False)
+        pieces = []
+        for confirmed, run in groupby(pairs, itemgetter(0)):
+            piece = self._row.push([token for _, token in run])
+            pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
+        if status:
+            pieces = _without_end([*pieces, (self._row.finish(), terminal.OWN)], stop_bytes)
+        output = []
+        for place, (piece, style) in enumerate(pieces, 1):
+            thoughts, said = self._parts.read(piece, bool(status) and place == len(pieces))
+            between = "\n\n" if said and self.thoughts + thoughts and not self.content else ""
+            output += [(thoughts, terminal.PROMPT), (between + said, style)]
+            self.text += piece
+            self.thoughts += thoughts
+            self.content += said
+        return output
 
 
 def _stop_bytes(state: "State", count: int) -> list[int]:

@@ -13,6 +13,7 @@ from jspec import models
 from jspec._validate.errors import InputError
 from jspec.cli.train_progress import shown
 from jspec.methods import BUNDLED
+from jspec.models import reasoning
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
 from jspec.sessions import conversations
@@ -110,7 +111,7 @@ def run(
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return
     rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
-    ends = prompts.ends(target)
+    ends, tokenizer = prompts.ends(target), reasoning.readable(target.tokenizer)
     before, begin = lines.tokens, time.perf_counter()
     with shown(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
@@ -121,13 +122,18 @@ def run(
             )
             lines.append(
                 [
-                    distill.record(start, tokens, finish, target.tokenizer.decode(tokens))
+                    distill.record(start, tokens, finish, tokenizer.decode(_text(tokens, finish)))
                     for start, (tokens, finish) in zip(batch, written, strict=True)
                 ]
             )
             speed = (lines.tokens - before) / (time.perf_counter() - begin)
             progress.update(lines.rows, f"{speed:,.0f} tokens/s")
     console.print(f"{lines.rows:,} rows, {lines.tokens:,} tokens in {out}", soft_wrap=True)
+
+
+def _text(tokens: Sequence[int], finish: str) -> Sequence[int]:
+    """Returns the tokens that are text: an end token is none."""
+    return tokens[:-1] if finish == "stop" else tokens
 
 
 def fitting(

@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
+from jspec.models import reasoning
 from jspec.sessions.session import with_target
 
 if TYPE_CHECKING:
@@ -72,9 +74,15 @@ def prompted(text: str, system: str | None = None) -> list[Message]:
 
 
 def answering(session: "Session") -> "Session":
-    """Returns the session with a target that stops at the end of its turn."""
+    """Returns the session with a target that stops at the end of its turn, and the parts of it."""
     target = session.target
-    return with_target(session, replace(target, eos=eos(target)))
+    talking = with_target(session, replace(target, eos=eos(target)))
+    if target.chat is None:
+        return talking
+    marks, greeting = reasoning.marks_of(target.tokenizer, target.chat.template), []
+    with suppress(InputError):
+        greeting = render(target, prompted("Hi"))
+    return replace(talking, marks=marks, lead=reasoning.lead(target.tokenizer, marks, greeting))
 
 
 def note_unused(target: "Loaded") -> None:

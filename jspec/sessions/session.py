@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from jspec.methods import LLM
     from jspec.models import Loaded
+    from jspec.models.reasoning import Lead, Marks
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,10 @@ class Session:
     choice: Choice
     name: str = BUNDLED
     """The target's name, as it was given."""
+    marks: "Marks | None" = None
+    """Of the parts of answers; None: texts are continued, or answers have no parts."""
+    lead: "Lead | None" = None
+    """The thoughts before the content of answers, for grammars."""
 
     @property
     def target(self) -> "Loaded":

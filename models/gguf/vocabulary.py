@@ -1,5 +1,6 @@
 """The tokenizer of a GGUF file, built from its metadata as a `tokenizers.Tokenizer`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +21,9 @@ from jspec.models.gguf.header import Header
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = 1, 2, 3, 4, 5
 """Kinds of tokens, `tokenizer.ggml.token_type`."""
+
+_MARK = re.compile(r"<\|\S+\|>|<\S+_of_turn>")
+"""Tokens that are no pieces of words, of whatever kind a file says that they are."""
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece's character for a space."""
@@ -112,6 +116,10 @@ def tokenizer(header: Header) -> Tokenizer:
             f"{header.file} has {len(tokens)} tokens and {len(kinds)} kinds of tokens; "
             "download it again"
         )
+    kinds = [
+        _USER if kind == _NORMAL and _MARK.fullmatch(token) else kind
+        for token, kind in zip(tokens, kinds, strict=True)
+    ]
     try:
         made, begins = build(header, tokens, kinds)
     except InputError:

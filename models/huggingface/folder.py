@@ -59,13 +59,17 @@ class Folder:
         """Returns the chat template; None if there is none."""
         return chat_template.read(self.path, tokenizer)
 
-    def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
-        """Returns end tokens and first token; generation_config.json goes before config.json.
+    def special_tokens(
+        self, size: int, tokenizer: Any = None
+    ) -> tuple[tuple[int, ...], int | None]:
+        """Returns end tokens and first token; generation_config.json goes before config.json, and
+        the tokenizer's own end is one more.
 
         One beyond the vocabulary is a default that nobody has corrected, and is left out.
 
         Args:
             size: of the vocabulary.
+            tokenizer: of the folder; None: its end is not asked for.
 
         Raises:
             InputError: if they are not token ids.
@@ -82,6 +86,10 @@ class Folder:
                 raise InputError(f"{self.path} has {name} = {given!r}; it has to be token ids")
             found.append(tuple(token for token in tokens if 0 <= token < size))
         eos, bos = found
+        text = chat_template.special_tokens(self.path).get("eos_token")
+        end = None if tokenizer is None or text is None else tokenizer.token_to_id(text)
+        if end is not None and end < size and end not in eos:
+            eos = *eos, end
         return eos, bos[0] if bos else None
 
     def mask_token_id(self) -> int | None:
