@@ -3,14 +3,16 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jspec._validate import extras
+from jspec._validate import extras, plain_json
 from jspec._validate.errors import InputError
 from jspec.models.huggingface import config_json
 
@@ -24,7 +26,12 @@ TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_
 """Special tokens that a template may write by these names."""
 
 _MARK = "jspec-reads-where-this-turn-ends"
-"""Text that no template holds."""
+_KEY = "jspec-reads-how-arguments-are-written"
+"""Texts that no template holds."""
+_SENT = object()
+"""Content as it was sent."""
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Fields under which templates read what a model thought."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +101,27 @@ class ChatTemplate:
     ) -> str:
         """Returns the text of a conversation, in time that grows with its length.
 
+        Past calls are written in the form that the template shows: their arguments as text or as an
+        object, their message's content null or empty.
+
         Args:
-            messages: `{"role": "user", "content": "..."}` and so on, at least one.
+            messages: `{"role": "user", "content": "..."}` and so on, at least one. As in the OpenAI
+                API, one with `tool_calls` needs no content, and one may have `reasoning_content`.
             add_generation_prompt: True opens the turn that the model is to write.
             watch: is given the number of letters again and again; what it raises ends the text.
             **variables: others that the template reads.
 
         Raises:
             InputError: if a message is not valid, the template is broken, refuses the conversation
-                or leaves a message out, or jinja2 is not installed.
+                or leaves out a message, a call or thoughts, or jinja2 is not installed.
         """
         check(messages)
+        messages = self._with_thoughts(messages, variables)
+        messages = self._with_calls(messages, add_generation_prompt, variables, watch)
         text = self._render(messages, add_generation_prompt, variables, watch)
         place = 0
         for number, message in enumerate(messages):
-            said = message["content"].strip()
+            said = (message.get("content") or "").strip()
             if (place := text.find(said, place)) < 0:
                 # Once for all that are left, since each time takes as long as the whole.
                 self._check_shown(messages, number, add_generation_prompt, variables, watch)
@@ -130,7 +143,9 @@ class ChatTemplate:
         place for a message shows nothing of it, whatever it says.
         """
         marked = [
-            {**message, "content": f"{_MARK}-{number}-"} if number >= first else message
+            {**message, "content": f"{_MARK}-{number}-"}
+            if number >= first and not message.get("tool_calls")
+            else message
             for number, message in enumerate(messages)
         ]
         text = self._render(marked, add_generation_prompt, variables, watch)
@@ -142,6 +157,61 @@ class ChatTemplate:
                 f"{self.source} leaves out message {lost[0] + 1}, of role "
                 f"{messages[lost[0]]['role']!r:.60}; give a role that it knows"
             )
+
+    def _with_thoughts(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        """Returns the messages with thoughts in the field that the template shows."""
+        thinking = [number for number, one in enumerate(messages) if one.get(THOUGHTS[0])]
+        if not thinking:
+            return messages
+        for name in THOUGHTS:
+            turn = {"role": "assistant", "content": "Ho", name: _MARK}
+            with suppress(InputError):
+                if _MARK in self._render(
+                    [{"role": "user", "content": "Hi"}, turn], False, variables
+                ):
+                    renamed = {number: {name: messages[number][THOUGHTS[0]]} for number in thinking}
+                    return [{**one, **renamed.get(n, {})} for n, one in enumerate(messages)]
+        raise InputError(
+            f"{self.source} has no place for {THOUGHTS[0]}, which message {thinking[0] + 1} has; "
+            "leave it out"
+        )
+
+    def _with_calls(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+        watch: Callable[[int], None] | None,
+    ) -> Sequence[Mapping[str, Any]]:
+        """Returns the messages in the form in which the template shows their calls."""
+        calling = [one for one in messages if one.get("tool_calls")]
+        if not calling:
+            return messages
+        contents = (_SENT,) if all(one.get("content") for one in calling) else (_SENT, None, "")
+        forms, error = [], None
+        for content, as_text in product(contents, (False, True)):
+            names: list[str] = []
+            marked = [_in_form(one, n, content, as_text, names) for n, one in enumerate(messages)]
+            try:
+                text = self._render(marked, add_generation_prompt, variables, watch)
+            except InputError as refusal:
+                error = error or refusal
+                continue
+            if all(name in text for name in names) and _KEY in text:
+                # Not JSON, but what Python prints, or a text within a text.
+                wrong = sum(map(text.count, ("None", f"'{_KEY}", f'\\"{_KEY}')))
+                forms.append((wrong, len(forms), content, as_text))
+                if not wrong:
+                    break
+        if forms:
+            _, _, content, as_text = min(forms)
+            return [_in_form(one, n, content, as_text) for n, one in enumerate(messages)]
+        raise error or InputError(
+            f"{self.source} has no place for calls, and message "
+            f"{messages.index(calling[0]) + 1} has one; leave it out, or take a template with tools"
+        )
 
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
@@ -201,10 +271,48 @@ def check(messages: Any, source: str = "the conversation") -> None:
         raise InputError(f"{source} is not a list of messages; pass [{shape}]")
     for number, message in enumerate(messages, 1):
         fields = message if isinstance(message, Mapping) else {}
-        if wrong := [key for key in ("role", "content") if not isinstance(fields.get(key), str)]:
+        # A call may come without text.
+        texts = (
+            ["role"]
+            if fields.get("tool_calls") and not fields.get("content")
+            else ["role", "content"]
+        )
+        if wrong := [key for key in texts if not isinstance(fields.get(key), str)]:
             raise InputError(
                 f"message {number} of {source} has no text under {wrong[0]!r}; pass {shape}"
             )
+
+
+def _in_form(
+    message: Mapping[str, Any],
+    number: int,
+    content: Any,
+    as_text: bool,
+    names: list[str] | None = None,
+) -> Mapping[str, Any]:
+    """Returns a message with its calls in a form; where their names are asked for, with marks."""
+    if not message.get("tool_calls"):
+        return message
+    calls = []
+    for place, call in enumerate(message["tool_calls"]):
+        function = dict(call.get("function", call))
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            try:
+                # What has no parameters is called with {}, null, or nothing at all.
+                arguments = plain_json.parsed(arguments.strip() or "{}")
+            except ValueError:
+                name = f"messages[{number}].tool_calls[{place}].function.arguments"
+                raise InputError(f"{name} is not JSON; send it so") from None
+        arguments = {} if arguments is None else arguments
+        if names is not None:
+            names.append(f"{_MARK}-{number}-{place}-")
+            function["name"], arguments = names[-1], {_KEY: _KEY}
+        text = json.dumps(arguments, ensure_ascii=False)
+        function["arguments"] = text if as_text else arguments
+        calls.append({**call, "function": function} if "function" in call else function)
+    sent = {} if content is _SENT or message.get("content") else {"content": content}
+    return {**message, **sent, "tool_calls": calls}
 
 
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:

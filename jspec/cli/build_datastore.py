@@ -39,7 +39,7 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
     words = checkpoint.tokenizer()
     vocabulary = words.get_vocab()
     size = max(vocabulary.values()) + 1
-    ends, _ = checkpoint.special_tokens(size)
+    ends, _ = checkpoint.special_tokens(size, words)
     documents = [
         document
         for path in text

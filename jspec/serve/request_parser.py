@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jspec._validate import plain_json
 from jspec._validate.errors import InputError
 from jspec.models import reasoning
 from jspec.processors import grammar
@@ -188,7 +187,7 @@ class RequestParser:
         if wrong := _OWN & set(asked.chat_template_kwargs):
             name = f"chat_template_kwargs.{min(wrong)}"
             raise APIError(400, f"{name} is not the client's to give; leave it out", name)
-        messages = [_for_template(number, one) for number, one in enumerate(asked.messages)]
+        messages = [*map(_for_template, asked.messages)]
         variables = dict(asked.chat_template_kwargs)
         write = partial(conversations.written, self.target, messages, watch=watch, **variables)
         try:
@@ -207,12 +206,14 @@ class RequestParser:
             self._check_room("messages", shown)
             return conversations.encode(self.target, shown)
         except InputError as error:
-            raise APIError(400, str(error), "messages") from None
+            said = str(error)
+            param = said.partition(" ")[0] if said.startswith("messages[") else "messages"
+            raise APIError(400, said, param) from None
 
     def _called(
         self, asked: ChatRequest
     ) -> tuple[str | None, str | None, Callable[..., calls.ContentReader]]:
-        """Returns the called function and the schema, None where absent, and the answer's reader."""
+        """Returns the called function and the schema, None if absent, and the answer's reader."""
         choice, parser = asked.tool_choice, self._call_parser
         # Without parameters the only arguments are {}.
         tools = {
@@ -367,29 +368,13 @@ def numbered(settings: RowSettings, row: int) -> RowSettings:
     return replace(settings, row=row)
 
 
-def _for_template(number: int, message: Message) -> dict[str, Any]:
+def _for_template(message: Message) -> dict[str, Any]:
     """Returns a message as templates read it."""
     # Models know the newer name for what instructs them by the older.
     role = "system" if message.role == "developer" else message.role
-    shown: dict[str, Any] = {"role": role, "content": message.text}
-    if message.name is not None:
-        shown["name"] = message.name
-    if message.reasoning_content is not None:
-        shown["reasoning_content"] = message.reasoning_content
-    if message.tool_call_id is not None:
-        shown["tool_call_id"] = message.tool_call_id
-    if message.tool_calls is not None:
-        calls = shown["tool_calls"] = []
-        for place, call in enumerate(message.tool_calls):
-            param = f"messages[{number}].tool_calls[{place}].function.arguments"
-            arguments: Any = call.function.arguments
-            if isinstance(arguments, str):
-                try:
-                    # What has no parameters is called with {}, null, or nothing at all.
-                    arguments = plain_json.parsed(arguments.strip() or "{}")
-                except ValueError:
-                    raise APIError(400, f"{param} is not JSON; send it so", param) from None
-            arguments = {} if arguments is None else arguments
-            function = {"name": call.function.name, "arguments": arguments}
-            calls.append({"id": call.id, "type": call.type, "function": function})
-    return shown
+    fields = {"name", "reasoning_content", "tool_call_id", "tool_calls"}
+    without = {"tool_calls": {"__all__": {"index"}}}
+    shown = message.model_dump(include=fields, exclude=without, exclude_none=True)
+    if "content" in message.model_fields_set or not message.tool_calls:
+        shown["content"] = message.text
+    return {"role": role, **shown}

@@ -86,7 +86,9 @@ class Body(BaseModel):
     @classmethod
     def _asked(cls, given: Any) -> Any:
         if isinstance(given, dict):
-            return {name: value for name, value in given.items() if not _is_neutral(name, value)}
+            # Templates tell a message whose content is null from one that has none.
+            asked = (n for n, value in given.items() if n == "content" or not _is_neutral(n, value))
+            return {name: given[name] for name in asked}
         return given
 
 
@@ -219,7 +221,7 @@ class ToolCall(Body):
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], _list(0)] = ""
+    content: str | Annotated[list[TextPart], _list(0)] | None = None
     id: str | None = None
     """Of an answer, which clients send as it is; no template reads it."""
     name: str | None = None
@@ -229,10 +231,11 @@ class Message(Body):
     tool_call_id: str | None = None
 
     @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
+    def text(self) -> str | None:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        # Without calls a message is its text.
+        return self.content if self.tool_calls else self.content or ""
 
 
 class FunctionBody(Body):

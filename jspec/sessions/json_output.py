@@ -26,7 +26,11 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
     for group in groups(prompts, settings):
         for outcome in runner.run(group):
             # ASCII, so that it can be written whatever the encoding of the output is.
-            row = {"row": outcome.row} | record(outcome, session.target.tokenizer, session.marks) | about
+            row = (
+                {"row": outcome.row}
+                | record(outcome, session.target.tokenizer, session.marks)
+                | about
+            )
             sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
         runner.write()
@@ -41,15 +45,19 @@ def record(
     parts = reasoning.Parts(marks, reasoning.begins(tokenizer, marks, outcome.prompt))
     thoughts, text = parts.read(text, True)
     about = {"reasoning_content": thoughts} if thoughts else {}
-    return {
-        "prompt_ids": outcome.prompt,
-        "tokens": outcome.tokens,
-        "text": text,
-        "finish_reason": finish_reason(outcome.status),
-        "seconds": outcome.seconds,
-        "first_token_seconds": outcome.first_token_seconds,
-        "metrics": outcome.metrics.as_dict(),
-    } | about | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
+    return (
+        {
+            "prompt_ids": outcome.prompt,
+            "tokens": outcome.tokens,
+            "text": text,
+            "finish_reason": finish_reason(outcome.status),
+            "seconds": outcome.seconds,
+            "first_token_seconds": outcome.first_token_seconds,
+            "metrics": outcome.metrics.as_dict(),
+        }
+        | about
+        | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
+    )
 
 
 def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:

@@ -41,7 +41,9 @@ def behind(made: Grammar, lead: "Lead | None", tokens: Sequence[bytes | None]) -
         row[:, kinds == kind[token]] = first + place + 1
         rows.append(row)
     if first:
-        rows[0] = np.where(kinds == kind[lead.opening], rows[1][:, kinds == kind[lead.opening]][:, :1], own[:1])
+        rows[0] = np.where(
+            kinds == kind[lead.opening], rows[1][:, kinds == kind[lead.opening]][:, :1], own[:1]
+        )
     rows.append(np.where(kinds == 1, space + 1, own[:1]))
     table = np.concatenate([*rows, own]).astype(np.int32)
     before = np.zeros(space + 1, np.int32)
