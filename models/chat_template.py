@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +30,7 @@ _KEY = "jspec-reads-how-arguments-are-written"
 """Texts that no template holds."""
 _SENT = object()
 """Content as it was sent."""
+_GREETING = {"role": "user", "content": "Hi"}
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 """Fields under which templates read what a model thought."""
 
@@ -115,110 +116,94 @@ class ChatTemplate:
             InputError: if a message is not valid, the template is broken, refuses the conversation
                 or leaves out a message, a call or thoughts, or jinja2 is not installed.
         """
-        check(messages)
-        messages = self._with_thoughts(messages, variables)
-        messages = self._with_calls(messages, add_generation_prompt, variables, watch)
-        text = self._render(messages, add_generation_prompt, variables, watch)
+        render = partial(
+            self._render, opens=add_generation_prompt, variables=variables, watch=watch
+        )
+        turns = self._with_calls(self._with_thoughts(normal(messages), variables), render)
+        text = render(turns)
         place = 0
-        for number, message in enumerate(messages):
+        for number, message in enumerate(turns):
             said = (message.get("content") or "").strip()
             if (place := text.find(said, place)) < 0:
                 # Once for all that are left, since each time takes as long as the whole.
-                self._check_shown(messages, number, add_generation_prompt, variables, watch)
+                self._check_shown(turns, number, render)
                 break
             place += len(said)
         return text
 
     def _check_shown(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        first: int,
-        add_generation_prompt: bool,
-        variables: Mapping[str, Any],
-        watch: Callable[[int], None] | None,
+        self, messages: list[dict[str, Any]], first: int, render: Callable[[Any], str]
     ) -> None:
         """Raises InputError if the template has no place for one of the messages from `first` on.
 
         Templates trim what they show, and some cut out what a model thought before. One that has no
         place for a message shows nothing of it, whatever it says.
         """
-        marked = [
-            {**message, "content": f"{_MARK}-{number}-"}
-            if number >= first and not message.get("tool_calls")
-            else message
-            for number, message in enumerate(messages)
-        ]
-        text = self._render(marked, add_generation_prompt, variables, watch)
-        shown = {int(found) for found in re.findall(rf"{_MARK}-(\d+)-", text)}
         # Some show a call and not the text that comes with it.
-        shown |= {number for number, message in enumerate(messages) if message.get("tool_calls")}
-        if lost := [number for number in range(first, len(messages)) if number not in shown]:
+        places = [n for n in range(first, len(messages)) if not messages[n].get("tool_calls")]
+        marks = {number: {"content": f"{_MARK}-{number}-"} for number in places}
+        text = render([one | marks.get(number, {}) for number, one in enumerate(messages)])
+        shown = {int(number) for number in re.findall(rf"{_MARK}-(\d+)-", text)}
+        if lost := [number for number in places if number not in shown]:
             raise InputError(
                 f"{self.source} leaves out message {lost[0] + 1}, of role "
                 f"{messages[lost[0]]['role']!r:.60}; give a role that it knows"
             )
 
     def _with_thoughts(
-        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
-    ) -> Sequence[Mapping[str, Any]]:
+        self, messages: list[dict[str, Any]], variables: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
         """Returns the messages with thoughts in the field that the template shows."""
-        thinking = [number for number, one in enumerate(messages) if one.get(THOUGHTS[0])]
-        if not thinking:
-            return messages
-        for name in THOUGHTS:
+        thinking = [n for n, one in enumerate(messages) if one.get(THOUGHTS[0])]
+        for name in THOUGHTS if thinking else ():
             turn = {"role": "assistant", "content": "Ho", name: _MARK}
             with suppress(InputError):
-                if _MARK in self._render(
-                    [{"role": "user", "content": "Hi"}, turn], False, variables
-                ):
-                    renamed = {number: {name: messages[number][THOUGHTS[0]]} for number in thinking}
-                    return [{**one, **renamed.get(n, {})} for n, one in enumerate(messages)]
-        raise InputError(
-            f"{self.source} has no place for {THOUGHTS[0]}, which message {thinking[0] + 1} has; "
-            "leave it out"
-        )
+                if _MARK in self._render([_GREETING, turn], False, variables):
+                    return [
+                        one | {name: one[n]} if (n := THOUGHTS[0]) in one else one
+                        for one in messages
+                    ]
+        if thinking:
+            raise InputError(
+                f"{self.source} has no place for {THOUGHTS[0]}, which message {thinking[0] + 1} "
+                "has; leave it out"
+            )
+        return messages
 
     def _with_calls(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
-        variables: Mapping[str, Any],
-        watch: Callable[[int], None] | None,
-    ) -> Sequence[Mapping[str, Any]]:
+        self, messages: list[dict[str, Any]], render: Callable[[Any], str]
+    ) -> list[dict[str, Any]]:
         """Returns the messages in the form in which the template shows their calls."""
-        calling = [one for one in messages if one.get("tool_calls")]
+        calling = [n for n, one in enumerate(messages) if one.get("tool_calls")]
         if not calling:
             return messages
-        contents = (_SENT,) if all(one.get("content") for one in calling) else (_SENT, None, "")
+        is_said = all(messages[n].get("content") for n in calling)
         forms, error = [], None
-        for content, as_text in product(contents, (False, True)):
-            names: list[str] = []
-            marked = [_in_form(one, n, content, as_text, names) for n, one in enumerate(messages)]
+        for content, as_text in product((_SENT,) if is_said else (_SENT, None, ""), (False, True)):
             try:
-                text = self._render(marked, add_generation_prompt, variables, watch)
+                text = render(_in_form(messages, content, as_text, True))
             except InputError as refusal:
                 error = error or refusal
                 continue
-            if all(name in text for name in names) and _KEY in text:
+            shown = set(re.findall(rf"{_MARK}-(\d+-\d+)-", text))
+            if len(shown) == sum(len(messages[n]["tool_calls"]) for n in calling) and _KEY in text:
                 # Not JSON, but what Python prints, or a text within a text.
                 wrong = sum(map(text.count, ("None", f"'{_KEY}", f'\\"{_KEY}')))
                 forms.append((wrong, len(forms), content, as_text))
                 if not wrong:
                     break
         if forms:
-            _, _, content, as_text = min(forms)
-            return [_in_form(one, n, content, as_text) for n, one in enumerate(messages)]
+            return _in_form(messages, *min(forms)[2:])
         raise error or InputError(
-            f"{self.source} has no place for calls, and message "
-            f"{messages.index(calling[0]) + 1} has one; leave it out, or take a template with tools"
+            f"{self.source} has no place for calls, and message {calling[0] + 1} has one; leave it "
+            "out, or take a template with tools"
         )
 
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
         """The token behind a turn of the model's, if the template writes one, special or not."""
-        turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
         try:
-            text = self._render(turns, False, {})
+            text = self._render([_GREETING, {"role": "assistant", "content": _MARK}], False, {})
         except InputError:
             return ()
         rest = text.rpartition(_MARK)[2].lstrip()
@@ -229,7 +214,7 @@ class ChatTemplate:
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
+        opens: bool,
         variables: Mapping[str, Any],
         watch: Callable[[int], None] | None = None,
     ) -> str:
@@ -241,7 +226,7 @@ class ChatTemplate:
             **self.special_tokens,
             **variables,
             "messages": [dict(message) for message in messages],
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": opens,
         }
         pieces, size, written = [], 0, iter(compiled.generate(known))
         while True:
@@ -260,59 +245,69 @@ class ChatTemplate:
                 watch(size)
 
 
-def check(messages: Any, source: str = "the conversation") -> None:
-    """Refuses what is not a list of messages with a role and a text.
+def normal(messages: Any) -> list[dict[str, Any]]:
+    """Returns messages with their texts as such, and no role that only the API knows.
 
     Raises:
         InputError: naming the first invalid one.
     """
     shape = '{"role": "user", "content": "..."}'
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
-        raise InputError(f"{source} is not a list of messages; pass [{shape}]")
+        raise InputError(f"the conversation is not a list of messages; pass [{shape}]")
+    turns = []
     for number, message in enumerate(messages, 1):
-        fields = message if isinstance(message, Mapping) else {}
+        turn: dict[str, Any] = dict(message) if isinstance(message, Mapping) else {}
+        if isinstance(parts := turn.get("content"), list):
+            texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+            turn["content"] = "".join(texts) if all(isinstance(one, str) for one in texts) else None
+        if turn.get("role") == "developer":  # models know it by its older name
+            turn["role"] = "system"
         # A call may come without text.
-        texts = (
-            ["role"]
-            if fields.get("tool_calls") and not fields.get("content")
-            else ["role", "content"]
-        )
-        if wrong := [key for key in texts if not isinstance(fields.get(key), str)]:
+        silent = turn.get("content") is None and turn.get("tool_calls")
+        texts = ("role",) if silent else ("role", "content")
+        if wrong := [key for key in texts if not isinstance(turn.get(key), str)]:
             raise InputError(
-                f"message {number} of {source} has no text under {wrong[0]!r}; pass {shape}"
+                f"message {number} of the conversation has no text under {wrong[0]!r}; pass {shape}"
             )
+        turns.append(turn)
+    return turns
 
 
 def _in_form(
-    message: Mapping[str, Any],
-    number: int,
-    content: Any,
-    as_text: bool,
-    names: list[str] | None = None,
-) -> Mapping[str, Any]:
-    """Returns a message with its calls in a form; where their names are asked for, with marks."""
-    if not message.get("tool_calls"):
-        return message
-    calls = []
-    for place, call in enumerate(message["tool_calls"]):
-        function = dict(call.get("function", call))
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            try:
-                # What has no parameters is called with {}, null, or nothing at all.
-                arguments = plain_json.parsed(arguments.strip() or "{}")
-            except ValueError:
-                name = f"messages[{number}].tool_calls[{place}].function.arguments"
-                raise InputError(f"{name} is not JSON; send it so") from None
-        arguments = {} if arguments is None else arguments
-        if names is not None:
-            names.append(f"{_MARK}-{number}-{place}-")
-            function["name"], arguments = names[-1], {_KEY: _KEY}
-        text = json.dumps(arguments, ensure_ascii=False)
-        function["arguments"] = text if as_text else arguments
-        calls.append({**call, "function": function} if "function" in call else function)
-    sent = {} if content is _SENT or message.get("content") else {"content": content}
-    return {**message, **sent, "tool_calls": calls}
+    messages: list[dict[str, Any]], content: Any, as_text: bool, is_marked: bool = False
+) -> list[dict[str, Any]]:
+    """Returns the messages with their calls in a form; or with marks for names and arguments."""
+    turns = []
+    for number, message in enumerate(messages):
+        turn = dict(message)
+        if turn.get("tool_calls"):
+            turn["tool_calls"] = [
+                _call(call, as_text, f"{number}-{place}", is_marked)
+                for place, call in enumerate(turn["tool_calls"])
+            ]
+            if content is not _SENT and not turn.get("content"):
+                turn["content"] = content
+        turns.append(turn)
+    return turns
+
+
+def _call(call: Any, as_text: bool, place: str, is_marked: bool) -> dict[str, Any]:
+    name = "messages[{}].tool_calls[{}].function".format(*place.split("-"))
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InputError(f"{name} has no name; send one")
+    sent = function.get("arguments")
+    # What has no parameters is called with {}, null, or nothing at all.
+    text = sent.strip() or "{}" if isinstance(sent, str) else json.dumps(sent, ensure_ascii=False)
+    try:
+        value = plain_json.parsed(text)
+    except ValueError:
+        raise InputError(f"{name}.arguments is not JSON; send it so") from None
+    value, text = ({}, "{}") if value is None else (value, text)
+    marked = {"name": f"{_MARK}-{place}-"} if is_marked else {}
+    if is_marked:
+        value, text = {_KEY: _KEY}, json.dumps({_KEY: _KEY})
+    return {**call, "function": {**function, **marked, "arguments": text if as_text else value}}
 
 
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:

@@ -244,17 +244,12 @@ def _pieces(
 
 
 class AnswerPieces:
-    """The text of a row as it comes, in pieces of one style: thoughts are dim.
-
-    Args:
-        session: has the tokenizer, and the marks of an answer's parts.
-        prompt: token ids of what it continues.
-    """
+    """The text of a row as it comes, in pieces of one style: thoughts are dim."""
 
     def __init__(self, session: Session, prompt: Sequence[int]):
         tokenizer, marks = session.target.tokenizer, session.marks
         self._row = Detokeniser(tokenizer, prompt)
-        self._parts = reasoning.Parts(marks, reasoning.begins(tokenizer, marks, prompt))
+        self._parts = reasoning.parts(tokenizer, marks, prompt)
         self.text = self.thoughts = self.content = ""
 
     @property

@@ -30,12 +30,7 @@ _FAILED = {
 class Answer:
     """One answer, delta by delta.
 
-    Args:
-        index: among the answers of the request.
-        tokenizer: a `tokenizers.Tokenizer`.
-        prompt: token ids of what it continues.
-        stop_token_ids: the tokens that end it; None: whatever is last where it stops.
-        marks: of the parts that it may have; None: those of the vocabulary.
+    Without `stop_token_ids` what is last ends it, and without `marks` the vocabulary has them.
     """
 
     def __init__(
@@ -48,7 +43,7 @@ class Answer:
     ):
         self.index = index
         marks = marks or reasoning.marks_of(tokenizer)
-        self.parts = reasoning.Parts(marks, reasoning.begins(tokenizer, marks, prompt))
+        self.parts = reasoning.parts(tokenizer, marks, prompt)
         self.text = ""
         self.logprobs: list[TokenLogprobs] = []
         self.tokens: list[int] = []
@@ -62,15 +57,7 @@ class Answer:
         self._stop_token_ids = stop_token_ids
 
     def add(self, delta: Delta, show: bool = True) -> str:
-        """Adds a delta.
-
-        Args:
-            delta: the next one.
-            show: False: nobody wants text before the last delta, so that none is made.
-
-        Returns:
-            The text that is certain now and was not before.
-        """
+        """Returns the text that is certain after a delta; without `show` none before the last."""
         self.tokens += delta.tokens
         self._unread += delta.tokens
         if delta.logprobs is not None:

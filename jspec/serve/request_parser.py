@@ -370,11 +370,9 @@ def numbered(settings: RowSettings, row: int) -> RowSettings:
 
 def _for_template(message: Message) -> dict[str, Any]:
     """Returns a message as templates read it."""
-    # Models know the newer name for what instructs them by the older.
-    role = "system" if message.role == "developer" else message.role
-    fields = {"name", "reasoning_content", "tool_call_id", "tool_calls"}
-    without = {"tool_calls": {"__all__": {"index"}}}
-    shown = message.model_dump(include=fields, exclude=without, exclude_none=True)
+    without = {"id": True, "tool_calls": {"__all__": {"index"}}}
+    shown = message.model_dump(exclude=without, exclude_none=True)
+    # A message without calls is its text.
     if "content" in message.model_fields_set or not message.tool_calls:
-        shown["content"] = message.text
-    return {"role": role, **shown}
+        shown.setdefault("content", None if message.tool_calls else "")
+    return shown

@@ -230,13 +230,6 @@ class Message(Body):
     tool_calls: Annotated[list[ToolCall], _list(0)] | None = None
     tool_call_id: str | None = None
 
-    @property
-    def text(self) -> str | None:
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        # Without calls a message is its text.
-        return self.content if self.tool_calls else self.content or ""
-
 
 class FunctionBody(Body):
     name: Text

@@ -26,11 +26,8 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
     for group in groups(prompts, settings):
         for outcome in runner.run(group):
             # ASCII, so that it can be written whatever the encoding of the output is.
-            row = (
-                {"row": outcome.row}
-                | record(outcome, session.target.tokenizer, session.marks)
-                | about
-            )
+            row = record(outcome, session.target.tokenizer, session.marks)
+            row = {"row": outcome.row} | row | about
             sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
         runner.write()
@@ -39,25 +36,22 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
 def record(
     outcome: Outcome, tokenizer: Tokenizer, marks: reasoning.Marks | None = None
 ) -> dict[str, Any]:
-    """Returns what a line says of one prompt; of an answer that has parts, its thoughts too."""
-    row = Detokeniser(tokenizer, outcome.prompt)
-    text = row.finish(outcome.tokens, outcome.stop_bytes, outcome.status)
-    parts = reasoning.Parts(marks, reasoning.begins(tokenizer, marks, outcome.prompt))
-    thoughts, text = parts.read(text, True)
-    about = {"reasoning_content": thoughts} if thoughts else {}
-    return (
-        {
-            "prompt_ids": outcome.prompt,
-            "tokens": outcome.tokens,
-            "text": text,
-            "finish_reason": finish_reason(outcome.status),
-            "seconds": outcome.seconds,
-            "first_token_seconds": outcome.first_token_seconds,
-            "metrics": outcome.metrics.as_dict(),
-        }
-        | about
-        | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
+    """Returns what a line says of one prompt."""
+    text = Detokeniser(tokenizer, outcome.prompt).finish(
+        outcome.tokens, outcome.stop_bytes, outcome.status
     )
+    thoughts, text = reasoning.parts(tokenizer, marks, outcome.prompt).read(text, True)
+    row = {
+        "prompt_ids": outcome.prompt,
+        "tokens": outcome.tokens,
+        "text": text,
+        "finish_reason": finish_reason(outcome.status),
+        "seconds": outcome.seconds,
+        "first_token_seconds": outcome.first_token_seconds,
+        "metrics": outcome.metrics.as_dict(),
+    }
+    row |= {"reasoning_content": thoughts} if thoughts else {}
+    return row | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
 
 
 def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:

@@ -109,7 +109,9 @@ def test_a_long_talk_is_written_twice_at_most(words, monkeypatch):
     """One whose template cuts out thoughts was written anew for each message."""
     template, written = chat(words, THINKS), []
     whole = ChatTemplate._render
-    monkeypatch.setattr(ChatTemplate, "_render", lambda *a: written.append(1) or whole(*a))
+    monkeypatch.setattr(
+        ChatTemplate, "_render", lambda *a, **k: written.append(1) or whole(*a, **k)
+    )
     talk = [{"role": "assistant", "content": f"<think>x</think>{n}"} for n in range(300)]
     assert template.render(talk).endswith("<assistant>299")
     assert len(written) == 2
