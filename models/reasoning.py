@@ -116,7 +116,8 @@ class Parts:
                 piece, has_begun = self._space + piece, part in self._begun
                 piece = piece.lstrip() if self._is_parted and not has_begun else piece
                 # White space may be the end of thoughts, or come before them.
-                is_whole = part == CONTENT and (has_begun or is_last)
+                is_end = is_last and place + 1 == len(pieces)
+                is_whole = part == CONTENT and (has_begun or is_end)
                 body = piece if is_whole else piece.rstrip()
                 self._space = piece[len(body) :]
                 new[part] += body

@@ -70,6 +70,8 @@ def test_the_token_that_ends_a_turn_is_read_off_the_template(words):
     for template, end in ((CHATML, "<|im_end|>"), (LLAMA2, "</s>")):
         assert chat(words, template).end_of_turn == (words.token_to_id(end),)
     assert chat(words, DEAF).end_of_turn == ()
+    plain = Tokenizer.from_str(words.to_str().replace('"special":true', '"special":false'))
+    assert chat(plain, CHATML).end_of_turn == (words.token_to_id("<|im_end|>"),)
     assert chat(words, "{{ raise_exception('no') }}").end_of_turn == ()
 
 
