@@ -119,8 +119,8 @@ class ChatTemplate:
         render = partial(
             self._render, opens=add_generation_prompt, variables=variables, watch=watch
         )
-        turns = self._with_calls(self._with_thoughts(normal(messages), variables), render)
-        text = render(turns)
+        self._place_thoughts(turns := normal(messages), variables)
+        text = render(turns := self._with_calls(turns, render))
         place = 0
         for number, message in enumerate(turns):
             said = (message.get("content") or "").strip()
@@ -150,52 +150,47 @@ class ChatTemplate:
                 f"{messages[lost[0]]['role']!r:.60}; give a role that it knows"
             )
 
-    def _with_thoughts(
-        self, messages: list[dict[str, Any]], variables: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Returns the messages with thoughts in the field that the template shows."""
-        thinking = [n for n, one in enumerate(messages) if one.get(THOUGHTS[0])]
+    def _place_thoughts(self, turns: list[dict[str, Any]], variables: Mapping[str, Any]) -> None:
+        """Puts thoughts where the template reads them; raises InputError if it does not."""
+        thinking = [number for number, turn in enumerate(turns) if turn.get(THOUGHTS[0])]
         for name in THOUGHTS if thinking else ():
-            turn = {"role": "assistant", "content": "Ho", name: _MARK}
+            probe = [_GREETING, {"role": "assistant", "content": "Ho", name: _MARK}]
             with suppress(InputError):
-                if _MARK in self._render([_GREETING, turn], False, variables):
-                    return [
-                        one | {name: one[n]} if (n := THOUGHTS[0]) in one else one
-                        for one in messages
-                    ]
+                if _MARK in self._render(probe, False, variables):
+                    for number in thinking:
+                        turns[number][name] = turns[number][THOUGHTS[0]]
+                    return
         if thinking:
             raise InputError(
                 f"{self.source} has no place for {THOUGHTS[0]}, which message {thinking[0] + 1} "
                 "has; leave it out"
             )
-        return messages
 
     def _with_calls(
-        self, messages: list[dict[str, Any]], render: Callable[[Any], str]
+        self, turns: list[dict[str, Any]], render: Callable[[Any], str]
     ) -> list[dict[str, Any]]:
         """Returns the messages in the form in which the template shows their calls."""
-        calling = [n for n, one in enumerate(messages) if one.get("tool_calls")]
-        if not calling:
-            return messages
-        is_said = all(messages[n].get("content") for n in calling)
+        calls = [(n, call) for n, turn in enumerate(turns) for call in turn.get("tool_calls") or ()]
+        if not calls:
+            return turns
         forms, error = [], None
-        for content, as_text in product((_SENT,) if is_said else (_SENT, None, ""), (False, True)):
+        contents = (_SENT,) if all(turns[n].get("content") for n, _ in calls) else (_SENT, None, "")
+        for content, as_text in product(contents, (False, True)):
             try:
-                text = render(_in_form(messages, content, as_text, True))
+                text = render(_in_form(turns, content, as_text, True))
             except InputError as refusal:
                 error = error or refusal
                 continue
-            shown = set(re.findall(rf"{_MARK}-(\d+-\d+)-", text))
-            if len(shown) == sum(len(messages[n]["tool_calls"]) for n in calling) and _KEY in text:
+            if len(set(re.findall(rf"{_MARK}-\d+-\d+-", text))) == len(calls) and _KEY in text:
                 # Not JSON, but what Python prints, or a text within a text.
                 wrong = sum(map(text.count, ("None", f"'{_KEY}", f'\\"{_KEY}')))
                 forms.append((wrong, len(forms), content, as_text))
                 if not wrong:
                     break
         if forms:
-            return _in_form(messages, *min(forms)[2:])
+            return _in_form(turns, *min(forms)[2:])
         raise error or InputError(
-            f"{self.source} has no place for calls, and message {calling[0] + 1} has one; leave it "
+            f"{self.source} has no place for calls, and message {calls[0][0] + 1} has one; leave it "
             "out, or take a template with tools"
         )
 
@@ -246,68 +241,61 @@ class ChatTemplate:
 
 
 def normal(messages: Any) -> list[dict[str, Any]]:
-    """Returns messages with their texts as such, and no role that only the API knows.
-
-    Raises:
-        InputError: naming the first invalid one.
-    """
+    """Returns messages with content as one text, and without the role that only the API knows."""
     shape = '{"role": "user", "content": "..."}'
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
         raise InputError(f"the conversation is not a list of messages; pass [{shape}]")
-    turns = []
-    for number, message in enumerate(messages, 1):
-        turn: dict[str, Any] = dict(message) if isinstance(message, Mapping) else {}
+    turns = [dict(one) if isinstance(one, Mapping) else {} for one in messages]
+    for number, turn in enumerate(turns, 1):
         if isinstance(parts := turn.get("content"), list):
-            texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-            turn["content"] = "".join(texts) if all(isinstance(one, str) for one in texts) else None
-        if turn.get("role") == "developer":  # models know it by its older name
-            turn["role"] = "system"
+            texts = [part["text"] for part in parts if isinstance(part, Mapping) and "text" in part]
+            turn["content"] = "".join(map(str, texts)) if len(texts) == len(parts) else None
+        turn["role"] = "system" if (role := turn.get("role")) == "developer" else role
         # A call may come without text.
-        silent = turn.get("content") is None and turn.get("tool_calls")
+        silent = turn.get("tool_calls") and turn.get("content") is None
         texts = ("role",) if silent else ("role", "content")
         if wrong := [key for key in texts if not isinstance(turn.get(key), str)]:
             raise InputError(
                 f"message {number} of the conversation has no text under {wrong[0]!r}; pass {shape}"
             )
-        turns.append(turn)
     return turns
 
 
 def _in_form(
-    messages: list[dict[str, Any]], content: Any, as_text: bool, is_marked: bool = False
+    turns: list[dict[str, Any]], content: Any, as_text: bool, is_marked: bool = False
 ) -> list[dict[str, Any]]:
-    """Returns the messages with their calls in a form; or with marks for names and arguments."""
-    turns = []
-    for number, message in enumerate(messages):
-        turn = dict(message)
-        if turn.get("tool_calls"):
-            turn["tool_calls"] = [
-                _call(call, as_text, f"{number}-{place}", is_marked)
-                for place, call in enumerate(turn["tool_calls"])
-            ]
-            if content is not _SENT and not turn.get("content"):
-                turn["content"] = content
-        turns.append(turn)
-    return turns
+    """Returns messages with their calls in a form, or with marks for names and arguments."""
+    written = []
+    for number, turn in enumerate(turns):
+        if calls := turn.get("tool_calls"):
+            silent = content is not _SENT and not turn.get("content")
+            places = [f"[{number}].tool_calls[{place}].function" for place in range(len(calls))]
+            calls = [_call(*pair, as_text) for pair in zip(calls, places, strict=True)]
+            for place, call in enumerate(calls if is_marked else ()):
+                key = {_KEY: _KEY}
+                call["function"] |= {
+                    "name": f"{_MARK}-{number}-{place}-",
+                    "arguments": json.dumps(key) if as_text else key,
+                }
+            turn = turn | {"tool_calls": calls} | ({"content": content} if silent else {})
+        written.append(turn)
+    return written
 
 
-def _call(call: Any, as_text: bool, place: str, is_marked: bool) -> dict[str, Any]:
-    name = "messages[{}].tool_calls[{}].function".format(*place.split("-"))
+def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
+    """Returns a call with its arguments as text, as it was sent, or as an object."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise InputError(f"{name} has no name; send one")
+        raise InputError(f"messages{place} has no name; send one")
     sent = function.get("arguments")
-    # What has no parameters is called with {}, null, or nothing at all.
-    text = sent.strip() or "{}" if isinstance(sent, str) else json.dumps(sent, ensure_ascii=False)
     try:
+        text = sent.strip() if isinstance(sent, str) else json.dumps(sent, ensure_ascii=False)
+        # What has no parameters is called with {}, null, or nothing at all.
+        text = "{}" if text in ("", "null") else text
         value = plain_json.parsed(text)
-    except ValueError:
-        raise InputError(f"{name}.arguments is not JSON; send it so") from None
-    value, text = ({}, "{}") if value is None else (value, text)
-    marked = {"name": f"{_MARK}-{place}-"} if is_marked else {}
-    if is_marked:
-        value, text = {_KEY: _KEY}, json.dumps({_KEY: _KEY})
-    return {**call, "function": {**function, **marked, "arguments": text if as_text else value}}
+    except (TypeError, ValueError):
+        raise InputError(f"messages{place}.arguments is not JSON; send it so") from None
+    return {**call, "function": {**function, "arguments": text if as_text else value}}
 
 
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:

@@ -10,14 +10,13 @@ _HEADER, _FINAL = "header", "final"
 
 
 class Marks(NamedTuple):
-    """How a family parts its answers."""
+    """The marks of a family: the part behind each (None: the one that the header names), one that
+    opens thoughts, and the tokens behind which the content begins.
+    """
 
     parts: Mapping[str, str | None]
-    """The part behind each mark; None: the one that the header names."""
     opening: str
-    """A mark that thoughts begin with."""
     closing: tuple[str, ...]
-    """The tokens behind which the content begins."""
 
 
 THINK = Marks({"<think>": THOUGHTS, "</think>": CONTENT}, "<think>", ("</think>",))
@@ -33,16 +32,10 @@ FAMILIES = (
     ),
     THINK,
 )  # fmt: skip
-"""Harmony's (gpt-oss), Gemma 4's, and those of Qwen3, DeepSeek and many others."""
+"""Marks of gpt-oss (Harmony), of Gemma 4, and of Qwen3, DeepSeek and many others."""
 
-
-class Lead(NamedTuple):
-    """The tokens before an answer's content, for grammars."""
-
-    opening: int
-    closing: tuple[int, ...]
-    is_open: bool
-    """True if the prompt has opened the thoughts."""
+Lead = tuple[int, tuple[int, ...], bool]
+"""The tokens of a mark that opens thoughts and of those that close them; whether they are open."""
 
 
 def marks_of(tokenizer: Any, template: str = "") -> Marks | None:
@@ -61,12 +54,12 @@ def begins(tokenizer: Any, marks: Marks | None, prompt: Sequence[int]) -> str | 
 
 
 def lead(tokenizer: Any, marks: Marks | None, prompt: Sequence[int]) -> Lead | None:
-    """Returns the thoughts before the content; None if it begins at once, or a mark is no token."""
+    """Returns what comes before the content; None: nothing, or a mark of several tokens."""
     part = begins(tokenizer, marks, prompt)
     ids = [tokenizer.token_to_id(one) for one in (marks.opening, *marks.closing)] if marks else []
     if not ids or None in ids or part == CONTENT:
         return None
-    return Lead(ids[0], tuple(ids[1:]), part == THOUGHTS)
+    return ids[0], tuple(ids[1:]), part == THOUGHTS
 
 
 def parts(tokenizer: Any, marks: Marks | None, prompt: Sequence[int]) -> "Parts":
@@ -84,7 +77,7 @@ class Parts:
     """
 
     def __init__(self, marks: Marks | None, part: str | None = None):
-        """`part` is where it begins; "" if nobody knows, so that nothing is certain till a mark."""
+        """Begins in a part; "" if nobody knows which, so that nothing is certain till a mark."""
         self._marks = marks.parts if marks else {}
         longest = sorted(self._marks, key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(map(re.escape, longest))})")

@@ -111,7 +111,7 @@ def run(
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return
     rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
-    ends, tokenizer = prompts.ends(target), reasoning.readable(target.tokenizer)
+    ends, decode = prompts.ends(target), reasoning.readable(target.tokenizer).decode
     before, begin = lines.tokens, time.perf_counter()
     with shown(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
@@ -122,18 +122,16 @@ def run(
             )
             lines.append(
                 [
-                    distill.record(start, tokens, finish, tokenizer.decode(_text(tokens, finish)))
+                    # The end token of a row that has one is not text.
+                    distill.record(
+                        start, tokens, finish, decode(tokens[: -1 if finish == "stop" else None])
+                    )
                     for start, (tokens, finish) in zip(batch, written, strict=True)
                 ]
             )
             speed = (lines.tokens - before) / (time.perf_counter() - begin)
             progress.update(lines.rows, f"{speed:,.0f} tokens/s")
     console.print(f"{lines.rows:,} rows, {lines.tokens:,} tokens in {out}", soft_wrap=True)
-
-
-def _text(tokens: Sequence[int], finish: str) -> Sequence[int]:
-    """Returns the tokens that are text: an end token is none."""
-    return tokens[:-1] if finish == "stop" else tokens
 
 
 def fitting(

@@ -85,8 +85,7 @@ class ContentReader:
     def __init__(self, parts: Parts, calls: Reader | None = None):
         self._parts = parts
         self._calls = calls
-        self.thoughts = ""
-        """Those that became certain with the last text."""
+        self.thoughts = ""  # which became certain with the last text
 
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
         """As `Reader` has it."""

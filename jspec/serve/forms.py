@@ -180,7 +180,7 @@ class Forms:
                 return known
         try:
             (made,) = self.making.made([(*asked, room[0])], patience)
-            if option == "grammar":
+            if isinstance(made, grammar.Grammar):
                 made = behind(made, key[-1], self._spelled)
             _check_room(made, *room, option)
         except InputError as error:

@@ -48,7 +48,7 @@ class ParsedRequest:
         goes_on: whether a next turn is likely to begin with prompt and answer.
         function: the function that the answer calls: it consists of the arguments.
         reader: makes what reads an answer: its thoughts, and its calls if it may have some.
-        marks: of the parts of an answer; None: those of the vocabulary.
+        marks: of the parts of an answer; None: the vocabulary's.
         salt: what is read of the prompts is shared within it.
     """
 

@@ -79,8 +79,9 @@ class Runner:
         llm, own = session.llm, settings.control
         self._llm = LLM(llm.target, Autoregressive()) if plain else llm
         self.control = control or (
-            own.processors(llm.target, session.lead), own.stopping(llm.target)
-        )  # fmt: skip
+            own.processors(llm.target, session.lead),
+            own.stopping(llm.target),
+        )
         """The processors and the stopping of `settings.control`."""
         if not plain and settings.control.has_grammar:
             self._llm = with_jump_forward(llm)

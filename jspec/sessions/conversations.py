@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
-from jspec.models import reasoning
 from jspec.sessions.session import with_target
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ def prompted(text: str, system: str | None = None) -> list[Message]:
 
 def answering(session: "Session") -> "Session":
     """Returns the session with a target that stops at the end of its turn, and the parts of it."""
+    from jspec.models import reasoning
+
     target = session.target
     talking = with_target(session, replace(target, eos=eos(target)))
     if target.chat is None:

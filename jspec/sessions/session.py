@@ -23,9 +23,8 @@ class Session:
     name: str = BUNDLED
     """The target's name, as it was given."""
     marks: "Marks | None" = None
-    """Of the parts of answers; None: texts are continued, or answers have no parts."""
     lead: "Lead | None" = None
-    """The thoughts before the content of answers, for grammars."""
+    """The marks of answers' parts, and what a grammar waits for; None: texts are continued."""
 
     @property
     def target(self) -> "Loaded":

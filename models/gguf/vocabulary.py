@@ -23,7 +23,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = 1, 2, 3, 4, 5
 """Kinds of tokens, `tokenizer.ggml.token_type`."""
 
 _MARK = re.compile(r"<\|\S+\|>|<\S+_of_turn>")
-"""Tokens that are no pieces of words, of whatever kind a file says that they are."""
+"""Tokens that mark turns and their parts, of whatever kind a file says that they are."""
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece's character for a space."""

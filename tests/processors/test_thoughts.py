@@ -7,7 +7,6 @@ import pytest
 import tables
 
 import jspec
-from jspec.models.reasoning import Lead
 from jspec.processors.grammar import choices
 from jspec.processors.grammar.thoughts import behind
 from jspec.types import Status
@@ -17,13 +16,13 @@ TOKENS = [b"a", b"b", b"yes", b"no", b"\n", None, b"</t>", None, None]
 OPEN, CLOSE, MESSAGE, EOS = 5, 6, 7, 8
 GRAMMAR = choices(["yes", "no", "a"], TOKENS)
 FORM = "(?:2|3|0)"
-THINK = Lead(OPEN, (CLOSE,), False)
+THINK = OPEN, (CLOSE,), False
 CASES = [
     (THINK, rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}4?)?{FORM}"),
-    (THINK._replace(is_open=True), rf"[^{CLOSE}]*{CLOSE}4?{FORM}"),
+    ((OPEN, (CLOSE,), True), rf"[^{CLOSE}]*{CLOSE}4?{FORM}"),
     # As Harmony: a channel, of which "1" is the final one, and its message.
     (
-        Lead(OPEN, (OPEN, 1, MESSAGE), False),
+        (OPEN, (OPEN, 1, MESSAGE), False),
         rf"(?:{OPEN}(?:[^{OPEN}1][^{OPEN}]*{OPEN}|{OPEN})*1(?:[^{MESSAGE}])*{MESSAGE}4?)?{FORM}",
     ),
 ]  # fmt: skip
@@ -51,7 +50,7 @@ def test_drafts_within_thoughts_are_free_and_answers_are_those_of_plain_decoding
     """The masks are of each node of a tree, so that drafts change no token."""
     size = len(TOKENS)
     weights = tables.logits(tables.distributions(np.random.default_rng(3), 1, size, 2))
-    made = behind(GRAMMAR, THINK._replace(is_open=True), TOKENS)
+    made = behind(GRAMMAR, (OPEN, (CLOSE,), True), TOKENS)
     call = dict(
         model=tables.Table(size, context=64), params=weights, prompt=[[0, 1]] * 6,
         max_new_tokens=24, stopping=jspec.Stopping(eos=EOS), key=1, processors=[made],
