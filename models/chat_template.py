@@ -134,11 +134,7 @@ class ChatTemplate:
     def _check_shown(
         self, messages: list[dict[str, Any]], first: int, render: Callable[[Any], str]
     ) -> None:
-        """Raises InputError if the template has no place for one of the messages from `first` on.
-
-        Templates trim what they show, and some cut out what a model thought before. One that has no
-        place for a message shows nothing of it, whatever it says.
-        """
+        """Raises InputError if the template has no place for one of the messages from a place on."""
         # Some show a call and not the text that comes with it.
         places = [n for n in range(first, len(messages)) if not messages[n].get("tool_calls")]
         marks = {number: {"content": f"{_MARK}-{number}-"} for number in places}
@@ -190,8 +186,8 @@ class ChatTemplate:
         if forms:
             return _in_form(turns, *min(forms)[2:])
         raise error or InputError(
-            f"{self.source} has no place for calls, and message {calls[0][0] + 1} has one; leave it "
-            "out, or take a template with tools"
+            f"{self.source} has no place for calls, and message {calls[0][0] + 1} has one; take a "
+            "template with tools, or leave it out"
         )
 
     @cached_property
@@ -299,11 +295,7 @@ def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
 
 
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
-    """Returns the template of a Hugging Face folder; None if it has none.
-
-    Raises:
-        InputError: if a file cannot be read.
-    """
+    """Returns the template of a Hugging Face folder; None if it has none."""
     words = _json(folder / "tokenizer_config.json")
     named, source = by_name(words.get("chat_template")), words.source
     for file in (folder / FILE, folder / "chat_template.json"):
@@ -370,11 +362,7 @@ def _reason(error: Exception) -> str:
 
 @cache
 def _compiled(template: str, source: str) -> Any:
-    """Returns the compiled template, in an environment like that of `transformers`.
-
-    Raises:
-        InputError: if it is not a Jinja template, or jinja2 is not installed.
-    """
+    """Returns the compiled template, in an environment like that of `transformers`."""
     extras.require(source, "cli", "jinja2")
     import jinja2
     from jinja2.ext import Extension, loopcontrols

@@ -10,7 +10,7 @@ _HEADER, _FINAL = "header", "final"
 
 
 class Marks(NamedTuple):
-    """The marks of a family: the part behind each (None: the one that the header names), one that
+    """The part behind each mark of a family (None: the one that a header names), a mark that
     opens thoughts, and the tokens behind which the content begins.
     """
 
@@ -35,7 +35,7 @@ FAMILIES = (
 """Marks of gpt-oss (Harmony), of Gemma 4, and of Qwen3, DeepSeek and many others."""
 
 Lead = tuple[int, tuple[int, ...], bool]
-"""The tokens of a mark that opens thoughts and of those that close them; whether they are open."""
+"""Tokens of a mark that opens thoughts and of those that close them; whether they are open."""
 
 
 def marks_of(tokenizer: Any, template: str = "") -> Marks | None:

@@ -91,16 +91,7 @@ class Conversation:
         self.messages = [] if system is None else [{"role": "system", "content": system}]
 
     def answer(self, question: str, screen: terminal.Screen) -> str:
-        """Shows the answer to a question as it comes, and keeps both.
-
-        Ctrl-C ends the answer, which is kept as far as it came.
-
-        Returns:
-            The figures, in one line.
-
-        Raises:
-            InputError: if the conversation does not fit the context; it stays as it was.
-        """
+        """Shows the answer to a question as it comes, and keeps both."""
         with self._answering:
             try:
                 figures = self._answer(question, screen)
@@ -164,11 +155,7 @@ class Conversation:
         return shown, known, new
 
     def _beyond(self, shown: str) -> list[int] | None:
-        """Returns the tokens of a text behind what the state knows; None if it has to be read anew.
-
-        Not all that was written is tokenised as it was written. So the state's own tokens stay, and
-        the text after them is tokenised alone.
-        """
+        """Returns the tokens of a text behind what the state knows; None if it is read anew."""
         state, text = self._state, self._text
         if state is None or text is None or not shown.startswith(text):
             return None
@@ -236,14 +223,7 @@ class Conversation:
 def talk(
     session: Session, settings: RunSettings, system: str | None = None, drop: Drop = Drop.NONE
 ) -> None:
-    """Asks for questions until there are no more.
-
-    Args:
-        session: a chat model and its drafter.
-        settings: how answers are drawn.
-        system: the system message; None leaves it to the template.
-        drop: the turns that are dropped when the context is full.
-    """
+    """Asks for questions until there are no more."""
     conversation = Conversation(session, settings, system, drop)
     conversation.prepare()
     screen = terminal.Screen()

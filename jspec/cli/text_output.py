@@ -59,17 +59,7 @@ def show(
     compare: bool = True,
     echo: bool = True,
 ) -> None:
-    """Streams the text of every prompt, then measures the run and plain decoding.
-
-    The text goes to standard output, the figures to standard error.
-
-    Args:
-        session: model and drafter.
-        prompts: token ids.
-        settings: how to run them.
-        compare: False leaves plain decoding out.
-        echo: False leaves out the prompts.
-    """
+    """Streams the text of every prompt, then measures the run and plain decoding."""
     screen, runner = terminal.Screen(), Runner(session, settings)
     method = session.choice.method
     drafts = method.drafts
@@ -100,10 +90,7 @@ def show(
 
 
 def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[AnswerTiming], int]:
-    """Returns each runner's best time over all groups, and the number of repeats.
-
-    The runners take turns, so that what else the machine does hits them alike.
-    """
+    """Returns each runner's best time over all groups, and the number of repeats."""
     best: list[AnswerTiming | None] = [None] * len(runners)
     total, repeats = 0.0, 0
     while repeats < _REPEATS and total < _ENOUGH:
@@ -121,13 +108,7 @@ def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Ans
 
 
 def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED) -> list[str]:
-    """Returns the figures, and in a second line what was measured.
-
-    Args:
-        timings: of the run, and of plain decoding if it was measured.
-        repeats: how often.
-        scheme: the scheme by which drafted tokens were verified.
-    """
+    """Returns the figures, and in a second line what was measured."""
     ours, plain = timings[0], timings[1] if len(timings) > 1 else None
     figures = [
         f"{sum(len(outcome.tokens) for outcome in ours.outcomes)} tokens in {ours.seconds:.2f} s",
@@ -144,10 +125,7 @@ def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED)
 
 
 def doubt(outcomes: Sequence[Outcome]) -> str | None:
-    """Returns a warning if almost none of a trained head's drafts were accepted.
-
-    That is how a head of another model shows: nothing fails, and nothing is won.
-    """
+    """Returns a warning if almost none of a trained head's drafts were accepted."""
     drafts = together(outcomes)
     length = drafts.mean_acceptance_length
     if drafts.num_drafts < _DRAFTS or length >= _USELESS:

@@ -68,20 +68,7 @@ def run(
     size: int,
     prompts: Prompts = CONTINUED,
 ) -> None:
-    """Writes rows to `out` until it holds `count`.
-
-    Args:
-        texts: those that prompts are taken from; held-out documents are never used.
-        model: the target: a folder, a bundled model's name, or a hub id.
-        recipe: which rows.
-        count: rows in all.
-        size: rows that are decoded together.
-        prompts: how documents become prompts.
-
-    Raises:
-        InputError: if the options fit neither one another nor the target.
-        RunStopped: if the file cannot grow or the target gives no numbers.
-    """
+    """Writes rows to `out` until it holds `count`."""
     if count < 1 or size < 1:
         raise InputError(
             f"count {count} in batches of {size} leaves nothing to do; use at least 1 of each"
@@ -140,11 +127,7 @@ def fitting(
     longest: int,
     console: Console,
 ) -> dict[str, list[str]]:
-    """Returns each class's documents within the longest prompt; says how many.
-
-    Raises:
-        InputError: if none of a class is.
-    """
+    """Returns each class's documents within the longest prompt; says how many."""
     kept = {}
     for label, texts in documents.items():
         kept[label] = [text for text in texts if len(encode(text)) <= longest]
@@ -159,11 +142,7 @@ def fitting(
 
 
 def temperatures(text: str) -> tuple[tuple[float, float], ...]:
-    """Parses `0:0.6,0.7:0.2,1:0.2`, or `0,0.7,1` in equal shares.
-
-    Raises:
-        InputError: if it is neither.
-    """
+    """Parses `0:0.6,0.7:0.2,1:0.2`, or `0,0.7,1` in equal shares."""
     try:
         pairs = [part.partition(":") for part in text.split(",")]
         return tuple((float(value), float(share or 1)) for value, _, share in pairs)

@@ -42,15 +42,7 @@ class Reader(Protocol):
     """Reads the calls out of one answer as it comes."""
 
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
-        """Returns what is certain after more text.
-
-        Args:
-            text: that follows; "" if there is none.
-            is_last: whether it is the end of the answer.
-
-        Returns:
-            The text outside calls, and the calls, each once it is whole.
-        """
+        """Returns what is certain after more text."""
         ...
 
 
@@ -69,12 +61,7 @@ def parser_of(template: str) -> str | None:
 
 
 def reader_of(parser: str, names: Collection[str]) -> "Callable[..., ContentReader]":
-    """Returns what makes a reader for each answer.
-
-    Args:
-        parser: one of `PARSERS`.
-        names: of the functions that there are; what calls another is text.
-    """
+    """Returns what makes a reader for each answer."""
     kind = TaggedCalls if parser == HERMES else BareCalls
     return lambda parts=None: ContentReader(parts or Parts(THINK, ""), kind(names))
 
@@ -204,11 +191,7 @@ class BareCalls:
 
 
 def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Returns the JSON schema of a call of one of several functions.
-
-    Args:
-        tools: name and schema of the arguments of each.
-    """
+    """Returns the JSON schema of a call of one of several functions."""
     # Each schema refers to its own parts, which are elsewhere here.
     parts = {str(n): _moved(schema, f"#/$defs/{n}") for n, (_, schema) in enumerate(tools)}
     calls = [

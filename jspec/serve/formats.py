@@ -185,13 +185,7 @@ class ChatFormat:
 
 
 def usage(prompt: int, written: int, reused: int) -> JSON:
-    """Returns the tokens of a request.
-
-    Args:
-        prompt: of its prompts.
-        written: of its answers.
-        reused: of its prompts, those that were known.
-    """
+    """Returns the tokens of a request."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,

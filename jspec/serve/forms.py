@@ -108,16 +108,7 @@ class Forms:
         self._stops: OrderedDict[Any, StopStrings] = OrderedDict()
 
     def wanted(self, stops: Sequence[str], form: Any, lead: Lead | None = None) -> Wanted:
-        """Returns what a request asks for, by its size.
-
-        Args:
-            stops: the texts that end an answer.
-            form: a `StructuredOutputs`, `AsJSON`, `AsObject`, or a call's schema; None: any text.
-            lead: the thoughts that come before it.
-
-        Raises:
-            APIError: 400, if there is no room for it.
-        """
+        """Returns what a request asks for, by its size."""
         param, kind, text = _form(form)
         most = self._limits.form_kilobytes * 1024
         size = sum(map(len, text)) if kind == "choices" else len(text or "")
@@ -145,12 +136,7 @@ class Forms:
         return None if missing else (found, stop)
 
     def made(self, wanted: Wanted, patience: Patience) -> Automata:
-        """Returns the automata.
-
-        Raises:
-            APIError: 400, if there is no room for one, or none can be made.
-            GivenUp: if nobody waits any longer.
-        """
+        """Returns the automata."""
         found: Any = None
         stop: Any = None
         bounds = self._bounds

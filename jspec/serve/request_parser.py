@@ -104,12 +104,7 @@ class RequestParser:
         """Of a text: more have no room in a row whatever its tokens are."""
 
     def completion(self, asked: CompletionRequest, patience: Patience) -> ParsedRequest:
-        """Returns the order of a completion.
-
-        Raises:
-            APIError: 400, if it cannot be fulfilled.
-            GivenUp: if nobody waits any longer.
-        """
+        """Returns the order of a completion."""
         vocab_size = self.target.model.vocab_size
         prompts = []
         for prompt in asked.prompts:
@@ -134,12 +129,7 @@ class RequestParser:
         )  # fmt: skip
 
     def chat(self, asked: ChatRequest, patience: Patience) -> ParsedRequest:
-        """Returns the order of a chat's next turn.
-
-        Raises:
-            APIError: 400, if it cannot be fulfilled.
-            GivenUp: if nobody waits any longer.
-        """
+        """Returns the order of a chat's next turn."""
         prompt = self._conversation(asked, patience)
         if asked.max_tokens and asked.max_completion_tokens:
             raise APIError(

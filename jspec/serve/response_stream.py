@@ -75,11 +75,7 @@ class ResponseStream:
         self._prompts = order.prompts
 
     def submit(self) -> None:
-        """Puts the jobs into the queue.
-
-        Raises:
-            APIError: 429, if there is no room.
-        """
+        """Puts the jobs into the queue."""
         try:
             self._scheduler.submit(self.jobs)
         except Busy as busy:
@@ -93,12 +89,7 @@ class ResponseStream:
                 self._scheduler.cancel(job)
 
     async def whole(self, receive: Receive) -> dict[str, Any]:
-        """Returns all answers at once.
-
-        Raises:
-            Gone: if the client went away.
-            APIError: if an answer failed.
-        """
+        """Returns all answers at once."""
         async for answer, _, _ in self._arriving(receive, show=False):
             if answer.error is not None:
                 self.cancel()
@@ -106,11 +97,7 @@ class ResponseStream:
         return self._form.whole(self.answers, self._usage())
 
     async def stream(self, receive: Receive, send: Send, with_usage: bool) -> None:
-        """Sends answers delta by delta, as server-sent events.
-
-        Raises:
-            Gone: if the client went away, or takes nothing.
-        """
+        """Sends answers delta by delta, as server-sent events."""
 
         async def give(message: Message) -> None:
             try:

@@ -268,16 +268,7 @@ class ChatRequest(SamplingParams):
 
 
 def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
-    """Returns the request that a body holds.
-
-    Args:
-        kind: of the path.
-        body: of the request.
-        most_messages: per chat, since each has a token at least; as many parts.
-
-    Raises:
-        APIError: 400, with the first field that is wrong.
-    """
+    """Returns the request that a body holds."""
     if "messages" in kind.model_fields:
         _check_messages(body, most_messages)
     try:
@@ -342,10 +333,7 @@ def _check_messages(body: bytes, most: int) -> None:
 
 
 def _param(body: Any, error: Any) -> str:
-    """Returns the name of a place in a body, such as messages[0].content.
-
-    Between the names pydantic writes which of several alternatives it tried: these are not there.
-    """
+    """Returns the name of a place in a body, such as messages[0].content."""
     shown, place = "", error["loc"]
     for number, part in enumerate(place, 1):
         if isinstance(part, int):

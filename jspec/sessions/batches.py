@@ -65,11 +65,7 @@ class Runner:
         control: "tuple[list[Any], Stopping] | None" = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """Returns a runner; `plain` leaves the session's drafter out, for a comparison.
-
-        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
-        context in which nothing else runs, while rounds are timed.
-        """
+        """Returns a runner; `plain` leaves the session's drafter out, for a comparison."""
         from jspec.drafters.autoregressive import Autoregressive
         from jspec.methods import LLM
         from jspec.methods.grammars import with_jump_forward
@@ -132,12 +128,7 @@ class Runner:
         return self.request(group) | {"policy_params": self.costs(group)}
 
     def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
-        """Returns the policy's params, measuring costs if they are unknown.
-
-        Args:
-            group: what is to be decoded.
-            capacity: the cache's, where it has others than `jspec.decode` gives it.
-        """
+        """Returns the policy's params, measuring costs if they are unknown."""
         return self._costs.known(self._llm.drafting, group, capacity)
 
     def request(self, group: Group) -> dict[str, Any]:

@@ -77,15 +77,7 @@ class ControlSettings:
         return self.json_schema is not None or self.regex is not None or bool(self.choices)
 
     def processors(self, target: "Loaded", lead: "Lead | None" = None) -> list[Any]:
-        """Returns the `processors` of `jspec.decode`, without those that change nothing.
-
-        Args:
-            target: the model, for its tokenizer.
-            lead: the thoughts before what has a grammar.
-
-        Raises:
-            InputError: if the grammar cannot be made.
-        """
+        """Returns the `processors` of `jspec.decode`, without those that change nothing."""
         from jspec import processors
         from jspec.processors import grammar
         from jspec.processors.grammar.thoughts import behind
@@ -113,14 +105,7 @@ class ControlSettings:
         return made
 
     def stopping(self, target: "Loaded") -> "Stopping":
-        """Returns where answers end, but for end tokens and the most tokens.
-
-        Args:
-            target: the model, for its tokenizer.
-
-        Raises:
-            InputError: if the stop strings cannot be made.
-        """
+        """Returns where answers end, but for end tokens and the most tokens."""
         from jspec.processors.grammar.stops import stop_strings
         from jspec.types import Stopping
 

@@ -20,15 +20,7 @@ Message = Mapping[str, Any]
 
 
 def render(target: "Loaded", messages: Sequence[Message]) -> list[int]:
-    """Returns token ids of a conversation, up to where the model is to write its turn.
-
-    Args:
-        target: a model with a chat template.
-        messages: at least one.
-
-    Raises:
-        InputError: if the model has no template, or the template refuses the messages.
-    """
+    """Returns token ids of a conversation, up to where the model is to write its turn."""
     return _template(target).encode(messages)
 
 

@@ -95,11 +95,7 @@ _COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen", "qwen35"})
 
 
 def tokenizer(header: Header) -> Tokenizer:
-    """Returns the tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
-
-    Raises:
-        InputError: if there is none, or none of these.
-    """
+    """Returns the tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama")."""
     data = header.metadata
     kind = data.text("tokenizer.ggml.model")
     tokens = data.listed("tokenizer.ggml.tokens", str, [])
@@ -197,10 +193,7 @@ def _sentencepiece(
 def _merges(
     tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Returns every pair of tokens that joins to a third, the pair of the best third first.
-
-    SentencePiece joins the two neighbours of best union; a list of merges does the same.
-    """
+    """Returns every pair of tokens that joins to a third, the pair of the best third first."""
     known = {token: place for place, token in enumerate(tokens) if kinds[place] == _NORMAL}
     pairs = [
         (-scores[place], known[token[:cut]], known[token[cut:]])

@@ -22,11 +22,7 @@ class Folder:
 
     @cached_property
     def fields(self) -> config_json.Settings:
-        """The fields of config.json.
-
-        Raises:
-            InputError: if it is missing, or the weights are quantised in a way that is unknown.
-        """
+        """The fields of config.json."""
         if not (self.path / "config.json").is_file():
             raise InputError(
                 f"{self.path} has no config.json; name a folder in Hugging Face layout"
@@ -64,15 +60,6 @@ class Folder:
     ) -> tuple[tuple[int, ...], int | None]:
         """Returns end tokens and first token; generation_config.json goes before config.json, and
         the tokenizer's own end is one more.
-
-        One beyond the vocabulary is a default that nobody has corrected, and is left out.
-
-        Args:
-            size: of the vocabulary.
-            tokenizer: of the folder; None: its end is not asked for.
-
-        Raises:
-            InputError: if they are not token ids.
         """
         file = self.path / "generation_config.json"
         generation = (

@@ -52,7 +52,7 @@ def test_a_stream_joins_to_the_texts_and_both_end_before_a_stop_string(llm):
         assert answer.texts[0] == (whole[0] if stop is None else whole[0][:4])
 
 
-def test_what_ends_a_row_is_not_text(llm):
+def test_the_token_that_ends_a_row_is_not_text(llm):
     """By an end token, by a stop token of the row, and by a stop string."""
     whole = llm.decode(PROMPTS, **ASK)
     third = np.asarray(whole.result.tokens)[:, 2]

@@ -87,7 +87,7 @@ def test_marks_are_text_although_a_tokenizer_calls_them_special():
     assert Detokeniser(words(marks[0])).finish(ids(words(marks[0]), "a<|start|>b<|end|>")) == "ab"
 
 
-def test_what_ended_a_row_is_not_text():
+def test_the_token_that_ends_a_row_is_not_text():
     made = words(AddedToken("<|im_end|>", special=False))
     tokens = ids(made, "naïve<|im_end|>")
     for status, stops, text in (

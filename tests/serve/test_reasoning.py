@@ -1,4 +1,4 @@
-"""Thoughts in answers to chats, whole and streamed, and the forms in which turns are sent back."""
+"""Thoughts in answers to chats, whole and streamed, and the forms of turns that come back."""
 
 import json
 
@@ -113,7 +113,7 @@ TEXTS = LOOP.replace(
     "c.function.arguments + ';' }}{% endfor %}{% else %}{{ m.content }}{% endif %}",
 )
 """As DeepSeek's: arguments are a text."""
-NULL = TEXTS.replace("if m.tool_calls %}", "if m.content is none %}")
+NULL = TEXTS.replace("if m.tool_calls %}", "if m.content == none %}")
 SHOWN = LOOP.replace(
     "%s", "{% for c in m.tool_calls or [] %}{{ c.function }}{% endfor %}{{ m.content }}"
 )
@@ -145,7 +145,7 @@ def test_calls_are_written_in_the_form_that_the_template_shows():
     )
 
 
-def test_what_has_no_place_in_the_template_is_refused():
+def test_calls_and_thoughts_without_a_place_in_the_template_are_refused():
     texts = LOOP.replace("%s", "{{ m.content }}")
     call = {"role": "assistant", "content": "Ho", "tool_calls": [SENT]}
     with pytest.raises(APIError, match="no place for calls, and message 2 has one; leave it out"):
