@@ -28,8 +28,7 @@ TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_
 _MARK = "jspec-reads-where-this-turn-ends"
 _KEY = "jspec-reads-how-arguments-are-written"
 """Texts that no template holds."""
-_SENT = object()
-"""Content as it was sent."""
+_SENT = object()  # content as it was
 _GREETING = {"role": "user", "content": "Hi"}
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 """Fields under which templates read what a model thought."""
@@ -134,7 +133,7 @@ class ChatTemplate:
     def _check_shown(
         self, messages: list[dict[str, Any]], first: int, render: Callable[[Any], str]
     ) -> None:
-        """Raises InputError if the template has no place for one of the messages from a place on."""
+        """Raises InputError if the template has no place for a message from one of them on."""
         # Some show a call and not the text that comes with it.
         places = [n for n in range(first, len(messages)) if not messages[n].get("tool_calls")]
         marks = {number: {"content": f"{_MARK}-{number}-"} for number in places}

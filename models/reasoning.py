@@ -101,7 +101,10 @@ class Parts:
             self._is_parted = len(pieces) > 1 and self._marks[pieces[1]] == CONTENT
             self._part = THOUGHTS if self._is_parted else CONTENT
         for place, piece in enumerate(pieces):
-            if place % 2:
+            if CONTENT in self._begun and None not in self._marks.values():
+                new[CONTENT] += self._space + piece  # which may speak of marks
+                self._space = ""
+            elif place % 2:
                 part = self._marks[piece] or (CONTENT if self._part == _FINAL else THOUGHTS)
                 self._space = "\n\n" if part == THOUGHTS and part in self._begun else ""
                 self._part, self._is_parted = part, True
@@ -109,9 +112,8 @@ class Parts:
                 piece, has_begun = self._space + piece, part in self._begun
                 piece = piece.lstrip() if self._is_parted and not has_begun else piece
                 # White space may be the end of thoughts, or come before them.
-                is_end = is_last and place + 1 == len(pieces)
-                is_whole = part == CONTENT and (has_begun or is_end)
-                body = piece if is_whole else piece.rstrip()
+                is_end = has_begun or (is_last and place + 1 == len(pieces))
+                body = piece if part == CONTENT and is_end else piece.rstrip()
                 self._space = piece[len(body) :]
                 new[part] += body
                 self._begun |= {part} if body else set()

@@ -18,6 +18,8 @@ CASES = [
     (THINK, "thoughts", "I add.\n</think>\n\nFour", "I add.", "Four"),
     (THINK, "thoughts", "I add and", "I add and", ""),
     (THINK, "content", "\n\nFour", "", "Four"),
+    (THINK, None, "<think>I</think> Say <think> </think>.", "I", "Say <think> </think>."),
+    (THINK, None, "Say <think>.", "", "Say <think>."),
     (HARMONY, None, f"<|channel|>analysis<|message|>I add.<|end|>{FINAL}Four", "I add.", "Four"),
     (HARMONY, None, "<|channel|>analysis<|message|>I<|end|><|start|>assistant<|channel|>commentary"
      " to=functions.f<|message|>{}<|end|>" + FINAL + " Four", "I\n\n{}", "Four"),
