@@ -73,10 +73,10 @@ class Folder:
                 raise InputError(f"{self.path} has {name} = {given!r}; it has to be token ids")
             found.append(tuple(token for token in tokens if 0 <= token < size))
         eos, bos = found
-        text = chat_template.special_tokens(self.path).get("eos_token")
-        end = None if tokenizer is None or text is None else tokenizer.token_to_id(text)
-        if end is not None and end < size and end not in eos:
-            eos = *eos, end
+        if tokenizer is not None:
+            text = chat_template.special_tokens(self.path).get("eos_token", "")
+            end = tokenizer.token_to_id(text)
+            eos = eos if end is None or end >= size or end in eos else (*eos, end)
         return eos, bos[0] if bos else None
 
     def mask_token_id(self) -> int | None:

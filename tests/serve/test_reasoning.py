@@ -9,9 +9,12 @@ from test_calls import MakingHere, Speaker, tool
 
 from jspec.models.reasoning import THINK
 from jspec.serve import forms, schemas
+from jspec.serve.answers import Answer
 from jspec.serve.errors import APIError
+from jspec.serve.jobs import Delta
 from jspec.serve.request_parser import RequestParser
 from jspec.serve.workers import Patience
+from jspec.types import Status
 
 CALL = '<tool_call>{"name": "look", "arguments": {"at": "%s"}}</tool_call>'
 THOUGHT = f"Perhaps {CALL % 'Rome'}? No."
@@ -160,3 +163,18 @@ def test_calls_and_thoughts_without_a_place_in_the_template_are_refused():
     for wrong in ({"function": {}}, {"function": {"name": "f", "arguments": "{'a'}"}}):
         with pytest.raises(APIError, match=r"messages\[1\].tool_calls\[0\].function"):
             shown(TEXTS, call | {"tool_calls": [SENT | wrong]})
+
+
+def test_the_token_that_ends_an_answer_is_in_no_event():
+    """By its reason: what a stop string ends was cut before, and its last token is text."""
+    tokenizer, word = fakes.loaded().tokenizer, [*b"it"]
+    for status, stops, text in (
+        (Status.EOS, (), "i"),
+        (Status.STOP, word[-1:], "i"),
+        (Status.STOP, (), "it"),
+        (Status.LIMIT, word[-1:], "it"),
+    ):
+        answer = Answer(0, tokenizer, [*b"Hi"], stops)
+        pieces = [answer.add(Delta(word[:1])), answer.add(Delta(word[1:], status))]
+        assert "".join(pieces) == answer.text == text
+        assert answer.tokens == word
