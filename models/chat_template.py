@@ -260,7 +260,7 @@ def _in_form(
     turns: list[dict[str, Any]], content: Any, as_text: bool, is_marked: bool = False
 ) -> list[dict[str, Any]]:
     """Returns messages with their calls in a form, or with marks for names and arguments."""
-    written = []
+    output = []
     for number, turn in enumerate(turns):
         if calls := turn.get("tool_calls"):
             silent = content is not _SENT and not turn.get("content")
@@ -273,8 +273,8 @@ def _in_form(
                     "arguments": json.dumps(key) if as_text else key,
                 }
             turn = turn | {"tool_calls": calls} | ({"content": content} if silent else {})
-        written.append(turn)
-    return written
+        output.append(turn)
+    return output
 
 
 def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
@@ -282,9 +282,9 @@ def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InputError(f"messages{place} has no name; send one")
-    sent = function.get("arguments")
+    raw = function.get("arguments")
     try:
-        text = sent.strip() if isinstance(sent, str) else json.dumps(sent, ensure_ascii=False)
+        text = raw.strip() if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
         # What has no parameters is called with {}, null, or nothing at all.
         text = "{}" if text in ("", "null") else text
         value = plain_json.parsed(text)

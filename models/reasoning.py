@@ -83,7 +83,7 @@ class Parts:
         self._split = re.compile(f"({'|'.join(map(re.escape, longest))})")
         self._part = CONTENT if part is None else part
         self._is_parted = bool(part)
-        self._begun: set[str] = set()
+        self._nonempty: set[str] = set()
         self._unread = self._space = ""
 
     def read(self, text: str, is_last: bool) -> tuple[str, str]:
@@ -93,30 +93,30 @@ class Parts:
         text, self._unread = self._unread + text, ""
         if not is_last:
             starts = range(max(0, len(text) - max(map(len, self._marks)) + 1), len(text))
-            begun = (n for n in starts if any(mark.startswith(text[n:]) for mark in self._marks))
-            end = 0 if not self._part and not self._split.search(text) else next(begun, len(text))
+            cuts = (n for n in starts if any(mark.startswith(text[n:]) for mark in self._marks))
+            end = 0 if not self._part and not self._split.search(text) else next(cuts, len(text))
             text, self._unread = text[:end], text[end:]
         pieces, new = self._split.split(text), {THOUGHTS: "", CONTENT: ""}
         if not self._part and text:
             self._is_parted = len(pieces) > 1 and self._marks[pieces[1]] == CONTENT
             self._part = THOUGHTS if self._is_parted else CONTENT
         for place, piece in enumerate(pieces):
-            if CONTENT in self._begun and None not in self._marks.values():
+            if CONTENT in self._nonempty and None not in self._marks.values():
                 new[CONTENT] += self._space + piece  # which may speak of marks
                 self._space = ""
             elif place % 2:
                 part = self._marks[piece] or (CONTENT if self._part == _FINAL else THOUGHTS)
-                self._space = "\n\n" if part == THOUGHTS and part in self._begun else ""
+                self._space = "\n\n" if part == THOUGHTS and part in self._nonempty else ""
                 self._part, self._is_parted = part, True
             elif (part := self._part) in new:
-                piece, has_begun = self._space + piece, part in self._begun
-                piece = piece.lstrip() if self._is_parted and not has_begun else piece
+                piece, is_nonempty = self._space + piece, part in self._nonempty
+                piece = piece.lstrip() if self._is_parted and not is_nonempty else piece
                 # White space may be the end of thoughts, or come before them.
-                is_end = has_begun or (is_last and place + 1 == len(pieces))
+                is_end = is_nonempty or (is_last and place + 1 == len(pieces))
                 body = piece if part == CONTENT and is_end else piece.rstrip()
                 self._space = piece[len(body) :]
                 new[part] += body
-                self._begun |= {part} if body else set()
+                self._nonempty |= {part} if body else set()
         return new[THOUGHTS], new[CONTENT]
 
 

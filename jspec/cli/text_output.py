@@ -205,7 +205,7 @@ def _pieces(
         prompt = group.prompt[place, : group.lengths[place]].tolist()
         rows.append(AnswerPieces(session, prompt))
         if echo:
-            sink((rows[place].prompt, terminal.PROMPT))
+            sink((rows[place].row.prompt, terminal.PROMPT))
     chunks = interruptible(lambda: jspec.stream(**arguments))
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:
@@ -226,13 +226,9 @@ class AnswerPieces:
 
     def __init__(self, session: Session, prompt: Sequence[int]):
         tokenizer, marks = session.target.tokenizer, session.marks
-        self._row = Detokeniser(tokenizer, prompt)
+        self.row = Detokeniser(tokenizer, prompt)
         self._parts = reasoning.parts(tokenizer, marks, prompt)
         self.text = self.thoughts = self.content = ""
-
-    @property
-    def prompt(self) -> str:
-        return self._row.prompt
 
     def push(
         self, tokens: Sequence[int], drafted: Sequence[bool], status: int, stop_bytes: int = 0
@@ -241,10 +237,10 @@ class AnswerPieces:
         pairs = zip(drafted, without_end_token(tokens, status), strict=False)
         pieces = []
         for confirmed, run in groupby(pairs, itemgetter(0)):
-            piece = self._row.push([token for _, token in run])
+            piece = self.row.push([token for _, token in run])
             pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
         if status:
-            pieces = _without_end([*pieces, (self._row.finish(), terminal.OWN)], stop_bytes)
+            pieces = _without_end([*pieces, (self.row.finish(), terminal.OWN)], stop_bytes)
         output = []
         for place, (piece, style) in enumerate(pieces, 1):
             thoughts, said = self._parts.read(piece, bool(status) and place == len(pieces))

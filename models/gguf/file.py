@@ -222,11 +222,8 @@ class File:
         source = f"the chat template in {self.header.file}"
         return chat_template.chosen(texts | default, tokenizer, words, source)
 
-    def special_tokens(
-        self, size: int, tokenizer: Any = None
-    ) -> tuple[tuple[int, ...], int | None]:
+    def special_tokens(self, size: int, _: Any = None) -> tuple[tuple[int, ...], int | None]:
         """Returns end tokens (of a text, a turn, a message) and first token; see `Folder`."""
-        del tokenizer  # which says nothing more
         data = self.header.metadata
         *ends, first = (data.token(f"tokenizer.ggml.{one}_token_id") for one in (*_ENDS, "bos"))
         eos = tuple(dict.fromkeys(end for end in ends if end is not None and end < size))

@@ -31,8 +31,8 @@ def behind(
     first, size = int(not is_open), len(closing)
     again, space = first + (size > 1), first + size
     own = np.where(old.table[:, pairs // 8] >= 0, old.table[:, pairs // 8] + space + 1, NONE)
-    begun = again if opening == closing[0] else first
-    rows = [np.where(kinds == kind[opening], begun, own[0])] * first
+    inner = again if opening == closing[0] else first
+    rows = [np.where(kinds == kind[opening], inner, own[0])] * first
     for place, token in enumerate(closing):
         # The name of another channel leads back; behind the right one there may be more words.
         row = np.where(kinds == kind[closing[0]], again, first + place * (place != 1))
