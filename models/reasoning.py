@@ -19,7 +19,10 @@ class Marks(NamedTuple):
     closing: tuple[str, ...]
 
 
-THINK = Marks({"<think>": THOUGHTS, "</think>": CONTENT}, "<think>", ("</think>",))
+THINK, MAGISTRAL = (
+    Marks({opening: THOUGHTS, closing: CONTENT}, opening, (closing,))
+    for opening, closing in (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+)
 FAMILIES = (
     Marks(
         {"<|start|>": _HEADER, "<|end|>": _HEADER, "<|channel|>final": _FINAL,
@@ -30,9 +33,9 @@ FAMILIES = (
         {"<|channel>thought\n": THOUGHTS, "<|channel>": THOUGHTS, "<channel|>": CONTENT},
         "<|channel>", ("<channel|>",),
     ),
-    THINK,
+    MAGISTRAL, THINK,
 )  # fmt: skip
-"""Marks of gpt-oss (Harmony), of Gemma 4, and of Qwen3, DeepSeek and many others."""
+"""Marks of gpt-oss (Harmony), Gemma 4, Magistral, and of Qwen3, DeepSeek and many others."""
 
 Lead = tuple[int, tuple[int, ...], bool]
 """Tokens of a mark that opens thoughts and of those that close them; whether they are open."""

@@ -26,6 +26,7 @@ CASES = [
     (HARMONY, None, "Four", "", "Four"),
     (GEMMA, None, "<|channel>thought\nI add.\n<channel|>Four", "I add.", "Four"),
     (GEMMA, None, "<|channel>thought\n<channel|>Four", "", "Four"),
+    (reasoning.MAGISTRAL, None, "[THINK]I add.[/THINK]Four", "I add.", "Four"),
     (None, None, "<think>I add.</think> Four", "", "<think>I add.</think> Four"),
 ]  # fmt: skip
 
