@@ -3,14 +3,16 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jspec._validate import extras
+from jspec._validate import extras, plain_json
 from jspec._validate.errors import InputError
 from jspec.models.huggingface import config_json
 
@@ -24,7 +26,12 @@ TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_
 """Special tokens that a template may write by these names."""
 
 _MARK = "jspec-reads-where-this-turn-ends"
-"""Text that no template holds."""
+_KEY = "jspec-reads-how-arguments-are-written"
+"""Texts that no template holds."""
+_SENT = object()  # content as it was
+_GREETING = {"role": "user", "content": "Hi"}
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Fields under which templates read what a model thought."""
 
 
 @dataclass(frozen=True)
@@ -94,72 +101,110 @@ class ChatTemplate:
     ) -> str:
         """Returns the text of a conversation, in time that grows with its length.
 
+        Past calls are written in the form that the template shows: their arguments as text or as an
+        object, their message's content null or empty.
+
         Args:
-            messages: `{"role": "user", "content": "..."}` and so on, at least one.
+            messages: `{"role": "user", "content": "..."}` and so on, at least one. As in the OpenAI
+                API, one with `tool_calls` needs no content, and one may have `reasoning_content`.
             add_generation_prompt: True opens the turn that the model is to write.
             watch: is given the number of letters again and again; what it raises ends the text.
             **variables: others that the template reads.
 
         Raises:
             InputError: if a message is not valid, the template is broken, refuses the conversation
-                or leaves a message out, or jinja2 is not installed.
+                or leaves out a message, a call or thoughts, or jinja2 is not installed.
         """
-        check(messages)
-        text = self._render(messages, add_generation_prompt, variables, watch)
+        render = partial(
+            self._render, opens=add_generation_prompt, variables=variables, watch=watch
+        )
+        self._place_thoughts(turns := normal(messages), variables)
+        text = render(turns := self._with_calls(turns, render))
         place = 0
-        for number, message in enumerate(messages):
-            said = message["content"].strip()
+        for number, message in enumerate(turns):
+            said = (message.get("content") or "").strip()
             if (place := text.find(said, place)) < 0:
                 # Once for all that are left, since each time takes as long as the whole.
-                self._check_shown(messages, number, add_generation_prompt, variables, watch)
+                self._check_shown(turns, number, render)
                 break
             place += len(said)
         return text
 
     def _check_shown(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        first: int,
-        add_generation_prompt: bool,
-        variables: Mapping[str, Any],
-        watch: Callable[[int], None] | None,
+        self, messages: list[dict[str, Any]], first: int, render: Callable[[Any], str]
     ) -> None:
-        """Raises InputError if the template has no place for one of the messages from `first` on.
-
-        Templates trim what they show, and some cut out what a model thought before. One that has no
-        place for a message shows nothing of it, whatever it says.
-        """
-        marked = [
-            {**message, "content": f"{_MARK}-{number}-"} if number >= first else message
-            for number, message in enumerate(messages)
-        ]
-        text = self._render(marked, add_generation_prompt, variables, watch)
-        shown = {int(found) for found in re.findall(rf"{_MARK}-(\d+)-", text)}
+        """Raises InputError if the template has no place for a message from one of them on."""
         # Some show a call and not the text that comes with it.
-        shown |= {number for number, message in enumerate(messages) if message.get("tool_calls")}
-        if lost := [number for number in range(first, len(messages)) if number not in shown]:
+        places = [n for n in range(first, len(messages)) if not messages[n].get("tool_calls")]
+        marks = {number: {"content": f"{_MARK}-{number}-"} for number in places}
+        text = render([one | marks.get(number, {}) for number, one in enumerate(messages)])
+        shown = {int(number) for number in re.findall(rf"{_MARK}-(\d+)-", text)}
+        if lost := [number for number in places if number not in shown]:
             raise InputError(
                 f"{self.source} leaves out message {lost[0] + 1}, of role "
                 f"{messages[lost[0]]['role']!r:.60}; give a role that it knows"
             )
 
+    def _place_thoughts(self, turns: list[dict[str, Any]], variables: Mapping[str, Any]) -> None:
+        """Puts thoughts where the template reads them; raises InputError if it does not."""
+        thinking = [number for number, turn in enumerate(turns) if turn.get(THOUGHTS[0])]
+        for name in THOUGHTS if thinking else ():
+            probe = [_GREETING, {"role": "assistant", "content": "Ho", name: _MARK}]
+            with suppress(InputError):
+                if _MARK in self._render(probe, False, variables):
+                    for number in thinking:
+                        turns[number][name] = turns[number][THOUGHTS[0]]
+                    return
+        if thinking:
+            raise InputError(
+                f"{self.source} has no place for {THOUGHTS[0]}, which message {thinking[0] + 1} "
+                "has; leave it out"
+            )
+
+    def _with_calls(
+        self, turns: list[dict[str, Any]], render: Callable[[Any], str]
+    ) -> list[dict[str, Any]]:
+        """Returns the messages in the form in which the template shows their calls."""
+        calls = [(n, call) for n, turn in enumerate(turns) for call in turn.get("tool_calls") or ()]
+        if not calls:
+            return turns
+        forms, error = [], None
+        contents = (_SENT,) if all(turns[n].get("content") for n, _ in calls) else (_SENT, None, "")
+        for content, as_text in product(contents, (False, True)):
+            try:
+                text = render(_in_form(turns, content, as_text, True))
+            except InputError as refusal:
+                error = error or refusal
+                continue
+            if len(set(re.findall(rf"{_MARK}-\d+-\d+-", text))) == len(calls) and _KEY in text:
+                # Not JSON, but what Python prints, or a text within a text.
+                wrong = sum(map(text.count, ("None", f"'{_KEY}", f'\\"{_KEY}')))
+                forms.append((wrong, len(forms), content, as_text))
+                if not wrong:
+                    break
+        if forms:
+            return _in_form(turns, *min(forms)[2:])
+        raise error or InputError(
+            f"{self.source} has no place for calls, and message {calls[0][0] + 1} has one; take a "
+            "template with tools, or leave it out"
+        )
+
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
-        """The special token behind a turn of the model's, if the template writes one."""
-        turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
+        """The token behind a turn of the model's, if the template writes one, special or not."""
         try:
-            text = self._render(turns, False, {})
+            text = self._render([_GREETING, {"role": "assistant", "content": _MARK}], False, {})
         except InputError:
             return ()
         rest = text.rpartition(_MARK)[2].lstrip()
         ids = self.tokenizer.encode(rest, add_special_tokens=False).ids[:1]
         added = self.tokenizer.get_added_tokens_decoder()
-        return tuple(token for token in ids if token in added and added[token].special)
+        return tuple(token for token in ids if token in added)
 
     def _render(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool,
+        opens: bool,
         variables: Mapping[str, Any],
         watch: Callable[[int], None] | None = None,
     ) -> str:
@@ -171,7 +216,7 @@ class ChatTemplate:
             **self.special_tokens,
             **variables,
             "messages": [dict(message) for message in messages],
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": opens,
         }
         pieces, size, written = [], 0, iter(compiled.generate(known))
         while True:
@@ -190,31 +235,67 @@ class ChatTemplate:
                 watch(size)
 
 
-def check(messages: Any, source: str = "the conversation") -> None:
-    """Refuses what is not a list of messages with a role and a text.
-
-    Raises:
-        InputError: naming the first invalid one.
-    """
+def normal(messages: Any) -> list[dict[str, Any]]:
+    """Returns messages with content as one text, and without the role that only the API knows."""
     shape = '{"role": "user", "content": "..."}'
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
-        raise InputError(f"{source} is not a list of messages; pass [{shape}]")
-    for number, message in enumerate(messages, 1):
-        fields = message if isinstance(message, Mapping) else {}
-        if wrong := [key for key in ("role", "content") if not isinstance(fields.get(key), str)]:
+        raise InputError(f"the conversation is not a list of messages; pass [{shape}]")
+    turns = [dict(one) if isinstance(one, Mapping) else {} for one in messages]
+    for number, turn in enumerate(turns, 1):
+        if isinstance(parts := turn.get("content"), list):
+            texts = [part["text"] for part in parts if isinstance(part, Mapping) and "text" in part]
+            turn["content"] = "".join(map(str, texts)) if len(texts) == len(parts) else None
+        turn["role"] = "system" if (role := turn.get("role")) == "developer" else role
+        # A call may come without text.
+        silent = turn.get("tool_calls") and turn.get("content") is None
+        texts = ("role",) if silent else ("role", "content")
+        if wrong := [key for key in texts if not isinstance(turn.get(key), str)]:
             raise InputError(
-                f"message {number} of {source} has no text under {wrong[0]!r}; pass {shape}"
+                f"message {number} of the conversation has no text under {wrong[0]!r}; pass {shape}"
             )
+    return turns
+
+
+def _in_form(
+    turns: list[dict[str, Any]], content: Any, as_text: bool, is_marked: bool = False
+) -> list[dict[str, Any]]:
+    """Returns messages with their calls in a form, or with marks for names and arguments."""
+    output = []
+    for number, turn in enumerate(turns):
+        if calls := turn.get("tool_calls"):
+            silent = content is not _SENT and not turn.get("content")
+            places = [f"[{number}].tool_calls[{place}].function" for place in range(len(calls))]
+            calls = [_call(*pair, as_text) for pair in zip(calls, places, strict=True)]
+            for place, call in enumerate(calls if is_marked else ()):
+                key = {_KEY: _KEY}
+                call["function"] |= {
+                    "name": f"{_MARK}-{number}-{place}-",
+                    "arguments": json.dumps(key) if as_text else key,
+                }
+            turn = turn | {"tool_calls": calls} | ({"content": content} if silent else {})
+        output.append(turn)
+    return output
+
+
+def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
+    """Returns a call with its arguments as text, as it was sent, or as an object."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InputError(f"messages{place} has no name; send one")
+    raw = function.get("arguments")
+    try:
+        text = raw.strip() if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
+        # What has no parameters is called with {}, null, or nothing at all.
+        text = "{}" if text in ("", "null") else text
+        value = plain_json.parsed(text)
+    except (TypeError, ValueError):
+        raise InputError(f"messages{place}.arguments is not JSON; send it so") from None
+    return {**call, "function": {**function, "arguments": text if as_text else value}}
 
 
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
-    """Returns the template of a Hugging Face folder; None if it has none.
-
-    Raises:
-        InputError: if a file cannot be read.
-    """
+    """Returns the template of a Hugging Face folder; None if it has none."""
     words = _json(folder / "tokenizer_config.json")
-    special = {**_json(folder / "special_tokens_map.json").values, **words.values}
     named, source = by_name(words.get("chat_template")), words.source
     for file in (folder / FILE, folder / "chat_template.json"):
         if file.is_file():
@@ -223,9 +304,15 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
             named = by_name(own)
             break
     named |= {file.stem: _read(file) for file in sorted((folder / NAMED).glob("*.jinja"))}
-    texts = {name: _text(special.get(name)) for name in TOKENS}
-    known = {name: text for name, text in texts.items() if text is not None}
-    return chosen(named, tokenizer, known, f"the chat template in {source}")
+    return chosen(named, tokenizer, special_tokens(folder), f"the chat template in {source}")
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Returns the texts of a folder's special tokens by the names in `TOKENS`."""
+    files = "special_tokens_map.json", "tokenizer_config.json"
+    fields = {name: value for file in files for name, value in _json(folder / file).values.items()}
+    texts = {name: _text(fields.get(name)) for name in TOKENS}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def by_name(found: Any) -> dict[str, str]:
@@ -274,11 +361,7 @@ def _reason(error: Exception) -> str:
 
 @cache
 def _compiled(template: str, source: str) -> Any:
-    """Returns the compiled template, in an environment like that of `transformers`.
-
-    Raises:
-        InputError: if it is not a Jinja template, or jinja2 is not installed.
-    """
+    """Returns the compiled template, in an environment like that of `transformers`."""
     extras.require(source, "cli", "jinja2")
     import jinja2
     from jinja2.ext import Extension, loopcontrols

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from jspec.models import reasoning
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
@@ -42,7 +44,7 @@ class Detokeniser:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()):
-        self._tokenizer = tokenizer
+        self._tokenizer = tokenizer = reasoning.readable(tokenizer)
         self._prompt = prompt
         self._ids = self._tail()
         """The tokens of the last piece, and those behind it; at first the prompt's last ones."""
@@ -76,14 +78,22 @@ class Detokeniser:
                 self._begin_after_the_last_piece()
         return piece
 
-    def finish(self, tokens: Sequence[int] = (), stop_bytes: int = 0) -> str:
-        """Returns the text that is left after the last tokens.
+    def finish(
+        self,
+        tokens: Sequence[int] = (),
+        stop_bytes: int = 0,
+        status: int = 0,
+        stop_token_ids: Sequence[int] = (),
+    ) -> str:
+        """Returns the text that is left after the last tokens; the token of an end has none.
 
         Args:
             tokens: the last ones.
             stop_bytes: the bytes at its end that are of a stop string, as in `Result`.
+            status: why the row ended, as in `Result`.
+            stop_token_ids: the tokens that ended it if it is `Status.STOP`, as in `Stopping`.
         """
-        self._ids.extend(tokens)
+        self._ids.extend(without_end_token(tokens, status, stop_token_ids))
         text, said = self._decoded()
         self._said, self._begun = [text], True
         return without_end(text[len(said) :], stop_bytes)
@@ -147,6 +157,16 @@ class Detokeniser:
     def _text_of(self, token: int) -> str:
         """Returns the text of a token twice: of a first space decoders write nothing."""
         return self._tokenizer.decode([token, token])
+
+
+def without_end_token(
+    tokens: Sequence[int], status: int, stop_token_ids: Sequence[int] = ()
+) -> Sequence[int]:
+    """Returns a row's tokens without the one that ended it, which is not text, special or not."""
+    from jspec.types import Status
+
+    stops = status == Status.STOP and len(tokens) and tokens[-1] in stop_token_ids
+    return tokens[:-1] if stops or status == Status.EOS else tokens
 
 
 def without_end(text: str, num_bytes: int) -> str:

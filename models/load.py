@@ -197,7 +197,7 @@ def load(
         )
     # Before the weights: it is quick, and as likely to be missing.
     words = checkpoint.tokenizer() if with_tokenizer else None
-    eos, bos = checkpoint.special_tokens(model.vocab_size)
+    eos, bos = checkpoint.special_tokens(model.vocab_size, words)
     files = checkpoint.tensors(table)
     params = read_weights(files, family, table, model, mesh, layer_memory, rules, as_in_file)
     params = native.hold_in_large_pages(params)

@@ -184,5 +184,6 @@ def _batch(
     for place, ask in enumerate(asks):
         tokens = result.tokens[place, : result.lengths[place]].tolist()
         row = Detokeniser(target.tokenizer, ask.prompt)
-        texts.append(row.finish(tokens, int(stop_bytes[place])))
+        status, stops = int(result.status[place]), ask.settings.stop_token_ids
+        texts.append(row.finish(tokens, int(stop_bytes[place]), status, stops))
     return texts

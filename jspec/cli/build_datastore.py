@@ -24,11 +24,7 @@ _BATCH = 256
 
 
 def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> None:
-    """Tokenises the documents, sorts the suffixes, and writes the file.
-
-    Raises:
-        InputError: for no text, a model without tokenizer, or an unwritable or wrong `out`.
-    """
+    """Tokenises the documents, sorts the suffixes, and writes the file."""
     began = time.monotonic()
     if not out.absolute().parent.is_dir():
         raise InputError(f"--out {out} is in no folder that exists; make {out.parent} first")
@@ -39,7 +35,7 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
     words = checkpoint.tokenizer()
     vocabulary = words.get_vocab()
     size = max(vocabulary.values()) + 1
-    ends, _ = checkpoint.special_tokens(size)
+    ends, _ = checkpoint.special_tokens(size, words)
     documents = [
         document
         for path in text

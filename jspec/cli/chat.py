@@ -5,18 +5,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec._validate.errors import InputError
 from jspec.cli.round_programs import RoundPrograms
-from jspec.models.detokenise import Detokeniser
+from jspec.cli.text_output import AnswerPieces
 from jspec.sessions import conversations, terminal
 from jspec.sessions.batches import Group, Runner, groups, interruptible
 from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
+from jspec.types import Status
 
 if TYPE_CHECKING:
     from jspec.decoding.streaming import Chunk
@@ -92,16 +91,7 @@ class Conversation:
         self.messages = [] if system is None else [{"role": "system", "content": system}]
 
     def answer(self, question: str, screen: terminal.Screen) -> str:
-        """Shows the answer to a question as it comes, and keeps both.
-
-        Ctrl-C ends the answer, which is kept as far as it came.
-
-        Returns:
-            The figures, in one line.
-
-        Raises:
-            InputError: if the conversation does not fit the context; it stays as it was.
-        """
+        """Shows the answer to a question as it comes, and keeps both."""
         with self._answering:
             try:
                 figures = self._answer(question, screen)
@@ -116,8 +106,8 @@ class Conversation:
         asked = self._fitting(every)
         shown, known, new = self._prompt(asked)
         conversations.note_dropped(len(every) - len(asked))
-        text = Detokeniser(self._session.target.tokenizer, [*known, *new])
-        written, count, rounds = "", 0, 0
+        answer = AnswerPieces(self._session, [*known, *new])
+        count, rounds, status = 0, 0, int(Status.RUNNING)
         began = time.perf_counter()
         first = began
         for chunk in self._chunks(known, new):
@@ -125,18 +115,18 @@ class Conversation:
             self._tokens += tokens
             first = first if rounds else time.perf_counter()
             count, rounds = count + len(tokens), rounds + 1
-            for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
-                piece = text.push([token for _, token in run])
-                screen.text(piece, terminal.DRAFTED if confirmed else terminal.OWN)
-                written += piece
+            status = int(chunk.state.status[0])
+            for piece in answer.push(tokens, drafted, status):
+                screen.text(*piece)
             self._programs.go_on()
-        rest = text.finish()
-        screen.text(rest, terminal.OWN)
+        if status == Status.RUNNING:  # Ctrl-C ended it
+            for piece in answer.push([], [], Status.LIMIT):
+                screen.text(*piece)
         screen.line()
-        self._text = shown + written + rest
+        self._text = shown + answer.text
         if self._state is not None:
             self._runner.write(self._state.drafter_state)
-        self.messages = [*asked, {"role": "assistant", "content": written + rest}]
+        self.messages = [*asked, {"role": "assistant", "content": answer.content}]
         return _figures(count, rounds, first - began, time.perf_counter() - first)
 
     def _fitting(self, messages: list["Message"]) -> list["Message"]:
@@ -165,11 +155,7 @@ class Conversation:
         return shown, known, new
 
     def _beyond(self, shown: str) -> list[int] | None:
-        """Returns the tokens of a text behind what the state knows; None if it has to be read anew.
-
-        Not all that was written is tokenised as it was written. So the state's own tokens stay, and
-        the text after them is tokenised alone.
-        """
+        """Returns the tokens of a text behind what the state knows; None if it is read anew."""
         state, text = self._state, self._text
         if state is None or text is None or not shown.startswith(text):
             return None
@@ -237,14 +223,7 @@ class Conversation:
 def talk(
     session: Session, settings: RunSettings, system: str | None = None, drop: Drop = Drop.NONE
 ) -> None:
-    """Asks for questions until there are no more.
-
-    Args:
-        session: a chat model and its drafter.
-        settings: how answers are drawn.
-        system: the system message; None leaves it to the template.
-        drop: the turns that are dropped when the context is full.
-    """
+    """Asks for questions until there are no more."""
     conversation = Conversation(session, settings, system, drop)
     conversation.prepare()
     screen = terminal.Screen()

@@ -8,7 +8,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jspec.methods.builders import COUPLED
-from jspec.models.detokenise import Detokeniser, without_end
+from jspec.models import reasoning
+from jspec.models.detokenise import Detokeniser, without_end, without_end_token
 from jspec.sessions import terminal
 from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.sessions.json_output import finish_reason, together
@@ -58,17 +59,7 @@ def show(
     compare: bool = True,
     echo: bool = True,
 ) -> None:
-    """Streams the text of every prompt, then measures the run and plain decoding.
-
-    The text goes to standard output, the figures to standard error.
-
-    Args:
-        session: model and drafter.
-        prompts: token ids.
-        settings: how to run them.
-        compare: False leaves plain decoding out.
-        echo: False leaves out the prompts.
-    """
+    """Streams the text of every prompt, then measures the run and plain decoding."""
     screen, runner = terminal.Screen(), Runner(session, settings)
     method = session.choice.method
     drafts = method.drafts
@@ -99,10 +90,7 @@ def show(
 
 
 def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[AnswerTiming], int]:
-    """Returns each runner's best time over all groups, and the number of repeats.
-
-    The runners take turns, so that what else the machine does hits them alike.
-    """
+    """Returns each runner's best time over all groups, and the number of repeats."""
     best: list[AnswerTiming | None] = [None] * len(runners)
     total, repeats = 0.0, 0
     while repeats < _REPEATS and total < _ENOUGH:
@@ -120,13 +108,7 @@ def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Ans
 
 
 def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED) -> list[str]:
-    """Returns the figures, and in a second line what was measured.
-
-    Args:
-        timings: of the run, and of plain decoding if it was measured.
-        repeats: how often.
-        scheme: the scheme by which drafted tokens were verified.
-    """
+    """Returns the figures, and in a second line what was measured."""
     ours, plain = timings[0], timings[1] if len(timings) > 1 else None
     figures = [
         f"{sum(len(outcome.tokens) for outcome in ours.outcomes)} tokens in {ours.seconds:.2f} s",
@@ -143,10 +125,7 @@ def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED)
 
 
 def doubt(outcomes: Sequence[Outcome]) -> str | None:
-    """Returns a warning if almost none of a trained head's drafts were accepted.
-
-    That is how a head of another model shows: nothing fails, and nothing is won.
-    """
+    """Returns a warning if almost none of a trained head's drafts were accepted."""
     drafts = together(outcomes)
     length = drafts.mean_acceptance_length
     if drafts.num_drafts < _DRAFTS or length >= _USELESS:
@@ -224,31 +203,53 @@ def _pieces(
     rows = []
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()
-        rows.append(Detokeniser(session.target.tokenizer, prompt))
+        rows.append(AnswerPieces(session, prompt))
         if echo:
-            sink((rows[place].prompt, terminal.PROMPT))
+            sink((rows[place].row.prompt, terminal.PROMPT))
     chunks = interruptible(lambda: jspec.stream(**arguments))
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:
         state = chunk.state
-        beyond = _stop_bytes(state, len(rows))
-        for row, sink, tokens, drafted, cut in zip(
-            rows, sinks, chunk.tokens, chunk.drafted, beyond, strict=False
-        ):
-            pieces = []
-            for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
-                piece = row.push([token for _, token in run])
-                pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
-            # The round that stopped: its last token holds the stop string's begin.
-            if cut and tokens:
-                pieces = _without_end([*pieces, (row.finish(), terminal.OWN)], cut)
-            for piece in pieces:
+        for row, sink, *new in zip(
+            rows, sinks, chunk.tokens, chunk.drafted, state.status.tolist(),
+            _stop_bytes(state, len(rows)), strict=False,
+        ):  # fmt: skip
+            for piece in row.push(*new):
                 sink(piece)
-    for row, sink in zip(rows, sinks, strict=True):
-        sink((row.finish(), terminal.OWN))
     assert state is not None, "limits are at least 1, so there was a round"
     runner.keep(state)
     return (finish_reason(int(status)) for status in state.status[: len(rows)])
+
+
+class AnswerPieces:
+    """The text of a row as it comes, in pieces of one style: thoughts are dim."""
+
+    def __init__(self, session: Session, prompt: Sequence[int]):
+        tokenizer, marks = session.target.tokenizer, session.marks
+        self.row = Detokeniser(tokenizer, prompt)
+        self._parts = reasoning.parts(tokenizer, marks, prompt)
+        self.text = self.thoughts = self.content = ""
+
+    def push(
+        self, tokens: Sequence[int], drafted: Sequence[bool], status: int, stop_bytes: int = 0
+    ) -> list[StyledText]:
+        """Returns the pieces of a round; its status says whether it is the last one."""
+        pairs = zip(drafted, without_end_token(tokens, status), strict=False)
+        pieces = []
+        for confirmed, run in groupby(pairs, itemgetter(0)):
+            piece = self.row.push([token for _, token in run])
+            pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
+        if status:
+            pieces = _without_end([*pieces, (self.row.finish(), terminal.OWN)], stop_bytes)
+        output = []
+        for place, (piece, style) in enumerate(pieces, 1):
+            thoughts, said = self._parts.read(piece, bool(status) and place == len(pieces))
+            between = "\n\n" if said and self.thoughts + thoughts and not self.content else ""
+            output += [(thoughts, terminal.PROMPT), (between + said, style)]
+            self.text += piece
+            self.thoughts += thoughts
+            self.content += said
+        return output
 
 
 def _stop_bytes(state: "State", count: int) -> list[int]:

@@ -13,6 +13,7 @@ from jspec import models
 from jspec._validate.errors import InputError
 from jspec.cli.train_progress import shown
 from jspec.methods import BUNDLED
+from jspec.models import reasoning
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
 from jspec.sessions import conversations
@@ -67,20 +68,7 @@ def run(
     size: int,
     prompts: Prompts = CONTINUED,
 ) -> None:
-    """Writes rows to `out` until it holds `count`.
-
-    Args:
-        texts: those that prompts are taken from; held-out documents are never used.
-        model: the target: a folder, a bundled model's name, or a hub id.
-        recipe: which rows.
-        count: rows in all.
-        size: rows that are decoded together.
-        prompts: how documents become prompts.
-
-    Raises:
-        InputError: if the options fit neither one another nor the target.
-        RunStopped: if the file cannot grow or the target gives no numbers.
-    """
+    """Writes rows to `out` until it holds `count`."""
     if count < 1 or size < 1:
         raise InputError(
             f"count {count} in batches of {size} leaves nothing to do; use at least 1 of each"
@@ -110,7 +98,7 @@ def run(
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return
     rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
-    ends = prompts.ends(target)
+    ends, decode = prompts.ends(target), reasoning.readable(target.tokenizer).decode
     before, begin = lines.tokens, time.perf_counter()
     with shown(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
@@ -121,7 +109,10 @@ def run(
             )
             lines.append(
                 [
-                    distill.record(start, tokens, finish, target.tokenizer.decode(tokens))
+                    # The end token of a row that has one is not text.
+                    distill.record(
+                        start, tokens, finish, decode(tokens[: -1 if finish == "stop" else None])
+                    )
                     for start, (tokens, finish) in zip(batch, written, strict=True)
                 ]
             )
@@ -136,11 +127,7 @@ def fitting(
     longest: int,
     console: Console,
 ) -> dict[str, list[str]]:
-    """Returns each class's documents within the longest prompt; says how many.
-
-    Raises:
-        InputError: if none of a class is.
-    """
+    """Returns each class's documents within the longest prompt; says how many."""
     kept = {}
     for label, texts in documents.items():
         kept[label] = [text for text in texts if len(encode(text)) <= longest]
@@ -155,11 +142,7 @@ def fitting(
 
 
 def temperatures(text: str) -> tuple[tuple[float, float], ...]:
-    """Parses `0:0.6,0.7:0.2,1:0.2`, or `0,0.7,1` in equal shares.
-
-    Raises:
-        InputError: if it is neither.
-    """
+    """Parses `0:0.6,0.7:0.2,1:0.2`, or `0,0.7,1` in equal shares."""
     try:
         pairs = [part.partition(":") for part in text.split(",")]
         return tuple((float(value), float(share or 1)) for value, _, share in pairs)

@@ -83,7 +83,9 @@ class LLM:
 
         prompts, call = self._call(prompts, request)
         result = decode(self.model, self.params, prompts, **self.drafting, **call)
-        return Completions(result, prompts, call.get("prompt_lengths"), self.target.tokenizer)
+        stops = call["stopping"].stop_token_ids
+        lengths = call.get("prompt_lengths")
+        return Completions(result, prompts, lengths, self.target.tokenizer, stops)
 
     def stream(self, prompts: Any, **request: Any) -> "Iterator[Chunk]":
         """Decodes round by round, as `jspec.stream` does, with the texts of each round.
@@ -105,7 +107,8 @@ class LLM:
         chunks = stream(self.model, self.params, prompts, **self.drafting, **call)
         if self.target.tokenizer is None:
             return chunks
-        return self._with_texts(_rows(prompts, call.get("prompt_lengths")), chunks)
+        stops = call["stopping"].stop_token_ids
+        return self._with_texts(_rows(prompts, call.get("prompt_lengths")), chunks, stops)
 
     def engine(self, num_slots: int, capacity: int, **options: Any) -> "Engine":
         """Makes an engine of this model and drafter, for rows that come and go.
@@ -156,7 +159,7 @@ class LLM:
         return self.target.tokenizer
 
     def _with_texts(
-        self, prompts: Sequence[Sequence[int]], chunks: "Iterator[Chunk]"
+        self, prompts: Sequence[Sequence[int]], chunks: "Iterator[Chunk]", stops: Any
     ) -> "Iterator[Chunk]":
         import jax
 
@@ -174,8 +177,9 @@ class LLM:
                 ends = running[row] and status[row] != Status.RUNNING
                 running[row] = running[row] and not ends
                 cut = 0 if stop_bytes is None else int(stop_bytes[row])
-                new = chunk.tokens[row]
-                texts.append(text.finish(new, cut) if ends else text.push(new))
+                new, why = chunk.tokens[row], int(status[row])
+                last = _row_of(stops, row)
+                texts.append(text.finish(new, cut, why, last) if ends else text.push(new))
             yield replace(chunk, texts=texts)
 
 
@@ -189,6 +193,8 @@ class Completions:
     prompt_lengths: Any
     """Their lengths, if these were given."""
     tokenizer: Any
+    stop_token_ids: Any = None
+    """The tokens that end rows besides end tokens, as `Stopping` has them."""
 
     @cached_property
     def texts(self) -> list[str]:
@@ -205,10 +211,14 @@ class Completions:
         if self.tokenizer is None:
             raise InputError("there is no tokenizer to make texts of tokens; read result.tokens")
         found = self.result
-        tokens, lengths, cuts = jax.device_get((found.tokens, found.lengths, found.stop_bytes))
+        fields = found.tokens, found.lengths, found.stop_bytes, found.status
+        tokens, lengths, cuts, status = jax.device_get(fields)
         return [
             Detokeniser(self.tokenizer, prompt).finish(
-                tokens[row, : lengths[row]].tolist(), 0 if cuts is None else int(cuts[row])
+                tokens[row, : lengths[row]].tolist(),
+                0 if cuts is None else int(cuts[row]),
+                int(status[row]),
+                _row_of(self.stop_token_ids, row),
             )
             for row, prompt in enumerate(_rows(self.prompts, self.prompt_lengths))
         ]
@@ -224,3 +234,11 @@ def _rows(prompts: Any, lengths: Any) -> list[list[int]]:
 
     rows = [np.asarray(row).tolist() for row in prompts]
     return rows if lengths is None else [row[:n] for row, n in zip(rows, lengths, strict=True)]
+
+
+def _row_of(stops: Any, row: int) -> list[int]:
+    """Returns a row's stop tokens, which may be for all rows or of each."""
+    import numpy as np
+
+    ids = np.asarray([] if stops is None else stops)
+    return (ids[row] if ids.ndim == 2 else ids.reshape(-1)).tolist()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
+from jspec.models import reasoning
 from jspec.models.detokenise import Detokeniser
 from jspec.serve.jobs import Delta, TokenLogprobs
 from jspec.types import Status
@@ -29,14 +30,20 @@ _FAILED = {
 class Answer:
     """One answer, delta by delta.
 
-    Args:
-        index: among the answers of the request.
-        tokenizer: a `tokenizers.Tokenizer`.
-        prompt: token ids of what it continues.
+    Without `stop_token_ids` what is last ends it, and without `marks` the vocabulary has them.
     """
 
-    def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int]):
+    def __init__(
+        self,
+        index: int,
+        tokenizer: Any,
+        prompt: Sequence[int],
+        stop_token_ids: Sequence[int] | None = None,
+        marks: reasoning.Marks | None = None,
+    ):
         self.index = index
+        marks = marks or reasoning.marks_of(tokenizer)
+        self.parts = reasoning.parts(tokenizer, marks, prompt)
         self.text = ""
         self.logprobs: list[TokenLogprobs] = []
         self.tokens: list[int] = []
@@ -47,17 +54,10 @@ class Answer:
         self.rounds = Metrics()
         self._text = Detokeniser(tokenizer, prompt)
         self._unread: list[int] = []
+        self._stop_token_ids = stop_token_ids
 
     def add(self, delta: Delta, show: bool = True) -> str:
-        """Adds a delta.
-
-        Args:
-            delta: the next one.
-            show: False: nobody wants text before the last delta, so that none is made.
-
-        Returns:
-            The text that is certain now and was not before.
-        """
+        """Returns the text that is certain after a delta; without `show` none before the last."""
         self.tokens += delta.tokens
         self._unread += delta.tokens
         if delta.logprobs is not None:
@@ -68,8 +68,9 @@ class Answer:
         if not delta.is_last:
             new = self._text.push(unread)
         else:
-            new = self._text.finish(unread, delta.stop_bytes)
+            stops = unread[-1:] if self._stop_token_ids is None else self._stop_token_ids
             status = Status(delta.status)
+            new = self._text.finish(unread, delta.stop_bytes, status, stops)
             self.error = delta.error or _FAILED.get(status)
             self.refused = delta.refused or status == Status.MASKED
             self.finish_reason = FINISHED.get(status)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from jspec.models.reasoning import THINK, Parts
+
 HERMES = "hermes"
 LLAMA = "llama3_json"
 PARSERS = (HERMES, LLAMA)
@@ -40,15 +42,7 @@ class Reader(Protocol):
     """Reads the calls out of one answer as it comes."""
 
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
-        """Returns what is certain after more text.
-
-        Args:
-            text: that follows; "" if there is none.
-            is_last: whether it is the end of the answer.
-
-        Returns:
-            The text outside calls, and the calls, each once it is whole.
-        """
+        """Returns what is certain after more text."""
         ...
 
 
@@ -66,15 +60,24 @@ def parser_of(template: str) -> str | None:
     return LLAMA if '"parameters": ' in template else None
 
 
-def reader_of(parser: str, names: Collection[str]) -> Callable[[], Reader]:
-    """Returns what makes a reader for each answer.
-
-    Args:
-        parser: one of `PARSERS`.
-        names: of the functions that there are; what calls another is text.
-    """
+def reader_of(parser: str, names: Collection[str]) -> "Callable[..., ContentReader]":
+    """Returns what makes a reader for each answer."""
     kind = TaggedCalls if parser == HERMES else BareCalls
-    return lambda: kind(names)
+    return lambda parts=None: ContentReader(parts or Parts(THINK, ""), kind(names))
+
+
+class ContentReader:
+    """Reads the calls behind the thoughts of an answer, where what is drafted is not called."""
+
+    def __init__(self, parts: Parts, calls: Reader | None = None):
+        self._parts = parts
+        self._calls = calls
+        self.thoughts = ""  # which became certain with the last text
+
+    def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
+        """As `Reader` has it."""
+        self.thoughts, said = self._parts.read(text, is_last)
+        return (said, []) if self._calls is None else self._calls.read(said, is_last)
 
 
 class TaggedCalls:
@@ -188,11 +191,7 @@ class BareCalls:
 
 
 def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Returns the JSON schema of a call of one of several functions.
-
-    Args:
-        tools: name and schema of the arguments of each.
-    """
+    """Returns the JSON schema of a call of one of several functions."""
     # Each schema refers to its own parts, which are elsewhere here.
     parts = {str(n): _moved(schema, f"#/$defs/{n}") for n, (_, schema) in enumerate(tools)}
     calls = [

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jspec.serve.answers import Answer, Spelling
-from jspec.serve.calls import Call, Reader
+from jspec.serve.calls import Call, ContentReader
 from jspec.serve.jobs import TokenLogprobs
 
 JSON = dict[str, Any]
@@ -97,7 +97,7 @@ class ChatFormat:
         spelling: of tokens alongside log-probabilities.
         num_top: likeliest tokens alongside each; None: no log-probabilities.
         function: the function whose arguments the answer consists of; None: it is text.
-        reader: makes what reads calls out of an answer; None: there are none.
+        reader: makes what reads the parts of an answer, and the calls if there may be some.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ChatFormat:
         spelling: Spelling,
         num_top: int | None,
         function: str | None = None,
-        reader: Callable[[], Reader] | None = None,
+        reader: Callable[..., ContentReader] = ContentReader,
     ):
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self._head = {"id": self.id, "created": int(time.time()), "model": model}
@@ -114,7 +114,7 @@ class ChatFormat:
         self._num_top = num_top
         self._function = function
         self._reader = reader
-        self._readers: dict[int, Reader] = {}
+        self._readers: dict[int, ContentReader] = {}
         self._num_calls: dict[int, int] = {}
 
     def first(self, answer: Answer) -> JSON | None:
@@ -127,17 +127,16 @@ class ChatFormat:
 
     def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
         """Returns the choice of a delta."""
-        delta: JSON = {}
-        if self._function is None:
-            before = self._num_calls.get(answer.index, 0)
-            said, called = self._read(answer, text, answer.is_done)
-            if said:
-                delta["content"] = said
-            if called:
-                shown = [{"index": n, **_shown(one)} for n, one in enumerate(called, before)]
-                delta["tool_calls"] = shown
-        elif text:
-            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        before = self._num_calls.get(answer.index, 0)
+        thoughts, said, called = self._read(answer, text, answer.is_done)
+        delta: JSON = {"reasoning_content": thoughts} if thoughts else {}
+        if said and self._function is not None:
+            delta["tool_calls"] = [{"index": 0, "function": {"arguments": said}}]
+        elif said:
+            delta["content"] = said
+        if called:
+            shown = [{"index": n, **_shown(one)} for n, one in enumerate(called, before)]
+            delta["tool_calls"] = shown
         logprobs = self._logprobs(tokens, known)
         return _choice(answer.index, "delta", delta, logprobs, self._reason(answer))
 
@@ -154,26 +153,26 @@ class ChatFormat:
         """Returns all answers at once."""
         choices = []
         for one in answers:
+            thoughts, said, called = self._read(one, one.text, is_last=True)
             if self._function is not None:
-                said, called = "", [Call(self._function, one.text)]
-            else:
-                said, called = self._read(one, one.text, is_last=True)
+                said, called = "", [Call(self._function, said)]
             message: JSON = {"role": "assistant", "content": said, "refusal": None}
+            if thoughts:
+                message |= {"content": said or None, "reasoning_content": thoughts}
             if called:
                 message |= {"content": said or None, "tool_calls": [*map(_shown, called)]}
             logprobs = self._logprobs(one.tokens, _joined(one))
             choices.append(_choice(one.index, "message", message, logprobs, self._reason(one)))
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage}
 
-    def _read(self, answer: Answer, text: str, is_last: bool) -> tuple[str, list[Call]]:
-        """Returns the text and the calls that are certain after more text of an answer."""
-        if self._reader is None:
-            return text, []
+    def _read(self, answer: Answer, text: str, is_last: bool) -> tuple[str, str, list[Call]]:
+        """Returns thoughts, content and calls that are certain after more text of an answer."""
         if answer.index not in self._readers:
-            self._readers[answer.index] = self._reader()
-        said, called = self._readers[answer.index].read(text, is_last)
+            self._readers[answer.index] = self._reader(answer.parts)
+        reader = self._readers[answer.index]
+        said, called = reader.read(text, is_last)
         self._num_calls[answer.index] = self._num_calls.get(answer.index, 0) + len(called)
-        return said, called
+        return reader.thoughts, said, called
 
     def _reason(self, answer: Answer) -> str | None:
         called = self._function is not None or self._num_calls.get(answer.index)
@@ -186,13 +185,7 @@ class ChatFormat:
 
 
 def usage(prompt: int, written: int, reused: int) -> JSON:
-    """Returns the tokens of a request.
-
-    Args:
-        prompt: of its prompts.
-        written: of its answers.
-        reused: of its prompts, those that were known.
-    """
+    """Returns the tokens of a request."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,

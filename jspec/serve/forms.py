@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jspec._validate.errors import InputError
+from jspec.models.reasoning import Lead
 from jspec.processors import grammar
 from jspec.processors.grammar.byte_machine import RAISE_MEMORY
 from jspec.processors.grammar.stops import StopStrings
+from jspec.processors.grammar.thoughts import behind
 from jspec.serve.errors import APIError
 from jspec.serve.limits import ServerLimits
 from jspec.serve.making import Making
@@ -72,12 +74,14 @@ class Wanted:
         kind: the maker of `jspec.grammar`; None: answers have no form.
         text: what that is given.
         param: the field that asks for the form.
+        lead: the thoughts that come before it; None: none.
     """
 
     stops: tuple[str, ...] = ()
     kind: str | None = None
     text: Any = None
     param: str = ""
+    lead: Lead | None = None
 
 
 Automata = tuple[grammar.Grammar | None, StopStrings | None]
@@ -97,21 +101,14 @@ class Forms:
     ):
         self._bounds = bounds
         self._limits = limits
+        self._spelled = spelled
         self.making = Making(spelled, limits.form_megabytes)
         self._lock = threading.Lock()
         self._grammars: OrderedDict[Any, grammar.Grammar] = OrderedDict()
         self._stops: OrderedDict[Any, StopStrings] = OrderedDict()
 
-    def wanted(self, stops: Sequence[str], form: Any) -> Wanted:
-        """Returns what a request asks for, by its size.
-
-        Args:
-            stops: the texts that end an answer.
-            form: a `StructuredOutputs`, `AsJSON`, `AsObject`, or a call's schema; None: any text.
-
-        Raises:
-            APIError: 400, if there is no room for it.
-        """
+    def wanted(self, stops: Sequence[str], form: Any, lead: Lead | None = None) -> Wanted:
+        """Returns what a request asks for, by its size."""
         param, kind, text = _form(form)
         most = self._limits.form_kilobytes * 1024
         size = sum(map(len, text)) if kind == "choices" else len(text or "")
@@ -125,33 +122,28 @@ class Forms:
                 400, "grammars are switched off on this server; start it with --max-grammar-states",
                 param,
             )  # fmt: skip
-        return Wanted(tuple(stops), kind, text, param)
+        return Wanted(tuple(stops), kind, text, param, lead)
 
     def known(self, wanted: Wanted) -> Automata | None:
         """Returns the automata, if none has to be made."""
         found = stop = None
         with self._lock:
             if wanted.kind is not None:
-                found = _looked_up(self._grammars, (wanted.kind, wanted.text))
+                found = _looked_up(self._grammars, (wanted.kind, wanted.text, wanted.lead))
             if wanted.stops:
                 stop = _looked_up(self._stops, wanted.stops)
         missing = (wanted.kind is not None and found is None) or (wanted.stops and stop is None)
         return None if missing else (found, stop)
 
     def made(self, wanted: Wanted, patience: Patience) -> Automata:
-        """Returns the automata.
-
-        Raises:
-            APIError: 400, if there is no room for one, or none can be made.
-            GivenUp: if nobody waits any longer.
-        """
+        """Returns the automata."""
         found: Any = None
         stop: Any = None
         bounds = self._bounds
         if wanted.kind is not None:
-            key = wanted.kind, wanted.text
+            key = *(asked := (wanted.kind, wanted.text)), wanted.lead
             room = bounds.grammar_states, bounds.grammar_classes
-            found = self._one(self._grammars, key, key, room, "grammar", wanted.param, patience)
+            found = self._one(self._grammars, key, asked, room, "grammar", wanted.param, patience)
         if wanted.stops:
             room = bounds.stop_states, bounds.stop_classes
             asked = "stops", wanted.stops
@@ -174,6 +166,8 @@ class Forms:
                 return known
         try:
             (made,) = self.making.made([(*asked, room[0])], patience)
+            if isinstance(made, grammar.Grammar):
+                made = behind(made, key[-1], self._spelled)
             _check_room(made, *room, option)
         except InputError as error:
             # The library's words for what is an option here.

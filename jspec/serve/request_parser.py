@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from jspec._validate import plain_json
 from jspec._validate.errors import InputError
+from jspec.models import reasoning
 from jspec.processors import grammar
 from jspec.serve import calls
 from jspec.serve.errors import APIError
@@ -47,7 +47,8 @@ class ParsedRequest:
         num_top: likeliest tokens that are reported alongside each; None: no log-probabilities are.
         goes_on: whether a next turn is likely to begin with prompt and answer.
         function: the function that the answer calls: it consists of the arguments.
-        reader: makes what reads calls out of an answer; None: it has none.
+        reader: makes what reads an answer: its thoughts, and its calls if it may have some.
+        marks: of the parts of an answer; None: the vocabulary's.
         salt: what is read of the prompts is shared within it.
     """
 
@@ -59,7 +60,8 @@ class ParsedRequest:
     num_top: int | None = None
     goes_on: bool = False
     function: str | None = None
-    reader: Callable[[], calls.Reader] | None = None
+    reader: Callable[..., calls.ContentReader] = calls.ContentReader
+    marks: reasoning.Marks | None = None
     salt: Hashable = ""
 
     def formed(self, made: Automata) -> "ParsedRequest":
@@ -88,6 +90,8 @@ class RequestParser:
     ):
         self.target = target
         self._call_parser = call_parser
+        template = "" if target.chat is None else target.chat.template
+        self._marks = reasoning.marks_of(target.tokenizer, template)
         self.bounds = bounds
         self.spelled = grammar.token_bytes(target.tokenizer)
         """The bytes of each token."""
@@ -100,12 +104,7 @@ class RequestParser:
         """Of a text: more have no room in a row whatever its tokens are."""
 
     def completion(self, asked: CompletionRequest, patience: Patience) -> ParsedRequest:
-        """Returns the order of a completion.
-
-        Raises:
-            APIError: 400, if it cannot be fulfilled.
-            GivenUp: if nobody waits any longer.
-        """
+        """Returns the order of a completion."""
         vocab_size = self.target.model.vocab_size
         prompts = []
         for prompt in asked.prompts:
@@ -130,12 +129,7 @@ class RequestParser:
         )  # fmt: skip
 
     def chat(self, asked: ChatRequest, patience: Patience) -> ParsedRequest:
-        """Returns the order of a chat's next turn.
-
-        Raises:
-            APIError: 400, if it cannot be fulfilled.
-            GivenUp: if nobody waits any longer.
-        """
+        """Returns the order of a chat's next turn."""
         prompt = self._conversation(asked, patience)
         if asked.max_tokens and asked.max_completion_tokens:
             raise APIError(
@@ -159,7 +153,8 @@ class RequestParser:
                 400, "tool_choice asks for a call, which has a form of its own; leave out "
                 "response_format and structured_outputs", "tool_choice",
             )  # fmt: skip
-        wanted = self.forms.wanted(asked.stop_texts, form if schema is None else schema)
+        lead = reasoning.lead(self.target.tokenizer, self._marks, prompt)
+        wanted = self.forms.wanted(asked.stop_texts, form if schema is None else schema, lead)
         if asked.top_logprobs is not None and not asked.logprobs:
             raise APIError(
                 400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
@@ -169,7 +164,7 @@ class RequestParser:
         settings = self._settings(asked, limit, wanted, num_top is not None)
         return ParsedRequest(
             [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
-            function=function, reader=reader, salt=asked.cache_salt or "",
+            function=function, reader=reader, marks=self._marks, salt=asked.cache_salt or "",
         )  # fmt: skip
 
     def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:
@@ -182,7 +177,7 @@ class RequestParser:
         if wrong := _OWN & set(asked.chat_template_kwargs):
             name = f"chat_template_kwargs.{min(wrong)}"
             raise APIError(400, f"{name} is not the client's to give; leave it out", name)
-        messages = [_for_template(number, one) for number, one in enumerate(asked.messages)]
+        messages = [*map(_for_template, asked.messages)]
         variables = dict(asked.chat_template_kwargs)
         write = partial(conversations.written, self.target, messages, watch=watch, **variables)
         try:
@@ -201,12 +196,14 @@ class RequestParser:
             self._check_room("messages", shown)
             return conversations.encode(self.target, shown)
         except InputError as error:
-            raise APIError(400, str(error), "messages") from None
+            said = str(error)
+            param = said.partition(" ")[0] if said.startswith("messages[") else "messages"
+            raise APIError(400, said, param) from None
 
     def _called(
         self, asked: ChatRequest
-    ) -> tuple[str | None, str | None, Callable[[], calls.Reader] | None]:
-        """Returns the called function, the schema, and the reader of calls; None where absent."""
+    ) -> tuple[str | None, str | None, Callable[..., calls.ContentReader]]:
+        """Returns the called function and the schema, None if absent, and the answer's reader."""
         choice, parser = asked.tool_choice, self._call_parser
         # Without parameters the only arguments are {}.
         tools = {
@@ -214,7 +211,7 @@ class RequestParser:
             for tool in asked.tools or ()
         }
         if choice == "none" or (choice == "auto" and not tools):
-            return None, None, None
+            return None, None, calls.ContentReader
         if not tools:
             raise APIError(
                 400, f"tool_choice is {_named(choice)!r:.60} and there are no tools; give some",
@@ -243,8 +240,8 @@ class RequestParser:
         if name is None and len(tools) == 1:
             name = next(iter(tools))
         if name is not None:
-            return name, json.dumps(tools[name]), None
-        return None, calls.schema_of(list(tools.items())), lambda: calls.BareCalls(tools)
+            return name, json.dumps(tools[name]), calls.ContentReader
+        return None, calls.schema_of(list(tools.items())), calls.reader_of(calls.LLAMA, tools)
 
     def _check_room(self, param: str, text: str | list[int]) -> None:
         """Refuses a prompt that no row holds, before it is made into tokens."""
@@ -361,29 +358,11 @@ def numbered(settings: RowSettings, row: int) -> RowSettings:
     return replace(settings, row=row)
 
 
-def _for_template(number: int, message: Message) -> dict[str, Any]:
+def _for_template(message: Message) -> dict[str, Any]:
     """Returns a message as templates read it."""
-    # Models know the newer name for what instructs them by the older.
-    role = "system" if message.role == "developer" else message.role
-    shown: dict[str, Any] = {"role": role, "content": message.text}
-    if message.name is not None:
-        shown["name"] = message.name
-    if message.reasoning_content is not None:
-        shown["reasoning_content"] = message.reasoning_content
-    if message.tool_call_id is not None:
-        shown["tool_call_id"] = message.tool_call_id
-    if message.tool_calls is not None:
-        calls = shown["tool_calls"] = []
-        for place, call in enumerate(message.tool_calls):
-            param = f"messages[{number}].tool_calls[{place}].function.arguments"
-            arguments: Any = call.function.arguments
-            if isinstance(arguments, str):
-                try:
-                    # What has no parameters is called with {}, null, or nothing at all.
-                    arguments = plain_json.parsed(arguments.strip() or "{}")
-                except ValueError:
-                    raise APIError(400, f"{param} is not JSON; send it so", param) from None
-            arguments = {} if arguments is None else arguments
-            function = {"name": call.function.name, "arguments": arguments}
-            calls.append({"id": call.id, "type": call.type, "function": function})
+    without = {"id": True, "tool_calls": {"__all__": {"index"}}}
+    shown = message.model_dump(exclude=without, exclude_none=True)
+    # A message without calls is its text.
+    if "content" in message.model_fields_set or not message.tool_calls:
+        shown.setdefault("content", None if message.tool_calls else "")
     return shown

@@ -69,16 +69,13 @@ class ResponseStream:
                     salt=order.salt,
                 )
                 self.jobs.append(job)
-                self.answers.append(Answer(index, tokenizer, prompt))
+                stops = order.settings.stop_token_ids
+                self.answers.append(Answer(index, tokenizer, prompt, stops, order.marks))
         self._last: list[float | None] = [None] * len(self.jobs)
         self._prompts = order.prompts
 
     def submit(self) -> None:
-        """Puts the jobs into the queue.
-
-        Raises:
-            APIError: 429, if there is no room.
-        """
+        """Puts the jobs into the queue."""
         try:
             self._scheduler.submit(self.jobs)
         except Busy as busy:
@@ -92,12 +89,7 @@ class ResponseStream:
                 self._scheduler.cancel(job)
 
     async def whole(self, receive: Receive) -> dict[str, Any]:
-        """Returns all answers at once.
-
-        Raises:
-            Gone: if the client went away.
-            APIError: if an answer failed.
-        """
+        """Returns all answers at once."""
         async for answer, _, _ in self._arriving(receive, show=False):
             if answer.error is not None:
                 self.cancel()
@@ -105,11 +97,7 @@ class ResponseStream:
         return self._form.whole(self.answers, self._usage())
 
     async def stream(self, receive: Receive, send: Send, with_usage: bool) -> None:
-        """Sends answers delta by delta, as server-sent events.
-
-        Raises:
-            Gone: if the client went away, or takes nothing.
-        """
+        """Sends answers delta by delta, as server-sent events."""
 
         async def give(message: Message) -> None:
             try:

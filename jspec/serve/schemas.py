@@ -86,7 +86,9 @@ class Body(BaseModel):
     @classmethod
     def _asked(cls, given: Any) -> Any:
         if isinstance(given, dict):
-            return {name: value for name, value in given.items() if not _is_neutral(name, value)}
+            # Templates tell a message whose content is null from one that has none.
+            asked = (n for n, value in given.items() if n == "content" or not _is_neutral(n, value))
+            return {name: given[name] for name in asked}
         return given
 
 
@@ -219,7 +221,7 @@ class ToolCall(Body):
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], _list(0)] = ""
+    content: str | Annotated[list[TextPart], _list(0)] | None = None
     id: str | None = None
     """Of an answer, which clients send as it is; no template reads it."""
     name: str | None = None
@@ -227,12 +229,6 @@ class Message(Body):
     """The model's reasoning, for the template, which may show it."""
     tool_calls: Annotated[list[ToolCall], _list(0)] | None = None
     tool_call_id: str | None = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
 
 
 class FunctionBody(Body):
@@ -272,16 +268,7 @@ class ChatRequest(SamplingParams):
 
 
 def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
-    """Returns the request that a body holds.
-
-    Args:
-        kind: of the path.
-        body: of the request.
-        most_messages: per chat, since each has a token at least; as many parts.
-
-    Raises:
-        APIError: 400, with the first field that is wrong.
-    """
+    """Returns the request that a body holds."""
     if "messages" in kind.model_fields:
         _check_messages(body, most_messages)
     try:
@@ -346,10 +333,7 @@ def _check_messages(body: bytes, most: int) -> None:
 
 
 def _param(body: Any, error: Any) -> str:
-    """Returns the name of a place in a body, such as messages[0].content.
-
-    Between the names pydantic writes which of several alternatives it tried: these are not there.
-    """
+    """Returns the name of a place in a body, such as messages[0].content."""
     shown, place = "", error["loc"]
     for number, part in enumerate(place, 1):
         if isinstance(part, int):

@@ -65,11 +65,7 @@ class Runner:
         control: "tuple[list[Any], Stopping] | None" = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
-        """Leaves the session's drafter out with `plain`, for a comparison.
-
-        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
-        context in which nothing else runs, while rounds are timed.
-        """
+        """Leaves the session's drafter out with `plain`, for a comparison."""
         from jspec.drafters.autoregressive import Autoregressive
         from jspec.methods import LLM
         from jspec.methods.grammars import with_jump_forward
@@ -78,7 +74,10 @@ class Runner:
         self._settings = settings
         llm, own = session.llm, settings.control
         self._llm = LLM(llm.target, Autoregressive()) if plain else llm
-        self.control = control or (own.processors(llm.target), own.stopping(llm.target))
+        self.control = control or (
+            own.processors(llm.target, session.lead),
+            own.stopping(llm.target),
+        )
         """The processors and the stopping of `settings.control`."""
         if not plain and settings.control.has_grammar:
             self._llm = with_jump_forward(llm)
@@ -129,12 +128,7 @@ class Runner:
         return self.request(group) | {"policy_params": self.costs(group)}
 
     def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
-        """Returns the policy's params, measuring costs if they are unknown.
-
-        Args:
-            group: what is to be decoded.
-            capacity: the cache's, where it has others than `jspec.decode` gives it.
-        """
+        """Returns the policy's params, measuring costs if they are unknown."""
         return self._costs.known(self._llm.drafting, group, capacity)
 
     def request(self, group: Group) -> dict[str, Any]:

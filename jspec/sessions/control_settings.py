@@ -14,6 +14,7 @@ from jspec._validate.kinds import check_number
 
 if TYPE_CHECKING:
     from jspec.models.load import Loaded
+    from jspec.models.reasoning import Lead
     from jspec.types import Stopping
 
 
@@ -75,17 +76,11 @@ class ControlSettings:
     def has_grammar(self) -> bool:
         return self.json_schema is not None or self.regex is not None or bool(self.choices)
 
-    def processors(self, target: "Loaded") -> list[Any]:
-        """Returns the `processors` of `jspec.decode`, without those that change nothing.
-
-        Args:
-            target: the model, for its tokenizer.
-
-        Raises:
-            InputError: if the grammar cannot be made.
-        """
+    def processors(self, target: "Loaded", lead: "Lead | None" = None) -> list[Any]:
+        """Returns the `processors` of `jspec.decode`, without those that change nothing."""
         from jspec import processors
         from jspec.processors import grammar
+        from jspec.processors.grammar.thoughts import behind
 
         made: list[Any] = []
         if self.repetition_penalty != 1:
@@ -96,25 +91,21 @@ class ControlSettings:
             made.append(processors.presence_penalty(self.presence_penalty))
         if bias := self._bias():
             made.append(processors.logit_bias(bias))
-        if self.json_schema is not None:
-            made.append(grammar.json_schema(self._schema(), target.tokenizer))
-        if self.regex is not None:
-            made.append(grammar.regex(self.regex, target.tokenizer))
-        if self.choices:
-            made.append(grammar.choices(list(self.choices), target.tokenizer))
+        if self.has_grammar:
+            spelling = grammar.token_bytes(target.tokenizer)
+            if self.json_schema is not None:
+                form = grammar.json_schema(self._schema(), spelling)
+            elif self.regex is not None:
+                form = grammar.regex(self.regex, spelling)
+            else:
+                form = grammar.choices(list(self.choices), spelling)
+            made.append(behind(form, lead, spelling))
         if self.logprobs is not None:
             made.append(processors.logprobs(self.logprobs))
         return made
 
     def stopping(self, target: "Loaded") -> "Stopping":
-        """Returns where answers end, but for end tokens and the most tokens.
-
-        Args:
-            target: the model, for its tokenizer.
-
-        Raises:
-            InputError: if the stop strings cannot be made.
-        """
+        """Returns where answers end, but for end tokens and the most tokens."""
         from jspec.processors.grammar.stops import stop_strings
         from jspec.types import Stopping
 

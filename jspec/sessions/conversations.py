@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,7 @@ Message = Mapping[str, Any]
 
 
 def render(target: "Loaded", messages: Sequence[Message]) -> list[int]:
-    """Returns token ids of a conversation, up to where the model is to write its turn.
-
-    Args:
-        target: a model with a chat template.
-        messages: at least one.
-
-    Raises:
-        InputError: if the model has no template, or the template refuses the messages.
-    """
+    """Returns token ids of a conversation, up to where the model is to write its turn."""
     return _template(target).encode(messages)
 
 
@@ -72,9 +65,17 @@ def prompted(text: str, system: str | None = None) -> list[Message]:
 
 
 def answering(session: "Session") -> "Session":
-    """Returns the session with a target that stops at the end of its turn."""
+    """Returns the session with a target that stops at the end of its turn, and the parts of it."""
+    from jspec.models import reasoning
+
     target = session.target
-    return with_target(session, replace(target, eos=eos(target)))
+    talking = with_target(session, replace(target, eos=eos(target)))
+    if target.chat is None:
+        return talking
+    marks, greeting = reasoning.marks_of(target.tokenizer, target.chat.template), []
+    with suppress(InputError):
+        greeting = render(target, prompted("Hi"))
+    return replace(talking, marks=marks, lead=reasoning.lead(target.tokenizer, marks, greeting))
 
 
 def note_unused(target: "Loaded") -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
+from jspec.models import reasoning
 from jspec.models.detokenise import Detokeniser, Tokenizer
 from jspec.sessions.batches import Outcome, Runner, groups
 from jspec.sessions.run_settings import RunSettings
@@ -25,24 +26,32 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
     for group in groups(prompts, settings):
         for outcome in runner.run(group):
             # ASCII, so that it can be written whatever the encoding of the output is.
-            row = {"row": outcome.row} | record(outcome, session.target.tokenizer) | about
+            row = record(outcome, session.target.tokenizer, session.marks)
+            row = {"row": outcome.row} | row | about
             sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
         runner.write()
 
 
-def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
+def record(
+    outcome: Outcome, tokenizer: Tokenizer, marks: reasoning.Marks | None = None
+) -> dict[str, Any]:
     """Returns what a line says of one prompt."""
-    row = Detokeniser(tokenizer, outcome.prompt)
-    return {
+    text = Detokeniser(tokenizer, outcome.prompt).finish(
+        outcome.tokens, outcome.stop_bytes, outcome.status
+    )
+    thoughts, text = reasoning.parts(tokenizer, marks, outcome.prompt).read(text, True)
+    row = {
         "prompt_ids": outcome.prompt,
         "tokens": outcome.tokens,
-        "text": row.finish(outcome.tokens, outcome.stop_bytes),
+        "text": text,
         "finish_reason": finish_reason(outcome.status),
         "seconds": outcome.seconds,
         "first_token_seconds": outcome.first_token_seconds,
         "metrics": outcome.metrics.as_dict(),
-    } | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
+    }
+    row |= {"reasoning_content": thoughts} if thoughts else {}
+    return row | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
 
 
 def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from jspec.methods import LLM
     from jspec.models import Loaded
+    from jspec.models.reasoning import Lead, Marks
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class Session:
     choice: Choice
     name: str = BUNDLED
     """The target's name, as it was given."""
+    marks: "Marks | None" = None
+    lead: "Lead | None" = None
+    """The marks of answers' parts, and what a grammar waits for; None: texts are continued."""
 
     @property
     def target(self) -> "Loaded":
@@ -37,21 +41,7 @@ def start(
     scan_layers: bool | None = None,
     adapters: "Mapping[str, str] | None" = None,
 ) -> Session:
-    """Loads the models and builds the drafter.
-
-    Args:
-        model: a folder, a bundled model's name, or a hub id; None is the bundled model.
-        draft_model: the same of the draft model, for a method that needs one.
-        choice: the method.
-        dtype: dtype of both models; None is the device's default, and weights as their file has
-            them where that is exact: see `jspec.models.load`.
-        kv_dtype: of their keys and values; None: `dtype`.
-        scan_layers: whether their layers are scanned; None: where that costs nothing.
-        adapters: LoRA adapters of the target, folders or hub ids by name.
-
-    Raises:
-        InputError: if a model cannot be loaded, or the two have different vocabularies.
-    """
+    """Loads the models and builds the drafter."""
     target = load(model or BUNDLED, dtype, kv_dtype, scan_layers, adapters)
     draft = None if draft_model is None else load(draft_model, dtype, kv_dtype, scan_layers)
     llm = choice.method.build(target, draft, **choice.options)
@@ -77,18 +67,7 @@ def load(
     scan_layers: bool | None = None,
     adapters: "Mapping[str, str] | None" = None,
 ) -> "Loaded":
-    """Returns a model with scanned layers, where scanning costs nothing.
-
-    Args:
-        name: a folder, a bundled model's name, or a hub id.
-        dtype: None is the device's default, and weights as in `start`.
-        kv_dtype: of keys and values; None: `dtype`.
-        scan_layers: None: where it costs nothing.
-        adapters: LoRA adapters, folders or hub ids by name.
-
-    Raises:
-        InputError: if it cannot be loaded.
-    """
+    """Returns a model with scanned layers, where scanning costs nothing."""
     from jspec import models
     from jspec.models import precision, scanning
 

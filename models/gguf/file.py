@@ -24,11 +24,7 @@ from jspec.models.rope import RopeFactors
 
 
 def library() -> Any:
-    """Returns the `gguf` package.
-
-    Raises:
-        InputError: if it is not installed.
-    """
+    """Returns the `gguf` package."""
     extras.require("a GGUF file", "gguf", "gguf")
     import gguf
 
@@ -63,23 +59,12 @@ class GGUFTensors:
         return self.restore(name, flat).shape
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor in float32.
-
-        Raises:
-            InputError: as `rows`.
-        """
+        """Returns one tensor in float32."""
         return self.rows(name, slice(None))
 
     def packed(self, name: str, kind: str) -> np.ndarray | None:
         """Returns the bytes of one matrix by rows; None if it is not stored in this format, or in
         Q4_0 or Q5_0 where it is Q8_0, which holds the same weights.
-
-        Args:
-            name: of a tensor whose rows are laid out as in the file, but for their order.
-            kind: such as "q4_0", see `jspec.models.blocks`.
-
-        Raises:
-            InputError: if it is cut off.
         """
         entry, package = self.files[name], library()
         known = {one.value: one for one in package.GGMLQuantizationType}
@@ -94,12 +79,7 @@ class GGUFTensors:
         return self.restore(name, stored.reshape(*entry.shape[:-1], -1))
 
     def kind(self, name: str, own: str | None) -> str | None:
-        """Returns the format of blocks that holds a matrix as the file has it; None: none does.
-
-        Args:
-            name: of the tensor.
-            own: the format of most matrices: any other than Q4_0 has its weights in Q8_0.
-        """
+        """Returns the format of blocks that holds a matrix as the file has it; None: none does."""
         kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
         entry = self.files[name]
         kind = kinds.get(entry.kind)
@@ -108,11 +88,7 @@ class GGUFTensors:
         return kind if kind in blocks.SIZES and blocks.fit(entry.shape, kind) else None
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Returns rows of one tensor in float32; the others are not dequantised.
-
-        Raises:
-            InputError: if it is cut off, or quantised as the `gguf` package does not read.
-        """
+        """Returns rows of one tensor in float32; the others are not dequantised."""
         entry, package = self.files[name], library()
         try:
             kind = package.GGMLQuantizationType(entry.kind)
@@ -216,14 +192,7 @@ class File:
         )
 
     def held(self, alike: bool = False) -> str | None:
-        """Returns the format that a model of these weights is named by; None: it has no blocks.
-
-        It is "bfloat16" if all matrices are. With Q4_K it is that, without it Q4_0 or Q6_K: under
-        other names these are not kept, or not told apart. Else it is that of most matrices.
-
-        Args:
-            alike: whether all matrices of layers have to be in that format.
-        """
+        """Returns the format that a model of these weights is named by; None: it has no blocks."""
         kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
         matrices = {name: t for name, t in self.header.tensors.items() if len(t.shape) > 1}
         tables = {kinds.get(matrices.pop(name).kind) for name in _TABLES & matrices.keys()}
@@ -253,7 +222,7 @@ class File:
         source = f"the chat template in {self.header.file}"
         return chat_template.chosen(texts | default, tokenizer, words, source)
 
-    def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
+    def special_tokens(self, size: int, _: Any = None) -> tuple[tuple[int, ...], int | None]:
         """Returns end tokens (of a text, a turn, a message) and first token; see `Folder`."""
         data = self.header.metadata
         *ends, first = (data.token(f"tokenizer.ggml.{one}_token_id") for one in (*_ENDS, "bos"))
@@ -304,10 +273,6 @@ _ROW_BYTES = 4096
 
 
 def open_file(file: Path) -> File:
-    """Opens a file; weights are read when they are asked for.
-
-    Raises:
-        InputError: if it is not a whole GGUF file, or `gguf` is not installed.
-    """
+    """Opens a file; weights are read when they are asked for."""
     library()
     return File(header.read(file))

@@ -1,5 +1,6 @@
 """The tokenizer of a GGUF file, built from its metadata as a `tokenizers.Tokenizer`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +21,9 @@ from jspec.models.gguf.header import Header
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = 1, 2, 3, 4, 5
 """Kinds of tokens, `tokenizer.ggml.token_type`."""
+
+_MARK = re.compile(r"<\|\S+\|>|<\S+_of_turn>")
+"""Tokens that mark turns and their parts, of whatever kind a file says that they are."""
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece's character for a space."""
@@ -91,11 +95,7 @@ _COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen", "qwen35"})
 
 
 def tokenizer(header: Header) -> Tokenizer:
-    """Returns the tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
-
-    Raises:
-        InputError: if there is none, or none of these.
-    """
+    """Returns the tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama")."""
     data = header.metadata
     kind = data.text("tokenizer.ggml.model")
     tokens = data.listed("tokenizer.ggml.tokens", str, [])
@@ -112,6 +112,10 @@ def tokenizer(header: Header) -> Tokenizer:
             f"{header.file} has {len(tokens)} tokens and {len(kinds)} kinds of tokens; "
             "download it again"
         )
+    kinds = [
+        _USER if kind == _NORMAL and _MARK.fullmatch(token) else kind
+        for token, kind in zip(tokens, kinds, strict=True)
+    ]
     try:
         made, begins = build(header, tokens, kinds)
     except InputError:
@@ -189,10 +193,7 @@ def _sentencepiece(
 def _merges(
     tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
-    """Returns every pair of tokens that joins to a third, the pair of the best third first.
-
-    SentencePiece joins the two neighbours of best union; a list of merges does the same.
-    """
+    """Returns every pair of tokens that joins to a third, the pair of the best third first."""
     known = {token: place for place, token in enumerate(tokens) if kinds[place] == _NORMAL}
     pairs = [
         (-scores[place], known[token[:cut]], known[token[cut:]])

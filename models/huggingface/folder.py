@@ -22,11 +22,7 @@ class Folder:
 
     @cached_property
     def fields(self) -> config_json.Settings:
-        """The fields of config.json.
-
-        Raises:
-            InputError: if it is missing, or the weights are quantised in a way that is unknown.
-        """
+        """The fields of config.json."""
         if not (self.path / "config.json").is_file():
             raise InputError(
                 f"{self.path} has no config.json; name a folder in Hugging Face layout"
@@ -59,16 +55,11 @@ class Folder:
         """Returns the chat template; None if there is none."""
         return chat_template.read(self.path, tokenizer)
 
-    def special_tokens(self, size: int) -> tuple[tuple[int, ...], int | None]:
-        """Returns end tokens and first token; generation_config.json goes before config.json.
-
-        One beyond the vocabulary is a default that nobody has corrected, and is left out.
-
-        Args:
-            size: of the vocabulary.
-
-        Raises:
-            InputError: if they are not token ids.
+    def special_tokens(
+        self, size: int, tokenizer: Any = None
+    ) -> tuple[tuple[int, ...], int | None]:
+        """Returns end tokens and first token; generation_config.json goes before config.json, and
+        the tokenizer's own end is one more.
         """
         file = self.path / "generation_config.json"
         generation = (
@@ -82,6 +73,10 @@ class Folder:
                 raise InputError(f"{self.path} has {name} = {given!r}; it has to be token ids")
             found.append(tuple(token for token in tokens if 0 <= token < size))
         eos, bos = found
+        if tokenizer is not None:
+            text = chat_template.special_tokens(self.path).get("eos_token", "")
+            end = tokenizer.token_to_id(text)
+            eos = eos if end is None or end >= size or end in eos else (*eos, end)
         return eos, bos[0] if bos else None
 
     def mask_token_id(self) -> int | None:

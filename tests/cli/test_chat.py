@@ -4,16 +4,20 @@ import os
 import signal
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import jspec
 from jspec import decoding, models
 from jspec.cli import chat
+from jspec.models import reasoning
 from jspec.sessions import conversations, method_choice, terminal
 from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
+from jspec.types import Status
 
 
 @pytest.fixture
@@ -172,3 +176,27 @@ def test_notes_do_not_come_into_a_line_that_is_written(capsys):
         terminal.note("measuring")
         assert capsys.readouterr().err == ""
     assert capsys.readouterr().err == "measuring\n"
+
+
+def test_thoughts_are_dim_and_not_sent_back(session, monkeypatch):
+    conversation = chat.Conversation(session, SETTINGS)
+    conversation._session = replace(conversation._session, marks=reasoning.THINK)
+    encode = session.target.tokenizer.encode
+    rounds = [encode(text).ids for text in ("<think>\nOnce", " a</thi", "nk>\n\n", "Upon")]
+    rounds[-1].append(session.target.eos[0])
+    seen = []
+
+    def chunks(known, new):
+        for place, tokens in enumerate(rounds, 1):
+            status = np.array([Status.EOS if place == len(rounds) else Status.RUNNING])
+            state = SimpleNamespace(status=status, drafter_state=None)
+            yield SimpleNamespace(tokens=[tokens], drafted=[[False] * len(tokens)], state=state)
+
+    screen = terminal.Screen()
+    monkeypatch.setattr(conversation, "_chunks", chunks)
+    monkeypatch.setattr(screen, "text", lambda *piece: seen.append(piece))
+    for _ in range(2):
+        conversation.answer("Hi", screen)
+    for style, text in ((terminal.PROMPT, "Once a"), (terminal.OWN, "\n\nUpon")):
+        assert "".join(piece for piece, own in seen if own == style) == text * 2
+    assert [one["content"] for one in conversation.messages] == ["Hi", "Upon"] * 2

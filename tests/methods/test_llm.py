@@ -52,6 +52,22 @@ def test_a_stream_joins_to_the_texts_and_both_end_before_a_stop_string(llm):
         assert answer.texts[0] == (whole[0] if stop is None else whole[0][:4])
 
 
+def test_the_token_that_ends_a_row_is_not_text(llm):
+    """By an end token, by a stop token of the row, and by a stop string."""
+    whole = llm.decode(PROMPTS, **ASK)
+    third = np.asarray(whole.result.tokens)[:, 2]
+    firsts = llm.decode(PROMPTS, max_new_tokens=2).texts
+    for stopping in (
+        jspec.Stopping(eos=third.tolist()),
+        jspec.Stopping(eos=(), stop_token_ids=third[:, None]),
+    ):
+        asked = dict(max_new_tokens=3, stopping=stopping)
+        answer = llm.decode(PROMPTS, **asked)
+        assert answer.texts == firsts and np.asarray(answer.result.lengths).tolist() == [3, 3]
+        pieces = [chunk.texts for chunk in llm.stream(PROMPTS, **asked)]
+        assert ["".join(row) for row in zip(*pieces, strict=True)] == firsts
+
+
 def test_a_model_of_ones_own_has_tokens_alone():
     model = PrefixLM()
     llm = jspec.LLM(Loaded(model, model.init()), jspec.PromptLookup(num_speculative_tokens=2))

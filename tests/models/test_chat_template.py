@@ -70,6 +70,8 @@ def test_the_token_that_ends_a_turn_is_read_off_the_template(words):
     for template, end in ((CHATML, "<|im_end|>"), (LLAMA2, "</s>")):
         assert chat(words, template).end_of_turn == (words.token_to_id(end),)
     assert chat(words, DEAF).end_of_turn == ()
+    plain = Tokenizer.from_str(words.to_str().replace('"special":true', '"special":false'))
+    assert chat(plain, CHATML).end_of_turn == (words.token_to_id("<|im_end|>"),)
     assert chat(words, "{{ raise_exception('no') }}").end_of_turn == ()
 
 
@@ -109,7 +111,9 @@ def test_a_long_talk_is_written_twice_at_most(words, monkeypatch):
     """One whose template cuts out thoughts was written anew for each message."""
     template, written = chat(words, THINKS), []
     whole = ChatTemplate._render
-    monkeypatch.setattr(ChatTemplate, "_render", lambda *a: written.append(1) or whole(*a))
+    monkeypatch.setattr(
+        ChatTemplate, "_render", lambda *a, **k: written.append(1) or whole(*a, **k)
+    )
     talk = [{"role": "assistant", "content": f"<think>x</think>{n}"} for n in range(300)]
     assert template.render(talk).endswith("<assistant>299")
     assert len(written) == 2

@@ -7,6 +7,7 @@ import pytest
 import tiny_gguf
 from tokenizers import Regex, normalizers, pre_tokenizers, processors
 
+from jspec.models.chat_template import ChatTemplate
 from jspec.models.gguf import vocabulary
 from jspec.models.gguf.header import Header
 from jspec.models.huggingface.config_json import Settings
@@ -137,6 +138,16 @@ def test_users_tokens_are_found_in_a_text_and_are_not_special():
     ids = found.encode("a<tool>b<|im_end|>").ids
     assert place in ids
     assert found.decode(ids) == "a<tool>b"
+
+
+def test_marks_are_tokens_of_their_own_whatever_kind_a_file_says():
+    fields = tiny_gguf.vocabulary(tiny_gguf.words(), "gpt-2")
+    place = fields["tokens"].index("<|im_end|>")
+    for kind in (1, 3, 4):
+        fields["token_type"][place] = kind
+        made = build(fields)
+        assert made.encode("a<|im_end|>").ids[-1] == place
+        assert ChatTemplate(tiny_gguf.CHAT, made).end_of_turn == (place,)
 
 
 def test_sentencepiece_ids_are_those_of_sentencepiece():

@@ -80,6 +80,11 @@ def test_end_tokens(folder):
     edit(folder, eos_token_id=None, bos_token_id=None)
     loaded = jspec.models.load(folder)
     assert (loaded.eos, loaded.bos) == ((), None)
+    # The tokenizer's own end is one more, and is not asked for without it.
+    edit(folder, eos_token_id=[7, 9])
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "w5"}}))
+    assert jspec.models.load(folder).eos == (7, 9, 5)
+    assert jspec.models.load(folder, with_tokenizer=False).eos == (7, 9)
 
 
 def test_special_tokens_beyond_the_vocabulary_are_left_out(folder):

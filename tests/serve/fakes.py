@@ -19,7 +19,9 @@ END = 256
 CONTEXT = 128
 TEMPLATE = (
     "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>"
+    "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments | tojson }})"
+    "{% endfor %}{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 TAGGED = f"{{# <tool_call> #}}{TEMPLATE}"

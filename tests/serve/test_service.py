@@ -243,7 +243,7 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
     ]  # fmt: skip
     named = {"type": "function", "function": {"name": "look"}}
     got = chat(client, messages=messages, tools=[tool], tool_choice=named).json()
-    shown = "[look]<system>Be!\n<user>Hi\n<assistant>\n<tool>it\n<assistant>"
+    shown = "[look]<system>Be!\n<user>Hi\n<assistant>(look{})\n<tool>it\n<assistant>"
     assert got["usage"]["prompt_tokens"] == len(shown)
     without = chat(client, messages=messages, tools=[tool], tool_choice="none").json()
     assert without["usage"]["prompt_tokens"] == len(shown) - len("[look]")

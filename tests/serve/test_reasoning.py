@@ -1,0 +1,180 @@
+"""Thoughts in answers to chats, whole and streamed, and the forms of turns that come back."""
+
+import json
+
+import fakes
+import pytest
+from desk import BOUNDS, events, service
+from test_calls import MakingHere, Speaker, tool
+
+from jspec.models.reasoning import THINK
+from jspec.serve import forms, schemas
+from jspec.serve.answers import Answer
+from jspec.serve.errors import APIError
+from jspec.serve.jobs import Delta
+from jspec.serve.request_parser import RequestParser
+from jspec.serve.workers import Patience
+from jspec.types import Status
+
+CALL = '<tool_call>{"name": "look", "arguments": {"at": "%s"}}</tool_call>'
+THOUGHT = f"Perhaps {CALL % 'Rome'}? No."
+OPENED = fakes.TAGGED.replace("<assistant>{% endif", "<assistant>{{ '<think>' }}{% endif")
+"""As Qwen3-Thinking's and DeepSeek's: the prompt ends within the thoughts."""
+
+
+def loaded(template=fakes.TAGGED):
+    return fakes.loaded(template + "{# </think> #}")
+
+
+@pytest.fixture(scope="module")
+def clients():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "Making", MakingHere)
+        with (
+            service(Speaker(2), target=loaded()) as free,
+            service(Speaker(2), target=loaded(OPENED)) as within,
+        ):
+            yield {f"<think>{THOUGHT}</think>\n\n": free, f"{THOUGHT}</think>\n\n": within}
+
+
+def ask(client, text, **body):
+    client.device.text = text
+    sent = {"model": "bytes", "messages": [{"role": "user", "content": "Hi"}]} | body
+    return client.post("/v1/chat/completions", json=sent)
+
+
+def test_thoughts_and_calls_are_apart_whole_and_streamed(clients):
+    for begin, client in clients.items():
+        for end, content, places in (("Fine.", "Fine.", []), (CALL % "Paris", None, ["Paris"])):
+            asked = {"tools": [tool("look")]}
+            (choice,) = ask(client, begin + end, **asked).json()["choices"]
+            message, deltas = choice["message"], []
+            for event in events(ask(client, begin + end, stream=True, **asked)):
+                deltas += [one["delta"] for one in event["choices"]]
+            assert message["reasoning_content"] == THOUGHT and message["content"] == content
+            for name in ("reasoning_content", "content"):
+                streamed = "".join(delta.get(name) or "" for delta in deltas)
+                assert streamed == (message[name] or "")
+            for called in (message.get("tool_calls", []), deltas):
+                every = [one for part in deltas for one in part.get("tool_calls", [])]
+                every = every if called is deltas else called
+                assert [json.loads(one["function"]["arguments"])["at"] for one in every] == places
+            assert choice["finish_reason"] == ("tool_calls" if places else "stop")
+
+
+def test_an_answer_without_thoughts_has_no_such_field(clients):
+    client = next(iter(clients.values()))
+    (choice,) = ask(client, " Fine.").json()["choices"]
+    assert choice["message"]["content"] == " Fine."
+    assert "reasoning_content" not in choice["message"]
+    sent = {"model": "bytes", "prompt": "Hi", "max_tokens": 99}
+    client.device.text = "<think>a</think>b"
+    assert client.post("/v1/completions", json=sent).json()["choices"][0]["text"] == (
+        "<think>a</think>b"
+    )
+
+
+def test_arguments_of_a_named_function_come_behind_the_thoughts(clients):
+    named = {"tools": [tool("look")], "tool_choice": tool("look") | {"function": {"name": "look"}}}
+    for begin, client in clients.items():
+        (choice,) = ask(client, begin + '{"at": "it"}', **named).json()["choices"]
+        assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"at": "it"}'
+        assert choice["message"]["reasoning_content"] == THOUGHT
+
+
+def test_a_grammar_waits_for_the_end_of_thoughts():
+    target = loaded(OPENED.replace("'<think>'", "'<think>' ~ rest | default('')"))
+    target.tokenizer.add_tokens(["<think>", "</think>"])
+    parser = RequestParser(target, BOUNDS)
+
+    def lead(form="response_format", **more):
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        body |= {form: {"type": "json_object"}, "chat_template_kwargs": more}
+        asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
+        return parser.chat(asked, Patience(60)).wanted.lead
+
+    opening, closing = map(target.tokenizer.token_to_id, ("<think>", "</think>"))
+    assert lead() == (opening, (closing,), True)
+    assert lead(rest="\n\n</think>\n\n") is None  # as with enable_thinking=False
+    assert lead(rest="</think>a") == (opening, (closing,), False)
+    # The automaton is made once for each way to begin.
+    made = MakingHere(parser.spelled, 99)
+    parser.forms.making = made
+    wanted = [parser.forms.wanted([], json.dumps({"const": 1}), one) for one in (None, lead())]
+    first, second = (parser.forms.made(one, Patience(60))[0] for one in wanted)
+    assert [parser.forms.known(one)[0] for one in wanted] == [first, second]
+    assert len(second.automaton.table) == len(first.automaton.table) + 2
+    assert parser._marks is THINK
+
+
+SENT = {"id": "a23456789", "type": "function", "function": {"name": "look"}}
+ASKED = {"role": "user", "content": "Hi"}
+LOOP = "{% for m in messages %}%s{% endfor %}"
+TEXTS = LOOP.replace(
+    "%s",
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ '<' + c.function.name + '>' + "
+    "c.function.arguments + ';' }}{% endfor %}{% else %}{{ m.content }}{% endif %}",
+)
+"""As DeepSeek's: arguments are a text."""
+NULL = TEXTS.replace("if m.tool_calls %}", "if m.content == none %}")
+SHOWN = LOOP.replace(
+    "%s", "{% for c in m.tool_calls or [] %}{{ c.function }}{% endfor %}{{ m.content }}"
+)
+
+
+def shown(template, *messages):
+    body = {"model": "bytes", "messages": [ASKED, *messages], "max_tokens": 1}
+    asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
+    target = fakes.loaded(template)
+    ids = RequestParser(target, BOUNDS).chat(asked, Patience(60)).prompts[0]
+    # Python's users may send the same.
+    assert target.chat.render(body["messages"]).encode() == bytes(ids)
+    return bytes(ids).decode()
+
+
+def test_calls_are_written_in_the_form_that_the_template_shows():
+    arguments = '{"at":  "Paris"}'
+    for content in ({"content": None}, {}, {"content": ""}):
+        call = SENT | {"function": {"name": "look", "arguments": arguments}}
+        turn = {"role": "assistant", **content, "tool_calls": [call, call]}
+        for template in (TEXTS, NULL):
+            assert shown(template, turn) == f"Hi<look>{arguments};<look>{arguments};"
+        # Neither a dict of Python's nor None.
+        assert "'at'" not in shown(SHOWN, turn) and "None" not in shown(SHOWN, turn)
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    developer = {"role": "developer", "content": parts}
+    assert shown("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}", developer) == (
+        "user:Hi;system:ab;"
+    )
+
+
+def test_calls_and_thoughts_without_a_place_in_the_template_are_refused():
+    texts = LOOP.replace("%s", "{{ m.content }}")
+    call = {"role": "assistant", "content": "Ho", "tool_calls": [SENT]}
+    with pytest.raises(APIError, match="no place for calls, and message 2 has one"):
+        shown(texts, call)
+    thinking = {"role": "assistant", "content": "Ho", "reasoning_content": "hm"}
+    with pytest.raises(APIError, match="no place for reasoning_content, which message 2 has"):
+        shown(texts, thinking)
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        template = LOOP.replace("%s", "{{ m.NAME }}{{ m.content }}").replace("NAME", name)
+        assert shown(template, thinking) == "HihmHo"
+    assert shown(texts, thinking | {"reasoning_content": ""}) == "HiHo"
+    for wrong in ({"function": {}}, {"function": {"name": "f", "arguments": "{'a'}"}}):
+        with pytest.raises(APIError, match=r"messages\[1\].tool_calls\[0\].function"):
+            shown(TEXTS, call | {"tool_calls": [SENT | wrong]})
+
+
+def test_the_token_that_ends_an_answer_is_in_no_event():
+    """By its reason: what a stop string ends was cut before, and its last token is text."""
+    tokenizer, word = fakes.loaded().tokenizer, [*b"it"]
+    for status, stops, text in (
+        (Status.EOS, (), "i"),
+        (Status.STOP, word[-1:], "i"),
+        (Status.STOP, (), "it"),
+        (Status.LIMIT, word[-1:], "it"),
+    ):
+        answer = Answer(0, tokenizer, [*b"Hi"], stops)
+        pieces = [answer.add(Delta(word[:1])), answer.add(Delta(word[1:], status))]
+        assert "".join(pieces) == answer.text == text
+        assert answer.tokens == word
