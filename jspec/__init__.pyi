@@ -38,6 +38,7 @@ from .drafters.contrib.dynamic_token_recycling import (
     DynamicTokenRecycling as DynamicTokenRecycling,
 )
 from .drafters.contrib.informed_medusa import InformedMedusa as InformedMedusa
+from .drafters.contrib.spine import Spine as Spine
 from .drafters.draft_head.block import BlockDrafter as BlockDrafter
 from .drafters.draft_head.draft_head import DraftHead as DraftHead
 from .drafters.draft_head.eagle import EAGLE as EAGLE

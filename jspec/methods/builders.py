@@ -169,6 +169,24 @@ def _few_candidates(models: Models) -> dict[str, int]:
     return {"k": size} if size < TokenRecycling.k else {}
 
 
+def spine(
+    models: Models,
+    num_speculative_tokens: _Fitted = None,
+    ngrams: Annotated[
+        str | None,
+        Place("a file of `jspec train head --kind ngrams`"),
+        "table of the target's distributions after two tokens",
+    ] = None,
+    **options: Any,
+) -> Fields:
+    from jspec.methods import ngram_tables
+
+    nodes = num_speculative_tokens or device_defaults.budget(63)
+    table = None if ngrams is None else ngram_tables.load(ngrams, models.target)
+    fields = _few_candidates(models) | options
+    return fields | {"num_speculative_tokens": nodes, "params": table}
+
+
 def dynamic_token_recycling(
     models: Models,
     num_speculative_tokens: _Fitted = None,

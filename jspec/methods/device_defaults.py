@@ -39,7 +39,7 @@ def widths(most: int | None = None) -> tuple[int, ...]:
     Args:
         most: the largest; None: as large as this device scores cheaply where drafts are good.
     """
-    usual = (0, 1, 3, 7, 15) if _on_cpu() else (0, 15, 63)
+    usual = (0, 7, 15) if _on_cpu() else (0, 15, 63)
     return usual if most is None else (*(width for width in usual if width < most), most)
 
 

@@ -12,8 +12,6 @@ from jspec.methods.method import Maker, Method, Models
 
 MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
-_NARROW, _PER_NODE = 4, 4
-"""Nodes of a short round, where drafting time counts; offers per node in `joined_by` then."""
 
 
 def united(*members: Method) -> Maker:
@@ -39,11 +37,11 @@ def competing(*members: Method) -> Maker:
     return make
 
 
-def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
-    """Returns the builder of `competing(*members)` with a draft model and head, if given.
+def joined_by(first: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
+    """Returns the builder of a method, or of its merge with a draft model and a head, if given.
 
     Args:
-        members: that always propose, and that the options are for.
+        first: that always proposes, and that the options are for.
         draft_model: how a draft model proposes.
         heads: how a head does, by its kind.
     """
@@ -52,12 +50,7 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
         models: Models, num_speculative_tokens: int, head: str | None = None, **options: Any
     ) -> LLM:
         nodes = num_speculative_tokens
-        if nodes > _NARROW:
-            built = [_member(one, models, nodes, options) for one in members]
-        else:
-            # A deeper node would not be verified with all that is above it.
-            few = {"num_speculative_tokens": _PER_NODE * nodes, "max_depth": nodes}
-            built = [one.make(models, **_known(one, few | options)) for one in members]
+        built = [first.make(models, num_speculative_tokens=nodes, **options)]
         if models.draft is not None:
             built.append(_member(draft_model, models, nodes, {}))
         if head is not None:
@@ -65,7 +58,7 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
 
             kind = trained.kind_of(trained.load(head, models.target).head)
             built.append(_member(heads[kind], models, nodes, {"head": head}))
-        return _merged(models, built, nodes)
+        return built[0] if len(built) == 1 else _merged(models, built, nodes)
 
     return make
 

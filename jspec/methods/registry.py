@@ -85,6 +85,12 @@ _TOKEN_RECYCLING = _method(
     "a fixed tree of the tokens that earlier forward passes ranked highly",
     builders.token_recycling,
 )
+_SPINE = _method(
+    "spine",
+    "Spine",
+    "one of six trees around a copy of the text, with branches of likely tokens",
+    builders.spine,
+)
 _DYNAMIC = _method(
     "dynamic_token_recycling",
     "DynamicTokenRecycling",
@@ -146,14 +152,15 @@ _BY_HEAD = {"block": _BLOCK, "lyanna": _LYANNA, "medusa": _MEDUSA} | dict.fromke
 
 _AUTO = Method(
     "auto",
-    "dynamic_token_recycling with the model's n-grams, suffix, and a head or draft model if there "
-    "is one; each round verifies as many nodes as pay",
-    joined_by(_DYNAMIC, _SUFFIX, draft_model=_COUPLED_TREE, heads=_BY_HEAD),
-    _together(_DYNAMIC, _SUFFIX),
+    "spine with the model's n-grams, and a head or draft model if there is one; each round "
+    "verifies as many nodes as pay",
+    joined_by(_SPINE, draft_model=_COUPLED_TREE, heads=_BY_HEAD),
+    _together(_SPINE),
     takes_draft_model=True,
 )
 _PLAIN = _method("autoregressive", "Autoregressive", "nothing: plain decoding", drafts=False)
 _FIXED = (
+    _SPINE,
     _TOKEN_RECYCLING,
     _DYNAMIC,
     _PROMPT_LOOKUP,

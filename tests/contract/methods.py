@@ -79,6 +79,7 @@ _MAKERS = {
         jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True),
         None,
     ),
+    "spine": lambda: (jspec.Spine(tiny.VOCAB, num_speculative_tokens=7, k=5), None),
     "dynamic_token_recycling": lambda: (
         jspec.DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=7, max_depth=4, beam=4, k=3),
         None,

@@ -60,13 +60,19 @@ class NGramTable:
         """
         key = pair_key(before, tokens, self.line_of_token.shape[0])
         bucket = slot_of(key, self.keys.shape[0])
-        here = (self.keys[bucket] == key[..., None]) & (before >= 0)[..., None]
-        pair = jnp.where(here, self.line_of_pair[bucket], NONE).max(-1)
-        line = jnp.where(pair >= 0, pair, self.line_of_token[tokens])
+        here = (cells(self.keys, bucket) == key[..., None]) & (before >= 0)[..., None]
+        pair = jnp.where(here, cells(self.line_of_pair, bucket), NONE).max(-1)
+        line = jnp.where(pair >= 0, pair, cells(self.line_of_token, tokens))
         order = jnp.where(pair >= 0, 2, jnp.where(line >= 0, 1, 0)).astype(jnp.int32)
-        # An absent line reads another one, whose probabilities then count as 0.
-        probs = jnp.where((order > 0)[..., None], self.probs[line], 0.0)
-        return self.tokens[line], probs, order
+        # An absent line reads the first one, whose probabilities then count as 0.
+        there = jnp.maximum(line, 0)
+        probs = jnp.where((order > 0)[..., None], cells(self.probs, there), 0.0)
+        return cells(self.tokens, there), probs, order
+
+
+def cells(array: Shaped[Array, "X ..."], index: Int[Array, "..."]) -> Shaped[Array, "..."]:
+    """Returns cells that are there, which saves the operations for those that are not."""
+    return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 @struct.dataclass
