@@ -13,6 +13,7 @@ from jspec import models
 from jspec._validate.errors import InputError
 from jspec.cli.train_progress import shown
 from jspec.methods import BUNDLED
+from jspec.models.detokenise import Detokeniser
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
 from jspec.sessions import conversations
@@ -121,7 +122,12 @@ def run(
             )
             lines.append(
                 [
-                    distill.record(start, tokens, finish, target.tokenizer.decode(tokens))
+                    distill.record(
+                        start,
+                        tokens,
+                        finish,
+                        Detokeniser(target.tokenizer, start.prompt).finish(tokens),
+                    )
                     for start, (tokens, finish) in zip(batch, written, strict=True)
                 ]
             )

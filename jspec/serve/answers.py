@@ -1,6 +1,5 @@
 """The text of an answer as its deltas come, and its log-probabilities."""
 
-import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +45,8 @@ class Answer:
         """True if the error is one of the request."""
         self.rounds = Metrics()
         self._text = Detokeniser(tokenizer, prompt)
+        self.places = Detokeniser(tokenizer, prompt)
+        """Reads the tokens whose log-probabilities are shown."""
         self._unread: list[int] = []
 
     def add(self, delta: Delta, show: bool = True) -> str:
@@ -123,14 +124,21 @@ class Spelling:
         }
 
     def completion(
-        self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int
-    ) -> dict[str, Any]:
-        """Returns the `logprobs` of a completion's choice, whose first token begins at `offset`."""
-        offsets, decoder = [], codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int = 0,
+        row: Detokeniser | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Returns the `logprobs` of a completion's choice.
+
+        Args:
+            tokens, known, num_top: what is shown.
+            offset: the place of the text's first letter.
+            row: the text before these tokens; None: there is none.
+        """
+        row, offsets = row or Detokeniser(self._tokenizer), []
         for token in tokens:
-            offsets.append(offset)
             # Tokens that are parts of one letter have its offset.
-            offset += len(decoder.decode(self.bytes_of(token)))
+            offsets.append(offset + row.num_letters)
+            row.push([token])
         beside: list[dict[str, float]] = []
         for place in range(len(tokens)):
             beside.append({})

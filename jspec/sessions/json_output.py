@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
-from jspec.models.detokenise import Detokeniser, Tokenizer
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions.batches import Outcome, Runner, groups
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
@@ -31,7 +31,7 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
         runner.write()
 
 
-def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
+def record(outcome: Outcome, tokenizer: Any) -> dict[str, Any]:
     """Returns what a line says of one prompt."""
     row = Detokeniser(tokenizer, outcome.prompt)
     return {

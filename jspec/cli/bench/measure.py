@@ -11,6 +11,7 @@ from jspec.cli.bench.questions import Question
 from jspec.cli.bench.settings import PLAIN, BenchSettings
 from jspec.cli.bench.statistics import first_difference, speedup
 from jspec.cli.bench.timing import Timed, in_turn
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions.batches import Group, groups
 
 
@@ -116,8 +117,9 @@ class Bench:
                     rows += self._rows(name, prompts, turn, timed, replies)
             if turn + 1 < self.settings.turns:
                 said = replies.get(PLAIN) or self._plain(group)
-                for place, reply in zip(prompts, said, strict=True):
-                    answers[place].append(self.tokenizer.decode(reply.tokens))
+                for (place, prompt), reply in zip(prompts.items(), said, strict=True):
+                    row = Detokeniser(self.tokenizer, prompt)
+                    answers[place].append(row.finish(reply.tokens))
         return rows
 
     def _plain(self, group: Group) -> list[Reply]:
