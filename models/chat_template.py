@@ -213,13 +213,18 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
     Raises:
         InputError: if a file cannot be read.
     """
-    words = _json(folder / "tokenizer_config.json")
-    special = {**_json(folder / "special_tokens_map.json").values, **words.values}
+    words = config_json.read(folder / "tokenizer_config.json", required=False)
+    others = config_json.read(folder / "special_tokens_map.json", required=False)
+    special = {**others.values, **words.values}
     named, source = by_name(words.get("chat_template")), words.source
     for file in (folder / FILE, folder / "chat_template.json"):
         if file.is_file():
             source = str(file)
-            own = _read(file) if file.suffix == ".jinja" else _json(file).get("chat_template")
+            own = (
+                _read(file)
+                if file.suffix == ".jinja"
+                else config_json.read(file).get("chat_template")
+            )
             named = by_name(own)
             break
     named |= {file.stem: _read(file) for file in sorted((folder / NAMED).glob("*.jinja"))}
@@ -248,10 +253,6 @@ def chosen(
     if template is None:
         return None
     return ChatTemplate(template, tokenizer, special_tokens, source, others)
-
-
-def _json(file: Path) -> config_json.Settings:
-    return config_json.read(file) if file.is_file() else config_json.Settings({}, str(file))
 
 
 def _read(file: Path) -> str:

@@ -1,13 +1,17 @@
 """The tokenizer of a Hugging Face folder, as a `tokenizers.Tokenizer`."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jspec._validate import extras, plain_json
 from jspec._validate.errors import InputError
+from jspec.models import chat_template
+from jspec.models.huggingface import config_json
 
 SLOW = ("tokenizer.model", "vocab.json", "spiece.model")
-
+_MISTRAL = ("mistral", "mistral3", "ministral", "voxtral", "pixtral")
 
 _GAPS = 2**16
 """Numbers that a vocabulary may leave out."""
@@ -29,8 +33,10 @@ def read(folder: Path) -> Any:
             text = file.read_text("utf-8")
             _check_numbers(plain_json.parsed(text))
             found = Tokenizer.from_str(text)
+            _add_tokens(found, folder)
+            _mend(found, config_json.read(folder / "config.json", required=False))
             found.encode("a")  # fails where special tokens are missing that it writes
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, InputError):
             raise
         except BaseException as error:  # the Rust binding raises bare Exception, and its panics
             raise InputError(f"{file} is not a tokenizer ({error}); download it again") from error
@@ -53,6 +59,70 @@ def read(folder: Path) -> Any:
     found.no_truncation()
     found.no_padding()
     return found
+
+
+def _add_tokens(found: Any, folder: Path) -> None:
+    """Adds the tokens that only files next to tokenizer.json have, as `transformers` does it."""
+    from tokenizers import AddedToken
+
+    words = config_json.read(folder / "tokenizer_config.json", required=False)
+    source = words.part("added_tokens_decoder")
+    try:
+        if words.get("added_tokens_decoder") is not None:
+            tokens = {int(number): AddedToken(**one) for number, one in source.values.items()}
+        else:
+            source = config_json.read(folder / "added_tokens.json", required=False)
+            special = _special(words, folder)
+            tokens = {
+                number: AddedToken(text, normalized=text not in special, special=text in special)
+                for text, number in source.values.items()
+            }
+        same = {repr(one) for one in found.get_added_tokens_decoder().values()}
+        for number, token in sorted(tokens.items()):
+            is_new = found.token_to_id(token.content) is None
+            if repr(token) not in same:
+                found.add_tokens([token])
+            if is_new and (place := found.token_to_id(token.content)) != number:
+                raise InputError(
+                    f"{source.source} gives {token.content!r:.60} the id {number}, and behind the "
+                    f"tokens of tokenizer.json it comes to {place}; save the tokenizer again"
+                )
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{source.source} does not describe tokens ({error}); download it again"
+        ) from error
+
+
+def _special(words: config_json.Settings, folder: Path) -> set[Any]:
+    """Returns the texts that the files name as special tokens."""
+    others = config_json.read(folder / "special_tokens_map.json", required=False)
+    named = {**others.values, **words.values}
+    fields = [named.get(name) for name in chat_template.TOKENS]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        fields += named.get(name) or ()
+    return {one.get("content") if isinstance(one, Mapping) else one for one in fields}
+
+
+def _mend(found: Any, config: config_json.Settings) -> None:
+    """Has a text split and joined as its vocabulary is made for, where files are known to err."""
+    from tokenizers import decoders
+
+    from jspec.models.gguf import vocabulary
+
+    if "ByteLevel" not in str(found.pre_tokenizer):
+        return
+    if "ByteLevel" not in str(found.decoder):
+        found.decoder = decoders.ByteLevel()
+    # Version 4 of `transformers` wrote Llama 3's pattern into Mistral's files.
+    splitter = json.loads(found.pre_tokenizer.__getstate__())
+    first = splitter.get("pretokenizers", [splitter])[0]
+    if (
+        first.get("pattern") == {"Regex": vocabulary.SPLITS["llama-bpe"][0]}
+        and config.get("model_type") in _MISTRAL
+        and str(config.get("transformers_version", "4")).startswith("4")
+        and found.token_to_id("<|begin_of_text|>") is None  # Llama 3's own vocabulary
+    ):
+        found.pre_tokenizer = vocabulary.split(*vocabulary.SPLITS["tekken"])
 
 
 def _check_numbers(described: Any) -> None:

@@ -133,10 +133,8 @@ def own(target: Loaded) -> Path | None:
 def _open(folder: Path) -> Files:
     """Returns the weights' files; safetensors go before pickles."""
     if any((folder / name).is_file() for name in (shards.INDEX, shards.SINGLE)):
-        config = folder / "config.json"  # a target's head is quantised as the target is
-        fields = (
-            config_json.read(config) if config.is_file() else config_json.Settings({}, str(config))
-        )
+        # A target's head is quantised as the target is.
+        fields = config_json.read(folder / "config.json", required=False)
         return fused_experts.single(quantised.reader(fields)(shards.open_folder(folder)))
     readers = {
         "*.safetensors": shards.open_file,

@@ -70,10 +70,7 @@ class Folder:
         Raises:
             InputError: if they are not token ids.
         """
-        file = self.path / "generation_config.json"
-        generation = (
-            config_json.read(file) if file.is_file() else config_json.Settings({}, str(file))
-        )
+        generation = config_json.read(self.path / "generation_config.json", required=False)
         found = []
         for name in ("eos_token_id", "bos_token_id"):
             given = generation.get(name, self.fields.get(name, ()))

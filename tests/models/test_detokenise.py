@@ -111,7 +111,7 @@ def unigram() -> Tokenizer:
 def deepseek() -> Tokenizer:
     """SentencePiece's sign in the names of special tokens, over a vocabulary of bytes."""
     tokenizer = byte_level()
-    tokenizer.pre_tokenizer = vocabulary._split(*vocabulary.SPLITS["deepseek-llm"])
+    tokenizer.pre_tokenizer = vocabulary.split(*vocabulary.SPLITS["deepseek-llm"])
     tokenizer.add_special_tokens([f"<{BAR}begin▁of▁sentence{BAR}>"])
     tokenizer.add_tokens(["ø", f"<{BAR}User{BAR}>"])
     return tokenizer
