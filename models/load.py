@@ -33,12 +33,14 @@ from jspec.models import (
 )
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, quantised, weights
+from jspec.models.huggingface.config_json import Settings
 from jspec.models.huggingface.folder import Folder
 from jspec.models.scanning import LayeredDecoder
 from jspec.protocols import CausalLM
 from jspec.types import PyTree
 
 HEAD = "lm_head.weight"
+_NO_SETTINGS = Settings({}, "generation_config.json")
 
 _READERS = 4
 """Maximum number of threads that read weights; each holds one tensor."""
@@ -91,6 +93,8 @@ class Loaded:
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
     """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
+    generation: Settings = _NO_SETTINGS
+    """The sampling that its authors ask for, which commands and the server follow."""
     mask_token_id: int | None = None
     """The token that stands for unknown ones in a parallel draft model, `pard_token` of
     config.json; None if it names none. See `jspec.PARD`."""
@@ -210,6 +214,7 @@ def load(
         eos=eos,
         bos=bos,
         chat=checkpoint.chat(words) if with_tokenizer else None,
+        generation=checkpoint.generation,
         mask_token_id=checkpoint.mask_token_id(),
         source=checkpoint.path if isinstance(checkpoint, Folder) else None,
     )

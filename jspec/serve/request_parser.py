@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,6 +77,7 @@ class RequestParser:
         bounds: what a row has room for.
         call_parser: how the model writes calls, one of `calls.PARSERS`; None: nobody knows.
         limits: what a request may cost.
+        sampling: the values of fields that a request does not name.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class RequestParser:
         bounds: RequestBounds,
         call_parser: str | None = None,
         limits: ServerLimits = ServerLimits(),
+        sampling: Mapping[str, float] = {},
     ):
         self.target = target
+        self._sampling = sampling
         self._call_parser = call_parser
         self.bounds = bounds
         self.spelled = grammar.token_bytes(target.tokenizer)
@@ -305,6 +308,8 @@ class RequestParser:
         wanted: Wanted,
         logprobs: bool,
     ) -> RowSettings:
+        own = {k: v for k, v in self._sampling.items() if k not in asked.model_fields_set}
+        asked = asked.model_copy(update=own)
         vocab_size, bias = self.target.model.vocab_size, {}
         for name in () if self.bounds.penalties else _PENALTIES:
             if getattr(asked, name) != type(asked).model_fields[name].get_default(

@@ -35,6 +35,11 @@ class Folder:
         quantised.reader(fields)  # refused before anything else is read
         return fields
 
+    @cached_property
+    def generation(self) -> config_json.Settings:
+        """The fields of generation_config.json."""
+        return config_json.read(self.path / "generation_config.json", required=False)
+
     def config(self, family: Family) -> Any:
         """Returns our config of the model."""
         return family.parse(self.fields)
@@ -70,10 +75,9 @@ class Folder:
         Raises:
             InputError: if they are not token ids.
         """
-        generation = config_json.read(self.path / "generation_config.json", required=False)
         found = []
         for name in ("eos_token_id", "bos_token_id"):
-            given = generation.get(name, self.fields.get(name, ()))
+            given = self.generation.get(name, self.fields.get(name, ()))
             tokens = given if isinstance(given, list | tuple) else (given,)
             if not all(type(token) is int for token in tokens):
                 raise InputError(f"{self.path} has {name} = {given!r}; it has to be token ids")

@@ -1,4 +1,4 @@
-"""What stands next to tokenizer.json, and files that are known to err."""
+"""Tokens that files next to tokenizer.json have, and files that are known to err."""
 
 import json
 

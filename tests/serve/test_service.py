@@ -721,3 +721,21 @@ def test_an_answer_keeps_the_log_probabilities_of_its_row_alone():
     parts = kept.token_logprobs, kept.top_tokens, kept.top_logprobs
     assert [part.base for part in parts] == [None] * 3
     assert [part.shape for part in parts] == [(2,), (2, 20), (2, 20)]
+
+
+def test_a_request_that_names_no_sampling_has_the_models():
+    seen = []
+    device = fakes.FakeDevice(2)
+    read = device.read
+
+    def recorded(tokens, settings, earlier):
+        seen.append((settings.temperature, settings.top_p, settings.repetition_penalty))
+        return read(tokens, settings, earlier)
+
+    device.read = recorded
+    own = {"temperature": 0.5, "top_p": 0.75, "repetition_penalty": 1.25}
+    with service(device, sampling=own) as client:
+        for fields in ({}, {"temperature": None}, {"temperature": 1.0, "top_p": 1}):
+            complete(client, max_tokens=1, **fields)
+            chat(client, max_tokens=1, **fields)
+    assert seen == [(0.5, 0.75, 1.25)] * 4 + [(1.0, 1.0, 1.25)] * 2

@@ -40,7 +40,7 @@ class Vocabulary:
         self.names = {token: words[token] for token, one in added.items() if one.special}
         """The texts of special tokens."""
         self.drops_space = False
-        """True if a space that a text begins with is none of its own."""
+        """True if a text has lost the space that it begins with."""
         self._name: Callable[[int], str | None] = inner.id_to_token
         parts = [*_parts(inner)]
         kinds = {part["type"] for part in parts}
