@@ -34,12 +34,12 @@ from jspec.models import (
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, quantised, weights
 from jspec.models.huggingface.config_json import Settings
+from jspec.models.huggingface.families import HEAD
 from jspec.models.huggingface.folder import Folder
 from jspec.models.scanning import LayeredDecoder
 from jspec.protocols import CausalLM
 from jspec.types import PyTree
 
-HEAD = "lm_head.weight"
 _NO_SETTINGS = Settings({}, "generation_config.json")
 
 _READERS = 4
@@ -206,7 +206,7 @@ def load(
     params = read_weights(files, family, table, model, mesh, layer_memory, rules, as_in_file)
     params = native.hold_in_large_pages(params)
     if adapters:
-        model, params = lora.adapted(model, params, table, adapters)
+        model, params = lora.adapted(model, params, family, table, adapters)
     return Loaded(
         model=model,
         params=params,
@@ -450,13 +450,7 @@ def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> di
         names = [
             name for name in names if not (at := numbers[name]) or int(at[1]) < model.num_layers
         ]
-    part = f"({re.escape(family.base)})?{re.escape(family.inner)}" if family.inner else "(?!)"
-    bare = {name: re.sub(f"^{part}", "", name) for name in names}
-    whole = not family.inner and any(name.startswith(family.base) for name in names)
-    found = {
-        ours if whole or ours == HEAD or ours.startswith(family.base) else family.base + ours: own
-        for own, ours in bare.items()
-    }
+    found = family.names(names)
     unread = "(?!)" if family.unread is None else family.unread(model.config)
     return {ours: own for ours, own in found.items() if not re.fullmatch(unread, ours)}
 

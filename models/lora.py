@@ -25,6 +25,7 @@ from jspec._validate.errors import InputError
 from jspec.models import hub, stacking
 from jspec.models.huggingface import shards
 from jspec.models.huggingface.config_json import read as read_settings
+from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.weights import Weight, listed
 from jspec.models.linear import product
 from jspec.round.packed import Mask, PackedMask
@@ -35,7 +36,6 @@ _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _REFUSED = {
     "use_dora": "DoRA's magnitudes",
     "modules_to_save": "whole modules next to the adapter",
-    "alpha_pattern": "an alpha for each module",
     "layer_replication": "layers that replace others",
     "alora_invocation_tokens": "an adapter that a token switches on",
     "use_qalora": "pooled inputs",
@@ -255,13 +255,18 @@ class _Part(NamedTuple):
 
 
 def adapted(
-    model: Any, params: PyTree, table: Sequence[Weight], adapters: Mapping[str, str | Path]
+    model: Any,
+    params: PyTree,
+    family: Family,
+    table: Sequence[Weight],
+    adapters: Mapping[str, str | Path],
 ) -> tuple[LoRAModel, PyTree]:
     """Returns a model with adapters alongside its weights.
 
     Args:
         model: the base.
         params: its weights.
+        family: what names mean.
         table: what its weights are called in Hugging Face's layout.
         adapters: a folder of PEFT's layout or a hub id, by name.
 
@@ -275,8 +280,7 @@ def adapted(
         )
     modules = _modules(table)
     found = [
-        _read(hub.folder(path, (CONFIG, WEIGHTS)), modules, model.dtype)
-        for path in adapters.values()
+        _read(hub.folder(path, (CONFIG, WEIGHTS)), family, modules) for path in adapters.values()
     ]
     layers: dict[str, Any] = {}
     for kind in sorted({part.module.path[1:] for one in found for part in one}):
@@ -313,20 +317,23 @@ def _modules(table: Sequence[Weight]) -> dict[str, _Module]:
     return found
 
 
-def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Part]:
+def _read(folder: Path, family: Family, modules: Mapping[str, _Module]) -> list[_Part]:
     """Returns the parts of one adapter."""
     scale = _scale(folder)
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"{folder} has no {WEIGHTS}; name a folder that PEFT saved")
     files = shards.open_file(folder / WEIGHTS)
+    adapts = {tensor: _TENSOR.fullmatch(tensor) for tensor in files.files}
+    weights = {f"{one[1]}.weight" for one in adapts.values() if one}
+    ours = {own: name for name, own in family.names(weights).items()}
     halves: dict[str, dict[str, str]] = {}
-    others = []
-    for tensor in sorted(files.files):
-        named = _TENSOR.fullmatch(tensor)
-        if named is None or named[1] not in modules:
-            others.append(tensor)
+    others = [tensor for tensor, one in adapts.items() if one is None]
+    for tensor, one in sorted(adapts.items()):
+        if one is None or re.fullmatch(family.buffers, weight := f"{one[1]}.weight"):
             continue
-        halves.setdefault(named[1], {})[named[2]] = tensor
+        if ours.get(weight, weight).removesuffix(".weight") not in modules:
+            others.append(tensor)
+        halves.setdefault(one[1], {})[one[2]] = tensor
     if others or not halves:
         raise InputError(
             f"{folder} adapts {listed(others, 'tensor') if others else 'nothing'}, for which this "
@@ -334,7 +341,7 @@ def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Par
         )
     parts = []
     for name, pair in halves.items():
-        module = modules[name]
+        module = modules[ours[f"{name}.weight"].removesuffix(".weight")]
         if missing := {"A", "B"} - set(pair):
             raise InputError(f"{folder} lacks lora_{min(missing)} of {name}; save it again")
         shapes = [files.shape(pair[half]) for half in "AB"]
@@ -351,12 +358,12 @@ def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Par
             raise InputError(
                 f"{folder} holds no numbers in {name} (NaN or infinity); train it again"
             )
-        parts.append(_Part(module, down, up * scale(rank)))
+        parts.append(_Part(module, down, up * scale(name, rank)))
     return parts
 
 
-def _scale(folder: Path) -> Callable[[int], float]:
-    """Returns what an adapter is multiplied with, by its rank."""
+def _scale(folder: Path) -> Callable[[str, int], float]:
+    """Returns what an adapter is multiplied with, by its module and its rank."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} has no {CONFIG}; name a folder that PEFT saved")
     settings = read_settings(folder / CONFIG)
@@ -381,7 +388,21 @@ def _scale(folder: Path) -> Callable[[int], float]:
         )
     alpha = settings.number("lora_alpha", 8)
     root = bool(settings.get("use_rslora"))
-    return lambda rank: alpha / (math.sqrt(rank) if root else rank)
+    patterns = settings.part("alpha_pattern")
+    for one in patterns.values:
+        try:
+            re.compile(one)
+        except re.error as error:
+            raise InputError(
+                f"{patterns.source} has {one!r:.60}, which is not a regular expression ({error}); "
+                "save the adapter again"
+            ) from None
+
+    def scale(name: str, rank: int) -> float:
+        own = (one for one in patterns.values if re.fullmatch(rf"(.*\.)?({one})", name))
+        return patterns.number(next(own, ""), alpha) / (math.sqrt(rank) if root else rank)
+
+    return scale
 
 
 def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:

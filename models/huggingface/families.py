@@ -1,6 +1,7 @@
 """The architectures that can be loaded: one row each."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,6 +31,8 @@ from jspec.models.learned_positions import LearnedPositionDecoder
 from jspec.models.llama import Llama
 from jspec.models.neox import GPTNeoX
 
+HEAD = "lm_head.weight"
+
 
 @dataclass(frozen=True)
 class Family:
@@ -58,6 +61,17 @@ class Family:
     None: there are none."""
     mtp: MTPLayout | None = None
     """The names of the draft head that comes with the weights; None: there is none."""
+
+    def names(self, tensors: Iterable[str]) -> dict[str, str]:
+        """Returns tensors' names in a whole text model, and their names where they come from."""
+        names = list(tensors)
+        part = f"^({re.escape(self.base)})?{re.escape(self.inner)}" if self.inner else "(?!)"
+        whole = not self.inner and any(name.startswith(self.base) for name in names)
+        ours = (re.sub(part, "", name) for name in names)
+        return {
+            one if whole or one == HEAD or one.startswith(self.base) else self.base + one: name
+            for one, name in zip(ours, names, strict=True)
+        }
 
 
 def _with_pictures(

@@ -48,7 +48,7 @@ def test_drafters_change_nothing_of_it(command, sampler):
         assert own == tokens(command, sampler, method=method)[0]
 
 
-def test_what_is_named_goes_before(command, sampler, folder):
+def test_a_named_value_wins(command, sampler, folder):
     greedy, said = tokens(command, sampler, "--generation-config", "none")
     assert said == "" and greedy == tokens(command, folder)[0]
     named, said = tokens(command, sampler, "--temperature", 0, "--repetition-penalty", 1)

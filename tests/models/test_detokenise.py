@@ -179,7 +179,7 @@ def test_a_token_that_is_not_written_does_not_part_a_letter():
             assert "".join(pieces_of_all(tokenizer, ids, first)) == text_of(tokenizer, ids)
 
 
-def test_bytes_that_are_no_letter_leave_the_letters_beside_them():
+def test_broken_bytes_spoil_no_letter():
     tokenizer = byte_fallback()
     cat = [3 + byte for byte in "猫".encode()]
     assert pieces(tokenizer, [1, 259, *cat, 260], 2) == ["a", "", "", "猫", "b", ""]
