@@ -6,6 +6,7 @@ embeddings, by that copy. A wrong target of the same shape still loads; its acce
 """
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ from jspec.types import PyTree
 
 Files = Shards | Dequantised | Pickled
 _SAMPLES = 4096
+_WORDS = {"embed": "embeddings", "head": "scores"}
 _ROUNDING = 0.02
 """Relative distance of two copies of one table in dtypes of 8 bits and more: 2^-9 at most,
 and room for what was cast twice."""
@@ -97,7 +99,7 @@ def read(
     check_target(str(folder), head, model)
     _check(folder, files, found, layout)
     for tensor_name, array in layout.copies.items():
-        if tensor_name in found.held:
+        if tensor_name in found.held and not getattr(layout.config, f"own_{array}", False):
             _check_copy(folder, files, target.params, found.held[tensor_name], array)
 
     def tensor(name: str) -> np.ndarray:
@@ -114,7 +116,10 @@ def read(
     elif getattr(layout.config, "draft_tokens", 0):
         variables["scored"] = {"ids": jnp.arange(head.vocab_size)}
     if getattr(layout.config, "candidate_rank", 0):
-        parts = _factors(folder, files, found, head, variables["params"]["head"])
+        table = {**variables[TARGET], **variables["params"]}["head"]
+        if "head" in variables[TARGET] and "scored" in variables:
+            table = table[variables["scored"]["ids"]]
+        parts = _factors(folder, files, found, head, table)
         variables[candidates.COLLECTION] = {
             part: jax.device_put(array.astype(held)) for part, array in parts.items()
         }
@@ -159,9 +164,11 @@ def _eagle(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayo
     bias = "layers.0.self_attn.q_proj.bias" in names.held
     shape = eagle_layouts.shape(folder, target.model)
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
-    config = EAGLEConfig(**given)
+    own = {f"own_{one}": _is_own(folder, files, names, target, one) for one in ("embed", "head")}
+    config = EAGLEConfig(**given | own)
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
-    return HeadLayout(config, list(table), (EMBED,), biased=("fuse",))
+    copies = {EMBED: "embed", HEAD: "head"}
+    return HeadLayout(config, list(table), (EMBED, HEAD), copies, biased=("fuse",))
 
 
 def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
@@ -171,9 +178,28 @@ def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLay
         qkv_bias=f"{names.layer}.self_attn.q_proj.bias" in names.held,
         draft_tokens=files.shape(names.held[OFFSETS])[0] if OFFSETS in names.held else 0,
     )
+    config = replace(
+        config,
+        own_embed=_is_own(folder, files, names, target, "embed"),
+        own_head=HEAD in names.held,
+    )
     beside = [EMBED, OFFSETS, MASK, *(FACTORS.values() if config.candidate_rank else ())]
     table = list(draft_heads.eagle3(config, names.layer))
     return HeadLayout(config, table, tuple(beside))
+
+
+def _is_own(folder: Path, files: Files, names: Names, target: Loaded, array: str) -> bool:
+    """Returns whether a head has a table of its own, of the shape of the target's."""
+    table = names.held.get({"embed": EMBED, "head": HEAD}[array])
+    distance = 0.0 if table is None else _distance(files, target.params, table, array)
+    own = _ROUNDING < distance < float("inf")
+    if own:
+        warnings.warn(
+            f"{folder} has {_WORDS[array]} of its own, {distance:.0%} away from this target's; if "
+            "hardly a draft is accepted, it was trained for another model",
+            stacklevel=2,
+        )
+    return own
 
 
 def _medusa(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
@@ -291,7 +317,7 @@ def _check_copy(folder: Path, files: Files, target: PyTree, name: str, array: st
     """Raises InputError if the head's copy of an array of the target is of another model."""
     shape = files.shape(name)
     wanted = _table(target, array, shape[-1]).shape
-    words = {"embed": "embeddings", "head": "scores"}[array]
+    words = _WORDS[array]
     fix = "load the target that the head was trained for"
     if shape != wanted:
         raise InputError(

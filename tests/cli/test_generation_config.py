@@ -93,7 +93,7 @@ def test_tokens_that_are_not_written():
     assert not {5, 7, 2} & set(written[0])
 
 
-def test_what_is_no_sampling_is_one_sentence():
+def test_sampling_out_of_range_is_one_sentence():
     for fields, said in (
         ({"temperature": -1}, "temperature of the file is -1; pass .* 0 <= x <= 100, correct it"),
         ({"top_p": "a"}, "top_p of the file is 'a'; pass a number .* add --generation-config none"),
