@@ -244,21 +244,10 @@ def read_weights(
     rules: sharding.Rules = sharding.TARGET,
     as_in_file: bool = False,
 ) -> PyTree:
-    """Returns params from open files, after their names and shapes are found to match the table.
+    """Returns params from open files, whose names and shapes have to be the table's.
 
-    Args:
-        files: of weights.
-        family: what names mean there.
-        table: the weights that the model has.
-        model: that they are for; its dtypes and groups decide on how they are held.
-        mesh: devices to spread them over; None: one device.
-        layer_memory: the kind of memory of the layers that are scanned.
-        rules: what is split over which axis of the mesh.
-        as_in_file: True keeps matrices of a GGUF file in the blocks that each is in, of whatever
-            format, and dequantises the others; False rounds all to the model's format.
-
-    Raises:
-        InputError: if weights are missing, unknown, or of another shape.
+    With `as_in_file` matrices of a GGUF file stay in their blocks, and others are dequantised.
+    Otherwise all are rounded to the model's format.
     """
     known = _names(files, family, model)
     wanted = {

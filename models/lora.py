@@ -261,18 +261,7 @@ def adapted(
     table: Sequence[Weight],
     adapters: Mapping[str, str | Path],
 ) -> tuple[LoRAModel, PyTree]:
-    """Returns a model with adapters alongside its weights.
-
-    Args:
-        model: the base.
-        params: its weights.
-        family: what names mean.
-        table: what its weights are called in Hugging Face's layout.
-        adapters: a folder of PEFT's layout or a hub id, by name.
-
-    Raises:
-        InputError: if a folder is not whole, or an adapter is for another base or has no place.
-    """
+    """Returns a model with adapters, folders or hub ids by name, alongside its weights."""
     if not hasattr(model, "until"):
         raise InputError(
             f"adapters on a {type(model).__name__}, whose recurrent states cannot be cut back, are "
@@ -389,17 +378,16 @@ def _scale(folder: Path) -> Callable[[str, int], float]:
     alpha = settings.number("lora_alpha", 8)
     root = bool(settings.get("use_rslora"))
     patterns = settings.part("alpha_pattern")
-    for one in patterns.values:
-        try:
-            re.compile(one)
-        except re.error as error:
-            raise InputError(
-                f"{patterns.source} has {one!r:.60}, which is not a regular expression ({error}); "
-                "save the adapter again"
-            ) from None
+    try:
+        alphas = [(re.compile(rf"(.*\.)?({one})"), one) for one in patterns.values]
+    except re.error as error:
+        raise InputError(
+            f"{patterns.source} has {error.pattern!r:.60}, which is not a regular expression "
+            f"({error}); save the adapter again"
+        ) from None
 
     def scale(name: str, rank: int) -> float:
-        own = (one for one in patterns.values if re.fullmatch(rf"(.*\.)?({one})", name))
+        own = (one for pattern, one in alphas if pattern.fullmatch(name))
         return patterns.number(next(own, ""), alpha) / (math.sqrt(rank) if root else rank)
 
     return scale
@@ -417,14 +405,7 @@ def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
 def _joined(
     own: Sequence[_Module], adapters: Sequence[Sequence[_Part]], ranks: Sequence[int], dtype: Any
 ) -> RowAdapters:
-    """Returns all adapters of one product of ours, which several modules may share.
-
-    Args:
-        own: its modules.
-        adapters: the parts of each.
-        ranks: how many each has here; zeros fill up.
-        dtype: of the matrices.
-    """
+    """Returns all adapters of one product of ours, of so many ranks: zeros fill up."""
     total = sum(ranks)
     down = np.zeros((total, own[0].inputs), np.float32)
     up = np.zeros((max(module.begin + module.outputs for module in own), total), np.float32)

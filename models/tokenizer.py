@@ -1,7 +1,6 @@
 """The tokenizer of a Hugging Face folder, as a `tokenizers.Tokenizer`."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from jspec.models import chat_template
 from jspec.models.huggingface import config_json
 
 SLOW = ("tokenizer.model", "vocab.json", "spiece.model")
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
 _MISTRAL = ("mistral", "mistral3", "ministral", "voxtral", "pixtral")
 
 _GAPS = 2**16
@@ -65,20 +65,21 @@ def _add_tokens(found: Any, folder: Path) -> None:
     """Adds the tokens that only files next to tokenizer.json have, as `transformers` does it."""
     from tokenizers import AddedToken
 
-    words = config_json.read(folder / "tokenizer_config.json", required=False)
-    source = words.part("added_tokens_decoder")
+    source, names, beside = (
+        config_json.read(folder / f"{name}.json", required=False)
+        for name in ("tokenizer_config", "special_tokens_map", "added_tokens")
+    )
+    tokens = source.get("added_tokens_decoder")
+    if tokens is None:
+        named = {**names.values, **source.values}
+        special = json.dumps([named.get(name) for name in (*chat_template.TOKENS, *_LISTS)])
+        source, tokens = beside, {}
+        for text, number in beside.values.items():
+            is_special = json.dumps(text) in special  # by itself, or the text of an object
+            tokens[number] = dict(content=text, special=is_special, normalized=not is_special)
+    same = {repr(one) for one in found.get_added_tokens_decoder().values()}
     try:
-        if words.get("added_tokens_decoder") is not None:
-            tokens = {int(number): AddedToken(**one) for number, one in source.values.items()}
-        else:
-            source = config_json.read(folder / "added_tokens.json", required=False)
-            special = _special(words, folder)
-            tokens = {
-                number: AddedToken(text, normalized=text not in special, special=text in special)
-                for text, number in source.values.items()
-            }
-        same = {repr(one) for one in found.get_added_tokens_decoder().values()}
-        for number, token in sorted(tokens.items()):
+        for number, token in sorted((int(n), AddedToken(**one)) for n, one in tokens.items()):
             is_new = found.token_to_id(token.content) is None
             if repr(token) not in same:
                 found.add_tokens([token])
@@ -87,20 +88,10 @@ def _add_tokens(found: Any, folder: Path) -> None:
                     f"{source.source} gives {token.content!r:.60} the id {number}, and behind the "
                     f"tokens of tokenizer.json it comes to {place}; save the tokenizer again"
                 )
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"{source.source} does not describe tokens ({error}); download it again"
         ) from error
-
-
-def _special(words: config_json.Settings, folder: Path) -> set[Any]:
-    """Returns the texts that the files name as special tokens."""
-    others = config_json.read(folder / "special_tokens_map.json", required=False)
-    named = {**others.values, **words.values}
-    fields = [named.get(name) for name in chat_template.TOKENS]
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        fields += named.get(name) or ()
-    return {one.get("content") if isinstance(one, Mapping) else one for one in fields}
 
 
 def _mend(found: Any, config: config_json.Settings) -> None:
@@ -116,12 +107,10 @@ def _mend(found: Any, config: config_json.Settings) -> None:
     # Version 4 of `transformers` wrote Llama 3's pattern into Mistral's files.
     splitter = json.loads(found.pre_tokenizer.__getstate__())
     first = splitter.get("pretokenizers", [splitter])[0]
-    if (
-        first.get("pattern") == {"Regex": vocabulary.SPLITS["llama-bpe"][0]}
-        and config.get("model_type") in _MISTRAL
-        and str(config.get("transformers_version", "4")).startswith("4")
-        and found.token_to_id("<|begin_of_text|>") is None  # Llama 3's own vocabulary
-    ):
+    is_wrong = first.get("pattern") == {"Regex": vocabulary.SPLITS["llama-bpe"][0]}
+    is_old = str(config.get("transformers_version", "4")).startswith("4")
+    is_llamas = found.token_to_id("<|begin_of_text|>") is not None
+    if config.get("model_type") in _MISTRAL and is_wrong and is_old and not is_llamas:
         found.pre_tokenizer = vocabulary.split(*vocabulary.SPLITS["tekken"])
 
 

@@ -7,7 +7,8 @@ import typer
 
 from jspec.cli.parsers import integer, number, text
 from jspec.methods import BUNDLED, DEFAULT
-from jspec.sessions import conversations, generation_config
+from jspec.sessions import conversations
+from jspec.sessions.generation_config import GenerationConfig
 
 
 def integer_option(
@@ -26,8 +27,8 @@ def number_option(help: str, metavar: str = "X") -> Any:
 
 def names_of(context: typer.Context) -> set[str]:
     """Returns the names of the options that the command line has."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, one in sources.items() if one is not None and one.name != "DEFAULT"}
+    source = context.get_parameter_source
+    return {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"}
 
 
 Prompt = Annotated[
@@ -119,7 +120,7 @@ MinP = Annotated[
     ),
 ]
 Generation = Annotated[
-    generation_config.GenerationConfig,
+    GenerationConfig,
     typer.Option(
         help="Sampling where nothing is named: auto (the model's generation_config.json) or none "
         "(the defaults shown here)."

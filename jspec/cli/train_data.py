@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def run(
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return
     rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
-    ends = prompts.ends(target)
+    ends, said = prompts.ends(target), partial(Detokeniser, target.tokenizer)
     before, begin = lines.tokens, time.perf_counter()
     with shown(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
@@ -122,12 +123,7 @@ def run(
             )
             lines.append(
                 [
-                    distill.record(
-                        start,
-                        tokens,
-                        finish,
-                        Detokeniser(target.tokenizer, start.prompt).finish(tokens),
-                    )
+                    distill.record(start, tokens, finish, said(start.prompt).finish(tokens))
                     for start, (tokens, finish) in zip(batch, written, strict=True)
                 ]
             )

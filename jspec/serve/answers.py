@@ -127,13 +127,7 @@ class Spelling:
         self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int = 0,
         row: Detokeniser | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Returns the `logprobs` of a completion's choice.
-
-        Args:
-            tokens, known, num_top: what is shown.
-            offset: the place of the text's first letter.
-            row: the text before these tokens; None: there is none.
-        """
+        """Returns the `logprobs` of a completion's choice, behind `row`, which is at `offset`."""
         row, offsets = row or Detokeniser(self._tokenizer), []
         for token in tokens:
             # Tokens that are parts of one letter have its offset.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jspec._validate.errors import InputError
 from jspec.methods import DEFAULT
 from jspec.serve.limits import ServerLimits
-from jspec.sessions import generation_config
 from jspec.sessions.generation_config import GenerationConfig
 
 if TYPE_CHECKING:
@@ -221,13 +220,12 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
 
     compiled = CompileCounter()
     target = chatting(session.target, settings.chat_template)
-    sampling = generation_config.sampling(target, settings.generation_config)
+    sampling = settings.generation_config.sampling(target)
     if not settings.penalties and sampling.get("repetition_penalty", 1) != 1:
         raise InputError(
             f"{target.generation.source} has a repetition_penalty, for which --no-penalties leaves "
             "no room; leave that out, or add --generation-config none"
         )
-    generation_config.note(target, sampling)
     device, memory = device_of(with_target(session, target), settings)
     say("compiling; a first start takes minutes, and later ones find its programs on disk")
     row_bytes = warm_up(device)
@@ -337,7 +335,7 @@ def device_of(
     capacity = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
     processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
-    if words := generation_config.banned_sequences(target, settings.generation_config):
+    if words := settings.generation_config.banned_sequences(target):
         processors.append(banned_sequences(words))
     if settings.grammar_states:
         processors.append(

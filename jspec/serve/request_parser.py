@@ -96,9 +96,8 @@ class RequestParser:
         """The bytes of each token."""
         self.limits = limits
         self.forms = Forms(self.spelled, bounds, limits)
-        added = target.tokenizer.get_added_tokens_decoder()
-        special = [len(token.content.encode()) for token in added.values()]
-        longest = max([1, *special, *(len(text) for text in self.spelled if text)])
+        texts = *self.spelled, *self.spelled.names.values()
+        longest = max([1, *(len(text) for text in texts if text)])
         self._most_bytes = bounds.max_model_len * longest
         """Of a text: more have no room in a row whatever its tokens are."""
 

@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
-from jspec.sessions import generation_config
 from jspec.sessions.control_settings import ControlSettings
 from jspec.sessions.generation_config import GenerationConfig
 
@@ -62,17 +61,11 @@ class RunSettings:
     def by_model(
         self, target: "Loaded", config: GenerationConfig, names: Collection[str]
     ) -> "RunSettings":
-        """Returns the settings with the model's values where the command line has none.
-
-        Raises:
-            InputError: if these are out of range.
-        """
-        found = generation_config.sampling(target, config)
-        own = {name: value for name, value in found.items() if name not in names}
-        generation_config.note(target, own)
-        changes = {"banned_sequences": generation_config.banned_sequences(target, config)}
-        changes |= {name: own.pop(name) for name in ("repetition_penalty",) if name in own}
-        return replace(self, control=replace(self.control, **changes), **own)
+        """Returns the settings with the model's values for all but the options of these names."""
+        own: dict[str, Any] = config.sampling(target, names)
+        control = {"banned_sequences": config.banned_sequences(target)}
+        control |= {name: own.pop(name) for name in ("repetition_penalty",) if name in own}
+        return replace(self, control=replace(self.control, **control), **own)
 
     @property
     def sampling(self) -> "Sampling | None":

@@ -71,17 +71,7 @@ def read(
     only: str | tuple[str, ...] | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[Any, PyTree]:
-    """Reads a published head; see `jspec.models.heads.read_variables`.
-
-    Args:
-        name: a folder in Hugging Face layout, safetensors or torch.save's, or a hub id.
-        target: the model that it is to draft for.
-        only: the kind that is wanted, or kinds; any if not given.
-        dtype: dtype that the weights are held in; the target's if not given.
-
-    Raises:
-        InputError: if the folder has no head of a known or wanted kind, or for such a target.
-    """
+    """Reads a published head; see `jspec.models.heads.read_variables`."""
     folder = hub.folder(name, hub.HEADS)
     files = _open(folder)
     found = draft_heads.find(files.files)
@@ -164,8 +154,7 @@ def _eagle(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayo
     bias = "layers.0.self_attn.q_proj.bias" in names.held
     shape = eagle_layouts.shape(folder, target.model)
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
-    own = {f"own_{one}": _is_own(folder, files, names, target, one) for one in ("embed", "head")}
-    config = EAGLEConfig(**given | own)
+    config = EAGLEConfig(**given | _own(folder, files, names, target, "embed", "head"))
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
     copies = {EMBED: "embed", HEAD: "head"}
     return HeadLayout(config, list(table), (EMBED, HEAD), copies, biased=("fuse",))
@@ -178,28 +167,26 @@ def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLay
         qkv_bias=f"{names.layer}.self_attn.q_proj.bias" in names.held,
         draft_tokens=files.shape(names.held[OFFSETS])[0] if OFFSETS in names.held else 0,
     )
-    config = replace(
-        config,
-        own_embed=_is_own(folder, files, names, target, "embed"),
-        own_head=HEAD in names.held,
-    )
+    own = _own(folder, files, names, target, "embed")
+    config = replace(config, **own, own_head=HEAD in names.held)
     beside = [EMBED, OFFSETS, MASK, *(FACTORS.values() if config.candidate_rank else ())]
     table = list(draft_heads.eagle3(config, names.layer))
     return HeadLayout(config, table, tuple(beside))
 
 
-def _is_own(folder: Path, files: Files, names: Names, target: Loaded, array: str) -> bool:
-    """Returns whether a head has a table of its own, of the shape of the target's."""
-    table = names.held.get({"embed": EMBED, "head": HEAD}[array])
-    distance = 0.0 if table is None else _distance(files, target.params, table, array)
-    own = _ROUNDING < distance < float("inf")
-    if own:
-        warnings.warn(
-            f"{folder} has {_WORDS[array]} of its own, {distance:.0%} away from this target's; if "
-            "hardly a draft is accepted, it was trained for another model",
-            stacklevel=2,
-        )
-    return own
+def _own(folder: Path, files: Files, names: Names, target: Loaded, *tables: str) -> dict[str, Any]:
+    """Returns whether an EAGLE head has these tables of its own, of the target's shape."""
+    found = {}
+    for array in tables:
+        table = names.held.get({"embed": EMBED, "head": HEAD}[array])
+        distance = 0.0 if table is None else _distance(files, target.params, table, array)
+        if found.setdefault(f"own_{array}", _ROUNDING < distance < float("inf")):
+            warnings.warn(
+                f"{folder} has {_WORDS[array]} of its own, {distance:.0%} away from this target's; "
+                "if hardly a draft is accepted, it was trained for another model",
+                stacklevel=2,
+            )
+    return found
 
 
 def _medusa(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:

@@ -118,11 +118,7 @@ class Settings:
 
 
 def read(file: Path, required: bool = True) -> Settings:
-    """Reads a JSON object; without fields if it is neither there nor required.
-
-    Raises:
-        InputError: if the file is not a JSON object.
-    """
+    """Reads a JSON object; without fields if it is neither there nor required."""
     if not required and not file.is_file():
         return Settings({}, str(file))
     try:

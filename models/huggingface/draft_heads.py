@@ -53,12 +53,7 @@ def find(names: Iterable[str]) -> Names | None:
 
 
 def eagle(config: EAGLEConfig, bias: bool) -> Iterator[Weight]:
-    """Maps EAGLE-1 and EAGLE-2.
-
-    Args:
-        config: shape of the layer.
-        bias: whether the first map has one; ours has, so that a missing one is 0.
-    """
+    """Maps EAGLE-1 and EAGLE-2. Our first map has a bias: a missing one is 0."""
     width = config.hidden_size
     yield from linear(("fuse",), ["fc"], 2 * width, [width], bias)
     yield from block(config, ("layer",), _LAYER, width)

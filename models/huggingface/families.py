@@ -64,26 +64,19 @@ class Family:
 
     def names(self, tensors: Iterable[str]) -> dict[str, str]:
         """Returns tensors' names in a whole text model, and their names where they come from."""
-        names = list(tensors)
         part = f"^({re.escape(self.base)})?{re.escape(self.inner)}" if self.inner else "(?!)"
-        whole = not self.inner and any(name.startswith(self.base) for name in names)
-        ours = (re.sub(part, "", name) for name in names)
+        bare = {name: re.sub(part, "", name) for name in tensors}
+        whole = not self.inner and any(name.startswith(self.base) for name in bare)
         return {
-            one if whole or one == HEAD or one.startswith(self.base) else self.base + one: name
-            for one, name in zip(ours, names, strict=True)
+            ours if whole or ours == HEAD or ours.startswith(self.base) else self.base + ours: own
+            for own, ours in bare.items()
         }
 
 
 def _with_pictures(
     family: Family, architecture: str, model_type: str, usual: Mapping[str, Any] | None = None
 ) -> Iterator[Family]:
-    """Yields a family, and its variant that reads pictures too, of which the text part is read.
-
-    Args:
-        family: of the text model.
-        architecture, model_type: of the whole.
-        usual: what absent fields of the text part mean, where that is not as in the family.
-    """
+    """Yields a family, and its variant that reads pictures too, of which the text part is read."""
     yield family
 
     def parse(settings: Settings) -> Any:

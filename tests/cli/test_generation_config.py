@@ -9,7 +9,6 @@ import pytest
 import jspec
 from jspec import models
 from jspec.models.huggingface.config_json import Settings
-from jspec.sessions import generation_config
 from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.run_settings import RunSettings
 
@@ -82,9 +81,9 @@ def of(**fields):
 
 def test_tokens_that_are_not_written():
     target = of(suppress_tokens=[7, 100, 2], bad_words_ids=[[2], [5], [5, 6], [5, 101]])
-    found = generation_config.banned_sequences(target, GenerationConfig.AUTO)
+    found = GenerationConfig.AUTO.banned_sequences(target)
     assert found == [[5], [5, 6], [7], [2]]  # an answer may end, unless that is suppressed
-    assert not generation_config.banned_sequences(target, GenerationConfig.NONE)
+    assert not GenerationConfig.NONE.banned_sequences(target)
     settings = RunSettings().by_model(target, GenerationConfig.AUTO, set())
     (made,) = settings.control.processors(target)
     model = jspec.testing.PrefixLM(vocab_size=100)
@@ -101,9 +100,9 @@ def test_sampling_out_of_range_is_one_sentence():
         ({"repetition_penalty": True}, "repetition_penalty of the file is True"),
     ):
         with pytest.raises(jspec.InputError, match=said):
-            generation_config.sampling(of(**fields), GenerationConfig.AUTO)
-        assert not generation_config.sampling(of(**fields), GenerationConfig.NONE)
+            GenerationConfig.AUTO.sampling(of(**fields))
+        assert not GenerationConfig.NONE.sampling(of(**fields))
     for fields in ({"suppress_tokens": [1.5]}, {"bad_words_ids": [["a"]]}, {"bad_words_ids": [1]}):
         with pytest.raises(jspec.InputError, match=f"{min(fields)}"):
-            generation_config.banned_sequences(of(**fields), GenerationConfig.AUTO)
-    assert generation_config.sampling(of(top_k=-1), GenerationConfig.AUTO) == {"top_k": 0}
+            GenerationConfig.AUTO.banned_sequences(of(**fields))
+    assert GenerationConfig.AUTO.sampling(of(top_k=-1)) == {"top_k": 0}

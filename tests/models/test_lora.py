@@ -228,7 +228,7 @@ def test_names_and_numbers_of_adapters_are_checked(adapted):
 WRONG = (
     (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
     (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules next to"),
-    (dict(alpha_pattern={"(q": 3}), {}, r"has '\(q', which is not a regular expression"),
+    (dict(alpha_pattern={"(q": 3}), {}, r"\(\(q\)', which is not a regular expression"),
     (dict(alpha_pattern={"q_proj": "a"}), {}, "has q_proj = 'a'; it has to be above 0"),
     (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that replace"),
     (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
