@@ -28,9 +28,9 @@ class Detokeniser:
     """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()):
-        self._tokenizer = tokenizer
         self._prompt = prompt
-        self._vocabulary = Vocabulary(tokenizer)
+        own = isinstance(tokenizer, Vocabulary)  # one for all rows of a server
+        self._vocabulary = tokenizer if own else Vocabulary(tokenizer)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         end, place = b"", len(prompt)
         while place and len(end) < 4:  # the longest character
@@ -47,7 +47,7 @@ class Detokeniser:
     @property
     def prompt(self) -> str:
         """The prompt's text, up to a character that its last tokens leave unfinished."""
-        return Detokeniser(self._tokenizer).push(self._prompt)
+        return Detokeniser(self._vocabulary).push(self._prompt)
 
     def push(self, tokens: Sequence[int]) -> str:
         """Returns the text that is certain after more tokens; often nothing within a character."""

@@ -30,7 +30,7 @@ class Answer:
 
     Args:
         index: among the answers of the request.
-        tokenizer: a `tokenizers.Tokenizer`.
+        tokenizer: or its `Vocabulary`.
         prompt: token ids of what it continues.
     """
 

@@ -38,7 +38,7 @@ class ResponseStream:
         form: how answers are written.
         scheduler: has the rows.
         metrics: counts what comes.
-        tokenizer: of the model.
+        vocabulary: of the model.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ResponseStream:
         form: Format,
         scheduler: Scheduler,
         metrics: ServerMetrics,
-        tokenizer: Any,
+        vocabulary: Any,
     ):
         self._form = form
         self._scheduler = scheduler
@@ -70,7 +70,7 @@ class ResponseStream:
                     salt=order.salt,
                 )
                 self.jobs.append(job)
-                self.answers.append(Answer(index, tokenizer, prompt))
+                self.answers.append(Answer(index, vocabulary, prompt))
         self._last: list[float | None] = [None] * len(self.jobs)
         self._prompts = order.prompts
 

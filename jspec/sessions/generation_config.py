@@ -29,7 +29,7 @@ class GenerationConfig(StrEnum):
     NONE = "none"
 
     def sampling(self, target: "Loaded", names: Collection[str] = ()) -> dict[str, float]:
-        """Returns a model's values without those of `names`, and says so.
+        """Returns a model's values except `names`, and says so.
 
         Raises:
             InputError: if one is out of range.
