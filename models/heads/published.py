@@ -59,7 +59,7 @@ class HeadLayout(NamedTuple):
     table: list[Weight]
     beside: tuple[str, ...]
     """Names of tensors that are not parameters and yet are read."""
-    copies: Mapping[str, str] = {EMBED: "embed"}
+    copies: Mapping[str, str] = {}
     """Tensors that are copies of the target's arrays, if they are there; by the names of these."""
     biased: tuple[str, ...] = ()
     """Products with a bias, of which some folders hold none."""
@@ -89,7 +89,7 @@ def read(
     check_target(str(folder), head, model)
     _check(folder, files, found, layout)
     for tensor_name, array in layout.copies.items():
-        if tensor_name in found.held and not getattr(layout.config, f"own_{array}", False):
+        if tensor_name in found.held:
             _check_copy(folder, files, target.params, found.held[tensor_name], array)
 
     def tensor(name: str) -> np.ndarray:
@@ -156,8 +156,7 @@ def _eagle(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayo
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
     config = EAGLEConfig(**given | _own(folder, files, names, target, "embed", "head"))
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
-    copies = {EMBED: "embed", HEAD: "head"}
-    return HeadLayout(config, list(table), (EMBED, HEAD), copies, biased=("fuse",))
+    return HeadLayout(config, list(table), (EMBED, HEAD), biased=("fuse",))
 
 
 def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
@@ -178,9 +177,11 @@ def _own(folder: Path, files: Files, names: Names, target: Loaded, *tables: str)
     """Returns whether an EAGLE head has these tables of its own, of the target's shape."""
     found = {}
     for array in tables:
-        table = names.held.get({"embed": EMBED, "head": HEAD}[array])
-        distance = 0.0 if table is None else _distance(files, target.params, table, array)
-        if found.setdefault(f"own_{array}", _ROUNDING < distance < float("inf")):
+        distance = 0.0
+        if table := names.held.get({"embed": EMBED, "head": HEAD}[array]):
+            _check_shape(folder, files, target.params, table, array)
+            distance = _distance(files, target.params, table, array)
+        if found.setdefault(f"own_{array}", distance > _ROUNDING):
             warnings.warn(
                 f"{folder} has {_WORDS[array]} of its own, {distance:.0%} away from this target's; "
                 "if hardly a draft is accepted, it was trained for another model",
@@ -300,21 +301,22 @@ def _check(folder: Path, files: Files, names: Names, layout: HeadLayout) -> None
             )
 
 
+def _check_shape(folder: Path, files: Files, target: PyTree, name: str, array: str) -> None:
+    shape = files.shape(name)
+    if shape != (wanted := _table(target, array, shape[-1]).shape):
+        raise InputError(
+            f"{folder} holds {_WORDS[array]} of shape {list(shape)} and the target's have "
+            f"{list(wanted)}; load the target that the head was trained for"
+        )
+
+
 def _check_copy(folder: Path, files: Files, target: PyTree, name: str, array: str) -> None:
     """Raises InputError if the head's copy of an array of the target is of another model."""
-    shape = files.shape(name)
-    wanted = _table(target, array, shape[-1]).shape
-    words = _WORDS[array]
-    fix = "load the target that the head was trained for"
-    if shape != wanted:
-        raise InputError(
-            f"{folder} holds {words} of shape {list(shape)} and the target's have "
-            f"{list(wanted)}; {fix}"
-        )
+    _check_shape(folder, files, target, name, array)
     if (distance := _distance(files, target, name, array)) > _ROUNDING:
         raise InputError(
-            f"{folder} was trained on other {words} than this target's ({distance:.0%} away), "
-            f"so for another model; {fix}"
+            f"{folder} was trained on other {_WORDS[array]} than this target's ({distance:.0%} "
+            "away), so for another model; load the target that the head was trained for"
         )
 
 
