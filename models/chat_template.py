@@ -295,12 +295,16 @@ def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
 
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
     """Returns the template of a Hugging Face folder; None if it has none."""
-    words = _json(folder / "tokenizer_config.json")
+    words = config_json.read(folder / "tokenizer_config.json", required=False)
     named, source = by_name(words.get("chat_template")), words.source
     for file in (folder / FILE, folder / "chat_template.json"):
         if file.is_file():
             source = str(file)
-            own = _read(file) if file.suffix == ".jinja" else _json(file).get("chat_template")
+            own = (
+                _read(file)
+                if file.suffix == ".jinja"
+                else config_json.read(file).get("chat_template")
+            )
             named = by_name(own)
             break
     named |= {file.stem: _read(file) for file in sorted((folder / NAMED).glob("*.jinja"))}
@@ -310,7 +314,11 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
 def special_tokens(folder: Path) -> dict[str, str]:
     """Returns the texts of a folder's special tokens by the names in `TOKENS`."""
     files = "special_tokens_map.json", "tokenizer_config.json"
-    fields = {name: value for file in files for name, value in _json(folder / file).values.items()}
+    fields = {
+        name: value
+        for file in files
+        for name, value in config_json.read(folder / file, required=False).values.items()
+    }
     texts = {name: _text(fields.get(name)) for name in TOKENS}
     return {name: text for name, text in texts.items() if text is not None}
 
@@ -335,10 +343,6 @@ def chosen(
     if template is None:
         return None
     return ChatTemplate(template, tokenizer, special_tokens, source, others)
-
-
-def _json(file: Path) -> config_json.Settings:
-    return config_json.read(file) if file.is_file() else config_json.Settings({}, str(file))
 
 
 def _read(file: Path) -> str:

@@ -33,12 +33,14 @@ from jspec.models import (
 )
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, quantised, weights
+from jspec.models.huggingface.config_json import Settings
+from jspec.models.huggingface.families import HEAD
 from jspec.models.huggingface.folder import Folder
 from jspec.models.scanning import LayeredDecoder
 from jspec.protocols import CausalLM
 from jspec.types import PyTree
 
-HEAD = "lm_head.weight"
+_NO_SETTINGS = Settings({}, "generation_config.json")
 
 _READERS = 4
 """Maximum number of threads that read weights; each holds one tensor."""
@@ -91,6 +93,8 @@ class Loaded:
     """The token that a text begins with, if the checkpoint names one."""
     chat: ChatTemplate | None = None
     """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
+    generation: Settings = _NO_SETTINGS
+    """The sampling that its authors ask for, which commands and the server follow."""
     mask_token_id: int | None = None
     """The token that stands for unknown ones in a parallel draft model, `pard_token` of
     config.json; None if it names none. See `jspec.PARD`."""
@@ -202,7 +206,7 @@ def load(
     params = read_weights(files, family, table, model, mesh, layer_memory, rules, as_in_file)
     params = native.hold_in_large_pages(params)
     if adapters:
-        model, params = lora.adapted(model, params, table, adapters)
+        model, params = lora.adapted(model, params, family, table, adapters)
     return Loaded(
         model=model,
         params=params,
@@ -210,6 +214,7 @@ def load(
         eos=eos,
         bos=bos,
         chat=checkpoint.chat(words) if with_tokenizer else None,
+        generation=checkpoint.generation,
         mask_token_id=checkpoint.mask_token_id(),
         source=checkpoint.path if isinstance(checkpoint, Folder) else None,
     )
@@ -239,21 +244,10 @@ def read_weights(
     rules: sharding.Rules = sharding.TARGET,
     as_in_file: bool = False,
 ) -> PyTree:
-    """Returns params from open files, after their names and shapes are found to match the table.
+    """Returns params from open files, whose names and shapes have to be the table's.
 
-    Args:
-        files: of weights.
-        family: what names mean there.
-        table: the weights that the model has.
-        model: that they are for; its dtypes and groups decide on how they are held.
-        mesh: devices to spread them over; None: one device.
-        layer_memory: the kind of memory of the layers that are scanned.
-        rules: what is split over which axis of the mesh.
-        as_in_file: True keeps matrices of a GGUF file in the blocks that each is in, of whatever
-            format, and dequantises the others; False rounds all to the model's format.
-
-    Raises:
-        InputError: if weights are missing, unknown, or of another shape.
+    With `as_in_file` matrices of a GGUF file stay in their blocks, and others are dequantised.
+    Otherwise all are rounded to the model's format.
     """
     known = _names(files, family, model)
     wanted = {
@@ -445,13 +439,7 @@ def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> di
         names = [
             name for name in names if not (at := numbers[name]) or int(at[1]) < model.num_layers
         ]
-    part = f"({re.escape(family.base)})?{re.escape(family.inner)}" if family.inner else "(?!)"
-    bare = {name: re.sub(f"^{part}", "", name) for name in names}
-    whole = not family.inner and any(name.startswith(family.base) for name in names)
-    found = {
-        ours if whole or ours == HEAD or ours.startswith(family.base) else family.base + ours: own
-        for own, ours in bare.items()
-    }
+    found = family.names(names)
     unread = "(?!)" if family.unread is None else family.unread(model.config)
     return {ours: own for ours, own in found.items() if not re.fullmatch(unread, ours)}
 

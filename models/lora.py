@@ -25,6 +25,7 @@ from jspec._validate.errors import InputError
 from jspec.models import hub, stacking
 from jspec.models.huggingface import shards
 from jspec.models.huggingface.config_json import read as read_settings
+from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.weights import Weight, listed
 from jspec.models.linear import product
 from jspec.round.packed import Mask, PackedMask
@@ -35,7 +36,6 @@ _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _REFUSED = {
     "use_dora": "DoRA's magnitudes",
     "modules_to_save": "whole modules next to the adapter",
-    "alpha_pattern": "an alpha for each module",
     "layer_replication": "layers that replace others",
     "alora_invocation_tokens": "an adapter that a token switches on",
     "use_qalora": "pooled inputs",
@@ -255,19 +255,13 @@ class _Part(NamedTuple):
 
 
 def adapted(
-    model: Any, params: PyTree, table: Sequence[Weight], adapters: Mapping[str, str | Path]
+    model: Any,
+    params: PyTree,
+    family: Family,
+    table: Sequence[Weight],
+    adapters: Mapping[str, str | Path],
 ) -> tuple[LoRAModel, PyTree]:
-    """Returns a model with adapters alongside its weights.
-
-    Args:
-        model: the base.
-        params: its weights.
-        table: what its weights are called in Hugging Face's layout.
-        adapters: a folder of PEFT's layout or a hub id, by name.
-
-    Raises:
-        InputError: if a folder is not whole, or an adapter is for another base or has no place.
-    """
+    """Returns a model with adapters, folders or hub ids by name, alongside its weights."""
     if not hasattr(model, "until"):
         raise InputError(
             f"adapters on a {type(model).__name__}, whose recurrent states cannot be cut back, are "
@@ -275,8 +269,7 @@ def adapted(
         )
     modules = _modules(table)
     found = [
-        _read(hub.folder(path, (CONFIG, WEIGHTS)), modules, model.dtype)
-        for path in adapters.values()
+        _read(hub.folder(path, (CONFIG, WEIGHTS)), family, modules) for path in adapters.values()
     ]
     layers: dict[str, Any] = {}
     for kind in sorted({part.module.path[1:] for one in found for part in one}):
@@ -313,20 +306,23 @@ def _modules(table: Sequence[Weight]) -> dict[str, _Module]:
     return found
 
 
-def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Part]:
+def _read(folder: Path, family: Family, modules: Mapping[str, _Module]) -> list[_Part]:
     """Returns the parts of one adapter."""
     scale = _scale(folder)
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"{folder} has no {WEIGHTS}; name a folder that PEFT saved")
     files = shards.open_file(folder / WEIGHTS)
+    adapts = {tensor: _TENSOR.fullmatch(tensor) for tensor in files.files}
+    weights = {f"{one[1]}.weight" for one in adapts.values() if one}
+    ours = {own: name for name, own in family.names(weights).items()}
     halves: dict[str, dict[str, str]] = {}
-    others = []
-    for tensor in sorted(files.files):
-        named = _TENSOR.fullmatch(tensor)
-        if named is None or named[1] not in modules:
-            others.append(tensor)
+    others = [tensor for tensor, one in adapts.items() if one is None]
+    for tensor, one in sorted(adapts.items()):
+        if one is None or re.fullmatch(family.buffers, weight := f"{one[1]}.weight"):
             continue
-        halves.setdefault(named[1], {})[named[2]] = tensor
+        if ours.get(weight, weight).removesuffix(".weight") not in modules:
+            others.append(tensor)
+        halves.setdefault(one[1], {})[one[2]] = tensor
     if others or not halves:
         raise InputError(
             f"{folder} adapts {listed(others, 'tensor') if others else 'nothing'}, for which this "
@@ -334,7 +330,7 @@ def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Par
         )
     parts = []
     for name, pair in halves.items():
-        module = modules[name]
+        module = modules[ours[f"{name}.weight"].removesuffix(".weight")]
         if missing := {"A", "B"} - set(pair):
             raise InputError(f"{folder} lacks lora_{min(missing)} of {name}; save it again")
         shapes = [files.shape(pair[half]) for half in "AB"]
@@ -351,12 +347,12 @@ def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Par
             raise InputError(
                 f"{folder} holds no numbers in {name} (NaN or infinity); train it again"
             )
-        parts.append(_Part(module, down, up * scale(rank)))
+        parts.append(_Part(module, down, up * scale(name, rank)))
     return parts
 
 
-def _scale(folder: Path) -> Callable[[int], float]:
-    """Returns what an adapter is multiplied with, by its rank."""
+def _scale(folder: Path) -> Callable[[str, int], float]:
+    """Returns what an adapter is multiplied with, by its module and its rank."""
     if not (folder / CONFIG).is_file():
         raise InputError(f"{folder} has no {CONFIG}; name a folder that PEFT saved")
     settings = read_settings(folder / CONFIG)
@@ -381,7 +377,20 @@ def _scale(folder: Path) -> Callable[[int], float]:
         )
     alpha = settings.number("lora_alpha", 8)
     root = bool(settings.get("use_rslora"))
-    return lambda rank: alpha / (math.sqrt(rank) if root else rank)
+    patterns = settings.part("alpha_pattern")
+    try:
+        alphas = [(re.compile(rf"(.*\.)?({one})"), one) for one in patterns.values]
+    except re.error as error:
+        raise InputError(
+            f"{patterns.source} has {error.pattern!r:.60}, which is not a regular expression "
+            f"({error}); save the adapter again"
+        ) from None
+
+    def scale(name: str, rank: int) -> float:
+        own = (one for pattern, one in alphas if pattern.fullmatch(name))
+        return patterns.number(next(own, ""), alpha) / (math.sqrt(rank) if root else rank)
+
+    return scale
 
 
 def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
@@ -396,14 +405,7 @@ def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
 def _joined(
     own: Sequence[_Module], adapters: Sequence[Sequence[_Part]], ranks: Sequence[int], dtype: Any
 ) -> RowAdapters:
-    """Returns all adapters of one product of ours, which several modules may share.
-
-    Args:
-        own: its modules.
-        adapters: the parts of each.
-        ranks: how many each has here; zeros fill up.
-        dtype: of the matrices.
-    """
+    """Returns all adapters of one product of ours, of so many ranks: zeros fill up."""
     total = sum(ranks)
     down = np.zeros((total, own[0].inputs), np.float32)
     up = np.zeros((max(module.begin + module.outputs for module in own), total), np.float32)

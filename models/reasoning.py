@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jspec.processors.grammar.spelling import Vocabulary
+
 THOUGHTS, CONTENT = "thoughts", "content"
 _HEADER, _FINAL = "header", "final"
 """Parts that name a speaker or a channel; nobody is shown them."""
@@ -51,7 +53,7 @@ def marks_of(tokenizer: Any, template: str = "") -> Marks | None:
 
 def begins(tokenizer: Any, marks: Marks | None, prompt: Sequence[int]) -> str | None:
     """Returns the part in which the prompt leaves the answer; None if it does not say."""
-    text = readable(tokenizer).decode(list(prompt[-8:])).rstrip() if marks else ""
+    text = readable(tokenizer).text_of(prompt[-8:]).rstrip() if marks else ""
     ends = [mark for mark in marks.parts if text.endswith(mark.rstrip())] if marks else ()
     return marks.parts[max(ends, key=len)] if marks and ends else None
 
@@ -123,23 +125,11 @@ class Parts:
         return new[THOUGHTS], new[CONTENT]
 
 
-class _Readable:
-    """A tokenizer that writes the marks of parts although it calls them special."""
-
-    def __init__(self, tokenizer: Any, marks: set[int]):
-        self._tokenizer, self.id_to_token = tokenizer, tokenizer.id_to_token
-        added = tokenizer.get_added_tokens_decoder()
-        self._silent = {one for one, token in added.items() if token.special} - marks
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        del skip_special_tokens
-        ids = [token for token in ids if token not in self._silent]
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
-
-
-def readable(tokenizer: Any) -> Any:
-    """Returns a tokenizer in whose texts the parts of an answer can be told apart."""
-    marks = marks_of(tokenizer)
-    ids = {tokenizer.token_to_id(mark) for mark in marks.parts} - {None} if marks else set()
-    special = any(not tokenizer.decode([token, token]) for token in ids)
-    return _Readable(tokenizer, ids) if special else tokenizer
+def readable(tokenizer: Any) -> Vocabulary:
+    """Returns a vocabulary whose texts have the marks, special or not."""
+    if isinstance(tokenizer, Vocabulary):  # one for all rows of a server
+        return tokenizer
+    vocabulary, marks = Vocabulary(tokenizer), marks_of(tokenizer)
+    for mark in marks.parts if marks else ():
+        vocabulary.names.pop(tokenizer.token_to_id(mark), None)
+    return vocabulary

@@ -1,13 +1,17 @@
 """The tokenizer of a Hugging Face folder, as a `tokenizers.Tokenizer`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from jspec._validate import extras, plain_json
 from jspec._validate.errors import InputError
+from jspec.models import chat_template
+from jspec.models.huggingface import config_json
 
 SLOW = ("tokenizer.model", "vocab.json", "spiece.model")
-
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_MISTRAL = ("mistral", "mistral3", "ministral", "voxtral", "pixtral")
 
 _GAPS = 2**16
 """Numbers that a vocabulary may leave out."""
@@ -29,8 +33,10 @@ def read(folder: Path) -> Any:
             text = file.read_text("utf-8")
             _check_numbers(plain_json.parsed(text))
             found = Tokenizer.from_str(text)
+            _add_tokens(found, folder)
+            _mend(found, config_json.read(folder / "config.json", required=False))
             found.encode("a")  # fails where special tokens are missing that it writes
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, InputError):
             raise
         except BaseException as error:  # the Rust binding raises bare Exception, and its panics
             raise InputError(f"{file} is not a tokenizer ({error}); download it again") from error
@@ -53,6 +59,59 @@ def read(folder: Path) -> Any:
     found.no_truncation()
     found.no_padding()
     return found
+
+
+def _add_tokens(found: Any, folder: Path) -> None:
+    """Adds the tokens that only files next to tokenizer.json have, as `transformers` does it."""
+    from tokenizers import AddedToken
+
+    source, names, beside = (
+        config_json.read(folder / f"{name}.json", required=False)
+        for name in ("tokenizer_config", "special_tokens_map", "added_tokens")
+    )
+    tokens = source.get("added_tokens_decoder")
+    if tokens is None:
+        named = {**names.values, **source.values}
+        special = json.dumps([named.get(name) for name in (*chat_template.TOKENS, *_LISTS)])
+        source, tokens = beside, {}
+        for text, number in beside.values.items():
+            is_special = json.dumps(text) in special  # by itself, or the text of an object
+            tokens[number] = dict(content=text, special=is_special, normalized=not is_special)
+    same = {repr(one) for one in found.get_added_tokens_decoder().values()}
+    try:
+        for number, token in sorted((int(n), AddedToken(**one)) for n, one in tokens.items()):
+            is_new = found.token_to_id(token.content) is None
+            if repr(token) not in same:
+                found.add_tokens([token])
+            if is_new and (place := found.token_to_id(token.content)) != number:
+                raise InputError(
+                    f"{source.source} gives {token.content!r:.60} the id {number}, and behind the "
+                    f"tokens of tokenizer.json it comes to {place}; save the tokenizer again"
+                )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{source.source} does not describe tokens ({error}); download it again"
+        ) from error
+
+
+def _mend(found: Any, config: config_json.Settings) -> None:
+    """Has a text split and joined as its vocabulary is made for, where files are known to err."""
+    from tokenizers import decoders
+
+    from jspec.models.gguf import vocabulary
+
+    if "ByteLevel" not in str(found.pre_tokenizer):
+        return
+    if "ByteLevel" not in str(found.decoder):
+        found.decoder = decoders.ByteLevel()
+    # Version 4 of `transformers` wrote Llama 3's pattern into Mistral's files.
+    splitter = json.loads(found.pre_tokenizer.__getstate__())
+    first = splitter.get("pretokenizers", [splitter])[0]
+    is_wrong = first.get("pattern") == {"Regex": vocabulary.SPLITS["llama-bpe"][0]}
+    is_old = str(config.get("transformers_version", "4")).startswith("4")
+    is_llamas = found.token_to_id("<|begin_of_text|>") is not None
+    if config.get("model_type") in _MISTRAL and is_wrong and is_old and not is_llamas:
+        found.pre_tokenizer = vocabulary.split(*vocabulary.SPLITS["tekken"])
 
 
 def _check_numbers(described: Any) -> None:

@@ -8,6 +8,7 @@ from jspec.cli import options
 from jspec.cli.parsers import text
 from jspec.sessions import method_choice
 from jspec.sessions.conversations import Drop
+from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.run_settings import RunSettings
 
 MODEL = "smollm2-135m"
@@ -15,6 +16,7 @@ MODEL = "smollm2-135m"
 
 
 def chat(
+    context: typer.Context,
     model: Annotated[
         str, typer.Option(metavar="DIR|FILE|ID", help="Folder, GGUF file, name, or hub id.")
     ] = MODEL,
@@ -32,6 +34,7 @@ def chat(
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
     seed: options.Seed = 0,
+    generation_config: options.Generation = GenerationConfig.AUTO,
     memory: options.Memory = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
@@ -47,4 +50,6 @@ def chat(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    chats.talk(sessions.start(model, draft, choice, dtype, kv_dtype), settings, system, drop)
+    session = sessions.start(model, draft, choice, dtype, kv_dtype)
+    settings = settings.by_model(session.target, generation_config, options.names_of(context))
+    chats.talk(session, settings, system, drop)

@@ -28,6 +28,7 @@ from jspec.cli.train_commands import train_app
 from jspec.sessions import conversations, method_choice
 from jspec.sessions.control_settings import ControlSettings
 from jspec.sessions.conversations import Drop
+from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.run_settings import RunSettings
 
 _NEW_OBJECTS = 50_000
@@ -121,6 +122,7 @@ def top(
 
 @app.command()
 def generate(
+    context: typer.Context,
     prompt: options.Prompt = None,
     model: options.Model = None,
     draft_model: options.DraftModel = None,
@@ -164,6 +166,7 @@ def generate(
     logit_bias: options.LogitBias = None,
     min_tokens: options.MinTokens = 0,
     logprobs: options.Logprobs = None,
+    generation_config: options.Generation = GenerationConfig.AUTO,
     speculative_config: options.SpeculativeConfig = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
@@ -226,6 +229,7 @@ def generate(
     if lora is not None:
         session = sessions.with_adapter(session, "lora")
     target = session.target
+    settings = settings.by_model(target, generation_config, options.names_of(context))
     ids = prompts.encode(
         asked,
         target.tokenizer,

@@ -8,6 +8,7 @@ import typer
 from jspec.cli.parsers import integer, number, text
 from jspec.methods import BUNDLED, DEFAULT
 from jspec.sessions import conversations
+from jspec.sessions.generation_config import GenerationConfig
 
 
 def integer_option(
@@ -22,6 +23,12 @@ def integer_option(
 def number_option(help: str, metavar: str = "X") -> Any:
     """Returns an option that takes a number."""
     return typer.Option(parser=number, metavar=metavar, help=help)
+
+
+def names_of(context: typer.Context) -> set[str]:
+    """Returns the names of the options that the command line has."""
+    source = context.get_parameter_source
+    return {name for name in context.params if getattr(source(name), "name", "") == "COMMANDLINE"}
 
 
 Prompt = Annotated[
@@ -110,6 +117,13 @@ MinP = Annotated[
     float,
     number_option(
         "Never draw a token less likely than P times the likeliest; 0: draw from all.", metavar="P"
+    ),
+]
+Generation = Annotated[
+    GenerationConfig,
+    typer.Option(
+        help="Sampling where nothing is named: auto (the model's generation_config.json) or none "
+        "(the defaults shown here)."
     ),
 ]
 Seed = Annotated[

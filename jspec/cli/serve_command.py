@@ -12,6 +12,7 @@ from jspec.cli.parsers import named_folders, text
 from jspec.methods import BUNDLED
 from jspec.serve.limits import ServerLimits
 from jspec.sessions import method_choice
+from jspec.sessions.generation_config import GenerationConfig
 
 LIMITS = ServerLimits()
 _NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic")
@@ -144,6 +145,7 @@ def serve(
     max_connections: Annotated[
         int, options.integer_option("Maximum open connections per client address.")
     ] = LIMITS.connections,
+    generation_config: options.Generation = GenerationConfig.AUTO,
     memory: options.Memory = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
@@ -188,6 +190,7 @@ def serve(
         chat_template=chat_template,
         tool_call_parser=tool_call_parser,
         drain_seconds=drain_seconds,
+        generation_config=generation_config,
         memory=memory,
     )
     # Before a model is loaded, which takes longer.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jspec.methods.builders import COUPLED
 from jspec.models import reasoning
-from jspec.models.detokenise import Detokeniser, without_end, without_end_token
+from jspec.models.detokenise import Detokeniser, without_end_token
 from jspec.sessions import terminal
 from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.sessions.json_output import finish_reason, together
@@ -264,7 +264,7 @@ def _without_end(pieces: list[StyledText], num_bytes: int) -> list[StyledText]:
     """Returns the pieces without the last bytes of their text."""
     kept = []
     for text, style in reversed(pieces):
-        size = len(text.encode())
-        kept.append((without_end(text, min(num_bytes, size)), style))
-        num_bytes = max(num_bytes - size, 0)
+        data = text.encode()
+        kept.append((data[: max(len(data) - num_bytes, 0)].decode(errors="ignore"), style))
+        num_bytes = max(num_bytes - len(data), 0)
     return kept[::-1]

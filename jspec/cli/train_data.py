@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from jspec import models
 from jspec._validate.errors import InputError
 from jspec.cli.train_progress import shown
 from jspec.methods import BUNDLED
-from jspec.models import reasoning
+from jspec.models.detokenise import Detokeniser
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
 from jspec.sessions import conversations
@@ -98,7 +99,7 @@ def run(
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return
     rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
-    ends, decode = prompts.ends(target), reasoning.readable(target.tokenizer).decode
+    ends, said = prompts.ends(target), partial(Detokeniser, target.tokenizer)
     before, begin = lines.tokens, time.perf_counter()
     with shown(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
@@ -111,7 +112,10 @@ def run(
                 [
                     # The end token of a row that has one is not text.
                     distill.record(
-                        start, tokens, finish, decode(tokens[: -1 if finish == "stop" else None])
+                        start,
+                        tokens,
+                        finish,
+                        said(start.prompt).finish(tokens[: -1 if finish == "stop" else None]),
                     )
                     for start, (tokens, finish) in zip(batch, written, strict=True)
                 ]

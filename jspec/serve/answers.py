@@ -1,6 +1,5 @@
 """The text of an answer as its deltas come, and its log-probabilities."""
 
-import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +29,8 @@ _FAILED = {
 class Answer:
     """One answer, delta by delta.
 
-    Without `stop_token_ids` what is last ends it, and without `marks` the vocabulary has them.
+    Without `stop_token_ids` what is last ends it, and without `marks` the vocabulary has them. The
+    tokenizer may be its `Vocabulary`.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class Answer:
         """True if the error is one of the request."""
         self.rounds = Metrics()
         self._text = Detokeniser(tokenizer, prompt)
+        self.places = Detokeniser(tokenizer, prompt)
+        """Reads the tokens whose log-probabilities are shown."""
         self._unread: list[int] = []
         self._stop_token_ids = stop_token_ids
 
@@ -124,14 +126,15 @@ class Spelling:
         }
 
     def completion(
-        self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int
-    ) -> dict[str, Any]:
-        """Returns the `logprobs` of a completion's choice, whose first token begins at `offset`."""
-        offsets, decoder = [], codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int = 0,
+        row: Detokeniser | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Returns the `logprobs` of a completion's choice, behind `row`, which is at `offset`."""
+        row, offsets = row or Detokeniser(self._tokenizer), []
         for token in tokens:
-            offsets.append(offset)
             # Tokens that are parts of one letter have its offset.
-            offset += len(decoder.decode(self.bytes_of(token)))
+            offsets.append(offset + row.num_letters)
+            row.push([token])
         beside: list[dict[str, float]] = []
         for place in range(len(tokens)):
             beside.append({})

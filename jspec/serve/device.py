@@ -200,11 +200,11 @@ class EngineDevice:
 
 def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
     """Returns a row's processors in the engine's places; None: nothing."""
-    own = iter(processors_of(asked))
+    own = {one.function: one for one in processors_of(asked)}
 
     def at(place: Any) -> Any:
         if isinstance(place, processors.Processor):
-            return next(own)
+            return own.get(place.function, place)
         if isinstance(place, Capacity):
             return asked.grammar
         return place if asked.logprobs else None

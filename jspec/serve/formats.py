@@ -55,7 +55,6 @@ class CompletionFormat:
         }
         self._spelling = spelling
         self._num_top = num_top
-        self._offsets: dict[int, int] = {}
 
     def first(self, answer: Answer) -> JSON | None:
         """Returns None: a completion begins with its text."""
@@ -67,7 +66,7 @@ class CompletionFormat:
         return {
             "index": answer.index,
             "text": text,
-            "logprobs": self._logprobs(answer.index, tokens, known),
+            "logprobs": self._logprobs(answer, tokens, known),
             "finish_reason": answer.finish_reason,
         }
 
@@ -80,13 +79,10 @@ class CompletionFormat:
         choices = [self.delta(one, one.text, one.tokens, _joined(one)) for one in answers]
         return self.chunk(choices, usage)
 
-    def _logprobs(self, index: int, tokens: list[int], known: Any) -> JSON | None:
+    def _logprobs(self, answer: Answer, tokens: list[int], known: Any) -> JSON | None:
         if known is None or self._num_top is None:
             return None
-        begin = self._offsets.get(index, 0)
-        shown = self._spelling.completion(tokens, known, self._num_top, begin)
-        self._offsets[index] = begin + sum(map(len, shown["tokens"]))
-        return shown
+        return self._spelling.completion(tokens, known, self._num_top, row=answer.places)
 
 
 class ChatFormat:

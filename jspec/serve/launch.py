@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jspec._validate.errors import InputError
 from jspec.methods import DEFAULT
 from jspec.serve.limits import ServerLimits
+from jspec.sessions.generation_config import GenerationConfig
 
 if TYPE_CHECKING:
     import socket
@@ -62,6 +63,7 @@ class ServeSettings:
         chat_template: a Jinja file, instead of the model's own template.
         tool_call_parser: how the model writes calls; None: as its template shows them.
         drain_seconds: what is being answered has so long to end, after SIGTERM.
+        generation_config: the sampling of requests that name none.
         memory: the file of what the drafter learns, read at the start and written at the end.
         adapters: names of the model's LoRA adapters, as requests write them.
 
@@ -90,6 +92,7 @@ class ServeSettings:
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     drain_seconds: int = 60
+    generation_config: GenerationConfig = GenerationConfig.AUTO
     memory: Path | None = None
     adapters: tuple[str, ...] = ()
 
@@ -217,6 +220,12 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
 
     compiled = CompileCounter()
     target = chatting(session.target, settings.chat_template)
+    sampling = settings.generation_config.sampling(target)
+    if not settings.penalties and sampling.get("repetition_penalty", 1) != 1:
+        raise InputError(
+            f"{target.generation.source} has a repetition_penalty, for which --no-penalties leaves "
+            "no room; leave that out, or add --generation-config none"
+        )
     device, memory = device_of(with_target(session, target), settings)
     say("compiling; a first start takes minutes, and later ones find its programs on disk")
     row_bytes = warm_up(device)
@@ -232,7 +241,8 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
         settings.stop_classes,
         settings.penalties,
     )
-    intake = RequestParser(target, bounds, _call_parser(target, settings), settings.limits)
+    parser = _call_parser(target, settings)
+    intake = RequestParser(target, bounds, parser, settings.limits, sampling)
     intake.forms.making.warm_up()
     return Service(
         Served(settings.name, settings.clients(), int(time.time()), settings.adapters),
@@ -314,7 +324,7 @@ def device_of(
     import jspec
     from jspec._validate.arguments import check_integer
     from jspec.methods.grammars import with_jump_forward
-    from jspec.processors import logprobs
+    from jspec.processors import banned_sequences, logprobs
     from jspec.processors.grammar import Capacity, StopCapacity
     from jspec.serve.device import NUM_STOP_TOKENS, EngineDevice, processors_of
     from jspec.serve.jobs import RowSettings
@@ -325,6 +335,8 @@ def device_of(
     capacity = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
     processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
+    if words := settings.generation_config.banned_sequences(target):
+        processors.append(banned_sequences(words))
     if settings.grammar_states:
         processors.append(
             Capacity(states=settings.grammar_states, classes=settings.grammar_classes)

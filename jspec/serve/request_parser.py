@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -79,6 +79,7 @@ class RequestParser:
         bounds: what a row has room for.
         call_parser: how the model writes calls, one of `calls.PARSERS`; None: nobody knows.
         limits: what a request may cost.
+        sampling: the values of fields that a request does not name.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class RequestParser:
         bounds: RequestBounds,
         call_parser: str | None = None,
         limits: ServerLimits = ServerLimits(),
+        sampling: Mapping[str, float] = {},
     ):
         self.target = target
+        self._sampling = sampling
         self._call_parser = call_parser
         template = "" if target.chat is None else target.chat.template
         self._marks = reasoning.marks_of(target.tokenizer, template)
@@ -97,9 +100,8 @@ class RequestParser:
         """The bytes of each token."""
         self.limits = limits
         self.forms = Forms(self.spelled, bounds, limits)
-        added = target.tokenizer.get_added_tokens_decoder()
-        special = [len(token.content.encode()) for token in added.values()]
-        longest = max([1, *special, *(len(text) for text in self.spelled if text)])
+        texts = *self.spelled, *self.spelled.names.values()
+        longest = max([1, *(len(text) for text in texts if text)])
         self._most_bytes = bounds.max_model_len * longest
         """Of a text: more have no room in a row whatever its tokens are."""
 
@@ -302,6 +304,8 @@ class RequestParser:
         wanted: Wanted,
         logprobs: bool,
     ) -> RowSettings:
+        own = {k: v for k, v in self._sampling.items() if k not in asked.model_fields_set}
+        asked = asked.model_copy(update=own)
         vocab_size, bias = self.target.model.vocab_size, {}
         for name in () if self.bounds.penalties else _PENALTIES:
             if getattr(asked, name) != type(asked).model_fields[name].get_default(

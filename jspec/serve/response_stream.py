@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from functools import partial
@@ -37,7 +38,7 @@ class ResponseStream:
         form: how answers are written.
         scheduler: has the rows.
         metrics: counts what comes.
-        tokenizer: of the model.
+        vocabulary: of the model.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ResponseStream:
         form: Format,
         scheduler: Scheduler,
         metrics: ServerMetrics,
-        tokenizer: Any,
+        vocabulary: Any,
     ):
         self._form = form
         self._scheduler = scheduler
@@ -70,7 +71,7 @@ class ResponseStream:
                 )
                 self.jobs.append(job)
                 stops = order.settings.stop_token_ids
-                self.answers.append(Answer(index, tokenizer, prompt, stops, order.marks))
+                self.answers.append(Answer(index, vocabulary, prompt, stops, order.marks))
         self._last: list[float | None] = [None] * len(self.jobs)
         self._prompts = order.prompts
 
@@ -206,4 +207,6 @@ async def departure(receive: Receive) -> None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # Some clients read lines as Python splits them, and would cut an event there.
+    return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)

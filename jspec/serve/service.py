@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from jspec.models import reasoning
 from jspec.serve import schemas
 from jspec.serve.answers import Spelling
 from jspec.serve.clients import Client, Clients
@@ -115,6 +116,7 @@ class Service:
         self._write = write
         self._at_end = at_end
         self._spelling = Spelling(intake.spelled, intake.target.tokenizer)
+        self._vocabulary = reasoning.readable(intake.target.tokenizer)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="jspec-device", daemon=True)
 
@@ -261,9 +263,7 @@ class Service:
     async def _answer(
         self, request: Request, asked: schemas.SamplingParams, order: ParsedRequest, form: Format
     ) -> Any:
-        exchange = ResponseStream(
-            order, form, self.scheduler, self.metrics, self._intake.target.tokenizer
-        )
+        exchange = ResponseStream(order, form, self.scheduler, self.metrics, self._vocabulary)
         client, count = request.state.client, len(exchange.jobs)
         self._clients.take(client, count)
         try:

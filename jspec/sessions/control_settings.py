@@ -32,6 +32,7 @@ class ControlSettings:
         presence_penalty: 0 switches it off.
         logit_bias: a JSON object of token ids and numbers.
         min_tokens: fewest tokens before the end.
+        banned_sequences: sequences of token ids that no answer has.
         logprobs: the number of likeliest tokens to report with each; None: none are reported.
 
     Raises:
@@ -47,6 +48,7 @@ class ControlSettings:
     presence_penalty: float = 0.0
     logit_bias: str | None = None
     min_tokens: int = 0
+    banned_sequences: Sequence[Sequence[int]] = ()
     logprobs: int | None = None
 
     def __post_init__(self):
@@ -91,6 +93,8 @@ class ControlSettings:
             made.append(processors.presence_penalty(self.presence_penalty))
         if bias := self._bias():
             made.append(processors.logit_bias(bias))
+        if self.banned_sequences:
+            made.append(processors.banned_sequences(self.banned_sequences))
         if self.has_grammar:
             spelling = grammar.token_bytes(target.tokenizer)
             if self.json_schema is not None:

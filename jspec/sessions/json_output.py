@@ -8,7 +8,7 @@ from typing import Any
 
 from jspec.costs.metrics import Metrics
 from jspec.models import reasoning
-from jspec.models.detokenise import Detokeniser, Tokenizer
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions.batches import Outcome, Runner, groups
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
@@ -34,7 +34,7 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
 
 
 def record(
-    outcome: Outcome, tokenizer: Tokenizer, marks: reasoning.Marks | None = None
+    outcome: Outcome, tokenizer: Any, marks: reasoning.Marks | None = None
 ) -> dict[str, Any]:
     """Returns what a line says of one prompt."""
     text = Detokeniser(tokenizer, outcome.prompt).finish(

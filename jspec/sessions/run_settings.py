@@ -1,13 +1,16 @@
 """The settings of `jspec generate` besides models and method, checked early."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
 from jspec.sessions.control_settings import ControlSettings
+from jspec.sessions.generation_config import GenerationConfig
 
 if TYPE_CHECKING:
+    from jspec.models.load import Loaded
     from jspec.types import Sampling
 
 _SEEDS = 2**32
@@ -54,6 +57,15 @@ class RunSettings:
         _within("--min-p", self.min_p, 0, 1, "0 switches it off")
         if not 0 <= self.seed < _SEEDS:
             raise InputError(f"--seed is {self.seed}; pass an integer in 0 .. {_SEEDS - 1}")
+
+    def by_model(
+        self, target: "Loaded", config: GenerationConfig, names: Collection[str]
+    ) -> "RunSettings":
+        """Returns the settings with the model's values for all but the options of these names."""
+        own: dict[str, Any] = config.sampling(target, names)
+        control = {"banned_sequences": config.banned_sequences(target)}
+        control |= {name: own.pop(name) for name in ("repetition_penalty",) if name in own}
+        return replace(self, control=replace(self.control, **control), **own)
 
     @property
     def sampling(self) -> "Sampling | None":

@@ -141,6 +141,13 @@ class File:
             stretch |= {here: self._numbers(tensor) for here, tensor in tensors}
         return Settings(values, str(self.header.file))
 
+    @property
+    def generation(self) -> Settings:
+        """The sampling that it asks for, by the names of generation_config.json."""
+        data = self.header.metadata
+        values = {name: data.get(f"general.sampling.{own}") for name, own in _SAMPLING.items()}
+        return Settings(values, str(self.header.file))
+
     def config(self, family: Family) -> Any:
         """Returns our config of the model."""
         found = family.parse(self.fields)
@@ -269,6 +276,14 @@ _IN_EIGHT_BITS = {"q4_0": 8, "q5_0": 16}
 """Tensor types that Q8_0 holds exactly, and what a weight of 0 is in them."""
 _TABLES = {"token_embd.weight", "output.weight"}
 _ENDS = ("eos", "eot", "eom")
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Fields below general.sampling, by their names in generation_config.json."""
 _ROW_BYTES = 4096
 
 

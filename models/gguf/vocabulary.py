@@ -45,7 +45,7 @@ _CHINESE = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _SENTENCES = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 
-def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
+def split(*patterns: str) -> pre_tokenizers.PreTokenizer:
     """Splits by each pattern what those before it have left."""
     return pre_tokenizers.Sequence(
         [
@@ -148,15 +148,15 @@ def _byte_level(
 ) -> tuple[Tokenizer, bool]:
     data = header.metadata
     old = OLD.get(data.get("general.architecture", ""))
-    split = data.choice("tokenizer.ggml.pre", list(SPLITS), old)
-    if split == "default":
-        split = old or split
+    pre = data.choice("tokenizer.ggml.pre", list(SPLITS), old)
+    if pre == "default":
+        pre = old or pre
     merges = [tuple(merge.split(" ")) for merge in data.get("tokenizer.ggml.merges", [])]
-    whole = split in _WHOLE
+    whole = pre in _WHOLE
     made = Tokenizer(BPE(_ids(tokens, kinds), merges, ignore_merges=whole))
-    if split in _COMPOSED:
+    if pre in _COMPOSED:
         made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = _split(*SPLITS[split])
+    made.pre_tokenizer = split(*SPLITS[pre])
     made.decoder = decoders.ByteLevel()
     return made, whole
 

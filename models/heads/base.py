@@ -70,17 +70,22 @@ class TransformerHead(Decoder):
         return scores
 
     def setup(self):
-        shape = (self.config.vocab_size, self.config.hidden_size)
-        self.target_embed = self.variable("target", "embed", jnp.zeros, shape, self.param_dtype)
-        self.target_head = self.variable("target", "head", jnp.zeros, shape, self.param_dtype)
+        self.embedding, self.unembedding = self.shared("embed"), self.shared("head")
+
+    def shared(self, name: str) -> Array:
+        """Returns the target's embeddings or head; a parameter if the config says `own_`."""
+        shape = self.config.vocab_size, self.config.hidden_size
+        if getattr(self.config, f"own_{name}", False):
+            return self.param(name, nn.initializers.normal(0.02), shape, self.param_dtype)
+        return self.variable("target", name, jnp.zeros, shape, self.param_dtype).value
 
     def embed(self, tokens: Int[Array, "B N"]) -> Float[Array, "B N E"]:
-        """Returns the target's embedding of tokens."""
-        return self.target_embed.value[tokens].astype(self.dtype)
+        """Returns the embedding of tokens."""
+        return self.embedding[tokens].astype(self.dtype)
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """Returns the target's scores after states."""
-        return unembed(hidden.astype(self.dtype), self.target_head.value)
+        """Returns the scores after states."""
+        return unembed(hidden.astype(self.dtype), self.unembedding)
 
     def further(
         self,

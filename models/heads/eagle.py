@@ -21,9 +21,12 @@ class EAGLEConfig(LlamaConfig):
     Args:
         hot_tokens: tokens that it scores, and so drafts, by their rows of the target's head
             (FR-Spec, Zhao et al. 2025, arXiv:2502.14856); 0 is all, as published.
+        own_embed, own_head: False where its embeddings or its head are the target's, as published.
     """
 
     hot_tokens: int = 0
+    own_embed: bool = False
+    own_head: bool = False
 
 
 class EAGLEHead(TransformerHead):
@@ -81,5 +84,5 @@ class EAGLEHead(TransformerHead):
         return unembed(hidden.astype(self.dtype), rows)
 
     def hot_rows(self) -> dict[str, Array]:
-        """Returns the rows of the target's head that it scores by, one behind the other."""
-        return {"head": self.target_head.value[self.ids.value]}
+        """Returns the rows of the head that it scores by, one behind the other."""
+        return {"head": self.unembedding[self.ids.value]}

@@ -30,6 +30,7 @@ class Eagle3Config(CandidateConfig):
         fc_norm: whether the state of each tap has a norm of its own before they are mapped to one.
         norm_before_fc: whether all of them, side by side, have one norm there.
         norm_before_residual: whether the layer adds to the state behind its norm.
+        own_embed, own_head: False where its embeddings or its head are the target's.
         norm_output: whether the next step reads what the layer gave behind the last norm.
     """
 
@@ -39,10 +40,12 @@ class Eagle3Config(CandidateConfig):
     norm_before_fc: bool = False
     norm_before_residual: bool = False
     norm_output: bool = False
+    own_embed: bool = False
+    own_head: bool = True
 
 
 class EAGLE3Head(TransformerHead):
-    """EAGLE-3, 3.1 and 4 as `jspec.DraftHead`, with its own head over its own vocabulary.
+    """EAGLE-3, 3.1 and 4 as `jspec.DraftHead`, most with a head over a vocabulary of their own.
 
     The first step reads the states of the target's tapped layers, mapped to one; later steps read
     what the layer gave before, as it is: the last norm belongs to the head, but with `norm_output`.
@@ -61,8 +64,7 @@ class EAGLE3Head(TransformerHead):
 
     def setup(self):
         config, dtypes = self.config, (self.dtype, self.param_dtype)
-        table = config.vocab_size, config.hidden_size
-        self.target_embed = self.variable("target", "embed", jnp.zeros, table, self.param_dtype)
+        self.embedding = self.shared("embed")
         self.fuse = Linear(config.hidden_size, False, *dtypes)
         self.token_norm, self.state_norm, self.norm = (
             RMSNorm(config.norm_eps, *dtypes) for _ in range(3)
@@ -74,10 +76,14 @@ class EAGLE3Head(TransformerHead):
         layer = config.layers[0] if config.layers else None
         self.layer = Block(config, *dtypes, input_norm=False, layer=layer)
         size = config.draft_tokens or config.vocab_size
-        init = nn.initializers.normal(0.02)
-        self.head = self.param("head", init, (size, config.hidden_size), self.param_dtype)
         if config.draft_tokens:
             self.ids = self.variable("scored", "ids", jnp.arange, size)
+        if config.own_head:
+            init = nn.initializers.normal(0.02)
+            self.head = self.param("head", init, (size, config.hidden_size), self.param_dtype)
+        else:
+            whole = self.shared("head")
+            self.head = whole[self.ids.value] if config.draft_tokens else whole
         if config.candidate_rank:
             candidates.declare(self, config)
 

@@ -52,12 +52,7 @@ transformers_version use_cache use_sliding_window vocab_size
 
 
 def shape(folder: Path, model: Any) -> LlamaConfig:
-    """Returns config.json of an EAGLE head: one layer of the Llama family.
-
-    Args:
-        folder: of the head.
-        model: the target.
-    """
+    """Returns config.json of an EAGLE head: one layer of the Llama family."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} has no config.json; download the head again, with its config")
     config = llama.llama(_layer(config_json.read(folder / "config.json")))
@@ -67,17 +62,7 @@ def shape(folder: Path, model: Any) -> LlamaConfig:
 
 
 def read(folder: Path, model: Any, qkv_bias: bool, draft_tokens: int) -> Eagle3Config:
-    """Returns the config of an EAGLE-3, EAGLE-3.1 or EAGLE-4 head.
-
-    Args:
-        folder: of the head.
-        model: the target.
-        qkv_bias: whether there are such tensors.
-        draft_tokens: the tokens that it scores, if it has a list of them; else 0.
-
-    Raises:
-        InputError: if it is of a network that is not implemented.
-    """
+    """Returns the config of an EAGLE-3, EAGLE-3.1 or EAGLE-4 head."""
     layer = shape(folder, model)
     whole = config_json.read(folder / "config.json")
     inner = whole.part("eagle_config")

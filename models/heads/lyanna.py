@@ -103,11 +103,11 @@ class LyannaHead(TransformerHead):
         """Computes l' = l + RMSNorm(E'(t)): the scores after each token (section 4.1)."""
         if not self.config.rank:
             return logits
-        return self.info(logits, tokens, self.target_embed.value)
+        return self.info(logits, tokens, self.embedding)
 
     def table(self, dtype: DTypeLike, max_bytes: int) -> dict[str, Array]:
         """Returns the token info of every hot token (section 5.1) and the row of each token."""
-        embedded, size = self.info.hot(self.target_embed.value), self.config.hot_tokens
+        embedded, size = self.info.hot(self.embedding), self.config.hot_tokens
         places = {"places": self.info.places()} if size else {}
         if table_bytes(self.config, dtype) > max_bytes:
             codes, up = self.info.factors(embedded)

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
-from jspec.models.linear import Linear, unembed
+from jspec.models.linear import Linear
 from jspec.models.llama import Block, LlamaConfig, kept_sizes
 from jspec.models.norms import RMSNorm
 from jspec.types import Output
@@ -50,13 +49,7 @@ class MTPHead(TransformerHead):
 
     def setup(self):
         config, dtypes = self.config, (self.dtype, self.param_dtype)
-        table = config.vocab_size, config.hidden_size
-        self.target_embed = self.variable("target", "embed", jnp.zeros, table, self.param_dtype)
-        if config.own_head:
-            init = nn.initializers.normal(0.02)
-            self.head = self.param("head", init, table, self.param_dtype)
-        else:
-            self.target_head = self.variable("target", "head", jnp.zeros, table, self.param_dtype)
+        super().setup()
         self.fuse = Linear(config.hidden_size, False, *dtypes)
         self.token_norm, self.state_norm, self.norm = (
             RMSNorm(config.norm_eps, *dtypes, config.norm_offset) for _ in range(3)
@@ -77,8 +70,3 @@ class MTPHead(TransformerHead):
         x, k, v = self.layer(read, positions, mask, attention.past(memory, nodes, 0))
         x = self.norm(x)
         return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
-
-    def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
-        """Returns the scores of states that the head predicted and normalised."""
-        table = self.head if self.config.own_head else self.target_head.value
-        return unembed(hidden.astype(self.dtype), table)

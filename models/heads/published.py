@@ -6,6 +6,7 @@ embeddings, by that copy. A wrong target of the same shape still loads; its acce
 """
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ from jspec.types import PyTree
 
 Files = Shards | Dequantised | Pickled
 _SAMPLES = 4096
+_WORDS = {"embed": "embeddings", "head": "scores"}
 _ROUNDING = 0.02
 """Relative distance of two copies of one table in dtypes of 8 bits and more: 2^-9 at most,
 and room for what was cast twice."""
@@ -57,7 +59,7 @@ class HeadLayout(NamedTuple):
     table: list[Weight]
     beside: tuple[str, ...]
     """Names of tensors that are not parameters and yet are read."""
-    copies: Mapping[str, str] = {EMBED: "embed"}
+    copies: Mapping[str, str] = {}
     """Tensors that are copies of the target's arrays, if they are there; by the names of these."""
     biased: tuple[str, ...] = ()
     """Products with a bias, of which some folders hold none."""
@@ -69,17 +71,7 @@ def read(
     only: str | tuple[str, ...] | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[Any, PyTree]:
-    """Reads a published head; see `jspec.models.heads.read_variables`.
-
-    Args:
-        name: a folder in Hugging Face layout, safetensors or torch.save's, or a hub id.
-        target: the model that it is to draft for.
-        only: the kind that is wanted, or kinds; any if not given.
-        dtype: dtype that the weights are held in; the target's if not given.
-
-    Raises:
-        InputError: if the folder has no head of a known or wanted kind, or for such a target.
-    """
+    """Reads a published head; see `jspec.models.heads.read_variables`."""
     folder = hub.folder(name, hub.HEADS)
     files = _open(folder)
     found = draft_heads.find(files.files)
@@ -114,7 +106,10 @@ def read(
     elif getattr(layout.config, "draft_tokens", 0):
         variables["scored"] = {"ids": jnp.arange(head.vocab_size)}
     if getattr(layout.config, "candidate_rank", 0):
-        parts = _factors(folder, files, found, head, variables["params"]["head"])
+        table = {**variables[TARGET], **variables["params"]}["head"]
+        if "head" in variables[TARGET] and "scored" in variables:
+            table = table[variables["scored"]["ids"]]
+        parts = _factors(folder, files, found, head, table)
         variables[candidates.COLLECTION] = {
             part: jax.device_put(array.astype(held)) for part, array in parts.items()
         }
@@ -133,10 +128,8 @@ def own(target: Loaded) -> Path | None:
 def _open(folder: Path) -> Files:
     """Returns the weights' files; safetensors go before pickles."""
     if any((folder / name).is_file() for name in (shards.INDEX, shards.SINGLE)):
-        config = folder / "config.json"  # a target's head is quantised as the target is
-        fields = (
-            config_json.read(config) if config.is_file() else config_json.Settings({}, str(config))
-        )
+        # A target's head is quantised as the target is.
+        fields = config_json.read(folder / "config.json", required=False)
         return fused_experts.single(quantised.reader(fields)(shards.open_folder(folder)))
     readers = {
         "*.safetensors": shards.open_file,
@@ -161,9 +154,9 @@ def _eagle(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayo
     bias = "layers.0.self_attn.q_proj.bias" in names.held
     shape = eagle_layouts.shape(folder, target.model)
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
-    config = EAGLEConfig(**given)
+    config = EAGLEConfig(**given | _own(folder, files, names, target, "embed", "head"))
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
-    return HeadLayout(config, list(table), (EMBED,), biased=("fuse",))
+    return HeadLayout(config, list(table), (EMBED, HEAD), biased=("fuse",))
 
 
 def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
@@ -173,9 +166,28 @@ def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLay
         qkv_bias=f"{names.layer}.self_attn.q_proj.bias" in names.held,
         draft_tokens=files.shape(names.held[OFFSETS])[0] if OFFSETS in names.held else 0,
     )
+    own = _own(folder, files, names, target, "embed")
+    config = replace(config, **own, own_head=HEAD in names.held)
     beside = [EMBED, OFFSETS, MASK, *(FACTORS.values() if config.candidate_rank else ())]
     table = list(draft_heads.eagle3(config, names.layer))
     return HeadLayout(config, table, tuple(beside))
+
+
+def _own(folder: Path, files: Files, names: Names, target: Loaded, *tables: str) -> dict[str, Any]:
+    """Returns whether an EAGLE head has these tables of its own, of the target's shape."""
+    found = {}
+    for array in tables:
+        distance = 0.0
+        if table := names.held.get({"embed": EMBED, "head": HEAD}[array]):
+            _check_shape(folder, files, target.params, table, array)
+            distance = _distance(files, target.params, table, array)
+        if found.setdefault(f"own_{array}", distance > _ROUNDING):
+            warnings.warn(
+                f"{folder} has {_WORDS[array]} of its own, {distance:.0%} away from this target's; "
+                "if hardly a draft is accepted, it was trained for another model",
+                stacklevel=2,
+            )
+    return found
 
 
 def _medusa(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
@@ -289,21 +301,22 @@ def _check(folder: Path, files: Files, names: Names, layout: HeadLayout) -> None
             )
 
 
+def _check_shape(folder: Path, files: Files, target: PyTree, name: str, array: str) -> None:
+    shape = files.shape(name)
+    if shape != (wanted := _table(target, array, shape[-1]).shape):
+        raise InputError(
+            f"{folder} holds {_WORDS[array]} of shape {list(shape)} and the target's have "
+            f"{list(wanted)}; load the target that the head was trained for"
+        )
+
+
 def _check_copy(folder: Path, files: Files, target: PyTree, name: str, array: str) -> None:
     """Raises InputError if the head's copy of an array of the target is of another model."""
-    shape = files.shape(name)
-    wanted = _table(target, array, shape[-1]).shape
-    words = {"embed": "embeddings", "head": "scores"}[array]
-    fix = "load the target that the head was trained for"
-    if shape != wanted:
-        raise InputError(
-            f"{folder} holds {words} of shape {list(shape)} and the target's have "
-            f"{list(wanted)}; {fix}"
-        )
+    _check_shape(folder, files, target, name, array)
     if (distance := _distance(files, target, name, array)) > _ROUNDING:
         raise InputError(
-            f"{folder} was trained on other {words} than this target's ({distance:.0%} away), "
-            f"so for another model; {fix}"
+            f"{folder} was trained on other {_WORDS[array]} than this target's ({distance:.0%} "
+            "away), so for another model; load the target that the head was trained for"
         )
 
 

@@ -117,12 +117,10 @@ class Settings:
         return Settings(value, f"{name} in {self.source}")
 
 
-def read(file: Path) -> Settings:
-    """Reads a JSON object.
-
-    Raises:
-        InputError: if the file is not a JSON object.
-    """
+def read(file: Path, required: bool = True) -> Settings:
+    """Reads a JSON object; without fields if it is neither there nor required."""
+    if not required and not file.is_file():
+        return Settings({}, str(file))
     try:
         values = plain_json.parsed(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from jspec.models.heads.block import BlockConfig
+from jspec.models.heads.eagle import EAGLEConfig
 from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
 from jspec.models.huggingface import mtp_tensors
 from jspec.models.huggingface.llama import block, norm
 from jspec.models.huggingface.weights import Weight, linear
-from jspec.models.llama import LlamaConfig
 
 EMBED, HEAD = "embed_tokens.weight", "lm_head.weight"
 """Copies of the target's embeddings and of its head, which some heads hold."""
@@ -52,16 +52,20 @@ def find(names: Iterable[str]) -> Names | None:
     return Names("medusa", heads) if heads else None
 
 
-def eagle(config: LlamaConfig, bias: bool) -> Iterator[Weight]:
-    """Maps EAGLE-1 and EAGLE-2.
-
-    Args:
-        config: shape of the layer.
-        bias: whether the first map has one; ours has, so that a missing one is 0.
-    """
+def eagle(config: EAGLEConfig, bias: bool) -> Iterator[Weight]:
+    """Maps EAGLE-1 and EAGLE-2. Our first map has a bias: a missing one is 0."""
     width = config.hidden_size
     yield from linear(("fuse",), ["fc"], 2 * width, [width], bias)
     yield from block(config, ("layer",), _LAYER, width)
+    yield from _tables(config, config.vocab_size)
+
+
+def _tables(config: EAGLEConfig | Eagle3Config, scored: int) -> Iterator[Weight]:
+    """Yields embeddings and head, where these are its own."""
+    if config.own_embed:
+        yield Weight(("embed",), (EMBED,), ((config.vocab_size, config.hidden_size),))
+    if config.own_head:
+        yield Weight(("head",), (HEAD,), ((scored, config.hidden_size),))
 
 
 def eagle3(config: Eagle3Config, layer: str) -> Iterator[Weight]:
@@ -76,7 +80,7 @@ def eagle3(config: Eagle3Config, layer: str) -> Iterator[Weight]:
     yield norm(("state_norm",), f"{layer}.hidden_norm", width)
     yield from block(config, ("layer",), layer, 2 * width)
     yield norm(("norm",), "norm", width)
-    yield Weight(("head",), (HEAD,), ((config.draft_tokens or config.vocab_size, width),))
+    yield from _tables(config, config.draft_tokens or config.vocab_size)
 
 
 def block_head(config: BlockConfig) -> Iterator[Weight]:

@@ -1,6 +1,7 @@
 """The architectures that can be loaded: one row each."""
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,6 +30,8 @@ from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionDecoder
 from jspec.models.llama import Llama
 from jspec.models.neox import GPTNeoX
+
+HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,21 @@ class Family:
     mtp: MTPLayout | None = None
     """The names of the draft head that comes with the weights; None: there is none."""
 
+    def names(self, tensors: Iterable[str]) -> dict[str, str]:
+        """Returns tensors' names in a whole text model, and their names where they come from."""
+        part = f"^({re.escape(self.base)})?{re.escape(self.inner)}" if self.inner else "(?!)"
+        bare = {name: re.sub(part, "", name) for name in tensors}
+        whole = not self.inner and any(name.startswith(self.base) for name in bare)
+        return {
+            ours if whole or ours == HEAD or ours.startswith(self.base) else self.base + ours: own
+            for own, ours in bare.items()
+        }
+
 
 def _with_pictures(
     family: Family, architecture: str, model_type: str, usual: Mapping[str, Any] | None = None
 ) -> Iterator[Family]:
-    """Yields a family, and its variant that reads pictures too, of which the text part is read.
-
-    Args:
-        family: of the text model.
-        architecture, model_type: of the whole.
-        usual: what absent fields of the text part mean, where that is not as in the family.
-    """
+    """Yields a family, and its variant that reads pictures too, of which the text part is read."""
     yield family
 
     def parse(settings: Settings) -> Any:

@@ -31,6 +31,11 @@ class Folder:
         quantised.reader(fields)  # refused before anything else is read
         return fields
 
+    @cached_property
+    def generation(self) -> config_json.Settings:
+        """The fields of generation_config.json."""
+        return config_json.read(self.path / "generation_config.json", required=False)
+
     def config(self, family: Family) -> Any:
         """Returns our config of the model."""
         return family.parse(self.fields)
@@ -61,13 +66,9 @@ class Folder:
         """Returns end tokens and first token; generation_config.json goes before config.json, and
         the tokenizer's own end is one more.
         """
-        file = self.path / "generation_config.json"
-        generation = (
-            config_json.read(file) if file.is_file() else config_json.Settings({}, str(file))
-        )
         found = []
         for name in ("eos_token_id", "bos_token_id"):
-            given = generation.get(name, self.fields.get(name, ()))
+            given = self.generation.get(name, self.fields.get(name, ()))
             tokens = given if isinstance(given, list | tuple) else (given,)
             if not all(type(token) is int for token in tokens):
                 raise InputError(f"{self.path} has {name} = {given!r}; it has to be token ids")

@@ -86,14 +86,7 @@ def table(
     weights: Callable[[Any], Iterator[Weight]],
     own_head: bool,
 ) -> Iterator[Weight]:
-    """Yields every parameter of a head and the tensors that it is made of.
-
-    Args:
-        config: of the head, which has one layer.
-        layout: the names.
-        weights: the table of the target's family, of whose layers the head has one.
-        own_head: whether it scores by a table of its own.
-    """
+    """Yields every parameter of a head and its tensors. Its layer is one of the target's family."""
     width = config.hidden_size
     yield from linear(("fuse",), [layout.fuse], 2 * width, [width], False)
     for part in ("token_norm", "state_norm", "norm"):

@@ -206,6 +206,8 @@ class Words:
     def decode(self, ids):
         return "".join(map(chr, ids))
 
+    id_to_token = staticmethod(chr)
+
 
 def fakes(tmp_path, entries, asked=("tales", "tales", "cats"), context=None, **changes):
     found = [Question(str(i), kind, ("a", "b"), "") for i, kind in enumerate(asked)]

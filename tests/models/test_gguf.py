@@ -318,3 +318,14 @@ def test_without_the_package_it_asks_the_hub_and_says_both_ways(monkeypatch, fix
     for name in ("smollm2-135m@v1", f"{smol}@v1"):
         assert jspec.models.load(name, with_tokenizer=False).model.vocab_size == 64
     assert asked == [(smol, None), (smol, "v1"), (smol, "v1")]
+
+
+def test_sampling_has_the_names_of_generation_config(fixtures, tmp_path):
+    changes = {"general.sampling.temp": 0.5, "general.sampling.penalty_repeat": 1.5}
+    file = tiny_gguf.convert(fixtures / "llama2", tmp_path / "a.gguf", changes=changes)
+    found = {
+        k: v
+        for k, v in jspec.models.gguf.open_file(file).generation.values.items()
+        if v is not None
+    }
+    assert found == {"temperature": 0.5, "repetition_penalty": 1.5}

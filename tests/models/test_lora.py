@@ -33,7 +33,10 @@ def saved(folder, seed, modules, rank, layers=(0, 1), **config):
         tensors[f"base_model.model.{bare}.lora_B.weight"] = up
         settings = CONFIG | dict(r=rank) | config
         root = np.sqrt(rank) if settings.get("use_rslora") else rank
-        added[name] = settings["lora_alpha"] / root * (up.astype(np.float64) @ down)
+        patterns = settings.get("alpha_pattern", {}).items()
+        own = (alpha for end, alpha in patterns if bare.endswith(f".{end}"))
+        alpha = next(own, settings["lora_alpha"])
+        added[name] = alpha / root * (up.astype(np.float64) @ down)
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG | dict(r=rank) | config))
@@ -58,7 +61,11 @@ def folder(tmp_path_factory):
     model = tiny.model(num_layers=3)
     save_hf(model, tiny.params(model), root / "base", dtype=jnp.float32)
     one = saved(root / "one", 1, ATTENTION, 2)
-    two = saved(root / "two", 2, (*MLP, "self_attn.k_proj"), 3, layers=(1, 2), use_rslora=True)
+    alphas = {"layers.2.mlp.down_proj": 2, "down_proj": 9, "k_proj": 4.5}
+    two = saved(
+        root / "two", 2, (*MLP, "self_attn.k_proj"), 3, layers=(1, 2), use_rslora=True,
+        alpha_pattern=alphas,
+    )  # fmt: skip
     for name, added in (("one", one), ("two", two)):
         merged(root / f"merged_{name}", root / "base", added)
     return root
@@ -221,7 +228,8 @@ def test_names_and_numbers_of_adapters_are_checked(adapted):
 WRONG = (
     (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
     (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules next to"),
-    (dict(alpha_pattern={"q_proj": 3}), {}, "alpha_pattern: an alpha for each module"),
+    (dict(alpha_pattern={"(q": 3}), {}, r"\(\(q\)', which is not a regular expression"),
+    (dict(alpha_pattern={"q_proj": "a"}), {}, "has q_proj = 'a'; it has to be above 0"),
     (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that replace"),
     (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
     (

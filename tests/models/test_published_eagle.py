@@ -1,6 +1,7 @@
 """Small EAGLE-3.1 and EAGLE-4 heads in their layouts, against the forward pass in float64."""
 
 import json
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jspec.models.heads import candidates, published
 
 V, E, HEADS, KV, D, INNER = tiny.VOCAB, 16, 4, 2, 4, 24
 THETA, EPS, RANK, COUNT = 5000.0, 1e-5, 5, 6
+HEAD = TARGET.params["params"].get("head", TARGET.params["params"]["embed"])
 EMBED = np.asarray(TARGET.params["params"]["embed"], np.float64)
 THIRD = {"fc_norm": True, "norm_output": True}
 SPECULATORS = {"norm_before_fc": True, "norm_before_residual": True, "norm_output": True}
@@ -91,7 +93,9 @@ def forward(config, made, states, tokens):
             x = np.concatenate([norm(*both) for both in zip(parts, weights, strict=True)], -1)
         x = x @ made["fc.weight"].T
     behind = norm(x, made[f"{place}.hidden_norm.weight"])
-    read = norm(EMBED[tokens], made[f"{place}.input_layernorm.weight"])
+    read = norm(
+        made.get("embed_tokens.weight", EMBED)[tokens], made[f"{place}.input_layernorm.weight"]
+    )
     read = np.concatenate([read, behind], -1)
     x = behind if config.get("norm_before_residual") else x
     q, k, v = (
@@ -188,6 +192,63 @@ def test_factors_that_are_not_there_are_the_svd(tmp_path):
                                                       "num_candidates": COUNT}}  # fmt: skip
     with pytest.raises(ValueError, match="type = 'weighted_low_rank', which jspec does not"):
         published.read(write(tmp_path / "weighted", weighted, made), TARGET)
+
+
+OWN = {"embed_tokens.weight": normal(V, E, seed=40)}
+UNSCORED = np.array([3, 8, 9, 20])
+
+
+@pytest.mark.parametrize("drops", [(), ("lm_head.weight",)], ids=["own head", "the target's"])
+@pytest.mark.parametrize("adds", [{}, OWN], ids=["the target's embeddings", "its own"])
+def test_a_table_that_is_not_there_is_the_targets(tmp_path, drops, adds):
+    made = {k: v for k, v in (tensors(THIRD) | adds).items() if k not in drops}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        head, variables = published.read(write(tmp_path / "head", THIRD, made), TARGET)
+    told = [one for one in warned if "embeddings of its own, 1" in str(one.message)]
+    assert len(told) == bool(adds)
+    check_saving(tmp_path / "saved", head, variables)
+    whole = {"lm_head.weight": np.asarray(HEAD, np.float64)} | made
+    states = normal(7, 3 * E, seed=3).astype(np.float64)
+    x, logits = forward(THIRD, whole, states, TOKENS)
+    output = apply(head, variables, states, TOKENS)
+    np.testing.assert_allclose(output.hidden[0], x, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(output.logits[0], logits, rtol=2e-4, atol=2e-4)
+
+
+def test_the_targets_head_scores_the_tokens_of_a_list(tmp_path):
+    scored = np.delete(np.arange(V), UNSCORED)
+    made = {k: v for k, v in tensors({}).items() if k != "lm_head.weight"}
+    listed = made | {"d2t": scored - np.arange(len(scored))}
+    states = normal(7, 3 * E, seed=3)
+    found, want = (
+        apply(*published.read(write(tmp_path / name, {}, one), TARGET), states, TOKENS).logits[0]
+        for name, one in (("listed", listed), ("all", made))
+    )
+    np.testing.assert_allclose(found[:, scored], want[:, scored], rtol=1e-5, atol=1e-5)
+    assert np.isneginf(found[:, UNSCORED]).all()
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight"])
+def test_the_first_eagle_has_tables_of_its_own_too(tmp_path, name):
+    made = {k: v for k, v in tensors({}).items() if k.startswith(("layers.0.self", "layers.0.mlp"))}
+    made |= {k: v[:, :E] for k, v in made.items() if v.shape[1] == 2 * E}
+    made |= {"fc.weight": normal(E, 2 * E), "layers.0.post_attention_layernorm.weight": normal(E)}
+    own = normal(V, E, seed=50)
+    with pytest.warns(UserWarning, match="of its own, 1"):
+        head, variables = published.read(write(tmp_path / "own", {}, made | {name: own}), TARGET)
+    part = {"embed_tokens.weight": "embed", "lm_head.weight": "head"}[name]
+    np.testing.assert_array_equal(variables["params"][part], own)
+    assert part not in variables["target"]
+    check_saving(tmp_path / "saved", head, variables)
+    plain, lent = published.read(write(tmp_path / "plain", {}, made), TARGET)
+    states = normal(7, E, seed=3)
+    swapped = {**lent, "target": {**lent["target"], part: jnp.asarray(own)}}
+    np.testing.assert_allclose(
+        apply(head, variables, states, TOKENS).logits,
+        apply(plain, swapped, states, TOKENS).logits,
+        rtol=1e-6,
+    )
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 import fakes
 from starlette.testclient import TestClient
@@ -20,7 +21,15 @@ BOUNDS = RequestBounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
 
 @contextmanager
 def service(
-    device=None, *, api_key=None, clients=(), bounds=None, target=None, adapters=(), **scheduling
+    device=None,
+    *,
+    api_key=None,
+    clients=(),
+    bounds=None,
+    target=None,
+    adapters=(),
+    sampling=MappingProxyType({}),
+    **scheduling,
 ):
     """A client of a service that runs, the device, and the lines of its log."""
     device, lines = device or fakes.FakeDevice(), []
@@ -32,6 +41,7 @@ def service(
             replace(BOUNDS, **(bounds or {})),
             calls.parser_of(known.chat.with_tools),
             ServerLimits(form_seconds=60),  # a busy machine needs some to start the first process
+            sampling,
         ),
         lambda deliver: Scheduler(device, deliver, **scheduling),
         lambda: 0,

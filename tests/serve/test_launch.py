@@ -1,6 +1,7 @@
 """The service over a real engine, in this process: its answers are those of `decode`."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from jspec.methods import LLM, METHODS
 from jspec.models import Loaded
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.detokenise import Detokeniser
+from jspec.models.huggingface.config_json import Settings
+from jspec.processors import Processor
 from jspec.serve import launch, warming
 from jspec.serve.compiled import CompileCounter
+from jspec.serve.jobs import RowSettings
+from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.method_choice import Choice
-from jspec.sessions.session import Session
+from jspec.sessions.session import Session, with_target
 from jspec.training import tokenizer as tokenizers
 
 SETTINGS = launch.ServeSettings(
@@ -58,3 +63,18 @@ def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
     for text, tokens, count in zip(said, want.tokens.tolist(), want.lengths, strict=True):
         assert text == Detokeniser(target.tokenizer, ids).finish(tokens[:count])
     assert compiled.count, "the first look could not fail"
+
+
+@pytest.mark.slow
+def test_the_servers_rows_never_write_what_the_model_is_not_to(session):
+    fields = {"suppress_tokens": list(range(40, 280)), "repetition_penalty": 1.1}
+    target = replace(session.target, generation=Settings(fields, "the file"))
+    asked = with_target(session, target)
+    with pytest.raises(jspec.InputError, match="the file has a repetition_penalty, for which --no"):
+        launch.service_of(asked, SETTINGS)
+    device, _ = launch.device_of(asked, SETTINGS)
+    device.insert(0, device.read([5, 6], RowSettings(8, temperature=1.0, ignore_eos=True), None))
+    (delta,) = device.deltas(device.step(False), [0])
+    assert delta.tokens and max(delta.tokens) < 40
+    device, _ = launch.device_of(asked, replace(SETTINGS, generation_config=GenerationConfig.NONE))
+    assert not any(isinstance(one, Processor) for one in device.engine.processors)

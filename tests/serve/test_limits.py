@@ -318,7 +318,7 @@ def test_health_and_figures_say_when_nothing_is_admitted():
 
 def test_of_many_connections_the_one_that_waits_longest_gives_way():
     known = Connections(2)
-    assert known.admit("here", 1) is None and known.sanitize("here", 2) is None
+    assert known.admit("here", 1) is None and known.admit("here", 2) is None
     known.waits("here", 1)
     known.waits("here", 2)
     known.is_asked("here", 1)

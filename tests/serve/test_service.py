@@ -11,11 +11,14 @@ import fakes
 import numpy as np
 import pytest
 from desk import events, service
+from tokenizers import Tokenizer, decoders, models
 
+from jspec.processors.grammar import token_bytes
 from jspec.serve import response_stream, responses
-from jspec.serve.answers import Spelling
+from jspec.serve.answers import Answer, Spelling
 from jspec.serve.device import log_probabilities
 from jspec.serve.errors import APIError
+from jspec.serve.formats import CompletionFormat
 from jspec.serve.jobs import Delta, Job, RowSettings, TokenLogprobs
 from jspec.types import Logprobs, Status
 
@@ -162,7 +165,9 @@ def test_log_probabilities(client):
 
 
 def test_parts_of_letters_have_the_offset_of_their_letter():
-    spelling = Spelling([b"a", b"\xc3", b"\xa9", b"\xff"], None)
+    words = Tokenizer(models.BPE({"a": 0, "Ã": 1, "©": 2, "ÿ": 3}, []))
+    words.decoder = decoders.ByteLevel()
+    spelling = Spelling(token_bytes(words), words)
     known = TokenLogprobs(
         np.full(4, -0.5), np.tile([1, 2, 3], (4, 1)), np.tile([-0.1, -3.0, -5.0], (4, 1))
     )
@@ -170,6 +175,40 @@ def test_parts_of_letters_have_the_offset_of_their_letter():
     assert found["text_offset"] == [7, 8, 8, 9]
     # Three tokens of one text: the likeliest's.
     assert found["top_logprobs"][0] == {"\ufffd": -0.1}
+
+
+def test_a_streams_offsets_are_those_of_the_whole():
+    words = fakes.loaded().tokenizer
+    spelling = Spelling(token_bytes(words), words)
+
+    def shown(prompt, pieces):
+        """Returns the text and the offsets of an answer that comes so."""
+        form, answer, text, offsets = CompletionFormat("m", spelling, 0), None, "", []
+        answer = Answer(0, words, prompt)
+        for place, piece in enumerate(pieces, 1):
+            known = TokenLogprobs(np.zeros(len(piece)), None, None)
+            status = Status.LIMIT if place == len(pieces) else Status.RUNNING
+            new = answer.add(Delta(piece, int(status), logprobs=known))
+            choice = form.delta(answer, new, piece, known)
+            text, offsets = text + choice["text"], offsets + choice["logprobs"]["text_offset"]
+        return text, offsets
+
+    said = "a😀b é猫 \u2028ok"
+    ids = words.encode(said).ids
+    places = [len(bytes(ids[:n]).decode(errors="ignore")) for n in range(len(ids))]
+    for begin in (0, 2, 3):  # a prompt that ends within a letter
+        whole = shown(ids[:begin], [ids[begin:]])
+        assert whole[0] == (said if begin == 0 else said[1:])
+        assert whole[1] == [place - min(begin, 1) for place in places[begin:]]
+        for size in (1, 2, 3, 5):
+            cut = [ids[n : n + size] for n in range(begin, len(ids), size)]
+            assert shown(ids[:begin], cut) == whole
+
+
+def test_an_event_is_one_line_for_every_reader():
+    value = {"text": 'a\u2028b\u2029c\x85d"é\n'}
+    written = response_stream._json(value)
+    assert json.loads(written) == value and len(written.splitlines()) == 1 and "é" in written
 
 
 def test_settings_come_to_the_row(client):
@@ -682,3 +721,21 @@ def test_an_answer_keeps_the_log_probabilities_of_its_row_alone():
     parts = kept.token_logprobs, kept.top_tokens, kept.top_logprobs
     assert [part.base for part in parts] == [None] * 3
     assert [part.shape for part in parts] == [(2,), (2, 20), (2, 20)]
+
+
+def test_a_request_that_names_no_sampling_has_the_models():
+    seen = []
+    device = fakes.FakeDevice(2)
+    read = device.read
+
+    def recorded(tokens, settings, earlier):
+        seen.append((settings.temperature, settings.top_p, settings.repetition_penalty))
+        return read(tokens, settings, earlier)
+
+    device.read = recorded
+    own = {"temperature": 0.5, "top_p": 0.75, "repetition_penalty": 1.25}
+    with service(device, sampling=own) as client:
+        for fields in ({}, {"temperature": None}, {"temperature": 1.0, "top_p": 1}):
+            complete(client, max_tokens=1, **fields)
+            chat(client, max_tokens=1, **fields)
+    assert seen == [(0.5, 0.75, 1.25)] * 4 + [(1.0, 1.0, 1.25)] * 2

@@ -12,6 +12,7 @@ from jspec.cli.bench.settings import PLAIN, BenchSettings
 from jspec.cli.bench.statistics import first_difference, speedup
 from jspec.cli.bench.timing import Timed, in_turn
 from jspec.models import reasoning
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions.batches import Group, groups
 
 
@@ -120,7 +121,7 @@ class Bench:
                 for (place, prompt), reply in zip(prompts.items(), said, strict=True):
                     # Neither the end token nor thoughts are of the conversation.
                     tokens = reply.tokens[: -1 if reply.finish_reason == "stop" else None]
-                    text = reasoning.readable(self.tokenizer).decode(tokens)
+                    text = Detokeniser(self.tokenizer, prompt).finish(tokens)
                     marks = reasoning.marks_of(self.tokenizer)
                     parts = reasoning.parts(self.tokenizer, marks, prompt)
                     answers[place].append(parts.read(text, True)[1])

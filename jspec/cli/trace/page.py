@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 import jspec
-from jspec.cli.trace.token_text import Tokenizer, strings
+from jspec.cli.trace.token_text import strings
 from jspec.cli.trace.tracing import Trace
 from jspec.models.detokenise import Detokeniser
 
@@ -16,7 +16,7 @@ _SCRIPTS = ("data.js", "labels.js", "tree.js", "panels.js", "overview.js", "view
 """The parts of the page's script, in the order in which they use one another."""
 
 
-def page(trace: Trace, tokenizer: Tokenizer, settings: Mapping[str, str]) -> str:
+def page(trace: Trace, tokenizer: Any, settings: Mapping[str, str]) -> str:
     """Returns the HTML of a trace.
 
     Args:
@@ -41,7 +41,7 @@ def page(trace: Trace, tokenizer: Tokenizer, settings: Mapping[str, str]) -> str
     return html
 
 
-def data(trace: Trace, tokenizer: Tokenizer, settings: Mapping[str, str]) -> dict[str, Any]:
+def data(trace: Trace, tokenizer: Any, settings: Mapping[str, str]) -> dict[str, Any]:
     """Returns the data of the page: the trace, and what its tokens say."""
     prompt, tokens = trace.prompt.tolist(), trace.tokens.tolist()
     row = Detokeniser(tokenizer, prompt)

@@ -21,6 +21,7 @@ from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.drafters.retrieval.token_pairs import NONE, pair_key, slot_of
+from jspec.types import HostOrDevice
 
 _PER_BUCKET = 2
 """The pairs of a bucket in the mean, at most: a whole bucket is read for each look-up."""
@@ -70,7 +71,7 @@ class NGramTable:
         return cells(self.tokens, there), probs, order
 
 
-def cells(array: Shaped[Array, "X ..."], index: Int[Array, "..."]) -> Shaped[Array, "..."]:
+def cells(array: Shaped[Array, "X ..."], index: Int[HostOrDevice, "..."]) -> Shaped[Array, "..."]:
     """Returns cells that are there, which saves the operations for those that are not."""
     return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 

@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jspec._validate.errors import InputError
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_MOST = 1000
+"""Tokens among which a word is looked for."""
 
 
 class TokenBytes(list[bytes | None]):
@@ -24,18 +26,67 @@ class TokenBytes(list[bytes | None]):
         self.names = dict(names)
 
 
+class Vocabulary:
+    """The spelling of a tokenizer's tokens: texts, grammars and stop strings are all made of it.
+
+    The decoder does not decide alone: over a vocabulary of bytes, folders that were saved again
+    have SentencePiece's, or none, and it reads added words as if they were letters of bytes.
+    """
+
+    def __init__(self, tokenizer: Any):
+        inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        added = getattr(inner, "get_added_tokens_decoder", dict)()
+        words = {token: one.content.encode() for token, one in added.items()}
+        self.names = {token: words[token] for token, one in added.items() if one.special}
+        """The texts of special tokens."""
+        self.drops_space = False
+        """True if a text has lost the space that it begins with."""
+        self._name: Callable[[int], str | None] = inner.id_to_token
+        self.token_to_id = getattr(inner, "token_to_id", lambda _: None)
+        parts = [*_parts(inner)]
+        kinds = {part["type"] for part in parts}
+        if "ByteLevel" in kinds:
+            self._read = lambda token, name: words.get(token) or _from_letters(name)
+        elif any(_SPACE in str(part) for part in parts):
+            fallback = "ByteFallback" in kinds
+            self._read = lambda token, name: _from_pieces(name, fallback)
+            self.drops_space = any(
+                part["type"] in ("Prepend", "Strip")
+                or part.get("prepend_scheme", "never") != "never"
+                for part in parts
+            )
+        elif "BPEDecoder" in kinds:
+            end = next(part["suffix"] for part in parts if part["type"] == "BPEDecoder")
+            self._read = lambda token, name: name.replace(end, " ").encode()
+        else:
+            decode = inner.decode
+            texts = ((token, decode([token])) for token in range(_MOST))
+            alike = (one for one in texts if one[1] and decode([one[0]] * 2).startswith(one[1]))
+            word, text = next(alike, (0, ""))
+            self._read = lambda token, name: decode([word, token]).removeprefix(text).encode()
+            self.drops_space = decode([word, word]) != text + text
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """Returns the bytes of a token; None if it is special, or there is none."""
+        name = None if token in self.names else self._name(token)
+        return None if name is None else self._read(token, name)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens within a text."""
+        return b"".join(self.bytes_of(token) or b"" for token in tokens).decode(errors="replace")
+
+
 def token_bytes(tokenizer: Any) -> TokenBytes:
     """Returns the bytes of each token of a tokenizer, in a text; None for special tokens.
 
-    The bytes of the tokens of a text are those of the text. This holds for vocabularies of bytes
-    (GPT-2's: Llama 3, Qwen, SmolLM) and of SentencePiece (Llama 2, Mistral).
+    The bytes of the tokens of a text are those of the text. `jspec.Detokeniser` writes them.
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`, a tokenizer of `transformers` that has one, or the
             bytes themselves, one entry a token.
 
     Raises:
-        InputError: if it is not one of them, or of another kind.
+        InputError: if it is not one of them.
 
     Example:
         >>> token_bytes([b"a", b"bc", None])
@@ -54,53 +105,40 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
             f"tokenizer is {tokenizer!r:.80}; pass a tokenizers.Tokenizer, or the bytes of each "
             "token"
         )
-    described = json.loads(inner.to_str())
-    read = _reader(described)
-    known = inner.get_vocab()
-    # Numbers may be left out.
-    found = TokenBytes([None] * (max(known.values(), default=-1) + 1))
-    for token, number in known.items():
-        found[number] = read(token)
-    for added in described["added_tokens"]:
-        text = added["content"].encode()
-        found[added["id"]] = None if added["special"] else text
-        if added["special"]:
-            found.names[added["id"]] = text
-    return found
+    vocabulary = Vocabulary(inner)
+    size = max(inner.get_vocab().values(), default=-1) + 1  # numbers may be left out
+    return TokenBytes(map(vocabulary.bytes_of, range(size)), vocabulary.names)
 
 
-def _reader(described: dict[str, Any]) -> Any:
-    """Returns what makes bytes of a token's name, by the decoder of the tokenizer."""
-    decoder = described.get("decoder") or {}
-    parts = decoder.get("decoders", [decoder])
-    kinds = {part.get("type") for part in parts}
-    if "ByteLevel" in kinds:
-        known: Any = _byte_letters()
-        # A letter that stands for no byte is written as itself, as the decoder does.
-        return lambda token: b"".join(known.get(letter, letter.encode()) for letter in token)
-    if "Metaspace" in kinds or any(
-        part.get("type") == "Replace" and part.get("pattern", {}).get("String") == _SPACE
-        for part in parts
-    ):
-        fallback = "ByteFallback" in kinds
-
-        def read(token: str) -> bytes:
-            if fallback and (byte := _BYTE.fullmatch(token)):
-                return bytes([int(byte[1], 16)])
-            return token.replace(_SPACE, " ").encode()
-
-        return read
-    raise InputError(
-        f"the tokenizer decodes by {sorted(map(str, kinds))}; bytes of tokens are known for "
-        "ByteLevel, Metaspace and ByteFallback: pass the bytes of each token instead"
-    )
+def _parts(tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """Yields what a tokenizer splits texts with and joins them with."""
+    for name in ("pre_tokenizer", "normalizer", "decoder"):
+        if (one := getattr(tokenizer, name, None)) is not None:
+            whole = json.loads(one.__getstate__())
+            lists = (whole.get(key) for key in ("pretokenizers", "normalizers", "decoders"))
+            yield from next(filter(None, lists), [whole])
 
 
-def _byte_letters() -> dict[str, bytes]:
+def _from_letters(name: str) -> bytes:
+    try:
+        return bytes(_LETTERS[letter] for letter in name)
+    except KeyError:  # a name with a letter that stands for no byte is the text, to decoders too
+        return name.encode()
+
+
+def _from_pieces(name: str, fallback: bool) -> bytes:
+    byte = _BYTE.fullmatch(name) if fallback else None
+    return bytes([int(byte[1], 16)]) if byte else name.replace(_SPACE, " ").encode()
+
+
+def _byte_letters() -> dict[str, int]:
     """Returns the letters by which GPT-2's vocabulary writes bytes (Radford et al. 2019):
     printable ones stand for themselves, the others for those after 255, in their order.
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): bytes([byte]) for byte in printable}
-    return letters | {chr(256 + place): bytes([byte]) for place, byte in enumerate(others)}
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_LETTERS = _byte_letters()
