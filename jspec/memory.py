@@ -51,11 +51,6 @@ def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
     """Returns keys or values in 8 bits.
 
     What is not finite makes its whole vector NaN.
-
-    Args:
-        x: of one layer.
-        dtype: int8, in which one is off by half its vector's scale at most, or float8_e4m3fn, in
-            which it is off by a sixteenth of itself (or half the least step of the scale).
     """
     x, whole = x.astype(jnp.float32), jnp.issubdtype(dtype, jnp.integer)
     largest = float(jnp.iinfo(dtype).max if whole else jnp.finfo(dtype).max)

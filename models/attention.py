@@ -86,13 +86,7 @@ class Past(NamedTuple):
 
 
 def past(cache: KVCache | None, nodes: TreeKV | None, array: int) -> Past:
-    """Returns the keys and values of one layer, from the cache and from the nodes.
-
-    Args:
-        cache: the committed tokens.
-        nodes: those that were scored before.
-        array: which of their arrays is the layer's.
-    """
+    """Returns the keys and values of one layer, from the cache and from the nodes."""
     return Past(
         cached=None
         if cache is None
@@ -152,15 +146,7 @@ class Implementation:
         oldest: Int[Array, "B N"] | None,
         soft_cap: float | None,
     ) -> Softmax:
-        """Returns the softmax, joined by the live slots of a cache.
-
-        Args:
-            softmax: of the same queries, over the nodes.
-            queries: scaled.
-            cached: keys and values, and the number of live slots of each row.
-            oldest: the oldest slot that each node sees; None: the first.
-            soft_cap: as in `attend`.
-        """
+        """Returns the softmax, joined by the live slots of a cache."""
         if oldest is not None:
             oldest = jnp.tile(oldest, (1, queries.shape[2] // oldest.shape[1]))
         return with_past(softmax, queries, cached, oldest, soft_cap)
@@ -187,22 +173,6 @@ def attend(
     """Returns one softmax over past slots and new tokens, without joining the arrays.
 
     Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
-
-    Args:
-        q: queries of the new tokens, unscaled.
-        k, v: their keys and values, [B, H, N, D]. What the memory keeps in 8 bits comes so too
-            (`jspec.memory.kept`), and is widened here.
-        mask: new token i sees earlier node j, or new token j - M. A packed one: the new tokens
-            belong to several trees, one behind the other, and there are no earlier nodes.
-        past: what the layer holds of the committed tokens and of the earlier nodes.
-        positions: positions of the new tokens, read only where there is a window.
-        scale: factor of the scores; None: D ** -0.5.
-        soft_cap: c, where scaled scores s become c * tanh(s / c) as in Gemma 2; None: they stay.
-        window: a token at position p sees none at or before p - window; None: it sees all.
-        latent: True where a key is the token's value, then k: `jspec.models.latent`, by XLA.
-        sinks: a score of each query head that joins its softmax and has no value (Xiao et al. 2024,
-            arXiv 2309.17453; learned, as in gpt-oss); None: none.
-        impl: computes the two parts.
     """
     if isinstance(mask, PackedMask):
         k, v = jax.tree.map(partial(unpack_heads, mask), (k, v))
@@ -329,13 +299,6 @@ def with_past(
     at once; few queries on an accelerator see all slots as one block, and so do many on a GPU if
     their scores are few. A block of slots that are
     masked leaves a row's numbers as they are, to the last bit.
-
-    Args:
-        softmax: over the other scores of the same queries, at least one of each.
-        queries: scaled.
-        cached: keys and values, and the number of live slots of each row.
-        oldest: the oldest slot that each query sees; None: the first.
-        soft_cap: as in `attend`.
     """
     slots = cached.slots
     if queries.shape[2] >= _MANY_QUERIES:

@@ -53,11 +53,6 @@ def fit(shape: tuple[int, ...], kind: str) -> bool:
 def kind_of(row_bytes: int, inputs: int, own: str = "q4_k") -> str | None:
     """Returns the format of rows of so many bytes, of which Q4_0 and Q4_K have as many.
 
-    Args:
-        row_bytes: of a row.
-        inputs: the weights of a row.
-        own: the format of most matrices, which tells Q4_0 from Q4_K.
-
     Example:
         >>> kind_of(144, 256), kind_of(144, 256, "q4_0"), kind_of(272, 256, "q4_0")
         ('q4_k', 'q4_0', 'q8_0')
@@ -88,11 +83,7 @@ def scales(packed: UInt8[np.ndarray, "*X O B"], kind: str) -> Float[np.ndarray, 
 
 
 def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray, "*X O B"]:
-    """Returns weights rounded to blocks, as llama.cpp rounds them.
-
-    Raises:
-        InputError: if the package `gguf`, which does it, is not installed or has no such rounding.
-    """
+    """Returns weights rounded to blocks, as llama.cpp rounds them."""
     from jspec.models.gguf.file import library
 
     if kind in FROM_FILES:
@@ -185,12 +176,7 @@ def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
 
 
 def table(array: Any, width: int) -> Any:
-    """Returns embeddings or a head, whether or not they are in blocks, as numbers.
-
-    Args:
-        array: the table; one in blocks of another width stays as it is.
-        width: its columns.
-    """
+    """Returns embeddings or a head, whether or not they are in blocks, as numbers."""
     kind = kind_of(array.shape[-1], width) if array.dtype == jnp.uint8 else None
     return array if kind is None else dequantised(array, kind)
 
@@ -217,14 +203,7 @@ class Blocks:
 def as_held(
     array: Any, inputs: int, own: str | None, dtype: DTypeLike, rounds_states: bool = False
 ) -> Blocks | Float[Array, "*X I"]:
-    """Returns a loaded array as it is held: bytes as blocks, of the format that they have.
-
-    Args:
-        array: bytes, or numbers where a file has others.
-        inputs: the weights of a row.
-        own: the format of most matrices; None: it is a table.
-        dtype, rounds_states: as `Blocks` has them.
-    """
+    """Returns a loaded array as it is held: bytes as blocks, of the format that they have."""
     if array.dtype != jnp.uint8:
         return array
     kind = kind_of(array.shape[-1], inputs, own or "q4_k")

@@ -114,17 +114,7 @@ def part(
     dtype: DTypeLike,
     held: int = 1,
 ) -> Callable[[tuple[slice, ...]], np.ndarray]:
-    """Reads parts of a parameter as it is laid out for so many devices.
-
-    Args:
-        read: a part of it as it is held.
-        path: its keys in the tree of parameters.
-        shape: its own.
-        fused: the products that it is of.
-        devices: that it is to be laid out for.
-        dtype: of its numbers.
-        held: devices that it is laid out for where it is read.
-    """
+    """Reads parts of a parameter as it is laid out for so many devices."""
 
     def of(index: tuple[slice, ...]) -> np.ndarray:
         cuts = [slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True)]
@@ -140,12 +130,7 @@ def part(
 
 
 def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> FusedProjection | None:
-    """Returns the products that a parameter is of; None: one product.
-
-    Args:
-        path: of the parameter.
-        fused: by the name of the product, or "layers_3/qkv" where a layer has sizes of its own.
-    """
+    """Returns the products that a parameter is of; None: one product."""
     *_, above, name, _ = ("", "", *path)
     layers = layers_of(above)
     first = above if layers is None else layer_name(layers[:1])
@@ -153,14 +138,7 @@ def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> Fused
 
 
 def relaid(params: PyTree, fused: Mapping[str, FusedProjection], held: int, wanted: int) -> PyTree:
-    """Returns weights whose columns are laid out for `held` devices, laid out for `wanted` ones.
-
-    Args:
-        params: {"params": ..}, or a part of it.
-        fused: the products that are one, by the name of their layer.
-        held: devices.
-        wanted: devices.
-    """
+    """Returns weights whose columns are laid out for `held` devices, laid out for `wanted` ones."""
 
     def move(path, leaf):
         keys = [str(getattr(key, "key", "")) for key in path]

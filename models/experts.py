@@ -98,14 +98,7 @@ Biases = tuple[Float[Array, "X J"], Float[Array, "X E"]] | None
 
 
 class RoutedExperts(nn.Module):
-    """An MLP of experts.
-
-    Args:
-        experts: their number and size.
-        activation: of the gates, unless they are clamped.
-        dtype: of activations. The router's probabilities are float32.
-        param_dtype: dtype that weights are created in.
-    """
+    """An MLP of experts."""
 
     experts: Experts
     activation: Callable[[Array], Array]
@@ -116,12 +109,7 @@ class RoutedExperts(nn.Module):
     def __call__(
         self, x: Float[Array, "B N E"], asked: Float[Array, "B N E"] | None = None
     ) -> Float[Array, "B N E"]:
-        """Returns what the experts add.
-
-        Args:
-            x: what they read.
-            asked: what the router reads; None: x.
-        """
+        """Returns what the experts add."""
         experts, width = self.experts, x.shape[-1]
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
         exact = jnp.promote_types(self.dtype, jnp.float32) if experts.float32_router else self.dtype
@@ -174,13 +162,7 @@ class RoutedExperts(nn.Module):
 def routed(
     experts: Experts, scores: Float[Array, "B N X"], correction: Float[Array, " X"] | None = None
 ) -> tuple[Float[Array, "B N K"], Int[Array, "B N K"]]:
-    """Returns the experts of each token, and what their outputs are multiplied with.
-
-    Args:
-        experts: how they are chosen.
-        scores: of the router.
-        correction: added to what is compared; None: nothing.
-    """
+    """Returns the experts of each token, and what their outputs are multiplied with."""
     if experts.sigmoid:
         shares = nn.sigmoid(scores)
     else:
@@ -213,18 +195,7 @@ def each(
     feed: Callable[[Array], Array],
     biases: Biases = None,
 ) -> Float[Array, "R K E"]:
-    """Returns every route by itself, for fewer routes than experts.
-
-    Args:
-        x: states.
-        routes: the experts of each.
-        gate_up, down: weights of all X experts, [X, J, E] and [X, E, I]; J is 2 I.
-        feed: makes I lanes of the J.
-        biases: of both products; None: they have none.
-
-    Returns:
-        What each expert makes of each state.
-    """
+    """Returns every route by itself, for fewer routes than experts."""
 
     def product(equation: str, x: Float[Array, "..."], weights: Held) -> Float[Array, "R K _"]:
         if not isinstance(weights, eight_bits.LowPrecision):
@@ -252,11 +223,6 @@ def sorted_by_expert(
 
     A block is a product with one expert's weights, so that these are read about once and no
     [routes, E, I] array is made. The last block of an expert is filled up with zeros.
-
-    Args:
-        x, routes, feed, biases: as in `each`.
-        gate_up, down: weights of the experts of one layer or of several.
-        places: each expert's index among them.
     """
     experts, (num_routes, chosen) = len(places), (routes.size, routes.shape[1])
     block = max(num_routes // experts, 1)

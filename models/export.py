@@ -34,19 +34,7 @@ def save_hf(
     end: int | None = None,
     dtype: DTypeLike = jnp.bfloat16,
 ) -> None:
-    """Writes config, generation_config, weights and, if given, the tokenizer.
-
-    Args:
-        model: what the weights belong to.
-        params: its weights, {"params": ...} as Flax applies them.
-        folder: where to write; made if absent.
-        tokenizer: a `tokenizers.Tokenizer`.
-        end: the token that ends a text and begins one, if there is one.
-        dtype: dtype of the written weights.
-
-    Raises:
-        InputError: if LlamaForCausalLM cannot have this config or these weights.
-    """
+    """Writes config, generation_config, weights and, if given, the tokenizer."""
     if eight_bits.low_precision(model.param_dtype):
         raise InputError(
             f"the model's weights are {eight_bits.called(model.param_dtype)}, which "
@@ -80,11 +68,7 @@ def save_hf(
 
 
 def config(shape: LlamaConfig, end: int | None, dtype: str) -> dict[str, Any]:
-    """Returns config.json of LlamaForCausalLM.
-
-    Raises:
-        InputError: if it has no such model.
-    """
+    """Returns config.json of LlamaForCausalLM."""
     if shape.qk_norm or shape.qkv_bias != shape.output_bias:
         raise InputError(
             f"LlamaForCausalLM has no qk_norm={shape.qk_norm} with qkv_bias={shape.qkv_bias} and "

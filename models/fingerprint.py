@@ -24,11 +24,6 @@ def fingerprint(params: PyTree, model: Any = None) -> str:
     They cover the name and shape of every parameter and values spread evenly over each, rounded to
     bfloat16: float32 and bfloat16 copies of one checkpoint have one fingerprint, and so has one
     whose layers are stacked. Adapters are not part of it: what drafts for the base drafts for all.
-
-    Args:
-        params: the weights.
-        model: their network, which knows how the columns of products that are one are laid out for
-            the devices of a mesh; None: they are not.
     """
     digest, params = hashlib.sha256(), of_base(params)
     fused, devices = getattr(model, "fused", {}), getattr(model, "tp_size", 1)

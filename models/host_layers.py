@@ -11,12 +11,7 @@ from jspec.models.checkpoint import Model, shapes
 
 
 def check(model: Model, layer_memory: str) -> None:
-    """Refuses a kind of memory that is not there, or too little of it, before anything is read.
-
-    Raises:
-        InputError: if the layers are not scanned, the device has no such memory, or the host has
-            less than the layers' matrices take.
-    """
+    """Refuses a kind of memory that is not there, or too little of it, before anything is read."""
     if layer_memory == streaming.DEVICE:
         return
     kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]

@@ -72,9 +72,6 @@ def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
 
     A folder or file here hides a bundled model of the same name, that a packaged one, and that a
     hub id. Of the hub only `wanted` is downloaded.
-
-    Raises:
-        InputError: if there is none.
     """
     path = Path(name).expanduser()
     if is_gguf(path):
@@ -99,9 +96,6 @@ def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
 def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     """Returns the folder of a checkpoint. A folder here hides a bundled model of the same name,
     and that a hub id. Only `wanted` is downloaded: configuration, tokenizer and safetensors.
-
-    Raises:
-        InputError: if the name is neither a folder nor a checkpoint that the hub gives out.
     """
     path = Path(name).expanduser()
     if path.is_dir():

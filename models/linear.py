@@ -110,14 +110,7 @@ def multiply(
     weights: Held | tuple[Held, ...],
     index: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """Returns `product`; in 8 bits, the factors of the outputs are multiplied into the result.
-
-    Args:
-        x: rows.
-        weights: one row for each output, or several such matrices. A tuple has matrices of outputs
-            that follow each other.
-        index: which of these; the kernels of a CPU make no copy of it.
-    """
+    """Returns `product`; in 8 bits, the factors of the outputs are multiplied into the result."""
     if isinstance(weights, tuple):
         rounds = any(isinstance(part, blocks.Blocks) and part.rounds_states for part in weights)
         if rounds or all(natively_multiplied(x, part) for part in weights):

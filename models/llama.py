@@ -184,16 +184,7 @@ class Block(nn.Module):
         own: Float[Array, "B N P"] | None = None,
         read: Float[Array, "B N R"] | None = None,
     ) -> tuple[Any, ...]:
-        """Returns the block's output, and the keys and values that it made; or a mixer's updates.
-
-        Args:
-            x: the states.
-            positions: the tokens' positions.
-            mask: who sees whom, as in `attention.attend`.
-            past: what the layer holds of tokens and nodes before.
-            own: what this layer has of the tokens alongside x.
-            read: what q, k and v are made of, if it is not x behind its norm.
-        """
+        """Returns the block's output, and its keys and values, or a mixer's updates."""
         config, layer = self.config, self.layer or Layer(self.config.rope)
         if read is None:
             first = self.input_norm and config.pre_norm
@@ -438,11 +429,7 @@ class RotaryDecoder(LayeredDecoder):
 
 
 def _check_sources(config: LlamaConfig) -> None:
-    """Refuses layers that read keys and values which are not there.
-
-    Raises:
-        InputError: for the first of them.
-    """
+    """Refuses layers that read keys and values which are not there."""
     owners = [number for number, layer in enumerate(config.layers) if layer.keys_of is None]
     for number, layer in enumerate(config.layers):
         if (source := layer.keys_of) is None:

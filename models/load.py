@@ -221,15 +221,7 @@ def load(
 
 
 def open_checkpoint(name: str | Path, wanted: Sequence[str] = hub.WANTED) -> Folder | gguf.File:
-    """Returns a checkpoint on disk, whose parts are read when they are asked for.
-
-    Args:
-        name: as in `load`.
-        wanted: the files that are downloaded, if it is one of the hub.
-
-    Raises:
-        InputError: if there is none of that name, or a GGUF file is not whole.
-    """
+    """Returns a checkpoint on disk, whose parts are read when they are asked for."""
     path = hub.find(name, wanted)
     return gguf.open_file(path) if path.is_file() else Folder(path)
 
@@ -445,11 +437,7 @@ def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> di
 
 
 def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]) -> None:
-    """Leaves one of embeddings and head where they are tied; a file may hold either, or both.
-
-    Raises:
-        InputError: if both are there and differ.
-    """
+    """Leaves one of embeddings and head where they are tied; a file may hold either, or both."""
     embed = next(weight for weight in table if weight.path == ("embed",)).names[0]
     head = held.pop(HEAD)
     here = held.setdefault(embed, head)

@@ -85,14 +85,7 @@ class Mamba2:
 
 
 class _Network(nn.Module):
-    """Base of both mixers: a short convolution, a recurrence, and a gate.
-
-    Args:
-        sizes: of its heads.
-        config: of the model.
-        dtype: of activations. States are float32.
-        param_dtype: dtype that weights are created in.
-    """
+    """Base of both mixers: a short convolution, a recurrence, and a gate."""
 
     sizes: Any
     config: Any

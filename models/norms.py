@@ -43,14 +43,7 @@ class RMSNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Ba et al. 2016: (x - mean(x)) / std(x), times a scale and plus a bias for each lane.
-
-    Args:
-        eps: added to the variance.
-        affine: whether there are scale and bias; else neither.
-        dtype: dtype of the result.
-        param_dtype: dtype that they are created in.
-    """
+    """Ba et al. 2016: (x - mean(x)) / std(x), times a scale and plus a bias for each lane."""
 
     eps: float
     affine: bool

@@ -79,13 +79,7 @@ def scores_of(
     keys: Float[Array, "... K D"] | tuple[Float[Array, "... K _"], ...],
     soft_cap: float | None,
 ) -> Float[Array, "... Q K"]:
-    """Returns the scores of scaled queries in float32, bent into -soft_cap .. soft_cap.
-
-    Args:
-        queries: scaled.
-        keys: or parts of them, whose lanes are concatenated.
-        soft_cap: None: they stay as they are.
-    """
+    """Returns the scores of scaled queries in float32, bent into -soft_cap .. soft_cap."""
     if isinstance(keys, tuple):
         ends = np.cumsum([part.shape[-1] for part in keys])[:-1].tolist()
         pairs = zip(jnp.split(queries, ends, axis=-1), keys, strict=True)

@@ -31,13 +31,6 @@ def widens_natively() -> bool:
 def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, Any]:
     """Returns the dtype to compute in and the weights' dtype, from what was asked for.
 
-    Args:
-        dtype: to compute in; None: the device's default. One of 8 bits is that of the weights.
-        param_dtype: of the weights; None: the one to compute in.
-
-    Raises:
-        InputError: if one is unknown, or there are two for the weights.
-
     Example:
         >>> [jnp.dtype(found).name for found in pair("int8", None)]
         ['float32', 'int8']
@@ -66,13 +59,6 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
 
     `jnp.dtype("float32")` equals `jnp.float32` and hashes otherwise, so a model that was loaded
     would be traced apart from the same model built by hand.
-
-    Args:
-        dtype: a name or a dtype.
-        held: whether it is one of weights, which may have 8 bits.
-
-    Raises:
-        InputError: if the dtype cannot be computed in, or cannot hold weights.
     """
     names = (*NAMES, *eight_bits.FORMATS) if held else NAMES
     if not _is(dtype, names):
@@ -88,11 +74,7 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
 
 
 def find_kv(dtype: DTypeLike | None) -> Any:
-    """Returns the dtype that keys and values are kept in; None: the activations'.
-
-    Raises:
-        InputError: if it is neither.
-    """
+    """Returns the dtype that keys and values are kept in; None: the activations'."""
     if dtype is None:
         return None
     if not _is(dtype, KV_NAMES):

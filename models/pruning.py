@@ -18,14 +18,6 @@ def pruned(target: Llama, params: PyTree, layers: Sequence[int]) -> tuple[Llama,
     Embedding, norms and head are the target's. What it drafts is of little use before it is trained
     on the target's distributions. As DistilBERT (Sanh et al. 2019, section 3), which begins with
     every second layer of its teacher.
-
-    Args:
-        target: a model of the Llama family in floating point.
-        params: its weights.
-        layers: those that are kept, ascending, from 0.
-
-    Raises:
-        InputError: if the target lacks one of the layers, or is not a Llama in floating point.
     """
     if not isinstance(target, Llama) or eight_bits.low_precision(target.param_dtype):
         raise InputError(

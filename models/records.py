@@ -30,9 +30,6 @@ PARTS = (
 def part(value: Any) -> Any:
     """Returns a field of a config.
 
-    Raises:
-        TypeError: if nothing that a config is made of has such fields.
-
     Example:
         >>> part({"factor": 4.0})
         LinearScaling(factor=4.0)

@@ -154,13 +154,7 @@ class Rope:
 
 
 def frequencies(rope: Rope, head_dim: int, context: int) -> Float[np.ndarray, " R/2"]:
-    """Returns rotary angle per position for each pair of lanes.
-
-    Args:
-        rope: base, scaling and the number of lanes.
-        head_dim: D, lanes of a head.
-        context: the most positions that the model places.
-    """
+    """Returns rotary angle per position for each pair of lanes."""
     # On the host in float64: an error in the frequency grows with the position, and XLA's float32
     # power is off by several units in the last place.
     lanes = rope.lanes or head_dim

@@ -21,9 +21,6 @@ def read(folder: Path) -> Any:
     """Reads tokenizer.json, or has `transformers` convert an older format.
 
     A Rust tokenizer opens in milliseconds; `transformers` takes seconds, so it is imported late.
-
-    Raises:
-        InputError: if there is none, or none that can be read.
     """
     file = folder / "tokenizer.json"
     if file.is_file():

@@ -38,15 +38,6 @@ class Kind(Protocol):
 def read(name: str, value: Any, kind: Kind, why: str = "") -> Any:
     """Returns the checked value of an option.
 
-    Args:
-        name: of the option, as the caller wrote it.
-        value: what was given; anything.
-        kind: the values that it takes.
-        why: what the bounds are, such as "the vocabulary"; it ends the message.
-
-    Raises:
-        InputError: if it is of another kind or out of bounds.
-
     Example:
         >>> read("beam", 8.5, Integer(1, 4096), "the vocabulary")
         Traceback (most recent call last):

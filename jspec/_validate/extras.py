@@ -8,14 +8,6 @@ from jspec._validate.errors import InputError
 def require(what: str, extra: str, *modules: str) -> None:
     """Refuses what needs packages that are not installed.
 
-    Args:
-        what: needs them, as a sentence begins.
-        extra: of jspec, which brings them.
-        modules: that are imported.
-
-    Raises:
-        InputError: for the first one that is not there.
-
     Example:
         >>> require("it", "train", "json", "absent")
         Traceback (most recent call last):

@@ -148,10 +148,6 @@ def check_number(
 def check_flag(name: str, value: Any) -> None:
     """Raises InputError unless `value` is Python's True or False.
 
-    Args:
-        name: of the argument, as the caller wrote it.
-        value: what was given; anything. A text is not accepted: "false" would count as true.
-
     Example:
         >>> check_flag("per_row", False)
         >>> check_flag("per_row", "false")

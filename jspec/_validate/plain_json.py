@@ -30,13 +30,6 @@ def parsed(text: str | bytes) -> Any:
     """Returns what `json.loads` makes of a text, which raises RecursionError for one of 100,000
     brackets, with U+FFFD for halves of UTF-16 pairs.
 
-    Args:
-        text: or its bytes, in UTF-8.
-
-    Raises:
-        json.JSONDecodeError: if it is not JSON, nested too deep to be read, in another encoding,
-            or has an integer of thousands of digits.
-
     Example:
         >>> parsed('{"a": 1}')
         {'a': 1}

@@ -44,10 +44,6 @@ def of_ragged(prompt: Any, prompt_lengths: Any) -> tuple[Any, Any]:
     """Returns prompts in lists of unequal length as one array, padded on the right, with their
     lengths; anything else as it was given.
 
-    Raises:
-        InputError: if such lists came with lengths of their own, or hold something else than ids,
-            or none.
-
     Example:
         >>> [array.tolist() for array in of_ragged([[5, 6, 7], [8]], None)]
         [[[5, 6, 7], [8, 0, 0]], [3, 1]]
@@ -107,12 +103,7 @@ def can_move(array: Any) -> bool:
 
 
 def placed(arrays: Any, like: Any) -> Any:
-    """Returns arrays of NumPy on the devices of an array of JAX, sent as `transfer_guard` asks.
-
-    Args:
-        arrays: a pytree; JAX arrays stay where they are.
-        like: on these devices; where it may move, these may too. Another one moves nothing.
-    """
+    """Returns arrays of NumPy on the devices of an array of JAX, sent as `transfer_guard` asks."""
     if not isinstance(like, jax.Array) or known_values(like) is None:
         return arrays
     place: Any = like.sharding if like.committed else None
@@ -177,11 +168,7 @@ def within(name: str, array: Any, low: float, high: float, why: str) -> None:
 
 
 def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
-    """Returns the array [B, X] int32 of end tokens: one, a shared list, or one per row.
-
-    Raises:
-        InputError: if these are not integers, of another shape, or known not to be tokens.
-    """
+    """Returns the array [B, X] int32 of end tokens: one, a shared list, or one per row."""
     array = on_host(to_array(() if tokens is None else tokens, name))
     if array.size and not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {tokens!r:.80}; pass token ids")

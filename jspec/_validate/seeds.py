@@ -15,9 +15,6 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     """Returns a threefry key, whatever was given. Other generators do not draw per key under
     `vmap`. The tokens of a seed must not depend on JAX's default generator either. They do depend
     on `jax_threefry_partitionable`, which is on unless it was switched off.
-
-    Raises:
-        InputError: if it is not a key, and no seed of at most 64 bits.
     """
     if key is None:
         return None

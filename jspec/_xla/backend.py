@@ -27,9 +27,6 @@ def platform() -> str:
 def planned(name: str) -> Iterator[None]:
     """Yields a context in which sizes are chosen for a platform that need not be here.
 
-    Args:
-        name: of the platform.
-
     Example:
         >>> with planned("tpu"):
         ...     platform()

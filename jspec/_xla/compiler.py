@@ -30,9 +30,6 @@ def avoid(environment: MutableMapping[str, str]) -> None:
 
     A variable that names a file of options stays as it is.
 
-    Args:
-        environment: the variables of this process.
-
     Example:
         >>> variables = {"XLA_FLAGS": "--xla_cpu_experimental_ynn_fusion_type="}
         >>> avoid(variables)

@@ -21,12 +21,7 @@ Program = TypeVar("Program", bound=Callable[..., Any])
 
 
 def automatic(program: Program) -> Program:
-    """Returns the program, which takes explicit axes of its arguments' mesh for automatic ones.
-
-    Args:
-        program: of arrays, and of static arguments, which are left as they are. A state is among
-            its results.
-    """
+    """Returns the program, which takes explicit axes of its arguments' mesh for automatic ones."""
 
     @wraps(program)
     def call(*args: Any, **named: Any) -> Any:

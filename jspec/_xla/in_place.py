@@ -28,13 +28,6 @@ def switch(
     of a loop that runs once or not at all. On a GPU the branches of a switch change what they get
     in place, and the host waits for nothing; for each of the loops it would.
 
-    Args:
-        index: of the branch to run; one out of range is the nearest, as for `lax.switch`.
-        branches: from (state, given) to a state of the same structure, shapes and dtypes.
-        state: what is changed.
-        given: what is read alone.
-        platform: that the program is made for.
-
     Example:
         >>> import jax.numpy as jnp
         >>> add, double = lambda x, y: x + y, lambda x, y: 2 * x

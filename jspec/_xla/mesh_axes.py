@@ -62,14 +62,6 @@ def mesh_of(arrays: PyTree) -> Mesh | None:
 def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionSpec]:
     """Returns the sharding of a generation's arrays: rows over `ROWS`, others by axis.
 
-    Args:
-        state: with rows first; what has no rows is whole on every device.
-        axes: usable axes of a mesh, with their sizes. What they do not divide is whole.
-        batch: the number of rows.
-
-    Returns:
-        One for each leaf.
-
     Example:
         >>> import jax.numpy as jnp
         >>> kept = {"lengths": jnp.zeros(4), "matrix": jnp.zeros((1, 9))}

@@ -38,9 +38,6 @@ def asked() -> bool:
     or a few times, and when XLA's own graphs of loops were wrong, they took another branch or ended
     the process. `benchmarks.accelerator` measures either.
 
-    Raises:
-        InputError: if the switch is neither 0 nor 1.
-
     Example:
         >>> asked()
         False
@@ -60,10 +57,6 @@ class Jitted:
 
     The platform that it is made for is found here, in Python, before anything is traced: a static
     argument of the function, so that a program of one platform is never taken for another's.
-
-    Args:
-        function: to be compiled; its last argument is `platform`.
-        options: of `jax.jit`.
 
     Example:
         >>> double = Jitted(lambda x, platform: 2 * x)

@@ -20,12 +20,6 @@ def between_calls(drafter: Any, state: PyTree, batch: int, capacity: int) -> PyT
     capacity, which are of ended texts, are new ones of `SLOTS` tokens.
 
     So it has the same shapes after every call of as many rows.
-
-    Args:
-        drafter: whose memory it is.
-        state: after the call.
-        batch: its rows.
-        capacity: most tokens of a row.
     """
     grows = _growing(drafter, batch, capacity)
     if not any(grows):

@@ -15,13 +15,6 @@ def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
 
     Read from the shapes: a leaf that grows with the batch has an entry for each row.
 
-    Args:
-        name: whose memory it is.
-        init: the memory for so many rows.
-
-    Raises:
-        InputError: if a leaf grows otherwise than by an entry for each row.
-
     Example:
         >>> import jspec
         >>> drafter = jspec.Suffix(capacity=64)  # text, lengths and flags of rows; a shared past
@@ -47,13 +40,7 @@ def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
 
 
 def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTree:
-    """Returns the memory with other rows: `rows[i]` is the row that row i was before.
-
-    Args:
-        state: a drafter's memory.
-        axes: of its leaves, see `row_axes`.
-        rows: which row each new one is a copy of.
-    """
+    """Returns the memory with other rows: `rows[i]` is the row that row i was before."""
     leaves, structure = jax.tree.flatten(state)
     taken = [
         # Copied, or both states would hold one array, which the next step donates.
@@ -64,14 +51,7 @@ def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTre
 
 
 def put(state: PyTree, axes: list[int | None], row: Int[Array, ""], one: PyTree) -> PyTree:
-    """Returns the memory with one row replaced by a single row's memory; what rows share stays.
-
-    Args:
-        state: a drafter's memory.
-        axes: of its leaves, see `row_axes`.
-        row: the place.
-        one: the memory of a single row.
-    """
+    """Returns the memory with one row replaced by a single row's memory; what rows share stays."""
     leaves, structure = jax.tree.flatten(state)
     written = [
         leaf if axis is None else jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis)

@@ -40,17 +40,7 @@ def largest(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[
 def of_parts(
     select: Select, x: Float[Array, "*S V"], k: int, split: bool = True
 ) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """Returns the k largest of the last axis: first of each part, then among these.
-
-    Args:
-        select: does it for an array that is whole.
-        x: rows first.
-        k: how many.
-        split: whether the last axis is a vocabulary, which is split as weights are.
-
-    Returns:
-        Values and places, ties included, as from the whole array. At most k entries leave a device.
-    """
+    """Returns the k largest of the last axis: first of each part, then among these."""
     mesh = jax.typeof(x).sharding.mesh
     rows = mesh_axes.divides(mesh, mesh_axes.ROWS, x.shape[0]) if x.ndim > 1 else None
     parts = mesh_axes.divides(mesh, mesh_axes.WEIGHTS, x.shape[-1], at_least=k) if split else None

@@ -41,15 +41,6 @@ class Conversation:
     """The messages so far, and the model that answers them.
 
     What was said is read once: a turn goes on from the state that the last one left.
-
-    Args:
-        session: a chat model and its drafter.
-        settings: how answers are drawn; `max_new_tokens` is the longest.
-        system: the system message; None leaves it to the template.
-        drop: the turns that are dropped when the context is full.
-
-    Raises:
-        InputError: if the model has no chat template.
     """
 
     def __init__(

@@ -10,13 +10,7 @@ from jspec._validate import extras
 
 
 def plot(curve: Sequence[Mapping[str, Any]], path: Path, unit: str) -> None:
-    """Loss against steps, and below it the acceptance of each draft step if the curve has it.
-
-    Args:
-        curve: one line per step, as `jspec.training.checkpoints` keeps them.
-        path: of the picture.
-        unit: of the loss.
-    """
+    """Loss against steps, and below it the acceptance of each draft step if the curve has it."""
     extras.require("a picture", "pictures", "matplotlib")
     import matplotlib
 

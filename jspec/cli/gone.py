@@ -24,9 +24,6 @@ GONE = {
 def replacement(arguments: Sequence[str]) -> str | None:
     """Returns what to use instead of what is gone; None if nothing among the arguments is.
 
-    Args:
-        arguments: of the command line, which the command refused.
-
     Example:
         >>> replacement(["plan", "llama-8b", "--devices=4"])
         'jspec plan --devices is gone; pass --mesh model=N'

@@ -28,14 +28,7 @@ STATE_LOSSES: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class HeadKind:
-    """One kind of draft head, as it is trained.
-
-    Args:
-        build: the module, from the target and the shape's settings.
-        objective: from the target, the module and the loss's settings.
-        begin: the weights to begin with, from the module and the target; None: random ones.
-        memory: what to say of the memory that the trained head will take.
-    """
+    """One kind of draft head, as it is trained."""
 
     build: Callable[..., Any]
     objective: Callable[..., Objective]
@@ -65,11 +58,7 @@ def _eagle(target: Loaded, hot_tokens: int | None) -> EAGLEHead:
 
 
 def _hot(target: Loaded, hot_tokens: int | None, default: int) -> int:
-    """Returns the number of hot tokens: by default some of a large vocabulary, else 0.
-
-    Raises:
-        InputError: if the vocabulary has fewer.
-    """
+    """Returns the number of hot tokens: by default some of a large vocabulary, else 0."""
     vocab_size = target.model.vocab_size
     if hot_tokens is None:
         return default if vocab_size > _LARGE else 0

@@ -33,11 +33,7 @@ def text(given: str) -> str:
 
 
 def named_folders(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Returns the folders of options such as `--lora NAME=DIR`, by their names.
-
-    Raises:
-        InputError: if one has no name or no folder, or a name is there twice.
-    """
+    """Returns the folders of options such as `--lora NAME=DIR`, by their names."""
     found: dict[str, str] = {}
     for text in given:
         name, _, folder = text.partition("=")

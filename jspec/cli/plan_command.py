@@ -142,11 +142,7 @@ def plan(
 
 
 def _axes(mesh: str | None) -> dict[str, int] | None:
-    """Reads the axes of `--mesh`.
-
-    Raises:
-        InputError: if they are not axes.
-    """
+    """Reads the axes of `--mesh`."""
     if mesh is None:
         return None
     axes: dict[str, int] = {}

@@ -42,11 +42,7 @@ class Tokenizer(Protocol):
 
 
 def one(argument: str | None) -> list[Prompt]:
-    """Returns the prompt argument; `-` or none stands for piped input, if any.
-
-    Raises:
-        InputError: if it is empty or not UTF-8.
-    """
+    """Returns the prompt argument; `-` or none stands for piped input, if any."""
     if argument is not None and argument != "-":
         try:
             argument.encode()
@@ -64,9 +60,6 @@ def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
 
     A line is text, or JSON: a string, a list of token ids, a list of messages, or an object with
     one of these under "prompt" or "messages". Text that is JSON is never continued as plain text.
-
-    Raises:
-        InputError: if the file cannot be read, or a line is empty or other JSON.
     """
     try:
         content = file.read_bytes()
@@ -87,11 +80,7 @@ def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
 
 
 def ask(prompts: Sequence[Prompt], system: str | None = None) -> list[Prompt]:
-    """Returns the prompts as conversations, after `system` if it is given.
-
-    Raises:
-        InputError: if one is a list of token ids, or a conversation has a system message already.
-    """
+    """Returns the prompts as conversations, after `system` if it is given."""
     return [_ask(prompt, system) for prompt in prompts]
 
 
@@ -102,18 +91,7 @@ def encode(
     context: int | None,
     render: Callable[[Sequence[Message]], list[int]] | None = None,
 ) -> list[list[int]]:
-    """Returns token ids of each prompt, with what the tokenizer puts before a text.
-
-    Args:
-        prompts: texts, ids or conversations.
-        tokenizer: of the model.
-        vocab_size: its tokens.
-        context: its most positions; None: unbounded.
-        render: makes ids of a conversation; where there is one, it is needed.
-
-    Raises:
-        InputError: if a prompt has no tokens, too many, unknown ones, or the template refuses it.
-    """
+    """Returns token ids of each prompt, with what the tokenizer puts before a text."""
     return [_encode(prompt, tokenizer, vocab_size, context, render) for prompt in prompts]
 
 

@@ -25,9 +25,6 @@ class RoundPrograms:
     seconds to read from disk, and half a minute to compile. Tokens are the same at every width. So
     the first rounds are plain decoding, whose program is there soon, and the others are run by the
     whole program as soon as that is compiled, from one round to the next.
-
-    Args:
-        runner: of the conversation.
     """
 
     def __init__(self, runner: "Runner"):

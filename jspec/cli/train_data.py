@@ -25,15 +25,7 @@ from jspec.training import corpus as corpora
 
 @dataclass(frozen=True)
 class Prompts:
-    """The cutting of documents into prompts.
-
-    Args:
-        row: how a JSON row becomes a document; None: as text.
-        choose: the part of a document's tokens that is a prompt.
-        encode: token ids of a document, by the model's tokenizer or template.
-        ends: the tokens that end what the model writes.
-        is_whole: whether a document longer than the longest prompt is left out, not cut.
-    """
+    """The cutting of documents into prompts."""
 
     row: corpora.Row | None
     choose: distill.Choose

@@ -43,11 +43,7 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
 
 
 def job(kind: str, recipe: Path | None, changes: Mapping[str, Any]) -> jobs.TrainingJob:
-    """Returns a kind's settings: defaults, then the recipe's, then the given ones.
-
-    Raises:
-        InputError: if the recipe or the settings are wrong.
-    """
+    """Returns a kind's settings: defaults, then the recipe's, then the given ones."""
     settings = {} if recipe is None else jobs.read_head(recipe, kind)
     default = head_recipes.default(train_settings.HEADS[kind])
     return jobs.override(default, {**settings, **changes})
@@ -74,19 +70,7 @@ class HeadRun:
         states_dtype: str = "bfloat16",
         command: Mapping[str, Any] | None = None,
     ) -> None:
-        """Trains, draws the curve, scores the held-out text, and saves the head in `out/head`.
-
-        Args:
-            out: folder of the run.
-            resume: whether a run that is already there may be continued.
-            states: folder for the target's states; None: they are computed on the fly.
-            states_dtype: that they are stored in.
-            command: the arguments of the run, kept for `--resume`.
-
-        Raises:
-            InputError: if a folder holds something else.
-            RunStopped: if the run stopped; the message says how it goes on.
-        """
+        """Trains, draws the curve, scores the held-out text, and saves the head in `out/head`."""
         run, target, dtype = self.training, self.target, precision.find(states_dtype)
 
         def keep(folder: Path, console: Console) -> States:
@@ -117,18 +101,7 @@ def prepare(
     texts: jobs.Texts,
     begin_with: str | None = None,
 ) -> HeadRun:
-    """Loads and checks all that training needs.
-
-    Args:
-        kind: of the head.
-        job: how it is trained.
-        model: the target; None: the bundled one.
-        texts: that it learns.
-        begin_with: a trained head whose weights are the first; None: they are drawn.
-
-    Raises:
-        InputError: if text, target, settings and the trained head do not fit one another.
-    """
+    """Loads and checks all that training needs."""
     devices = parallel.Devices.of()
     devices.check(job.batch_size)
     target = models.load(model or BUNDLED)
@@ -167,9 +140,6 @@ def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
     """Returns the variables of a trained head, borrowed ones included.
 
     The tokens that it scores stay those that it was trained for, whatever the text is.
-
-    Raises:
-        InputError: if there is no such head, or it has another shape.
     """
     found, variables = heads.read_variables(name, target, kind)
     for field in fields(head.config):

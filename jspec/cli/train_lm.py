@@ -39,17 +39,7 @@ frequent ones, and how many of the others are drawn for each."""
 
 
 def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
-    """Trains, scores the held-out text, and saves the model in `out/model`.
-
-    Args:
-        asked: the arguments of the command.
-        out: folder of the run.
-        resume: whether a run that is already there may be continued.
-
-    Raises:
-        InputError: if target, text and settings do not fit one another.
-        RunStopped: if the run stopped; the message says how it goes on.
-    """
+    """Trains, scores the held-out text, and saves the model in `out/model`."""
     recipe, data = path(asked, "recipe"), path(asked, "data") or Path()
     texts = train_texts.named(asked["text"] or [], recipe, data)
     values = {} if recipe is None else jobs.read_model(recipe, asked["model"] or "")

@@ -29,16 +29,7 @@ _NUM_TARGET_TOKENS = 16
 
 
 def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
-    """Reads the text with the target, writes the table, and scores it on what was held out.
-
-    Args:
-        asked: the arguments of the command.
-        out: the file.
-        resume: not possible: the same command goes on from kept distributions.
-
-    Raises:
-        InputError: if there is no text, or `out` cannot be written.
-    """
+    """Reads the text with the target, writes the table, and scores it on what was held out."""
     del resume
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
@@ -89,17 +80,7 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
 def score(
     table: ngrams.NGramTable, held: Sequences, likeliest: Int[np.ndarray, "M T"]
 ) -> tuple[float, float, float]:
-    """Returns how often a table's candidates have the token that its target finds likeliest.
-
-    Args:
-        table: what is scored.
-        held: text that it was not made of.
-        likeliest: the target's likeliest token after each of its tokens.
-
-    Returns:
-        (the first has it, one of the first three has it, the pair is known), of all places whose
-        next token is to be foretold.
-    """
+    """Returns how often a table's candidates have the token that its target finds likeliest."""
     before, tokens = jnp.asarray(held.tokens[:, :-2]), jnp.asarray(held.tokens[:, 1:-1])
     candidates, probs, order = map(np.asarray, table.after(before, tokens))
     right = (candidates == likeliest[:, 1:-1, None]) & (probs > 0)

@@ -14,14 +14,7 @@ PAUSE = 30.0
 
 @dataclass
 class ProgressLines:
-    """Progress as lines, of which each says how far the run is and how long it will go on.
-
-    Args:
-        console: where they go.
-        what: what is done, in a word.
-        total: units of work.
-        done: units that were there before.
-    """
+    """Progress as lines, of which each says how far the run is and how long it will go on."""
 
     console: Console
     what: str
@@ -64,14 +57,7 @@ class Bar:
 
 @contextmanager
 def shown(console: Console, what: str, total: int, done: int = 0) -> Iterator[Bar | ProgressLines]:
-    """Yields a bar where someone can watch it, else lines.
-
-    Args:
-        console: where it is shown.
-        what: what is done, in a word.
-        total: units of work.
-        done: units that are there already.
-    """
+    """Yields a bar where someone can watch it, else lines."""
     if not console.is_terminal:
         yield ProgressLines(console, what, total, done)
         return

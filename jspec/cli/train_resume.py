@@ -23,17 +23,6 @@ def asked(
     """Returns a run's arguments: the given ones, over the original ones with `resume`.
 
     They are JSON values that hold in any folder; None is one that was not given.
-
-    Args:
-        out: folder of the run.
-        resume: whether it goes on.
-        text: the names of texts.
-        paths: arguments that are paths.
-        others: all else.
-        changes: the settings that were given, merged one by one.
-
-    Raises:
-        InputError: if the folder's record cannot be read.
     """
     given: dict[str, Any] = {name: path and str(path.absolute()) for name, path in paths.items()}
     given |= {**others, "text": [absolute(part) for part in text] if text else None}

@@ -36,19 +36,7 @@ Scores = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training job: model, text and devices.
-
-    Args:
-        job: its settings.
-        text: that it learns and is scored on.
-        whole: the training text of all classes.
-        objective: what is minimised.
-        params: the weights to begin with.
-        frozen: what the objective reads and does not train.
-        settings: those that must not change when the run is resumed.
-        devices: that share its batches.
-        scored: the objective that held-out text is scored by, if another.
-    """
+    """A training job: model, text and devices."""
 
     job: jobs.TrainingJob
     text: TrainingText
@@ -65,14 +53,7 @@ class TrainingRun:
     def batch(
         self, text: Sequences, rows: np.ndarray, kept: States | None = None, step: int | None = None
     ) -> Batch:
-        """Returns a batch of some rows on the devices, each row on one of them.
-
-        Args:
-            text: the rows of which.
-            rows: which of them.
-            kept: what the target makes of them, if it is at hand.
-            step: of the training, on which what is drawn depends; None: on the row alone.
-        """
+        """Returns a batch of some rows on the devices, each row on one of them."""
         draws = rows
         if step is not None:
             draws = np.random.default_rng([self.job.seed, 3, step]).integers(2**31, size=len(rows))
@@ -107,21 +88,7 @@ class TrainingRun:
         score: Callable[[Scores], Scores] = lambda scores: scores,
         unit: str = "nats per token",
     ) -> tuple[PyTree, Scores]:
-        """Trains, draws the curve, scores the held-out text, and gives the weights and scores.
-
-        Args:
-            out: folder of the run.
-            resume: whether a run that is already there may be continued.
-            keep: what the target makes of the text, put on disk; None: computed at each step.
-            command: the arguments of the run, kept for `--resume`.
-            notes: lines to print before.
-            score: adds to the scores.
-            unit: of the loss.
-
-        Raises:
-            InputError: if a folder holds something else.
-            RunStopped: if the run stopped; the message says how it goes on.
-        """
+        """Trains, draws the curve, scores the held-out text, and gives the weights and scores."""
         _silence_checkpointing()
         console, job = Console(), self.job
         checkpoints = folders.Checkpoints(out, self.settings, resume)

@@ -10,16 +10,7 @@ import typer
 
 @dataclass(frozen=True)
 class JobOption:
-    """One setting of a job.
-
-    Args:
-        part: of the job that has it: recipe, shape, loss, or job itself.
-        name: of the job's setting, as recipes have it.
-        default: the job's own; None: it depends on the vocabulary.
-        help: its meaning, in a few words.
-        flag: name of the option, if another than the setting's.
-        shown: of the default, if its value does not tell.
-    """
+    """One setting of a job."""
 
     part: str
     name: str

@@ -30,17 +30,7 @@ def source(argument: str) -> corpus.CorpusSource:
 def named(
     text: Sequence[str], recipe: Path | None, data: Path, replace: bool = False
 ) -> jobs.Texts:
-    """Returns the texts of a command's options, with weights and held-out shares.
-
-    Args:
-        text: the command's arguments.
-        recipe: that has texts.
-        data: the folder that its paths start from.
-        replace: whether arguments may stand in for the texts of a recipe.
-
-    Raises:
-        InputError: if none is named.
-    """
+    """Returns the texts of a command's options, with weights and held-out shares."""
     if text and (recipe is None or replace):
         return jobs.Texts(tuple(map(source, text)))
     if recipe is None:
@@ -51,17 +41,7 @@ def named(
 
 
 def read(texts: jobs.Texts, target: Loaded, length: int, share: float) -> TrainingText:
-    """Returns the sequences of all texts; files of `jspec train data` are read as rows.
-
-    Args:
-        texts: where they are.
-        target: whose tokens they are.
-        length: of a sequence.
-        share: of the text that is held out.
-
-    Raises:
-        InputError: if one is shorter than a sequence.
-    """
+    """Returns the sequences of all texts; files of `jspec train data` are read as rows."""
     check_sequence(length, target)
     written = [one for one in texts.sources if sequences.holds_rows(one.path)]
     plain = corpus.load([one for one in texts.sources if one not in written], share)

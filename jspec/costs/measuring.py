@@ -139,15 +139,6 @@ def in_turn(
     back-off than a draft or a narrow round than a wide one, all are timed again, up to three times
     as often as was asked; and what is still out of order is taken to last no longer than what is
     more.
-
-    Args:
-        sizes: of `jspec.round.sizes_of`. Rounds that have no room for all rows are not timed.
-        batch_size: rows, all of them running.
-        timed: gives the seconds of a round, of (curve, in_backoff, rounds): with a curve in which
-            one width alone is cheap, whether the drafter backs off, and how many rounds to time
-            together.
-        repeats: times that each width is timed.
-        progress: is told (done, all) after each timing.
     """
     points = sorted({tokens for _, tokens in sizes if tokens >= batch_size})
     # The first without a draft, and every one with it.

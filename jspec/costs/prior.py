@@ -119,11 +119,7 @@ def _roofline(device: Device, tokens: int, size: int) -> float:
 
 
 def launching(params: PyTree) -> float:
-    """Estimates the seconds of the launches and waits of a round of plain decoding on a GPU.
-
-    Args:
-        params: the model's weights; only their number counts.
-    """
+    """Estimates the seconds of the launches and waits of a round of plain decoding on a GPU."""
 
     def layers(path: tuple[Any, ...], leaf: Any) -> int:
         # A stack is called after the range of its layers, such as "layers_1:26:2".

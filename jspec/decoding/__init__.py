@@ -154,15 +154,7 @@ def finish(
     drafting: Drafting,
     max_new_tokens: int,
 ) -> Result:
-    """Runs the remaining rounds and packs the result. Donates `state`.
-
-    Args:
-        model: the target; static.
-        params: its weights.
-        state: of `prefill`, or after any rounds.
-        drafting: the one that the state was made for.
-        max_new_tokens: of the call: the width of the result.
-    """
+    """Runs the remaining rounds and packs the result. Donates `state`."""
     state = decode_rounds(model, params, state, drafting, _number(_ENDLESS))
     outputs = state.tokens, processing.logprobs(state)
     tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
@@ -282,20 +274,7 @@ def begin(
     known: PyTree,
     earlier: State | None,
 ) -> State:
-    """Returns the state before the first round of a checked call; see `prefill`.
-
-    Args:
-        model: the target.
-        params: its weights.
-        call: checked.
-        processors: prepared.
-        drafting: checked.
-        known: memories of drafter and policy of earlier calls, or None for each.
-        earlier: the state that the prompt goes on from, or None.
-
-    Raises:
-        InputError: as `prefill` does for what only drafter and state together can tell.
-    """
+    """Returns the state before the first round of a checked call; see `prefill`."""
     check_context(drafting.drafter.context, call, earlier)
     text = None
     if earlier is not None:

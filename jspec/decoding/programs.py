@@ -109,19 +109,6 @@ def compile_ahead(
 
     For weights on one device: what a round is given is known by its shapes alone.
 
-    Args:
-        model: the target; static.
-        params: its weights.
-        drafting: as in the call.
-        first: of the first rounds: the same drafter, with a policy such as `jspec.FixedWidth(0)`.
-        request: all else as in the call of `prefill`.
-
-    Returns:
-        The shapes of the state between two rounds, by which `compile_rounds` compiles others.
-
-    Raises:
-        InputError: as in `prefill`.
-
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
@@ -147,26 +134,12 @@ def compile_ahead(
 
 
 def compile_rounds(model: CausalLM, params: PyTree, shapes: State, drafting: Drafting) -> None:
-    """Compiles what `step` runs of a state.
-
-    Args:
-        model: the target; static.
-        params: its weights.
-        shapes: of the state, as `compile_ahead` gives them, or a state.
-        drafting: of the rounds.
-
-    Raises:
-        InputError: as in `step`.
-    """
+    """Compiles what `step` runs of a state."""
     decode_rounds.lower(model, params, shapes, drafting, jnp.int32(1)).compile()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:
-    """Returns the numbers of rows, each once and rising.
-
-    Raises:
-        InputError: if there is none, or one is below 1.
-    """
+    """Returns the numbers of rows, each once and rising."""
     counts = list(rows) if isinstance(rows, Iterable) else [rows]
     if not counts:
         raise InputError("rows is empty; give the number of rows of a call, or several")

@@ -56,13 +56,6 @@ def repeated(
     of one loop, each difference between them is a condition, for which the host waits. So a round
     without a draft is plain decoding, and waits for nothing but whether there is another one. On
     other devices conditions cost nothing, and the program is smaller with one body.
-
-    Args:
-        going: whether there is another round, by what is carried.
-        round_of: runs a round, of (whether the drafter is asked, what is carried).
-        carry: before the first one.
-        should_draft: whether the drafter is asked, by what is carried.
-        platform: that the program is made for.
     """
     known = should_draft(carry)
     if isinstance(known, bool):
@@ -91,17 +84,7 @@ def one_round(
     asked: bool | Bool[Array, ""],
     platform: str,
 ) -> State:
-    """Returns the state after a round: draft, choose, score, verify, commit, learn.
-
-    Args:
-        model: the target.
-        params: its weights.
-        state: before the round.
-        drafting: the drafter proposes a tree, if it is asked, and the policy says how much of it is
-            verified.
-        asked: whether the drafter is asked; a bool is known when the round is traced.
-        platform: that the program is made for.
-    """
+    """Returns the state after a round: draft, choose, score, verify, commit, learn."""
     drafter, policy, policy_params = drafting.drafter, drafting.policy, drafting.policy_params
     check_rest(policy, asked)
 
@@ -185,18 +168,7 @@ def taught(
     skip_expensive_updates: Bool[Array, ""] | None,
     platform: str,
 ) -> PyTree:
-    """Returns the memory of a drafter after a round in which it may not have been asked.
-
-    Args:
-        drafter: static.
-        params: its own.
-        memory: before the round.
-        offer: its draft, zeros if it was not asked; None if it never is.
-        asked: whether it was; of rounds that verify a node, True.
-        feedback: of what was verified.
-        skip_expensive_updates: of the policy, for rounds in which the drafter is not asked.
-        platform: that the program is made for.
-    """
+    """Returns the memory of a drafter after a round in which it may not have been asked."""
     resting = replace(feedback, skip_expensive_updates=skip_expensive_updates)
     if offer is None:
         return drafter.update(params, memory, None, resting)

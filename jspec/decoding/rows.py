@@ -71,11 +71,7 @@ def _check_fork(
     batch: int,
     sampling: Sampling | None,
 ) -> tuple[Any, Any, jax.Array | None]:
-    """Returns the checked arguments of `fork`: (rows, row_ids, key).
-
-    Raises:
-        InputError: if a row is not there, or copies would draw the same noise.
-    """
+    """Returns the checked arguments of `fork`: (rows, row_ids, key)."""
     array = to_array(rows, "rows")
     if array.ndim != 1 or not array.size or not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(

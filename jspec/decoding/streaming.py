@@ -84,12 +84,7 @@ def stream(
 
 
 def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
-    """Yields the tokens of each round, until every row has ended.
-
-    Args:
-        state: before the first round; donated, as each chunk's is.
-        advance: gives the state after a round; every round may have a program of its own.
-    """
+    """Yields the tokens of each round, until every row has ended."""
     seen = jax.device_get(state.lengths)
     confirmed: list[list[bool]] = [[] for _ in seen]
     while (jax.device_get(state.status) == Status.RUNNING).any():

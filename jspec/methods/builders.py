@@ -41,11 +41,7 @@ def as_given(models: Models, **options: Any) -> Fields:
 def options(
     drafter: str, fit: Fit, schemes: tuple[str, ...], heads: tuple[str, ...]
 ) -> Mapping[str, Option]:
-    """Returns the options of a method, by name; for the arguments see `build`.
-
-    Args:
-        schemes: lower-case names in `jspec.schemes` of those that serve, but for the coupled one.
-    """
+    """Returns the options of a method, by name; for the arguments see `build`."""
     import jspec
 
     kind = getattr(jspec, drafter)
@@ -72,18 +68,7 @@ def build(
     draft_temperature: float | None = None,
     **options: Any,
 ) -> LLM:
-    """Builds a method's drafter from checked options.
-
-    Args:
-        drafter: the public name of its class in `jspec`.
-        fit: see `Fit`.
-        heads: the kinds of heads that it takes, the bundled one's first.
-        models: which it is made of.
-        head: the name of a head; None: the target's own, or the bundled one.
-        scheme: by which drafted tokens are verified.
-        draft_temperature: the draft model's, if not the target's.
-        options: of the class and the fit.
-    """
+    """Builds a method's drafter from checked options."""
     import jspec
 
     kind = getattr(jspec, drafter)

@@ -34,11 +34,7 @@ def budget(published: int = 80) -> int:
 
 
 def widths(most: int | None = None) -> tuple[int, ...]:
-    """Returns a few widths, since each is a program; batches take the narrow ones.
-
-    Args:
-        most: the largest; None: as large as this device scores cheaply where drafts are good.
-    """
+    """Returns a few widths, since each is a program; batches take the narrow ones."""
     usual = (0, 7, 15) if _on_cpu() else (0, 15, 63)
     return usual if most is None else (*(width for width in usual if width < most), most)
 
@@ -50,12 +46,7 @@ def _on_cpu() -> bool:
 
 
 def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template":
-    """Returns the best tree of Token Recycling for this device.
-
-    Args:
-        nodes: drafted ones; None: what the default device scores cheaply.
-        k: candidates that the matrix holds; None is the published 8.
-    """
+    """Returns the best tree of Token Recycling for this device."""
     from jspec.drafters.retrieval.token_recycling import PUBLISHED, fitted
 
     if nodes is None and k is None and not _on_cpu():
@@ -116,12 +107,6 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
     """Returns (nodes, beam) of a block drafter's tree for this device.
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
-
-    Args:
-        nodes: drafted ones, if given.
-        depth: levels.
-        beam: nodes of a level that get children, and their children, if given.
-        candidates: tokens of a level among which children are chosen.
     """
     # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
     few = _on_cpu() and (nodes or 0) <= _NARROW
@@ -130,27 +115,13 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
 
 
 def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
-    """Returns the sizes of Lyanna's fresh and re-sampled trees for this device.
-
-    Args:
-        nodes: of the fresh one, if given.
-        second: of the re-sampled one, if given.
-        shape: `max_depth` and `beam`, if given; the default is no more than they offer.
-    """
+    """Returns the sizes of Lyanna's fresh and re-sampled trees for this device."""
     usual = (_CPU_NODES - 2, 2) if _on_cpu() else (11, 6)
     return nodes or min(usual[0], offered(**shape)), second or usual[1]
 
 
 def medusa(nodes: int | None, heads: int) -> "Template":
-    """Returns the part of Medusa's published tree that suits this device.
-
-    Args:
-        nodes: drafted ones; None: all, or on a CPU what it scores cheaply.
-        heads: how many there are; the tree is not a deeper.
-
-    Raises:
-        InputError: if there are not so many nodes.
-    """
+    """Returns the part of Medusa's published tree that suits this device."""
     from jspec.drafters.draft_head.medusa import PUBLISHED, published
 
     depth = min(heads, PUBLISHED.depth)
@@ -163,17 +134,7 @@ def sequoia(
     acceptance: Sequence[float] | None = None,
     depth: int | None = None,
 ) -> "Template":
-    """Sequoia's best tree.
-
-    Args:
-        nodes: drafted ones; None is 15.
-        acceptance: probability that the child of each rank is the one that is kept; None: the
-            bundled models'.
-        depth: most levels below the root; None is 8.
-
-    Raises:
-        InputError: if there is no such tree.
-    """
+    """Sequoia's best tree."""
     from jspec.drafters.draft_model.sequoia_tree import best_template
 
     return best_template(acceptance or _ACCEPTANCE, nodes or _NODES, depth or _DEPTH)

@@ -38,13 +38,7 @@ def competing(*members: Method) -> Maker:
 
 
 def joined_by(first: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
-    """Returns the builder of a method, or of its merge with a draft model and a head, if given.
-
-    Args:
-        first: that always proposes, and that the options are for.
-        draft_model: how a draft model proposes.
-        heads: how a head does, by its kind.
-    """
+    """Returns the builder of a method, or of its merge with a draft model and a head, if given."""
 
     def make(
         models: Models, num_speculative_tokens: int, head: str | None = None, **options: Any

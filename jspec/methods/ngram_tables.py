@@ -38,11 +38,7 @@ def find(target: Loaded) -> str | None:
 
 
 def load(name: str | os.PathLike[str], target: Loaded) -> NGramTable:
-    """Returns the table of a file, or of a bundled model's name.
-
-    Raises:
-        InputError: if it is not a table, or one of other weights.
-    """
+    """Returns the table of a file, or of a bundled model's name."""
     path = bundled().get(str(name)) if not Path(name).exists() else None
     ours = fingerprint(target.params, target.model)
     return ngrams.load(path or name, ours, target.model.vocab_size)

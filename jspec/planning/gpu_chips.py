@@ -40,16 +40,7 @@ CHIPS = {
 
 
 def chips(name: str, count: int, hosts: int = 1) -> list[Any]:
-    """Returns `count` chips as devices that programs can be compiled for.
-
-    Args:
-        name: of `CHIPS`.
-        count: how many of a host.
-        hosts: a host's are adjacent.
-
-    Raises:
-        InputError: if JAX's plugin for CUDA is not installed.
-    """
+    """Returns `count` chips as devices that programs can be compiled for."""
     if not any(find_spec(f"jax_plugins.xla_cuda{version}") for version in (13, 12)):
         raise InputError(
             f"compiling for {name} needs JAX's plugin for CUDA, which is not installed; pip "

@@ -86,14 +86,7 @@ class _Thunk:
 
 
 def of_rounds(folder: Path) -> Launches:
-    """Counts the launches of one pass of a program's outermost loop.
-
-    Args:
-        folder: that XLA wrote to, of one program, by `xla_dump_to` and `OPTIONS`.
-
-    Raises:
-        ValueError: if it holds no such program: the format is XLA's own, and may change.
-    """
+    """Counts the launches of one pass of a program's outermost loop."""
     hlo = _text(folder, "*gpu_after_optimizations.txt")
     named = r'profile_annotation: "([^"]*)"\s+thunk_id: (\d+)'
     found = re.findall(named, _text(folder, "*thunk_metadata.txt"))

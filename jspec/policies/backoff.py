@@ -66,12 +66,7 @@ class Backoff:
         return replace(self, left=self.left - 1)
 
     def after(self, saved: Float[Array, ""], cost: Float[Array, ""]) -> "Backoff":
-        """Returns the back-off after this round.
-
-        Args:
-            saved: seconds that this draft saves over a round without one; unread in a back-off.
-            cost: the seconds of a draft; drafts that cost nothing are always made.
-        """
+        """Returns the back-off after this round."""
         mean = _DECAY * self.saved + (1 - _DECAY) * saved
         unpaid = (cost > 0) & (mean < -_PATIENCE * cost)
         asked = replace(

@@ -87,14 +87,7 @@ def _check_seconds(name: str, value: Any) -> None:
 
 
 def _line(module: Any, x: Any, known: Any, values: Any) -> Any:
-    """Returns the piecewise linear function through the points, extended linearly.
-
-    Args:
-        module: numpy or jax.numpy, which the others are arrays of.
-        x: places where it is wanted.
-        known: rising places of the points.
-        values: at the points.
-    """
+    """Returns the piecewise linear function through the points, extended linearly."""
     known = known.astype(np.float32)
     if known.shape[0] == 1:
         return module.full_like(x, values[0])

@@ -109,14 +109,7 @@ class History:
 
 
 def begin(prompt: Int[Array, "B T"], lengths: Int[Array, " B"], size: int, vocab_size: int) -> Text:
-    """Returns the text before the first round.
-
-    Args:
-        prompt: padded on the right.
-        lengths: tokens of each row.
-        size: most tokens that are emitted.
-        vocab_size: V.
-    """
+    """Returns the text before the first round."""
     there = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
     nothing = jnp.zeros((len(prompt), vocab_size), jnp.int32)
     return Text(
@@ -136,12 +129,6 @@ def go_on(
     """Returns the text before the first round of a call that goes on where another ended.
 
     All earlier text is prompt now.
-
-    Args:
-        text: of the call before.
-        lengths: its committed tokens, which are all but its last one.
-        prompt: that last token, and what follows it, padded on the right.
-        counts: how many they are.
     """
     # The first token is known already.
     there = (jnp.arange(prompt.shape[1]) > 0) & (jnp.arange(prompt.shape[1]) < counts[:, None])
@@ -179,14 +166,7 @@ def cut(text: Text, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Tex
 def of_nodes(
     text: Text, lengths: Int[Array, " B"], end_tokens: Int[Array, "B X"], tree: Tree
 ) -> History:
-    """Returns the text before the nodes of a tree.
-
-    Args:
-        text: of the rows.
-        lengths: its tokens, the root the last of them.
-        end_tokens: of the rows.
-        tree: a sanitized one.
-    """
+    """Returns the text before the nodes of a tree."""
     node = paths(tree.parents, tree.depth)[..., : tree.depth]
     token = jnp.take_along_axis(tree.tokens[:, None], jnp.maximum(node, 0), axis=2)
     return History(

@@ -155,13 +155,7 @@ def _empty(num_top: int, batch: int, size: int) -> Logprobs:
 
 
 def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B P"]) -> Logprobs:
-    """Returns the log-probabilities of a round's tokens.
-
-    Args:
-        num_top: the number of likeliest tokens at each place.
-        scores: log-probabilities of the token after each node of the path.
-        emitted: the round's tokens.
-    """
+    """Returns the log-probabilities of a round's tokens."""
     own = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
     if not num_top:
         return Logprobs(own, None, None)

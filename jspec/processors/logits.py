@@ -212,9 +212,6 @@ def logit_bias(
 def min_tokens(count: ArrayLike) -> Processor:
     """Bans the end tokens, `eos` and `stop_token_ids`, while the output is shorter. Stop strings
     wait too. `Stopping.min_tokens` makes it.
-
-    Args:
-        count: so many tokens come before the end token, a number or [B]; 0 switches it off.
     """
     return Processor(_min_tokens, count, _prepare_min_tokens, _not_zero)
 

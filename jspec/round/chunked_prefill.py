@@ -31,28 +31,7 @@ def read(
     drafter_state: PyTree,
     size: int,
 ) -> tuple[PyTree, Int[Array, " B"], PyTree, Output]:
-    """Reads all tokens of a text but its last one, which is the next root.
-
-    Args:
-        model: the target.
-        params: its weights.
-        text: what follows the committed tokens, padded on the right.
-        lengths: how many tokens of it there are, at least 1.
-        memory: the model's, of the committed tokens.
-        positions: how many these are.
-        capacity: the most that a row's memory holds.
-        drafter: reads with the target.
-        drafter_params: its weights.
-        drafter_state: its memory before the text.
-        size: C, most tokens of a row that are read at once.
-
-    Returns:
-        The model's memory after the text, the position of the next root, the drafter's memory, and
-        the shapes of a forward.
-
-    Raises:
-        InputError: if the drafter's `prefill` changes the shapes of its memory.
-    """
+    """Reads all tokens of a text but its last one, which is the next root."""
     last = jnp.minimum(lengths - 1, capacity - positions)[:, None]
     lanes, causal = sequence(len(lengths), size)
     shapes: list[Output] = []

@@ -19,9 +19,6 @@ def text_as_returned(model: CausalLM, state: State) -> State:
     """Returns the state with rows that end where their output does: what a stop string cut off
     is gone from the model's memory, too, and from what processors read. The drafter's memory
     follows when it next reads.
-
-    Raises:
-        InputError: if something was cut off, and the model's memory cannot be cut back.
     """
     if processing.first(state, "dropped") is None:
         return state

@@ -31,11 +31,6 @@ def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Fee
     """Returns the round as one member sees it, in its own node numbers.
 
     What the member does not read of it is never computed.
-
-    Args:
-        draft: the member's tree, and its nodes' places in the joint one.
-        feedback: of the tree that was verified.
-        others: whether other drafters have nodes in that tree.
     """
     size = feedback.tree.tokens.shape[1]
     at = jnp.minimum(draft.number, size - 1)

@@ -22,11 +22,7 @@ from jspec.types import Logprobs, PyTree, State, Stopping, Tree
 
 
 def several(given: Any) -> tuple[Any, ...]:
-    """Returns the entries of `processors=`, which is one or a list of them.
-
-    Raises:
-        InputError: if one is something else.
-    """
+    """Returns the entries of `processors=`, which is one or a list of them."""
     listed = given if isinstance(given, list | tuple) else [given]
     for one in listed:
         rows = one if isinstance(one, list | tuple) else [one]
@@ -39,15 +35,7 @@ def several(given: Any) -> tuple[Any, ...]:
 
 
 def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
-    """Returns a call's processors between the fewest tokens and the stop strings, or None.
-
-    Args:
-        processors: of the call, one or a list.
-        stopping: its fewest tokens, and its stop strings.
-
-    Raises:
-        InputError: if a processor is not valid, or stop strings are texts that nobody has read.
-    """
+    """Returns a call's processors between the fewest tokens and the stop strings, or None."""
     first = None
     if stopping.min_tokens is not None:
         # On first use: decoding needs nothing of it.
@@ -70,18 +58,7 @@ def prepare(
     end_tokens: Int[Array, "B X"],
     min_tokens: ArrayLike | None = None,
 ) -> tuple[LogitsProcessor, ...]:
-    """Returns the members of a call, from left to right.
-
-    Args:
-        asked: those asked for, or None. A list has one or None per row, all of a kind.
-        batch: B.
-        vocab_size: V.
-        end_tokens: of the rows, of all kinds.
-        min_tokens: `Stopping.min_tokens`, which those wait for that end rows.
-
-    Raises:
-        InputError: in one sentence, with the value, the bound and the fix.
-    """
+    """Returns the members of a call, from left to right."""
     members: list[LogitsProcessor] = []
     for one in asked:
         if isinstance(one, list | tuple):
@@ -122,16 +99,7 @@ def _by_row(rows: Sequence[Any]) -> Any:
 
 
 def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
-    """Returns the logits that decide, each node's under its ancestors; the same if nothing asks.
-
-    Args:
-        state: before the round.
-        tree: what is verified.
-        logits: the target's.
-
-    Raises:
-        InputError: if a processor returns something else than logits.
-    """
+    """Returns the logits that decide, each node's under its ancestors; the same if nothing asks."""
     members = [one for one in state.processors if one.process is not None]
     if not members:
         return logits
@@ -178,12 +146,7 @@ def logprobs(state: State) -> Logprobs | None:
 
 
 def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], Bool[Array, "B P"]]:
-    """Returns which of a round's tokens are end tokens, and which end a row otherwise.
-
-    Args:
-        state: before the round.
-        tokens: of the round, those beyond its end included.
-    """
+    """Returns which of a round's tokens are end tokens, and which end a row otherwise."""
 
     def are(listed: Int[Array, "B X"]) -> Bool[Array, "B P"]:
         return (tokens[:, :, None] == listed[:, None, :]).any(-1)
@@ -206,17 +169,7 @@ def advance(
     emitted: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> State:
-    """Returns the state after a round with its members, and without tokens that were taken back.
-
-    Args:
-        before: the state before the round.
-        after: the state after it, but for `State.processors`.
-        logits: the target's.
-        processed: what tokens were drawn from.
-        path: the verified nodes that the tokens come after.
-        emitted: the round's tokens.
-        counts: how many they are.
-    """
+    """Returns the state after a round with its members, and without tokens that were taken back."""
     if not before.processors:
         return after
     round = Round(

@@ -241,9 +241,6 @@ def prepare(
     """Checks and casts the arguments of `prefill`. Shapes and types are checked always, values
     where they are known; inside a caller's `jit`, lengths, limits and settings are clamped to their
     bounds instead.
-
-    Raises:
-        InputError: in one sentence, with the value, the bound and the fix.
     """
     check_stopping(stopping)
     prompt, prompt_lengths = of_ragged(prompt, prompt_lengths)
@@ -335,13 +332,7 @@ def prepare(
 
 
 def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
-    """Raises InputError unless every row's text fits a drafter's context.
-
-    Args:
-        context: most tokens of a row that the drafter can read; None if it has no bound.
-        call: of which lengths and limits count where they are known, and not what was rounded up.
-        earlier: the state that the call goes on from, whose committed tokens count too.
-    """
+    """Raises InputError unless every row's text fits a drafter's context."""
     lengths, limits = (
         known_values(call.arrays.prompt_lengths),
         known_values(call.arrays.request.limits),

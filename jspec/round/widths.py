@@ -48,14 +48,7 @@ def sizes_of(policy: WidthPolicy, root: Num[Array, " B"]) -> tuple[tuple[int, in
 
 
 def cut(tree: Tree, width: int, tokens: int, done: Bool[Array, " B"]) -> Tree:
-    """Returns the tree of the nodes of largest value, as it is verified.
-
-    Args:
-        tree: as it was drafted.
-        width: most drafted nodes of a row.
-        tokens: most nodes of all running rows together, the roots among them.
-        done: rows that have ended.
-    """
+    """Returns the tree of the nodes of largest value, as it is verified."""
     part = tree if width >= tree.tokens.shape[1] - 1 else trees.best(tree, width)
     if tokens >= len(tree.tokens) * (1 + width):
         return part
@@ -79,18 +72,7 @@ def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
 def chosen(
     policy: WidthPolicy, params: PyTree, state: PyTree, tree: Tree, frame: Frame
 ) -> tuple[Tree, WidthChoice | None]:
-    """Returns the tree with the policy's values, and its choice or None.
-
-    Args:
-        policy: chooses.
-        params: its own.
-        state: its own.
-        tree: what was drafted, without malformed nodes.
-        frame: of the round.
-
-    Raises:
-        InputError: if there can be no such round, or the choice is malformed.
-    """
+    """Returns the tree with the policy's values, and its choice or None."""
     if not policy.widths:
         return tree, None
     name, (batch, size) = type(policy).__name__, tree.tokens.shape

@@ -86,12 +86,7 @@ class Answer:
 
 
 class Spelling:
-    """Tokens as the API shows them alongside log-probabilities.
-
-    Args:
-        spelled: the bytes of each token, None for special ones.
-        tokenizer: for the names of these.
-    """
+    """Tokens as the API shows them alongside log-probabilities."""
 
     def __init__(self, spelled: Sequence[bytes | None], tokenizer: Any):
         self._spelled = spelled

@@ -27,12 +27,7 @@ _ARGUMENTS = ("arguments", "parameters")
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function.
-
-    Args:
-        name: of it.
-        arguments: a JSON object, as text.
-    """
+    """A call of a function."""
 
     name: str
     arguments: str

@@ -17,14 +17,7 @@ from jspec.serve.errors import APIError
 
 @dataclass(frozen=True)
 class Client:
-    """One who may ask.
-
-    Args:
-        name: shown in the log; "" for the only one.
-        key: that it has to bring.
-        requests_per_minute: most, as many of them at once; None: any number.
-        answers: most that are written or wait at a time; None: any number.
-    """
+    """One who may ask."""
 
     name: str = ""
     key: str = ""
@@ -38,11 +31,7 @@ NOBODY = Client()
 
 
 def read(file: Path) -> tuple[Client, ...]:
-    """Returns the clients of a file: a JSON object of their names, with the fields of each.
-
-    Raises:
-        InputError: if it is not valid, or two clients have one key.
-    """
+    """Returns the clients of a file: a JSON object of their names, with the fields of each."""
     found = []
     listed = config_json.read(file)
     if twice := _twice(file):
@@ -70,11 +59,7 @@ def read(file: Path) -> tuple[Client, ...]:
 
 
 def check_key(what: str, key: str) -> None:
-    """Refuses a key that no header of HTTP brings.
-
-    Raises:
-        InputError: if it is one.
-    """
+    """Refuses a key that no header of HTTP brings."""
     if not (key.isascii() and key.isprintable()) or key != key.strip():
         raise InputError(f"{what} is {key!r:.40}; pass printable ASCII, without spaces around it")
 
@@ -87,12 +72,7 @@ def _twice(file: Path) -> str | None:
 
 
 class Clients:
-    """Remaining rate and queue room of each client. Only the event loop's thread calls it.
-
-    Args:
-        clients: all; none: anybody may ask.
-        clock: of the rates, in seconds.
-    """
+    """Remaining rate and queue room of each client. Only the event loop's thread calls it."""
 
     def __init__(self, clients: Iterable[Client], clock: Callable[[], float] = time.monotonic):
         self._clients = tuple(clients)
@@ -112,11 +92,7 @@ class Clients:
         return found
 
     def asks(self, client: Client) -> None:
-        """Counts a request.
-
-        Raises:
-            APIError: 429, if it is one too many for now.
-        """
+        """Counts a request."""
         if (rate := client.requests_per_minute) is None:
             return
         now = self._clock()
@@ -131,11 +107,7 @@ class Clients:
         self._left[client.name] = left - 1, now
 
     def take(self, client: Client, count: int) -> None:
-        """Counts answers that are begun, until as many are given back.
-
-        Raises:
-            APIError: if the client has no room for them.
-        """
+        """Counts answers that are begun, until as many are given back."""
         most, held = client.answers, self._answers[client.name]
         if most is not None and count > most:
             raise APIError(

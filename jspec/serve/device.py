@@ -29,17 +29,7 @@ runs on the machine makes single rounds of several milliseconds twice as long.""
 
 
 class EngineDevice:
-    """Rows of an engine.
-
-    Args:
-        engine: a `jspec.Engine` with the processors of `processors_of`, or none of them, and rooms.
-        params: the model's weights.
-        drafter_params: the drafter's.
-        eos: the model's end tokens.
-        rounds: rounds in one call of the device.
-        known: the drafter's memory to begin with; None: it knows nothing.
-        policy_params: the policy's; costs among them are a guess.
-    """
+    """Rows of an engine."""
 
     def __init__(
         self,
@@ -148,9 +138,6 @@ class EngineDevice:
         greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
         would look cheaper alongside narrow ones than they are without it. All rows are free
         afterwards.
-
-        Args:
-            text: token ids that every row holds; half a row, say.
         """
         settings = RowSettings(self.engine.capacity - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)

@@ -21,15 +21,7 @@ _LONGEST = 100
 
 
 class APIError(Exception):
-    """An error as the client reads it. It fits a screen, whatever was asked.
-
-    Args:
-        status: of HTTP.
-        message: one sentence.
-        param: the field that is wrong, if it is one.
-        code: a word for programs, if there is one.
-        headers: of the answer.
-    """
+    """An error as the client reads it. It fits a screen, whatever was asked."""
 
     def __init__(
         self,

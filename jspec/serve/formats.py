@@ -37,13 +37,7 @@ class Format(Protocol):
 
 
 class CompletionFormat:
-    """Of /v1/completions.
-
-    Args:
-        model: the name that is served.
-        spelling: of tokens alongside log-probabilities.
-        num_top: likeliest tokens alongside each; None: no log-probabilities.
-    """
+    """Of /v1/completions."""
 
     def __init__(self, model: str, spelling: Spelling, num_top: int | None):
         self.id = f"cmpl-{uuid.uuid4().hex}"
@@ -86,15 +80,7 @@ class CompletionFormat:
 
 
 class ChatFormat:
-    """Of /v1/chat/completions.
-
-    Args:
-        model: the name that is served.
-        spelling: of tokens alongside log-probabilities.
-        num_top: likeliest tokens alongside each; None: no log-probabilities.
-        function: the function whose arguments the answer consists of; None: it is text.
-        reader: makes what reads the parts of an answer, and the calls if there may be some.
-    """
+    """Of /v1/chat/completions."""
 
     def __init__(
         self,

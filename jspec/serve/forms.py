@@ -44,17 +44,7 @@ _OBJECT = _any_object()
 
 @dataclass(frozen=True)
 class RequestBounds:
-    """The room of a row for automata.
-
-    Args:
-        max_model_len: most tokens of a row, prompt and answer.
-        max_logprobs: most likeliest tokens that are kept for each; None: no log-probabilities.
-        grammar_states: most states of a grammar; 0: there are no grammars.
-        grammar_classes: most classes of tokens of one.
-        stop_states: most states of stop strings.
-        stop_classes: most classes of tokens of them.
-        penalties: whether there is room for penalties, biases and a minimal length.
-    """
+    """The room of a row for automata."""
 
     max_model_len: int
     max_logprobs: int | None
@@ -67,15 +57,7 @@ class RequestBounds:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The automata that a request asks for.
-
-    Args:
-        stops: the texts that end an answer.
-        kind: the maker of `jspec.grammar`; None: answers have no form.
-        text: what that is given.
-        param: the field that asks for the form.
-        lead: the thoughts that come before it; None: none.
-    """
+    """The automata that a request asks for."""
 
     stops: tuple[str, ...] = ()
     kind: str | None = None
@@ -88,13 +70,7 @@ Automata = tuple[grammar.Grammar | None, StopStrings | None]
 
 
 class Forms:
-    """Makes automata, and keeps them; from any thread.
-
-    Args:
-        spelled: the bytes of each token.
-        bounds: what a row has room for.
-        limits: what they may cost.
-    """
+    """Makes automata, and keeps them; from any thread."""
 
     def __init__(
         self, spelled: Sequence[bytes | None], bounds: RequestBounds, limits: ServerLimits

@@ -17,11 +17,6 @@ class FreeRows:
 
     While no row writes a text stays where it is, for a next turn to go on from: one who chats alone
     copies nothing. Before others write alongside it, it is kept among the prefixes.
-
-    Args:
-        device: has the rows.
-        prefixes: keep texts.
-        call: calls the device.
     """
 
     def __init__(self, device: Executor, prefixes: Prefixes, call: Callable[..., Any]):
@@ -42,13 +37,7 @@ class FreeRows:
         self._full.clear()
 
     def give(self, row: int, text: Sequence[int] = (), salt: Hashable = "") -> None:
-        """Frees a row.
-
-        Args:
-            row: which one.
-            text: that a next turn may go on from; () if there is none.
-            salt: of the text.
-        """
+        """Frees a row."""
         self._texts[row] = salt, text
         self._full.add(row)
 

@@ -14,28 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSettings:
-    """One row's request in plain numbers; a value that is not given asks for nothing.
-
-    Args:
-        limit: most tokens of the answer.
-        temperature: 0 is greedy.
-        top_k: 0 switches it off.
-        top_p: 1 switches it off.
-        min_p: 0 switches it off.
-        seed: of the randomness.
-        row: the answer's number among several; it draws from (seed, row).
-        repetition_penalty: 1 switches it off.
-        frequency_penalty: 0 switches it off.
-        presence_penalty: 0 switches it off.
-        logit_bias: what is added to the logits of tokens.
-        min_tokens: fewest tokens before the end.
-        stop_token_ids: tokens that end the answer.
-        ignore_eos: go on after the model's end tokens.
-        grammar: what the answer may hold.
-        stop: texts that end it.
-        logprobs: whether its log-probabilities are read.
-        adapter: the number of the adapter that answers; 0 is the model alone.
-    """
+    """One row's request in plain numbers; a value that is not given asks for nothing."""
 
     limit: int = 1
     temperature: float = 0.0
@@ -99,16 +78,7 @@ class Delta:
 
 @dataclass(eq=False)
 class Job:
-    """One row's work, from its prompt to its last delta.
-
-    Args:
-        prompt: token ids, at least one.
-        settings: what is asked for.
-        deliver: is called with each delta, in the thread that `Scheduler` was told to deliver in.
-        shared: leading tokens of the prompt that other prompts are known to share.
-        goes_on: whether a next turn is likely to begin with this prompt and its answer.
-        salt: what was read is shared with jobs of the same salt alone.
-    """
+    """One row's work, from its prompt to its last delta."""
 
     prompt: list[int]
     settings: RowSettings

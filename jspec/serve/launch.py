@@ -39,37 +39,7 @@ themselves (the client `openai` after 5), since a request that crosses the closi
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """The settings of a server, alongside its models.
-
-    Args:
-        name: of the model, as requests write it.
-        host: the address that it listens on.
-        port: 0 takes a free one.
-        rows: requests that are answered together.
-        max_model_len: most tokens of a row, prompt and answer; None: the context, up to 2,048.
-        api_key: that clients have to bring; None: they need none, unless there is a file.
-        api_keys: the file of several clients, with names, rates and room; None: there are none.
-        rounds: rounds in a call of the device.
-        max_queue: most requests that wait for a row.
-        prefill_tokens: most tokens of prompts that are read between two calls, while rows write.
-        prefix_megabytes: memory for texts that were read, for prompts that begin alike.
-        max_logprobs: most likeliest tokens alongside each; -1: no log-probabilities.
-        grammar_states: most states of a grammar; 0: no grammars.
-        grammar_classes: most classes of tokens of one.
-        stop_states: most states of a request's stop strings.
-        stop_classes: most classes of tokens of them.
-        penalties: whether requests may have penalties, biases and a minimal length.
-        limits: what requests may cost before they have a row.
-        chat_template: a Jinja file, instead of the model's own template.
-        tool_call_parser: how the model writes calls; None: as its template shows them.
-        drain_seconds: what is being answered has so long to end, after SIGTERM.
-        generation_config: the sampling of requests that name none.
-        memory: the file of what the drafter learns, read at the start and written at the end.
-        adapters: names of the model's LoRA adapters, as requests write them.
-
-    Raises:
-        InputError: if one is out of range.
-    """
+    """The settings of a server, alongside its models."""
 
     name: str
     host: str = "127.0.0.1"
@@ -139,11 +109,7 @@ class ServeSettings:
             )
 
     def clients(self) -> tuple["Client", ...]:
-        """Returns who may ask; none: anybody.
-
-        Raises:
-            InputError: if the file holds no clients, or a key is not valid.
-        """
+        """Returns who may ask; none: anybody."""
         from jspec.serve import clients
 
         named = () if self.api_keys is None else clients.read(self.api_keys)
@@ -156,16 +122,7 @@ class ServeSettings:
 
 
 def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> NoReturn:
-    """Answers requests until SIGTERM or SIGINT, ends what it has begun, and then the process.
-
-    Args:
-        session: model and drafter.
-        settings: of the server.
-        listening: where requests come.
-
-    Raises:
-        InputError: if a setting does not fit the model.
-    """
+    """Answers requests until SIGTERM or SIGINT, ends what it has begun, and then the process."""
     import uvicorn
 
     from jspec.serve.protocol import protocol
@@ -201,15 +158,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
 
 
 def service_of(session: "Session", settings: ServeSettings) -> "Service":
-    """Returns the compiled server without HTTP; its `application` is for any ASGI server.
-
-    Args:
-        session: model and drafter.
-        settings: of the server.
-
-    Raises:
-        InputError: if a setting does not fit the model.
-    """
+    """Returns the compiled server without HTTP; its `application` is for any ASGI server."""
     from jspec.serve.compiled import CompileCounter
     from jspec.serve.forms import RequestBounds
     from jspec.serve.request_parser import RequestParser
@@ -316,11 +265,7 @@ def narrowed(choice: "Choice", rows: int) -> "Choice":
 def device_of(
     session: "Session", settings: ServeSettings
 ) -> tuple["EngineDevice", "MemoryFile | None"]:
-    """Returns the rows of a server, and the file that keeps what its drafter learns.
-
-    Raises:
-        InputError: if a setting does not fit the model.
-    """
+    """Returns the rows of a server, and the file that keeps what its drafter learns."""
     import jspec
     from jspec._validate.arguments import check_integer
     from jspec.methods.grammars import with_jump_forward

@@ -7,11 +7,7 @@ from jspec._validate.errors import InputError
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that is bound to an address, and does not listen yet.
-
-    Raises:
-        InputError: if that is not possible.
-    """
+    """Returns a socket that is bound to an address, and does not listen yet."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:

@@ -34,12 +34,7 @@ Product = grammar.Grammar | StopStrings
 
 
 class Making:
-    """Makes automata in processes; from any thread.
-
-    Args:
-        spelled: the bytes of each token.
-        megabytes: memory that each may take.
-    """
+    """Makes automata in processes; from any thread."""
 
     def __init__(self, spelled: Sequence[bytes | None], megabytes: int):
         self._spelled = spelled
@@ -60,12 +55,7 @@ class Making:
         self.made([], Patience(60))
 
     def made(self, asked: Sequence[Asked], patience: Patience) -> list[Product]:
-        """Returns the automata.
-
-        Raises:
-            InputError: if one cannot be made, or takes too much.
-            GivenUp: if nobody waits any longer.
-        """
+        """Returns the automata."""
         here, there = self._context.Pipe(duplex=False)
         arguments = there, self._spelled, list(asked), self._megabytes, patience.seconds
         process = self._context.Process(target=_work, args=arguments, daemon=True)

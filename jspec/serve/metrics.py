@@ -36,14 +36,7 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class ServerMetrics:
-    """The figures of a server.
-
-    Args:
-        scheduler: whose rows and queue are shown.
-        model: the name that is served, a label of all figures.
-        compiled: gives the number of programs that were compiled so far.
-        workers: what works for requests that have no row yet, by what it does.
-    """
+    """The figures of a server."""
 
     def __init__(
         self,
@@ -117,25 +110,13 @@ class ServerMetrics:
         self._refused.labels(self._model, str(error.status), error.code or "").inc()
 
     def wrote(self, tokens: int, seconds: float | None) -> None:
-        """Counts the tokens of a delta.
-
-        Args:
-            tokens: at least one.
-            seconds: since the delta before; None: it is the first.
-        """
+        """Counts the tokens of a delta."""
         self._written.inc(tokens)
         if seconds is not None:
             self._between.observe(seconds / tokens)
 
     def ended(self, job: Job, tokens: int, reason: str, rounds: Metrics) -> None:
-        """Counts an answer that has ended.
-
-        Args:
-            job: with its times.
-            tokens: of the answer.
-            reason: why it ended.
-            rounds: of it.
-        """
+        """Counts an answer that has ended."""
         self._ended.labels(self._model, reason).inc()
         self._prompt_tokens.inc(len(job.prompt))
         self._prompt_sizes.observe(len(job.prompt))

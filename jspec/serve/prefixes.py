@@ -15,9 +15,6 @@ class Prefixes:
     """Texts that were read, with the states behind them; the least recently used goes first.
 
     A text is found by those who give its salt: what is known of a prompt can be measured.
-
-    Args:
-        capacity: most states that are kept; 0 keeps none.
     """
 
     def __init__(self, capacity: int):
@@ -60,12 +57,6 @@ class Prefixes:
         """Returns where to stop reading to share the state with similar prompts; 0: nowhere.
 
         What two prompts of late have in common, a third is likely to have too.
-
-        Args:
-            prompt: that is to be read.
-            known: its tokens that need not be read.
-            shared: its tokens that are known to come again.
-            salt: of the prompt.
         """
         text = np.array(prompt, np.int32)
         common = [common_length(text, other) for its, other in self._recent if its == salt]

@@ -18,9 +18,6 @@ class Connections:
 
     Where an address has all that it may have, the one gives way that has waited longest for a
     request's head; if there is none, the new one does.
-
-    Args:
-        most: of one address.
     """
 
     def __init__(self, most: int):

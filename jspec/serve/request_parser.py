@@ -36,21 +36,7 @@ _PENALTIES = (
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """A request, ready for rows.
-
-    Args:
-        prompts: token ids of each prompt.
-        settings: of all rows, but for their number and their automata.
-        wanted: the automata.
-        has_seed: whether the client named the seed, from which each prompt's answers then draw.
-        num_answers: answers to each prompt.
-        num_top: likeliest tokens that are reported alongside each; None: no log-probabilities are.
-        goes_on: whether a next turn is likely to begin with prompt and answer.
-        function: the function that the answer calls: it consists of the arguments.
-        reader: makes what reads an answer: its thoughts, and its calls if it may have some.
-        marks: of the parts of an answer; None: the vocabulary's.
-        salt: what is read of the prompts is shared within it.
-    """
+    """A request, ready for rows."""
 
     prompts: Sequence[list[int]]
     settings: RowSettings
@@ -73,13 +59,6 @@ class RequestParser:
     """Makes orders of requests; from any thread.
 
     A request is refused by its size before anything is made of it, and watched while it is.
-
-    Args:
-        target: the model, for its tokenizer and template.
-        bounds: what a row has room for.
-        call_parser: how the model writes calls, one of `calls.PARSERS`; None: nobody knows.
-        limits: what a request may cost.
-        sampling: the values of fields that a request does not name.
     """
 
     def __init__(

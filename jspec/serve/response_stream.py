@@ -31,15 +31,7 @@ class Gone(Exception):
 
 
 class ResponseStream:
-    """One request while it is answered.
-
-    Args:
-        order: what is asked for.
-        form: how answers are written.
-        scheduler: has the rows.
-        metrics: counts what comes.
-        vocabulary: of the model.
-    """
+    """One request while it is answered."""
 
     def __init__(
         self,

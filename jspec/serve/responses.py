@@ -56,11 +56,7 @@ class Finished:
 
 
 async def body_of(request: Request) -> bytes:
-    """Returns the body of a request.
-
-    Raises:
-        APIError: if it is too long, or takes too long.
-    """
+    """Returns the body of a request."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_SECONDS):

@@ -26,11 +26,7 @@ STOPPING = "the server is shutting down"
 
 
 class Busy(Exception):
-    """There is no room in the queue.
-
-    Args:
-        seconds: until there may be.
-    """
+    """There is no room in the queue."""
 
     def __init__(self, seconds: int):
         super().__init__(f"the queue is full; try again in {seconds} s")
@@ -71,14 +67,6 @@ class Scheduler:
     """Rows for jobs, in the order in which they came.
 
     `submit` and `cancel` are called from any thread, all else from the one that runs.
-
-    Args:
-        device: does the work.
-        deliver: is given the deltas of a turn, (job, delta) each, from the scheduler's thread.
-        max_waiting: most jobs that wait for a row; more are refused.
-        prefill_tokens: most tokens of prompts that are read in a turn while rows are running.
-        capacity: most states of texts that are kept for prompts that begin alike.
-        clock: for the times of jobs.
     """
 
     def __init__(
@@ -133,11 +121,7 @@ class Scheduler:
         return not self._stopped and self._outstanding < self.most_jobs
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Adds jobs to the queue, all or none.
-
-        Raises:
-            Busy: if there is no room, or the scheduler has stopped.
-        """
+        """Adds jobs to the queue, all or none."""
         now = self._clock()
         with self._lock:
             if self._stopped or self._outstanding + len(jobs) > self.most_jobs:

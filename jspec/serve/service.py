@@ -58,14 +58,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Served:
-    """A server's parts.
-
-    Args:
-        name: of the model, as requests write it.
-        clients: who may ask; none: anybody.
-        started: when, in seconds since 1970.
-        adapters: names of its LoRA adapters, which requests may write in place of the model's.
-    """
+    """A server's parts."""
 
     name: str
     clients: Sequence[Client] = ()
@@ -79,16 +72,7 @@ class Served:
 
 
 class Service:
-    """Answers requests with the rows of a scheduler.
-
-    Args:
-        served: what is served.
-        intake: makes orders of requests.
-        make_scheduler: is given where deltas are delivered.
-        compiled: gives the number of programs that were compiled so far.
-        write: is given a JSON line of each request.
-        at_end: is called when nothing runs on the device any more, before the server is gone.
-    """
+    """Answers requests with the rows of a scheduler."""
 
     def __init__(
         self,
@@ -342,11 +326,7 @@ class Service:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Returns what some work comes to; it is given up where the client goes away.
-
-    Raises:
-        Gone: if it does.
-    """
+    """Returns what some work comes to; it is given up where the client goes away."""
     doing = asyncio.ensure_future(work)
     try:
         # Most of it is done at once, before anybody goes away.

@@ -19,11 +19,7 @@ class GivenUp(Exception):
 
 
 class Patience:
-    """A deadline that the work checks from time to time.
-
-    Args:
-        seconds: from now on.
-    """
+    """A deadline that the work checks from time to time."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -36,22 +32,13 @@ class Patience:
 
     @property
     def left(self) -> float:
-        """The seconds that are left.
-
-        Raises:
-            GivenUp: if nobody waits any longer.
-        """
+        """The seconds that are left."""
         if self._given_up:
             raise GivenUp
         return self._ends - time.monotonic()
 
     def check(self, what: str) -> None:
-        """Goes on, or not.
-
-        Raises:
-            APIError: 400, if the time is over.
-            GivenUp: if nobody waits any longer.
-        """
+        """Goes on, or not."""
         if self.left <= 0:
             raise APIError(400, out_of_time(what, self.seconds), code="took_too_long")
 
@@ -69,11 +56,6 @@ class Workers:
 
     Python waits for the threads of `asyncio.to_thread` at the end of a program, however long they
     take. Only the event loop's thread calls this.
-
-    Args:
-        most: at a time. Of one client half as many, so that others are served alongside it.
-        most_waiting: that wait for others to be done; of one client half as many.
-        seconds: each has.
     """
 
     def __init__(self, most: int, most_waiting: int, seconds: float):
@@ -100,13 +82,6 @@ class Workers:
         """Does some work in a thread, in the turn of clients.
 
         A cancelled call gives its work up. It counts until it has ended.
-
-        Args:
-            client: for whom.
-            work: is given the patience that it has.
-
-        Raises:
-            APIError: 429, if too much is waiting.
         """
         await self._enter(client)
         loop = asyncio.get_running_loop()

@@ -20,24 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ControlSettings:
-    """Requests of a run besides tokens; nothing by default.
-
-    Args:
-        stop: texts that end an answer.
-        json_schema: a JSON schema, or the name of a file with one.
-        regex: a regular expression.
-        choices: texts, one of which is the answer.
-        repetition_penalty: 1 switches it off.
-        frequency_penalty: 0 switches it off.
-        presence_penalty: 0 switches it off.
-        logit_bias: a JSON object of token ids and numbers.
-        min_tokens: fewest tokens before the end.
-        banned_sequences: sequences of token ids that no answer has.
-        logprobs: the number of likeliest tokens to report with each; None: none are reported.
-
-    Raises:
-        InputError: if one is out of range, cannot be read, or contradicts another.
-    """
+    """Requests of a run besides tokens; nothing by default."""
 
     stop: Sequence[str] = ()
     json_schema: str | None = None

@@ -110,16 +110,6 @@ def fitting(
     System messages and the last question stay. So many turns are dropped that half of the context
     is free: a conversation is then read anew once in a while, and not at every turn.
 
-    Args:
-        messages: the conversation.
-        count: gives the tokens of a conversation.
-        context: most tokens that the model can place; None: no bound.
-        max_new_tokens: of the answer. It need not have room for more than a quarter of the context.
-        drop: the turns that may go.
-
-    Returns:
-        The messages that stay; they may still be too many.
-
     Example:
         >>> talk = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
         >>> kept = fitting(talk, len, context=4, max_new_tokens=2, drop=Drop.OLDEST)

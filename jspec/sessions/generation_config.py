@@ -29,11 +29,7 @@ class GenerationConfig(StrEnum):
     NONE = "none"
 
     def sampling(self, target: "Loaded", names: Collection[str] = ()) -> dict[str, float]:
-        """Returns a model's values except `names`, and says so.
-
-        Raises:
-            InputError: if one is out of range.
-        """
+        """Returns a model's values except `names`, and says so."""
         fields, found = target.generation, {}
         for name, (check, *bounds) in _BOUNDS.items() if self == self.AUTO else ():
             if name not in names and (value := fields.get(name)) is not None:
@@ -47,11 +43,7 @@ class GenerationConfig(StrEnum):
         return found
 
     def banned_sequences(self, target: "Loaded") -> list[list[int]]:
-        """Returns the sequences of tokens that a model is not to write.
-
-        Raises:
-            InputError: if they are not lists of tokens.
-        """
+        """Returns the sequences of tokens that a model is not to write."""
         if self == self.NONE:
             return []
         fields, size = target.generation, target.model.vocab_size

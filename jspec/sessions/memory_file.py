@@ -13,16 +13,7 @@ if TYPE_CHECKING:
 
 
 class MemoryFile:
-    """A drafter's memory on disk, which the next run of the same model and method begins with.
-
-    Args:
-        path: of the file; it need not be there yet.
-        target: the model.
-        drafter: of the method.
-
-    Raises:
-        InputError: if the drafter learns nothing, or the file could not be written.
-    """
+    """A drafter's memory on disk, which the next run of the same model and method begins with."""
 
     def __init__(self, path: Path, target: "Loaded", drafter: "Drafter"):
         from jspec.drafters import memory_file as memory
@@ -40,11 +31,7 @@ class MemoryFile:
         self._path, self._drafter = path, drafter
 
     def read(self) -> "PyTree":
-        """Returns the memory that the file holds; None if there is no file yet.
-
-        Raises:
-            InputError: if it is of another model or method.
-        """
+        """Returns the memory that the file holds; None if there is no file yet."""
         from jspec.drafters import memory_file as memory
 
         if not self._path.exists():

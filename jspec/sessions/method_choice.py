@@ -26,15 +26,7 @@ class Choice:
 
 
 def choose(method: str | None, config: str | None) -> Choice:
-    """Returns the choice that the command line describes.
-
-    Args:
-        method: `--method`, if given.
-        config: `--speculative-config`: a JSON object as in vLLM, the method and its options.
-
-    Raises:
-        InputError: for unknown names, wrong or missing values, or if the two disagree.
-    """
+    """Returns the choice that the command line describes."""
     given = {} if config is None else _parse(config)
     named = given.pop("method", None)
     if named is not None and not isinstance(named, str):
@@ -48,16 +40,7 @@ def choose(method: str | None, config: str | None) -> Choice:
 
 
 def draft_model(choice: Choice, model: str | None, named: str | None) -> str | None:
-    """Returns the draft model to load, if the method needs one.
-
-    Args:
-        choice: the method.
-        model: `--model`, if given.
-        named: `--draft-model`, if given.
-
-    Raises:
-        InputError: if one was given in vain or is missing.
-    """
+    """Returns the draft model to load, if the method needs one."""
     name = choice.method.name
     if named is None and not choice.method.needs_draft_model:
         return None

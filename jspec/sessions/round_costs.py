@@ -39,13 +39,7 @@ class RoundCosts:
     def known(
         self, drafting: dict[str, Any], group: "Group", capacity: int | None = None
     ) -> "PyTree":
-        """Returns the policy's params, with the group's curve if they are costs.
-
-        Args:
-            drafting: drafter and policy of the run, with a guess at what rounds cost.
-            group: what is to be decoded.
-            capacity: of the cache; None: a bucket for the prompts and the limit.
-        """
+        """Returns the policy's params, with the group's curve if they are costs."""
         from jspec.costs import CostCurve
         from jspec.round.request import bucket
 
@@ -90,14 +84,7 @@ def kept(
     measured: Callable[[], "CostCurve"],
     alone: AbstractContextManager[Any] = nullcontext(),
 ) -> "CostCurve":
-    """Returns a curve from disk, or measures and keeps it.
-
-    Args:
-        where: the setting.
-        name: the curve's name within the setting.
-        measured: measures it.
-        alone: a context in which nothing else runs, to measure in.
-    """
+    """Returns a curve from disk, or measures and keeps it."""
     from jspec import costs
 
     place = folder(os.environ, "costs")

@@ -18,23 +18,7 @@ _SEEDS = 2**32
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings by which the prompts of a run are continued.
-
-    Args:
-        max_new_tokens: most tokens per prompt.
-        temperature: 0 is greedy, and the filters are then not used.
-        top_k: 0 switches it off.
-        top_p: 1 switches it off.
-        min_p: 0 switches it off.
-        seed: line i draws from (seed, i).
-        ignore_eos: go on after an end token.
-        batch_size: prompts that run together.
-        control: what may be written, and when it ends.
-        memory: the file that keeps what the method learns; None: it is forgotten.
-
-    Raises:
-        InputError: if one is out of range.
-    """
+    """The settings by which the prompts of a run are continued."""
 
     max_new_tokens: int = 128
     temperature: float = 0.0

@@ -38,11 +38,7 @@ def reading() -> Iterator[None]:
 
 
 class Screen:
-    """A stream. Styles and legend only where colours are shown; elsewhere the bare text.
-
-    Args:
-        stream: standard output if none is given.
-    """
+    """A stream. Styles and legend only where colours are shown; elsewhere the bare text."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout

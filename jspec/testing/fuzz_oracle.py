@@ -35,16 +35,7 @@ def play(
     text: Int[np.ndarray, " T"],
     vocab_size: int,
 ) -> list[Told]:
-    """Returns the rounds of a row, worked out from the trees and the plain text, without jspec.
-
-    Args:
-        params: of the drafters, on the host.
-        shapes: theirs.
-        row: which row.
-        root: the last token of its prompt.
-        text: what plain decoding emits.
-        vocab_size: V of the target.
-    """
+    """Returns the rounds of a row, worked out from the trees and the plain text, without jspec."""
     told, start = [], 0
     while start < len(text):
         number = len(told)

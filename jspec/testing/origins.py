@@ -30,13 +30,7 @@ def names(drafter: Drafter) -> tuple[str, ...]:
 
 
 def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
-    """Returns the tree of each of `names(drafter)`, in the same order.
-
-    Args:
-        drafter: that drafted.
-        tree: what it drafted.
-        aux: what it gave with the tree.
-    """
+    """Returns the tree of each of `names(drafter)`, in the same order."""
     inner, aux = _unwrapped(drafter, aux)
     if not isinstance(inner, Members):
         return (tree,)

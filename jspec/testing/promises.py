@@ -46,14 +46,7 @@ def accepted_by_the_engine(what: str) -> Iterator[None]:
 
 
 def same_tokens(result: Result, plain: Result, what: str, rows: np.ndarray | None = None) -> None:
-    """Raises AssertionError unless tokens, lengths and status are those of plain decoding.
-
-    Args:
-        result: of the code under test.
-        plain: what it should be.
-        what: the promise, as the beginning of the sentence.
-        rows: rows of `plain` for the rows of `result`; None: the same.
-    """
+    """Raises AssertionError unless tokens, lengths and status are those of plain decoding."""
     found = [np.asarray(x) for x in (result.tokens, result.lengths, result.status)]
     wanted = [np.asarray(x) for x in (plain.tokens, plain.lengths, plain.status)]
     if rows is not None:

@@ -85,15 +85,7 @@ class RecordedDraft:
 
 @dataclass(frozen=True)
 class Recorded(DrafterWrapper):
-    """Drafts the trees of its drafter, and remembers the last round. `jspec.trace` makes it.
-
-    Args:
-        drafter: proposes the trees.
-        vocab_size: V of the target.
-        num_candidates: of the target's likeliest tokens, those that are kept.
-        shapes: of `Recording.last`, flattened; None while they are not known, and nothing is kept.
-        structure: its structure.
-    """
+    """Drafts the trees of its drafter, and remembers the last round. `jspec.trace` makes it."""
 
     drafter: Drafter
     vocab_size: int
@@ -102,13 +94,7 @@ class Recorded(DrafterWrapper):
     structure: Any = None
 
     def sized(self, params: PyTree, state: PyTree, frame: Frame) -> "Recorded":
-        """Returns the recorder with room for a round.
-
-        Args:
-            params: the drafter's weights.
-            state: the drafter's, as `prefill` left it.
-            frame: of the first round.
-        """
+        """Returns the recorder with room for a round."""
 
         def first(params, state, frame):
             tree, aux = self._draft(params, state, frame)
@@ -242,12 +228,7 @@ class RecordedChoice:
 
 @dataclass(frozen=True)
 class RecordedPolicy(WidthPolicy):
-    """Decides what its policy decides, and remembers the last choice. `jspec.trace` makes it.
-
-    Args:
-        policy: decides.
-        num_rounds: R, of the rounds that there may be.
-    """
+    """Decides what its policy decides, and remembers the last choice. `jspec.trace` makes it."""
 
     policy: WidthPolicy
     num_rounds: int

@@ -111,11 +111,6 @@ class WatchedDrafter(DrafterWrapper):
     """A drafter that writes down its trees, in a state that the engine carries anyway.
 
     Rounds in which it is not asked are not in the log.
-
-    Args:
-        drafter: the drafter under test.
-        tree: of `ShapeDtypeStruct`, what it drafts.
-        rounds: how many rounds there is room for.
     """
 
     drafter: Drafter

@@ -19,9 +19,6 @@ def metrics(
 
     `acceptance`, which is given that all draft steps before were accepted, is averaged as the share
     of tokens that get so far: few batches have many of the late steps.
-
-    Args:
-        batches: what the objective reads, with the number of tokens in it.
     """
     sums: dict[str, Any] = {}
     tokens = 0

@@ -14,13 +14,7 @@ from jspec.training.loop import Recipe
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a run.
-
-    Args:
-        sources: where they are.
-        weights: share of the training rows per class; an absent class counts 1.
-        heldout: share of each class's documents that is never trained on.
-    """
+    """The texts of a run."""
 
     sources: tuple[CorpusSource, ...]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -29,19 +23,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training run of a language model or a draft head.
-
-    Args:
-        recipe: settings of the optimiser and its schedule.
-        shape: what the caller decides of the model's config.
-        loss: what the caller decides of the objective.
-        batch_size: sequences per update.
-        sequence: tokens per sequence that are predicted from.
-        seed: seed of the weights and of the order of the data.
-        heldout: share of the text that is only evaluated on.
-        epochs: passes over the training text, in place of the recipe's steps; 0: the steps.
-        scores: times that the held-out text is scored on the way, besides at the end.
-    """
+    """A training run of a language model or a draft head."""
 
     recipe: Recipe
     shape: Mapping[str, Any] = field(default_factory=dict)
@@ -85,20 +67,12 @@ class TrainingJob:
 
 
 def read_head(path: Path, kind: str) -> dict[str, Any]:
-    """Returns the settings that a recipe file has for a kind of head; {} if it has none.
-
-    Raises:
-        InputError: if the file is not a recipe.
-    """
+    """Returns the settings that a recipe file has for a kind of head; {} if it has none."""
     return recipes.part(recipes.part(recipes.read(path), "heads", path), kind, path)
 
 
 def read_model(path: Path, model: str) -> dict[str, Any]:
-    """Returns the settings that a recipe file has for a language model.
-
-    Raises:
-        InputError: if the file is not a recipe, or has no such model.
-    """
+    """Returns the settings that a recipe file has for a language model."""
     table = _table(path, ("models", "text"))
     models = recipes.part(table, "models", path)
     if model not in models:
@@ -109,15 +83,7 @@ def read_model(path: Path, model: str) -> dict[str, Any]:
 
 
 def read_texts(path: Path, data: Path) -> Texts:
-    """Returns the texts of a recipe file, with their weights and what is held out of them.
-
-    Args:
-        path: a TOML file.
-        data: folder that the paths in it are relative to.
-
-    Raises:
-        InputError: if the file is not a recipe.
-    """
+    """Returns the texts of a recipe file, with their weights and what is held out of them."""
     table = _table(path, ("text",))
     weights = recipes.part(table, "weights", path)
     recipes.check_like(weights, dict.fromkeys(weights, 1.0))
@@ -159,11 +125,7 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[CorpusSo
 
 
 def override(job: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
-    """Returns the job with some of its settings changed, each by its name.
-
-    Raises:
-        InputError: if a name is unknown or a value out of bounds.
-    """
+    """Returns the job with some of its settings changed, each by its name."""
     left = dict(values)
     settings = (vars(job.recipe), job.shape, job.loss, vars(job))
     defaults = {name: value for part in settings for name, value in part.items()}

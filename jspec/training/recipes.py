@@ -11,11 +11,7 @@ _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a t
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the whole file.
-
-    Raises:
-        InputError: if it cannot be read, or is not TOML.
-    """
+    """Returns the whole file."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -29,11 +25,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def part(whole: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """Returns a table in a table; {} if there is none.
-
-    Raises:
-        InputError: if something else has its name.
-    """
+    """Returns a table in a table; {} if there is none."""
     found = whole.get(name, {})
     if not isinstance(found, dict):
         raise InputError(f"{path} has {name} = {found!r:.40}, which is not a table; write [{name}]")

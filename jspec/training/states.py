@@ -31,17 +31,6 @@ class States:
     The file only grows, so that a kill loses at most a batch and a full disk is an error at its
     write (a memory map would end the process instead). `settings.json` alongside it says of which
     weights and which text it is.
-
-    Args:
-        folder: made if absent.
-        sequences: the text.
-        width: F, of a state; 0 keeps distributions alone.
-        dtype: that states are held in.
-        target: fingerprint of the model's weights.
-        num_target_tokens: K, tokens of a distribution; 0 keeps no distributions.
-
-    Raises:
-        InputError: if the folder holds states of another model or text.
     """
 
     def __init__(
@@ -90,11 +79,7 @@ class States:
         return self._path.stat().st_size // self.bytes_per_row
 
     def fill(self, model: CausalLM, params: PyTree, batch_size: int) -> Iterator[int]:
-        """Computes the rows that are missing, batch by batch; gives how many are there.
-
-        Raises:
-            RunStopped: if the file cannot grow; the rows before it stay.
-        """
+        """Computes the rows that are missing, batch by batch; gives how many are there."""
         width = self._shape[-1]
 
         @jax.jit

@@ -40,12 +40,6 @@ class NextDistribution:
     denominator is estimated: all tokens of `frozen["hot"]` count, and of the others so many that
     are drawn at each step, each for its share of them (importance sampling, Bengio and Senecal
     2008). The scores that the loss asks for are all made.
-
-    Args:
-        model: the draft model, which is trained. Its head is its embedding.
-        target: the model that it will draft for; their tokens are the same.
-        num_target_tokens: tokens that each of the target's distributions is cut to.
-        drawn: tokens drawn at each step; 0: the softmax is over all.
     """
 
     model: CausalLM
@@ -56,19 +50,7 @@ class NextDistribution:
     def loss(
         self, params: PyTree, frozen: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
-        """Returns mean nats of a place, and how alike the two distributions are.
-
-        Args:
-            params: the draft model's weights.
-            frozen: `target`, the target's weights, and `hot` [H], the tokens that always count.
-            batch: text.
-
-        Returns:
-            The loss, and the metrics `agreement`, the share of places with the same likeliest
-            token (of those that count), and `overlap`, the mean sum of min(p, q) over the tokens
-            that the target's distributions are cut to: the chance that a drafted token is accepted
-            at temperature 1.
-        """
+        """Returns mean nats of a place, and how alike the two distributions are."""
         seen = observed(self.target, frozen, batch, self.num_target_tokens).distributions
         assert seen is not None, "an objective that reads distributions asks for some"
         tokens, probs = seen.tokens[:, :-1], seen.probs[:, :-1]
@@ -122,10 +104,6 @@ def begin(params: PyTree, embed: Float[Array, "V F"]) -> PyTree:
     which a short run would not learn of a large vocabulary.
 
     They have the size of the model's own, random ones: its first scores are as flat.
-
-    Args:
-        params: with an embedding [V, E], E <= F.
-        embed: the target's embedding.
     """
     own = params["params"]["embed"]
     _, directions = jnp.linalg.eigh(embed.T @ embed)  # in rising order

@@ -14,9 +14,6 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Learns `vocab_size` tokens: the end token 0, the 256 bytes, and merges.
 
     An encoded text starts with the end token, as packed documents do: it marks a beginning.
-
-    Raises:
-        InputError: if the vocabulary has no room for the bytes.
     """
     if vocab_size < 257:
         raise InputError(
@@ -68,11 +65,7 @@ def mixture(
 
 
 def load(folder: Path) -> Tokenizer:
-    """Returns the tokenizer of a folder.
-
-    Raises:
-        InputError: if there is none, or it has no end token.
-    """
+    """Returns the tokenizer of a folder."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise InputError(f"{path} does not exist; name a folder that holds a tokenizer.json")

@@ -89,16 +89,7 @@ def sanitize(
 
 
 def check_tree(drafter: str, tree: Any, batch: int) -> None:
-    """Checks the structure of what a drafter's `draft` returned, traced or abstract.
-
-    Args:
-        drafter: its name.
-        tree: the first of what it returned.
-        batch: B.
-
-    Raises:
-        InputError: with the field, what it is and what it must be.
-    """
+    """Checks the structure of what a drafter's `draft` returned, traced or abstract."""
     if not isinstance(tree, Tree):
         raise InputError(
             f"{drafter}.draft returned a {type(tree).__name__} where its tree should be; it must "
@@ -144,18 +135,7 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
 
 
 def check_state(drafter: str, after: str, state: PyTree, before: str, known: PyTree) -> None:
-    """Checks that a drafter's state has kept its structure, shapes and dtypes.
-
-    Args:
-        drafter: its name.
-        after: the function that returned the state.
-        state: what it returned.
-        before: the function that said what the state must be.
-        known: what that returned.
-
-    Raises:
-        InputError: with the first leaf that differs.
-    """
+    """Checks that a drafter's state has kept its structure, shapes and dtypes."""
     found, wanted = jax.tree.structure(state), jax.tree.structure(known)
     if found != wanted:
         raise InputError(

@@ -99,12 +99,6 @@ def acceptance(
     With p_0 = 1 and p_i = min(p_{i-1} p(X_i) / q(X_i), 1), token i passes with s / (s + 1 - p_i),
     where s = sum max(p_i p - q, 0) over the distributions of the token after it; the last passes
     with p_i.
-
-    Args:
-        p: the target's distributions after 0, 1, .. of the drafted tokens.
-        q: the draft's, which the tokens were drawn from.
-        drafted: the tokens.
-        length: how many of them are there; those behind never pass.
     """
     steps, tokens = jnp.arange(p.shape[0]), drafted[:, None]
     wanted = jnp.take_along_axis(p[:-1], tokens, axis=1)[:, 0]

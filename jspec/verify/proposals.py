@@ -55,15 +55,7 @@ class ChildSampler(Protocol):
         level: Int[Array, ""] | int,
         size: int,
     ) -> ChildDraws:
-        """Draws `size` children of each node from the draft's logits.
-
-        Args:
-            logits: the draft's, at M nodes of the same depth.
-            sampling: the draft's; None is the target's.
-            frame: keys, positions and the target's sampling.
-            level: depth of the nodes.
-            size: K.
-        """
+        """Draws `size` children of each node from the draft's logits."""
         ...
 
 
@@ -284,11 +276,7 @@ def _candidates(
 
 
 def _known(sampling: Sampling | None, frame: Frame) -> Sampling:
-    """Returns the draft's sampling: temperature 0 where the target's is None.
-
-    Raises:
-        InputError: if a target that draws leaves no distribution to draw from, or no key.
-    """
+    """Returns the draft's sampling: temperature 0 where the target's is None."""
     if frame.sampling is None:
         return sampling or Sampling(temperature=0.0)
     if frame.keys is None:

@@ -15,11 +15,6 @@ def distributions_and_uniforms(
     """Returns the target's distributions, and a uniform for each test.
 
     Greedy is the distribution of a certain token, and what has any probability then passes.
-
-    Args:
-        logits: at P nodes.
-        frame: of the round.
-        tests: U.
     """
     batch, _, size = logits.shape
     if frame.sampling is None or frame.keys is None:
@@ -36,13 +31,7 @@ def distributions_and_uniforms(
 def next_token(
     kept: Int[Array, " B"], residual: Float[Array, "B V"], frame: Frame
 ) -> Int[Array, " B"]:
-    """Draws the token after the kept ones, by the noise of its position.
-
-    Args:
-        kept: drafted tokens that are.
-        residual: the distribution to draw from.
-        frame: of the round.
-    """
+    """Draws the token after the kept ones, by the noise of its position."""
     noise = jnp.zeros_like(residual)
     if frame.sampling is not None and frame.keys is not None:
         noise = samplings.gumbel(frame.keys, frame.positions + kept, residual.shape[-1])

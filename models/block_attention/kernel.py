@@ -54,18 +54,7 @@ def visit(
     seen: Seen,
     soft_cap: float | None,
 ) -> Softmax:
-    """Returns the kernel: a tile's softmax, joined by a block of keys and values.
-
-    Args:
-        softmax: of the blocks before.
-        queries: of the tile.
-        held: keys and values.
-        reach: gives a column of what `seen` reads.
-        number: of the block.
-        start: its first slot.
-        seen: the mask.
-        soft_cap: of the scores.
-    """
+    """Returns the kernel: a tile's softmax, joined by a block of keys and values."""
     keys, values = (part.astype(queries.dtype) for part in held)
     slots = start + jax.lax.broadcasted_iota(jnp.int32, (1, keys.shape[0]), 1)
     scores = scores_of(queries, keys, soft_cap)
@@ -135,13 +124,7 @@ class Triton:
         return replace(self, tile=min(self.tile, max(16, pl.next_power_of_2(queries))))
 
     def __call__(self, work: AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
-        """Returns the softmax of all queries.
-
-        Args:
-            work: whose number of queries is a multiple of `tile`.
-            seen: the mask inside of a block.
-            soft_cap: of the scores.
-        """
+        """Returns the softmax of all queries."""
         from jax.experimental.pallas import triton
 
         batch, heads, count, dim = work.queries.shape

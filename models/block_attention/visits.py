@@ -58,14 +58,7 @@ def of_bits(words: Int[Array, "B Q W"], tile: int, block: int) -> Visits:
 
 
 def of_range(limits: Int[Array, "B Q 2"], tile: int, block: int, slots: int) -> Visits:
-    """Returns the blocks between a tile's oldest visible slot and the row's end.
-
-    Args:
-        limits: the oldest slot that each query sees, and the number of live slots of its row.
-        tile: queries of a tile.
-        block: slots of a block.
-        slots: S, of the cache.
-    """
+    """Returns the blocks between a tile's oldest visible slot and the row's end."""
     tiles = limits.reshape(len(limits), -1, tile, 2)
     first = jnp.maximum(tiles[..., 0].min(-1), 0) // block
     end = (tiles[..., 1].max(-1) + block - 1) // block

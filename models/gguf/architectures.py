@@ -25,14 +25,7 @@ _EMBED, _HEAD = "token_embd.weight", "output.weight"
 
 @dataclass(frozen=True)
 class GGUFLayout:
-    """Differences of one llama.cpp architecture from Hugging Face's.
-
-    Args:
-        fields: makes config.json's fields from a header and the architecture's name.
-        restore: lays a weight out as Hugging Face does, from name, array and config.json's fields.
-        unit: the number of rows of a weight that `restore` lays out by themselves, from its name,
-            the number of all of them, and the fields.
-    """
+    """Differences of one llama.cpp architecture from Hugging Face's."""
 
     fields: Callable[[Header, str], dict[str, Any]]
     restore: Callable[[str, np.ndarray, dict[str, Any]], np.ndarray] = lambda _, array, __: array
@@ -40,11 +33,7 @@ class GGUFLayout:
 
 
 def find(header: Header) -> tuple[str, GGUFLayout]:
-    """Returns the architecture that a file names, and its layout.
-
-    Raises:
-        InputError: if jspec does not support it.
-    """
+    """Returns the architecture that a file names, and its layout."""
     name = header.metadata.text("general.architecture")
     if name is None or name not in LAYOUTS:
         raise InputError(
@@ -81,12 +70,7 @@ def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, An
 
 
 def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
-    """Returns the stretch of the rotary frequencies, as config.json has it; None: none.
-
-    Args:
-        header: of the file.
-        rope: what its fields' names begin with.
-    """
+    """Returns the stretch of the rotary frequencies, as config.json has it; None: none."""
     data = header.metadata
     tensors = all(name in header.tensors for name in LONG_FACTORS.values())
     # Without a type a factor stretches all the same.

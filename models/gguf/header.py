@@ -67,11 +67,7 @@ def is_gguf(file: Path) -> bool:
 
 
 def read(file: Path) -> Header:
-    """Reads the header of a file.
-
-    Raises:
-        InputError: if it is not a GGUF of a known version, is cut short, or is one of several.
-    """
+    """Reads the header of a file."""
     content = np.memmap(file, np.uint8, "r").data if file.stat().st_size else memoryview(b"")
     if bytes(content[:4]) != MAGIC:
         raise InputError(f"{file} does not begin with {MAGIC.decode()}; name a GGUF file")

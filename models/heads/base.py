@@ -17,11 +17,6 @@ class TransformerHead(Decoder):
     """A `jspec.DraftHead` that borrows embedding and scores from its target.
 
     The variables' collection `target` holds the target's own arrays, never trained or saved.
-
-    Args:
-        config: shape of the layer; vocabulary and width are the target's.
-        dtype: dtype of activations and memory.
-        param_dtype: dtype that weights are created in.
     """
 
     config: LlamaConfig
@@ -108,12 +103,7 @@ class TransformerHead(Decoder):
 
 
 def gathered(head: Any, variables: PyTree) -> PyTree:
-    """Returns the variables with the hot tokens' rows gathered.
-
-    Args:
-        head: EAGLE's or Medusa's.
-        variables: as they were trained.
-    """
+    """Returns the variables with the hot tokens' rows gathered."""
     if not head.config.hot_tokens:
         return variables
     return {**variables, "hot": head.apply(variables, method="hot_rows")}

@@ -21,24 +21,7 @@ from jspec.types import PyTree
 
 @dataclass(frozen=True)
 class BlockConfig(LlamaConfig):
-    """Shape of the layers, and which of the published heads it is.
-
-    Args:
-        taps: layers of the target whose inputs it reads, side by side: `Llama.taps`.
-        block_size: rows of a forward pass: the last emitted token, the anchor, and empty slots.
-        first_slot: the first row whose state is of a token to come. 0: each row is of the token
-            after its place (DSpark, and all of DeepSpec). 1: each is of the token at its place, so
-            that the anchor's is of none (DFlash of z-lab, JetSpec).
-        causal: whether a row sees only the rows before it (JetSpec), or all of its block.
-        mask_token: the token whose embedding fills the empty slots; -1 is a trained vector.
-        markov_rank: width of the map from a token to the scores of the next (DSpark); 0: none.
-        confidence_width: numbers that the confidence head reads: a row's state, or the state and
-            the token before it as the Markov map has it; 0 is not a confidence head.
-        draft_tokens: tokens that it scores, by a head of its own; 0 is all, by the target's head.
-
-    Raises:
-        InputError: if no slot is of a token to come, or the confidence head reads neither.
-    """
+    """Shape of the layers, and which of the published heads it is."""
 
     taps: tuple[int, ...] = (1,)
     block_size: int = 8
@@ -65,10 +48,6 @@ class BlockConfig(LlamaConfig):
 
 def block_taps(num_layers: int, count: int) -> tuple[int, ...]:
     """Returns the taps that DFlash chooses: from the first layer to the last but two, evenly.
-
-    Args:
-        num_layers: of the target.
-        count: of the taps; one is of the middle.
 
     Example:
         >>> block_taps(36, 5), block_taps(30, 3), block_taps(8, 1)
@@ -210,14 +189,7 @@ class BlockHead(Decoder):
         positions: Int[Array, "B A"],
         mask: Bool[Array, "B A S"],
     ) -> Float[Array, "B A D E"]:
-        """Returns states of the blocks of A anchors in a text, without a cache.
-
-        Args:
-            hidden: the target's, at positions 0 .. S - 1.
-            tokens: the anchors.
-            positions: theirs.
-            mask: the context that each anchor's block may see: what is before the anchor.
-        """
+        """Returns states of the blocks of A anchors in a text, without a cache."""
         places = jnp.broadcast_to(jnp.arange(hidden.shape[1]), hidden.shape[:2])
         states = self._rows(tokens, positions, mask, None, self.keys_and_values(hidden, places))
         if self.is_initializing():

@@ -24,17 +24,7 @@ _STRANGE = ("attention_sink_bias", "final_logit_softcapping", "layer_adapter", "
 
 @dataclass(frozen=True)
 class _Layout:
-    """The parts of a config that are in another place in every layout.
-
-    Args:
-        layers: the shape of the layers.
-        own: size of the block, and the token in its slots.
-        markov: the Markov map and the confidence head.
-        taps: of the target.
-        first_slot: see `BlockConfig`.
-        causal: see `BlockConfig`.
-        copies: tensors that are the target's own, by their names in its params.
-    """
+    """The parts of a config that are in another place in every layout."""
 
     layers: Settings
     own: Settings
@@ -48,16 +38,7 @@ class _Layout:
 def read(
     folder: Path, held: Mapping[str, Any], model: Any
 ) -> tuple[BlockConfig, Mapping[str, str]]:
-    """Returns the config of a published block head, and its copies of the target's.
-
-    Args:
-        folder: of the head, with its config.json.
-        held: names of its tensors.
-        model: the target.
-
-    Raises:
-        InputError: if the config is of another target, or of a network that is not implemented.
-    """
+    """Returns the config of a published block head, and its copies of the target's."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} has no config.json; download the head again, with its config")
     if (folder / "adapter").is_dir():

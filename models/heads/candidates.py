@@ -25,15 +25,7 @@ DOWN, UP = "down", "up"
 
 @dataclass(frozen=True)
 class CandidateConfig(LlamaConfig):
-    """Shape of a layer whose scores may be of candidates alone.
-
-    Args:
-        candidate_rank: rank r of the product that finds them; 0: all tokens are scored.
-        num_candidates: tokens that are scored, those that it puts first.
-
-    Raises:
-        InputError: if the rank is above the width, or there are more candidates than tokens.
-    """
+    """Shape of a layer whose scores may be of candidates alone."""
 
     candidate_rank: int = 0
     num_candidates: int = 0
@@ -45,15 +37,7 @@ class CandidateConfig(LlamaConfig):
 
 
 def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray, "..."]]:
-    """Returns the truncated SVD of a head, as two factors.
-
-    Args:
-        table: one row for each token.
-        rank: r.
-
-    Returns:
-        `down` [r, E] and `up` [V, r]; up @ down is near the table.
-    """
+    """Returns the truncated SVD of a head, as two factors."""
     whole = np.asarray(table, np.float32)
     # The right singular vectors are those of E x E numbers: seconds, where V x E take minutes.
     _, vectors = np.linalg.eigh(whole.astype(np.float64).T @ whole)
@@ -69,23 +53,12 @@ def declare(head: nn.Module, config: CandidateConfig) -> None:
 
 
 def retrieve(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]:
-    """Returns the scores by which candidates are found: the two factors'.
-
-    Args:
-        hidden: the states.
-        held: the factors.
-    """
+    """Returns the scores by which candidates are found: the two factors'."""
     return unembed(unembed(hidden, held[DOWN]), held[UP])
 
 
 def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) -> Array:
-    """Returns the scores [*S, V] by a head's table; -inf for other tokens.
-
-    Args:
-        head: the module, with `config` and `dtype`.
-        hidden: the states.
-        table: one row for each token.
-    """
+    """Returns the scores [*S, V] by a head's table; -inf for other tokens."""
     hidden = hidden.astype(head.dtype)
     if not head.config.candidate_rank:
         return unembed(hidden, table)

@@ -16,13 +16,7 @@ from jspec.types import Output, PyTree
 
 @dataclass(frozen=True)
 class EAGLEConfig(LlamaConfig):
-    """Shape of the layer, and of what it scores.
-
-    Args:
-        hot_tokens: tokens that it scores, and so drafts, by their rows of the target's head
-            (FR-Spec, Zhao et al. 2025, arXiv:2502.14856); 0 is all, as published.
-        own_embed, own_head: False where its embeddings or its head are the target's, as published.
-    """
+    """Shape of the layer, and of what it scores."""
 
     hot_tokens: int = 0
     own_embed: bool = False

@@ -23,15 +23,6 @@ class Eagle3Config(CandidateConfig):
 
     EAGLE-3.1 (arXiv:2605.09992) has `fc_norm` and `norm_output`. EAGLE-4 has these too, a window
     (`layers`) and candidates (`candidate_rank`).
-
-    Args:
-        taps: layers of the target whose inputs it reads, side by side: `Llama.taps`.
-        draft_tokens: tokens that it scores; 0 is all of them.
-        fc_norm: whether the state of each tap has a norm of its own before they are mapped to one.
-        norm_before_fc: whether all of them, side by side, have one norm there.
-        norm_before_residual: whether the layer adds to the state behind its norm.
-        own_embed, own_head: False where its embeddings or its head are the target's.
-        norm_output: whether the next step reads what the layer gave behind the last norm.
     """
 
     taps: tuple[int, ...] = (2, 16, 29)

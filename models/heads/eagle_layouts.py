@@ -118,12 +118,7 @@ def _taps(whole: Settings, inner: Settings, num_layers: int, is_fourth: bool) ->
 
 
 def _window(layer: Settings, alone: bool) -> int | None:
-    """Returns the tokens that one sees, itself among them; None: all.
-
-    Args:
-        layer: fields of the layer.
-        alone: whether a size says by itself that there is a window.
-    """
+    """Returns the tokens that one sees, itself among them; None: all."""
     kinds = layer.get("layer_types")
     slides = llama.kinds(layer, [alone and layer.get("sliding_window") is not None])[0]
     if kinds is None:

@@ -29,13 +29,7 @@ TABLE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class LyannaConfig(LlamaConfig):
-    """Shape of the layer, and of what knows the tokens.
-
-    Args:
-        rank: d of section 5.1, the width between W1 and W2; 0: the paper's, without token info.
-        hot_tokens: tokens that have token info (section 6.1); 0 is all of them.
-        first_token: whether the first step is told the token; False is the paper's variant without.
-    """
+    """Shape of the layer, and of what knows the tokens."""
 
     rank: int = 64
     hot_tokens: int = 0
@@ -218,16 +212,6 @@ def collapse(
     Of H hot tokens it is H * H entries, or its two factors of 2 * rank * H where the table would
     take more than `max_bytes`: of a vocabulary of 49,152 it takes 9.7 GB in float32 and 2.4 GB in
     int8, and its factors 25 MB.
-
-    Args:
-        head: the module.
-        variables: as trained, or with a table of another kind, which is replaced.
-        dtype: of the table's entries, such as "float16"; `head.dtype` if not given. An integer
-            type such as "int8" gives each row a step of its own.
-        max_bytes: the largest table that is made; 0 keeps the factors.
-
-    Raises:
-        InputError: if `max_bytes` is negative.
     """
     check_integer("max_bytes", max_bytes, 0, None)
     if not head.config.rank:

@@ -17,20 +17,7 @@ _MOST_BLOCKS = 1024
 
 @dataclass(frozen=True)
 class MedusaConfig:
-    """Shape of the heads; vocabulary and width are the target's.
-
-    Args:
-        vocab_size: tokens of the target.
-        hidden_size: width of the target's states.
-        num_heads: heads.
-        num_layers: residual blocks of a head.
-        hot_tokens: tokens that the heads score by their rows of the target's own head, so that
-            the residual blocks alone are trained (vLLM reads such heads by `original_lm_head` and
-            `truncated_vocab_size`); 0: each has a product of its own over all tokens, as published.
-
-    Raises:
-        InputError: if a size is not a size.
-    """
+    """Shape of the heads; vocabulary and width are the target's."""
 
     vocab_size: int
     hidden_size: int
@@ -75,11 +62,6 @@ class MedusaHeads(nn.Module):
 
     With hot tokens there are two collections alongside `params`: `target` holds the target's own
     head, and `scored` the ids of the tokens that the heads score.
-
-    Args:
-        config: shape of the heads.
-        dtype: dtype of activations; scores are float32.
-        param_dtype: that weights are created in.
 
     Example:
         >>> heads = MedusaHeads(MedusaConfig(49152, 576, num_heads=4, hot_tokens=8192))
@@ -143,12 +125,7 @@ class MedusaHeads(nn.Module):
 
 
 def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
-    """Returns initial weights: every head scores like the target's own.
-
-    Args:
-        heads: the module.
-        target: params of the model that it will draft for.
-    """
+    """Returns initial weights: every head scores like the target's own."""
     held = target["params"]
     head = blocks.table(held.get("head", held["embed"]), heads.features)
     scores = jnp.asarray(head, heads.param_dtype)

@@ -16,11 +16,7 @@ from jspec.types import Output
 
 @dataclass(frozen=True)
 class MTPConfig(LlamaConfig):
-    """Shape of the layer, which is one of the target's family: `layers` has one entry.
-
-    Args:
-        own_head: True where it scores by a head of its own, False where by the target's.
-    """
+    """Shape of the layer, which is one of the target's family: `layers` has one entry."""
 
     own_head: bool = False
 
@@ -35,11 +31,6 @@ class MTPHead(TransformerHead):
     at position j. Further steps read h' in place of h_j, as vLLM, SGLang and llama.cpp do; the
     paper has a layer for each step, of which the published weights hold one. vLLM zeroes the first
     token's embedding of DeepSeek's and GLM's; here it is read.
-
-    Args:
-        config: shape of the layer; vocabulary and width are the target's.
-        dtype: dtype of activations and memory.
-        param_dtype: dtype that weights are created in.
     """
 
     config: MTPConfig

@@ -119,11 +119,7 @@ def borrow(head: Any, target: PyTree) -> PyTree:
 
 
 def with_taps(model: Any, head: Any) -> Any:
-    """Returns the target as the head reads it: its last state, or inputs of layers.
-
-    Raises:
-        InputError: if the target has no such layers to tap.
-    """
+    """Returns the target as the head reads it: its last state, or inputs of layers."""
     taps = getattr(head.config, "taps", None)
     if taps is None:
         return model

@@ -110,11 +110,7 @@ def read(
     only: str | tuple[str, ...] | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[Any, PyTree]:
-    """Reads a head from a folder that `save` wrote; see `jspec.models.heads.read_variables`.
-
-    Raises:
-        InputError: if the folder is not whole, of another kind, or of another target.
-    """
+    """Reads a head from a folder that `save` wrote; see `jspec.models.heads.read_variables`."""
     record = config_json.read(folder / RECORD)
     head = _rebuild(record, target, dtype, only)
     check_target(str(folder), head, target.model)

@@ -82,14 +82,7 @@ def _latent(
     usual: LatentAttention = _USUAL,
     eps: float = 1e-6,
 ) -> LlamaConfig:
-    """Returns a decoder of multi-head latent attention.
-
-    Args:
-        settings: config.json.
-        experts: of each layer.
-        context, usual, eps: what absent fields mean.
-        interleaved: whether adjacent lanes make a rotary pair.
-    """
+    """Returns a decoder of multi-head latent attention."""
     heads = settings.size("num_attention_heads")
     settings.choice("num_key_value_heads", [heads], heads)
     # Null is not a latent vector of queries, and absent is one.
@@ -143,13 +136,7 @@ def corrected(
     scale: float = 1.0,
     chosen: int = 8,
 ) -> Experts:
-    """Reads the experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2).
-
-    Args:
-        settings: config.json.
-        routed: experts that a token may be routed to, where the field is absent.
-        inner, groups, chosen_groups, scale, chosen: what the other absent fields mean.
-    """
+    """Reads the experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2)."""
     settings.choice("scoring_func", ["sigmoid"], "sigmoid")
     settings.choice("topk_method", ["noaux_tc"], "noaux_tc")
     inner = settings.size("moe_intermediate_size", inner)
@@ -170,13 +157,7 @@ def corrected(
 
 
 def behind_dense(settings: Settings, experts: Experts, dense: int) -> list[Experts | None]:
-    """Returns the experts of each layer: none in the first ones, which have a common MLP.
-
-    Args:
-        settings: config.json.
-        experts: of the others.
-        dense: how many are the first, where the field is absent.
-    """
+    """Returns the experts of each layer: none in the first ones, which have a common MLP."""
     settings.choice("moe_layer_freq", [1], 1)
     first = settings.whole("first_k_dense_replace", dense)
     return [

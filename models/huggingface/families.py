@@ -215,11 +215,7 @@ FAMILIES = (
 
 
 def find(settings: Settings) -> Family:
-    """Returns the family that a config.json names.
-
-    Raises:
-        InputError: if jspec does not support it.
-    """
+    """Returns the family that a config.json names."""
     names = settings.listed("architectures", str, [])
     name = names[0] if names else settings.get("model_type")
     for family in FAMILIES:

@@ -55,15 +55,7 @@ class SingleExperts(Dequantised):
 def single(
     files: Shards | Dequantised, wanted: Iterable[str] | None = None
 ) -> Shards | Dequantised:
-    """Returns the files unchanged, or with fused experts one by one where that is wanted.
-
-    Args:
-        files: of the weights.
-        wanted: names of the tensors that a model is made of; None: single ones.
-
-    Raises:
-        InputError: if a layer's tensor has not three axes, of which the second is even.
-    """
+    """Returns the files unchanged, or with fused experts one by one where that is wanted."""
     held = [name for name in files.files if _FUSED.fullmatch(name)]
     if not held or not (wanted is None or any(map(_SINGLE.fullmatch, wanted))):
         return files

@@ -42,13 +42,7 @@ def gemma4_unified(settings: Settings) -> LlamaConfig:
 def _text(
     settings: Settings, context: int, near_tokens: int, experts: Experts | None
 ) -> LlamaConfig:
-    """Returns the shared fields: sizes per kind of layer, and shared keys.
-
-    Args:
-        settings: config.json.
-        context, near_tokens: what absent fields mean.
-        experts: of every layer.
-    """
+    """Returns the shared fields: sizes per kind of layer, and shared keys."""
     # What a picture's tokens see of each other, "vision", is nothing to texts.
     settings.choice("use_bidirectional_attention", [None, "vision"], None)
     count = settings.count("num_hidden_layers")
@@ -99,13 +93,7 @@ def _text(
 def _sizes(
     settings: Settings, slides: Sequence[bool], joined: bool
 ) -> list[tuple[int | None, int | None]]:
-    """Returns key-value heads and lanes of each layer; None: the config's defaults.
-
-    Args:
-        settings: config.json.
-        slides: which layers have the window.
-        joined: whether the others' values are their keys, so that they have a number of heads.
-    """
+    """Returns key-value heads and lanes of each layer; None: the config's defaults."""
     heads = settings.size("num_attention_heads")
     given = settings.part("per_layer_config")
     if settings.get("per_layer_config") is None:  # as the models are published
@@ -140,11 +128,7 @@ def _sizes(
 
 
 def _sources(settings: Settings, slides: Sequence[bool]) -> list[int | None]:
-    """Returns the layer whose keys each layer reads; None: its own.
-
-    Raises:
-        InputError: if no layer of its kind has any.
-    """
+    """Returns the layer whose keys each layer reads; None: its own."""
     first = len(slides) - settings.whole("num_kv_shared_layers", 0)
     last = {slide: layer for layer, slide in enumerate(slides[: max(first, 0)])}
     if missing := [layer for layer, slide in enumerate(slides) if slide not in last]:

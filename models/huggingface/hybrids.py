@@ -41,13 +41,7 @@ def qwen3_5_moe(settings: Settings) -> LlamaConfig:
 
 
 def _experts(settings: Settings, count: int, chosen: int, normalised: bool) -> Experts:
-    """Reads routed experts alongside one for all tokens.
-
-    Args:
-        settings: config.json.
-        count, chosen: what absent fields mean.
-        normalised: whether the weights of those chosen sum to 1.
-    """
+    """Reads routed experts alongside one for all tokens."""
     return Experts(
         num_experts=settings.count("num_experts", count),
         num_chosen=settings.size("num_experts_per_tok", chosen),
@@ -61,14 +55,7 @@ def _experts(settings: Settings, count: int, chosen: int, normalised: bool) -> E
 def _delta_nets(
     settings: Settings, kv_heads: int, grouped: bool, experts: Sequence[Experts | None]
 ) -> LlamaConfig:
-    """Returns a decoder of gated delta nets and attention.
-
-    Args:
-        settings: config.json.
-        kv_heads: what an absent field means.
-        grouped: as in `DeltaNet`.
-        experts: of each layer, or of all.
-    """
+    """Returns a decoder of gated delta nets and attention."""
     each = settings.size("full_attention_interval", 4)
     count = settings.count("num_hidden_layers")
     kinds = _kinds(

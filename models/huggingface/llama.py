@@ -81,15 +81,7 @@ def weights(config: LlamaConfig) -> Iterator[Weight]:
 def block(
     config: LlamaConfig, path: Path, name: str, inputs: int, layer: Layer | None = None
 ) -> Iterator[Weight]:
-    """Yields a layer without the norm at its entrance, its experts and its mixer.
-
-    Args:
-        config: its shape.
-        path: of the parameters.
-        name: of the tensors.
-        inputs: width of what queries, keys and values are made of.
-        layer: what it has; None: attention and an MLP.
-    """
+    """Yields a layer without the norm at its entrance, its experts and its mixer."""
     width, layer = config.hidden_size, layer or Layer(None)
     if layer.mixer is None and config.latent is None:
         yield from _attention(config, path, f"{name}.self_attn", inputs, layer)
@@ -184,18 +176,7 @@ def shape(
     activation: tuple[str, str] = ("hidden_act", "silu"),
     **differences: Any,
 ) -> LlamaConfig:
-    """Returns the fields that the families share.
-
-    Args:
-        settings: config.json.
-        context: most positions, where no stretch says another number.
-        kv_heads, head_dim, theta, partial, eps: what an absent field means.
-        windows: of the layers, or one for all.
-        rotary: of the layers, or one for all; nothing: as the fields of `rope_parameters` say.
-        experts, mixers: of the layers, or one for all.
-        activation: the name of its field, and what an absent one means.
-        differences: further fields of our config.
-    """
+    """Returns the fields that the families share."""
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
     named, usual = activation
@@ -229,27 +210,14 @@ def shape(
 
 
 def window(settings: Settings, absent: int | None) -> int | None:
-    """Returns the sliding window; None: none.
-
-    Args:
-        settings: config.json.
-        absent: what an absent field means; a null one and 0 mean no window.
-    """
+    """Returns the sliding window; None: none."""
     if settings.get("sliding_window") is not None:
         return settings.whole("sliding_window", 0) or None
     return None if "sliding_window" in settings.values else absent
 
 
 def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
-    """Returns which layers have the sliding window.
-
-    Args:
-        settings: config.json.
-        usual: which have it where `layer_types` is absent.
-
-    Raises:
-        InputError: if layers are of another kind, or not all have one.
-    """
+    """Returns which layers have the sliding window."""
     given = settings.get("layer_types")
     if given is None:
         return list(usual)

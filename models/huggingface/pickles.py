@@ -61,11 +61,7 @@ class Pickled:
         return self.files[name].shape
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor.
-
-        Raises:
-            InputError: if its numbers are not there.
-        """
+        """Returns one tensor."""
         with unreadable(f"tensor {name:.80} in {self.file}", "download it again"):
             return self._read(name)
 
@@ -95,11 +91,7 @@ class Pickled:
 
 
 def open_file(file: Path) -> Pickled:
-    """Returns the tensors of a state dict.
-
-    Raises:
-        InputError: if the file is not an archive of torch.save, or holds anything but tensors.
-    """
+    """Returns the tensors of a state dict."""
     try:
         with zipfile.ZipFile(file) as archive:
             told = archive.getinfo(f"{_root(archive)}/data.pkl")

@@ -22,16 +22,7 @@ GEMMA3 |= {"num_hidden_layers": 26, "num_attention_heads": 8}
 
 
 def text(settings: Settings, model_type: str, usual: Mapping[str, Any]) -> Settings:
-    """Returns the text model's fields, with the outer field for tied weights.
-
-    Args:
-        settings: config.json of the whole.
-        model_type: of the text model.
-        usual: what absent fields mean.
-
-    Raises:
-        InputError: if the text model is of another kind.
-    """
+    """Returns the text model's fields, with the outer field for tied weights."""
     own = settings.part("text_config")
     if (kind := own.get("model_type", model_type)) != model_type:
         raise InputError(

@@ -64,11 +64,7 @@ class Dequantised:
         return self.shards.indices(name)
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Returns rows of one tensor.
-
-        Raises:
-            InputError: if it has no scales of its shape, or holds other numbers than these.
-        """
+        """Returns rows of one tensor."""
         return self.shards.rows(name, rows)
 
     def fail(self, name: str, what: str) -> InputError:
@@ -166,11 +162,7 @@ def described(folder: Path, fields: Settings) -> Settings:
 
 
 def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
-    """Returns a function that opens files as unquantised weights, by config.json.
-
-    Raises:
-        InputError: if the weights are quantised in a way that is not implemented.
-    """
+    """Returns a function that opens files as unquantised weights, by config.json."""
     if not fields.get("quantization_config"):
         return _plain
     quantised = fields.part("quantization_config")

@@ -18,15 +18,6 @@ def read(
 
     Transformers 5 writes all into `rope_parameters`; before, they were `rope_theta`,
     `partial_rotary_factor` and `rope_scaling`, whose type was called `type` before `rope_type`.
-
-    Args:
-        settings: config.json.
-        head_dim: lanes of a head.
-        theta: the base that an absent field means.
-        partial: the part of the lanes that an absent field means; None: the family turns all.
-
-    Raises:
-        InputError: if the lanes do not make pairs, or are a part in a family that turns all.
     """
     new, rope = settings.part("rope_parameters"), fields(settings)
     theta = rope.number(
@@ -71,13 +62,7 @@ def length(factor: float, scale: float = 1.0) -> float:
 
 
 def scaling(rope: Settings, settings: Settings, lanes: int) -> Scaling | None:
-    """Returns the stretch of the frequencies.
-
-    Args:
-        rope: the fields of the rotary positions.
-        settings: config.json, which has the context.
-        lanes: of a head that are turned.
-    """
+    """Returns the stretch of the frequencies."""
     name = "rope_type" if rope.get("rope_type") else "type"
     kind = rope.choice(name, list(_SCALINGS), "default")
     return _SCALINGS[kind](rope, settings, lanes // 2)
@@ -92,13 +77,7 @@ def original(rope: Settings, settings: Settings) -> int:
 
 
 def context(settings: Settings, found: Scaling | None, stated: int) -> int:
-    """Returns the context of a stretched model.
-
-    Args:
-        settings: config.json.
-        found: the stretch.
-        stated: `max_position_embeddings`, or what its absence means.
-    """
+    """Returns the context of a stretched model."""
     if isinstance(found, LongScaling):
         # A longer one takes the other divisors, for short texts too.
         return min(stated, found.original_context)

@@ -64,14 +64,7 @@ def each_or_common(settings: Settings, experts: Experts) -> list[Experts | None]
 def weights(
     config: LlamaConfig, place: str, gate: str, up: str, down: str, together: str = "shared_expert"
 ) -> Iterator[Weight]:
-    """Yields every parameter and the tensors that it is made of.
-
-    Args:
-        config: its shape.
-        place: what holds router and experts in a layer.
-        gate, up, down: an expert's matrices.
-        together: the expert that all tokens go through.
-    """
+    """Yields every parameter and the tensors that it is made of."""
     yield from dense(config)
     width = config.hidden_size
     for index, layer in enumerate(config.layers):

@@ -38,19 +38,11 @@ class Shards:
         return tuple(self.files[name].get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        """Returns one tensor.
-
-        Raises:
-            InputError: as `rows`.
-        """
+        """Returns one tensor."""
         return self.rows(name, slice(None))
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        """Returns rows of one tensor; the others are not read.
-
-        Raises:
-            InputError: if it holds numbers that no parameter is made of, quantised ones say.
-        """
+        """Returns rows of one tensor; the others are not read."""
         kind = self.files[name].get_slice(name).get_dtype()
         if kind not in DTYPES:
             raise InputError(
@@ -60,11 +52,7 @@ class Shards:
         return self.files[name].get_slice(name)[rows]
 
     def mapped(self, name: str) -> np.ndarray:
-        """Returns a tensor of any dtype where it lies, memory-mapped: NumPy has no 8-bit floats.
-
-        Raises:
-            InputError: if NumPy and ml_dtypes have no such dtype.
-        """
+        """Returns a tensor of any dtype where it lies, memory-mapped: NumPy has no 8-bit floats."""
         kind = self.files[name].get_slice(name).get_dtype()
         if kind not in (known := {**DTYPES, "F8_E4M3": ml_dtypes.float8_e4m3fn}):
             raise InputError(
@@ -96,9 +84,6 @@ def open_folder(folder: Path) -> Shards:
 
     As in `transformers`, a whole file goes before an index that names others, and a tensor is read
     from the file that the index names for it, whatever else the files hold.
-
-    Raises:
-        InputError: if a file is absent or not whole safetensors, or the index disagrees.
     """
     index = indexed(folder)
     if (folder / SINGLE).is_file() and SINGLE not in index.values():
@@ -117,22 +102,14 @@ def open_folder(folder: Path) -> Shards:
 
 
 def open_file(file: Path) -> Shards:
-    """Opens one safetensors file.
-
-    Raises:
-        InputError: if it is not a whole one.
-    """
+    """Opens one safetensors file."""
     opened = _open(file)
     names = list(opened.keys())
     return Shards(file.parent, dict.fromkeys(names, opened), paths=dict.fromkeys(names, file))
 
 
 def indexed(folder: Path) -> Mapping[str, str]:
-    """Returns the file of each tensor, as a folder's index has it; nothing where there is none.
-
-    Raises:
-        InputError: if the index cannot be read, or names no files.
-    """
+    """Returns the file of each tensor, as a folder's index has it; nothing where there is none."""
     if not (folder / INDEX).is_file():
         return {}
     index = config_json.read(folder / INDEX).part("weight_map").values

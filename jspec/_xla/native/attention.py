@@ -44,19 +44,7 @@ def attention(
     soft_cap: float | None,
     scales: tuple[Float[Array, "B H*L S 1"], Float[Array, "B H*L S 1"]] | None = None,
 ) -> Float[Array, "B N G*H D"]:
-    """Returns one softmax per query over the live slots and its visible nodes.
-
-    Args:
-        q: queries, scaled.
-        node_keys, node_values: of the nodes, a node behind its ancestors.
-        mask: which of them a query sees. One that sees none, not even itself, gets 0.
-        slot_keys, slot_values: of the cache.
-        lengths: live slots.
-        oldest: the first slot that a query sees.
-        layer: which of the L layers of the cache.
-        soft_cap: as in `jspec.models.attention.attend`.
-        scales: of keys and values of slots in 8 bits, which are the numbers that they stand for.
-    """
+    """Returns one softmax per query over the live slots and its visible nodes."""
     if scales is None:
         scales = jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.float32)
     shape = jax.ShapeDtypeStruct(q.shape, jnp.float32)

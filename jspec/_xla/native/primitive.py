@@ -18,16 +18,7 @@ _CHOICE.multiple_results = True
 
 
 def natively(kernel: Callable[..., Any], plainly: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns what the kernel computes on a CPU, and `plainly` elsewhere.
-
-    Args:
-        kernel: of the arguments; has no derivatives.
-        plainly: the same by JAX's operations.
-        arguments: trees of arrays.
-
-    Returns:
-        A tree of arrays, as both functions give it.
-    """
+    """Returns what the kernel computes on a CPU, and `plainly` elsewhere."""
     leaves, structure = jax.tree.flatten(arguments)
 
     def of_leaves(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,11 +50,6 @@ def product(
 
     With AMX a number of x is the sum of three in bfloat16, by weights in bfloat16, or of three
     whole ones of 8 bits, by weights in int8, which leaves 2^-24 of the largest of 32.
-
-    Args:
-        x: rows; on a CPU alone, where `takes_product` says so.
-        weights: one row for each output, or the rows of all layers, of which none is copied.
-        layer: which of them.
     """
     layer = jnp.int32(0) if layer is None else layer
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
@@ -77,12 +72,6 @@ def rounded_product(
     """Multiplies x, rounded to 8 bits per row, by the weights and their factors, in float32.
 
     Bit for bit what `jspec.models.eight_bits.rounded_product` computes by XLA's operations.
-
-    Args:
-        x: rows; on a CPU alone, where `takes_rounded_product` says so.
-        weights: one row for each output, or the rows of all layers; never -128.
-        factors: of the outputs.
-        layer: which of the layers.
     """
     return _rounded(x, weights, factors.astype(jnp.float32), 0, layer)
 
@@ -96,10 +85,6 @@ def rounded_block_product(
     """Multiplies x, rounded to 8 bits 32 by 32, by rows of weights in blocks, in float32.
 
     Bit for bit what `jspec.models.eight_bits.rounded_block_product` computes by XLA's operations.
-
-    Args:
-        x: rows; on a CPU alone, where `takes_rounded_product` says so.
-        packed, block_bytes, layer: as in `block_product`.
     """
     return _rounded(x, packed, jnp.zeros(0, jnp.float32), block_bytes, layer)
 
@@ -134,12 +119,6 @@ def block_product(
     """Returns `product` with weights in blocks of 32, which are widened in the register.
 
     Bit for bit the product with the weights in float32; with AMX as `product` by int8.
-
-    Args:
-        x: rows; on a CPU alone, where `takes_block_product` says so.
-        packed: as `jspec.models.blocks` has them, or of all layers.
-        block_bytes: of a block, which tell the format.
-        layer: which of the layers.
     """
     layer = jnp.int32(0) if layer is None else layer
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], packed.shape[-2]), jnp.float32)

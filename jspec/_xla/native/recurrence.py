@@ -28,17 +28,6 @@ def recur(
 
     No more states are held than a count of nodes has bits, and they stay in a cache of the
     processor.
-
-    Args:
-        q, k: of the nodes; a key head serves H / J adjacent value heads.
-        v: of the nodes.
-        factors: exp of the decays.
-        beta: of the delta rule; None: the values are added as they are.
-        states: behind the committed tokens.
-        seen: node i sees itself and its ancestors. One that sees none, not even itself, gets 0.
-
-    Returns:
-        o and u, see `jspec.models.recurrence`.
     """
     shapes = (jax.ShapeDtypeStruct(v.shape, jnp.float32),) * 2
     call = jax.ffi.ffi_call("jspec_recur", shapes, vmap_method="sequential")
@@ -57,14 +46,7 @@ def replay(
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> Float32[Array, "B H K D"]:
-    """Returns the states after the first `counts` nodes of a path, bitwise as in `recur`.
-
-    Args:
-        states: before them; written in place where nothing else reads them.
-        keys, updates, factors: of the nodes.
-        path: nodes, one behind the other.
-        counts: how many of them are kept.
-    """
+    """Returns the states after the first `counts` nodes of a path, bitwise as in `recur`."""
     shape = jax.ShapeDtypeStruct(states.shape, jnp.float32)
     call = jax.ffi.ffi_call(
         "jspec_replay", shape, vmap_method="sequential", input_output_aliases={0: 0}
@@ -78,14 +60,7 @@ def convolve(
     window: Float32[Array, "B J W C"],
     seen: Bool[Array, "B N N"],
 ) -> Float32[Array, "B J N C"]:
-    """Returns each lane's sum over a node and the W tokens before it on its path.
-
-    Args:
-        inputs: of the nodes.
-        kernel: weights of the W tokens before it and of the node itself, the last.
-        window: of the last W committed tokens.
-        seen: node i sees itself and its ancestors.
-    """
+    """Returns each lane's sum over a node and the W tokens before it on its path."""
     shape = jax.ShapeDtypeStruct(inputs.shape, jnp.float32)
     call = jax.ffi.ffi_call("jspec_convolve", shape, vmap_method="sequential")
     return call(inputs, jnp.moveaxis(kernel, -1, 0), window, seen)

@@ -23,10 +23,6 @@ def top(
 
     Zeros of either sign are equal. Of a row with a NaN the sum is not finite, and the entries are
     any. The sum of 262,144 nearly equal numbers is off by 2e-5; drafters alone read it.
-
-    Args:
-        x: rows, for which `takes_top` says so.
-        k: how many entries.
     """
     rows = x.shape[:-1]
     shapes = (

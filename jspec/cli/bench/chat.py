@@ -67,15 +67,7 @@ class Templated:
 
 
 def wording(target: "Loaded", raw: bool = False) -> Wording:
-    """Returns the chat template where the model has one, else the bare text.
-
-    Args:
-        target: as it was loaded.
-        raw: True leaves the template out.
-
-    Raises:
-        InputError: if there is a template that cannot be used.
-    """
+    """Returns the chat template where the model has one, else the bare text."""
     if raw or target.chat is None:
         return Bare(target.tokenizer)
     found = Templated(target)

@@ -51,14 +51,7 @@ class Contender(Protocol):
 
 
 class Drafting:
-    """A method of jspec, or plain decoding.
-
-    Args:
-        session: model and drafter.
-        settings: how to run.
-        plain: True leaves the session's drafter out.
-        cold: True starts every prompt with an empty memory.
-    """
+    """A method of jspec, or plain decoding."""
 
     def __init__(
         self, session: Session, settings: RunSettings, plain: bool = False, cold: bool = False

@@ -14,14 +14,7 @@ Row = dict[str, Any]
 
 
 class Ledger:
-    """The rows that were measured so far, in memory and on disk.
-
-    Args:
-        path: the file; its folder is made if absent. None: rows are kept in memory alone.
-
-    Raises:
-        InputError: if it cannot be written to, or a line of it is not a JSON object.
-    """
+    """The rows that were measured so far, in memory and on disk."""
 
     def __init__(self, path: Path | None):
         self.path = path
@@ -68,11 +61,7 @@ def _resumed(path: Path) -> list[Row]:
 
 
 def parsed(content: bytes, path: Path) -> list[Row]:
-    """Returns the rows of a file's lines.
-
-    Raises:
-        InputError: if one of them is not a JSON object.
-    """
+    """Returns the rows of a file's lines."""
     return [
         _row(line, f"line {number} of {path}")
         for number, line in enumerate(content.split(b"\n"), 1)

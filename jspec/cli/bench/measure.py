@@ -28,19 +28,7 @@ class ReportedContender:
 
 @dataclass
 class Bench:
-    """A bench that is about to run.
-
-    Args:
-        entries: the contenders by label, plain decoding among them.
-        questions: to ask, the classes one after the other.
-        wording: makes prompts of them.
-        tokenizer: makes text of answers, for the turns that follow.
-        context: most tokens of a row; None if the model has no bound.
-        settings: how to measure.
-        ledger: where rows go.
-        run: the name of these settings in the ledger.
-        say: gets a line for each question.
-    """
+    """A bench that is about to run."""
 
     entries: dict[str, ReportedContender]
     questions: Sequence[Question]

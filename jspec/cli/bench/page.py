@@ -13,14 +13,7 @@ _TEMPLATE = Path(__file__).with_name("page.html.jinja")
 def render(
     report: BenchReport, absent: Mapping[str, str], facts: Mapping[str, str], figure: str
 ) -> str:
-    """Returns the page as text.
-
-    Args:
-        report: the figures.
-        absent: contenders without figures, and why.
-        facts: what was measured, where and with what, by the name of each.
-        figure: as SVG.
-    """
+    """Returns the page as text."""
     import jinja2
 
     environment = jinja2.Environment(

@@ -33,13 +33,6 @@ class Question:
 def read(path: Path, option: str = "--questions") -> list[Question]:
     """Returns the questions of a file in Spec-Bench's schema.
 
-    Args:
-        path: the file.
-        option: who named it, for messages.
-
-    Raises:
-        InputError: if it cannot be read, has no questions, or has a line that is not one.
-
     Example:
         >>> question = read(SAMPLE)[0]
         >>> question.category, len(question.turns)
@@ -66,11 +59,7 @@ def read(path: Path, option: str = "--questions") -> list[Question]:
 
 
 def from_prompts(path: Path) -> list[Question]:
-    """Returns the prompts of a file, one a line, as questions of one class.
-
-    Raises:
-        InputError: as `prompts.many`.
-    """
+    """Returns the prompts of a file, one a line, as questions of one class."""
     return [
         Question(str(number), "prompts", (prompt.content,), prompt.source)
         for number, prompt in enumerate(prompts.many(path, "--prompts"), 1)

@@ -40,17 +40,7 @@ def run(
     ledger: Ledger,
     invite: Invite | None = None,
 ) -> None:
-    """Measures what the ledger does not have, and tells all that it has of these settings.
-
-    Args:
-        job: models, methods and settings.
-        questions: to choose from.
-        ledger: where rows are kept; figure and page go alongside it.
-        invite: makes other engines that take part, see `benchmarks.peers`.
-
-    Raises:
-        InputError: if a model, a head or a prompt does not serve, before anything is compiled.
-    """
+    """Measures what the ledger does not have, and tells all that it has of these settings."""
     target = sessions.load(job.model or BUNDLED, job.dtype, job.kv_dtype)
     dtypes = job.dtype, job.kv_dtype
     draft = None if job.draft_model is None else sessions.load(job.draft_model, *dtypes)

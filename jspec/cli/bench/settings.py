@@ -21,19 +21,7 @@ _OF_DRAFT_MODELS = ("coupled_tree",)
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """The settings of a bench besides models, methods and questions.
-
-    Args:
-        run: how prompts are continued.
-        repeats: how often each prompt is measured.
-        limit: most questions; None: all.
-        turns: most turns of a question.
-        cold: each prompt starts with an empty memory instead of the one before it left.
-        raw: no chat template.
-
-    Raises:
-        InputError: if one is out of range.
-    """
+    """The settings of a bench besides models, methods and questions."""
 
     run: RunSettings
     repeats: int = 3
@@ -72,17 +60,7 @@ class BenchOptions:
 def choices(
     names: str | None, configs: Sequence[str], head: str | None, draft_model: str | None
 ) -> dict[str, Choice]:
-    """Returns the methods to measure, by the label of their column.
-
-    Args:
-        names: `--methods`, separated by commas.
-        configs: each `--speculative-config`, a JSON object with a method and its options.
-        head: `--head`, for the methods that have one.
-        draft_model: `--draft-model`, which decides the default.
-
-    Raises:
-        InputError: if a method or an option is unknown, or a head is given that none uses.
-    """
+    """Returns the methods to measure, by the label of their column."""
     if names is None:
         usual = (*_USUAL, *_OF_DRAFT_MODELS) if draft_model else _USUAL
         asked = () if configs else tuple(dict.fromkeys(usual))
@@ -119,16 +97,7 @@ def json_object(text: str) -> dict[str, Any] | None:
 
 
 def draft_model(chosen: dict[str, Choice], model: str | None, named: str | None) -> str | None:
-    """Returns the draft model to load, if a method needs one.
-
-    Args:
-        chosen: the methods.
-        model: `--model`, if given.
-        named: `--draft-model`, if given.
-
-    Raises:
-        InputError: if it was given in vain, or is missing.
-    """
+    """Returns the draft model to load, if a method needs one."""
     for choice in chosen.values():
         taken = choice.method.takes_draft_model and named is not None
         if choice.method.needs_draft_model or taken:

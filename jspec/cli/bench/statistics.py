@@ -138,12 +138,7 @@ class Summary:
 
 
 def summarise(name: str, rows: Sequence[Row]) -> Summary:
-    """Returns the figures of one contender's rows.
-
-    Args:
-        name: of the contender.
-        rows: at least one.
-    """
+    """Returns the figures of one contender's rows."""
     gains = [speedup(row) for row in rows]
     mean, low, high = spread(gains)
     # Rows that ran together share their seconds.
@@ -186,12 +181,7 @@ class BenchReport:
 
 
 def report(rows: Sequence[Row], names: Sequence[str]) -> BenchReport:
-    """Returns the figures of the rows, over all and by class.
-
-    Args:
-        rows: of one run.
-        names: the contenders in the order of their columns; those without a row are left out.
-    """
+    """Returns the figures of the rows, over all and by class."""
     found = {name: [row for row in rows if row["method"] == name] for name in names}
     found = {name: mine for name, mine in found.items() if mine}
     classes = dict.fromkeys(row["category"] for row in sorted(rows, key=lambda row: row["prompt"]))

@@ -34,13 +34,7 @@ def console() -> Console:
 
 
 def show(screen: Console, report: BenchReport, absent: Mapping[str, str]) -> None:
-    """Prints the figures over all prompts, then the speed-ups by class.
-
-    Args:
-        screen: where.
-        report: the figures.
-        absent: contenders without figures, and why.
-    """
+    """Prints the figures over all prompts, then the speed-ups by class."""
     whole = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, (first, second) in enumerate(HEADINGS):
         whole.add_column(f"{first}\n{second}", justify="right" if 0 < place < 5 else "left")

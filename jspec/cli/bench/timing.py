@@ -24,10 +24,6 @@ def in_turn(runs: Mapping[K, Callable[[], T]], repeats: int) -> dict[K, Timed[T]
 
     The seconds of one place are neighbours in time, so that ratios are taken place by place.
 
-    Args:
-        runs: by name; each returns when its work is done, and not before.
-        repeats: how often each of them runs, at least once.
-
     Example:
         >>> timed = in_turn({"a": lambda: 1, "b": lambda: 2}, repeats=3)
         >>> timed["b"].value, len(timed["b"].seconds)

@@ -17,13 +17,7 @@ _SCRIPTS = ("data.js", "labels.js", "tree.js", "panels.js", "overview.js", "view
 
 
 def page(trace: Trace, tokenizer: Any, settings: Mapping[str, str]) -> str:
-    """Returns the HTML of a trace.
-
-    Args:
-        trace: of one generation.
-        tokenizer: the target's.
-        settings: what to say of the run, by name, in the order to say it.
-    """
+    """Returns the HTML of a trace."""
     script = "(() => {\n" + '"use strict";\n' + "".join(map(_part, _SCRIPTS)) + "})();\n"
     # As the browser sees it: the line breaks around the script are part of it.
     digest = hashlib.sha256(f"\n{script}\n".encode()).digest()

@@ -18,15 +18,7 @@ def run(
     described: Mapping[str, str],
     out: Path,
 ) -> str:
-    """Writes the page of the first prompt, and returns what to say of it.
-
-    Args:
-        session: model and drafter.
-        prompts: token ids.
-        settings: how to run them.
-        described: what the page says of the run.
-        out: the file.
-    """
+    """Writes the page of the first prompt, and returns what to say of it."""
     (group,) = groups(prompts[:1], settings)
     arguments = Runner(session, settings).arguments(group)
     trace = interruptible(lambda: jspec.trace(**arguments))

@@ -33,19 +33,7 @@ BOUNDS = {
 
 
 def load(folder: str | Path) -> Callable[..., list[list[int]]]:
-    """Returns the generation of a folder that `jspec.export` wrote.
-
-    Args:
-        folder: with artefact.json, weights.npz and a program for each number of rows.
-
-    Returns:
-        `generate(prompts, max_new_tokens=.., seed=0, temperature=0.0, top_k=0, top_p=1.0,
-        min_p=0.0)`. Temperature 0 is greedy. It raises ValueError for what the programs have no
-        room for, and for settings out of `BOUNDS`.
-
-    Raises:
-        ValueError: if the folder is not whole, or of another version.
-    """
+    """Returns the generation of a folder that `jspec.export` wrote."""
     place = Path(folder)
     told = _described(place)
     names, kinds = told["weights"], told["dtypes"]
@@ -159,12 +147,7 @@ def _described(place: Path) -> dict[str, Any]:
 
 
 def _program(content: bytes, rows: int, weights: Sequence[Any], told: dict[str, Any]) -> Any:
-    """Returns the program of so many rows.
-
-    Raises:
-        ValueError: if it is not the one that was written, which nothing else would find out before
-            it ends the process, or not for what artefact.json and the weights say.
-    """
+    """Returns the program of so many rows."""
     if hashlib.sha256(content).hexdigest() not in told["programs"]:
         raise ValueError("its bytes have changed")
     found = jax.export.deserialize(bytearray(content))

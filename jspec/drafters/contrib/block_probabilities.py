@@ -100,14 +100,6 @@ def block_distributions(
     """Returns the K candidates of each depth, by log q * ratio + T G.
 
     All of it is of the d tokens that the head scores: a vocabulary may be many times as large.
-
-    Args:
-        head: see `jspec.drafters.draft_head.block.OnePassHead`.
-        params: its variables.
-        hidden: the states of the block.
-        ratio: how much log q counts alongside the noise.
-        frame: of the round.
-        size: K, of `head.num_scored` at most.
     """
     logits = head.score(params, hidden).astype(jnp.float32)
     weighed = logits * ratio[..., None]
@@ -154,15 +146,7 @@ def probabilities(
     weights: Float[Array, "B M 4"],
     before: Int[Array, "B M"],
 ) -> CandidateProbabilities:
-    """Returns the probabilities of M distributions' candidates, given the token `before`.
-
-    Args:
-        head: as in `block_distributions`.
-        params: its variables.
-        distributions: with M in the place of D.
-        weights: a, b, c, e for each distribution.
-        before: the tokens that they are to follow.
-    """
+    """Returns the probabilities of M distributions' candidates, given the token `before`."""
     log_q = distributions.log_q + head.transition(params, before, distributions.tokens)
     doubt = -head.confidence(params, distributions.hidden, before)
     zero, none = jnp.zeros_like(log_q), jnp.zeros_like(distributions.log_rest)
@@ -185,17 +169,7 @@ def learn(
     emitted: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> ProbabilityWeights:
-    """Takes a Newton step on the weights of each depth that a token was emitted at.
-
-    Args:
-        head: as in `block_distributions`.
-        params: its variables.
-        distributions: of the round.
-        weights: before it.
-        before: the token before each emitted one; the root before the first.
-        emitted: the tokens of the round.
-        counts: how many there are.
-    """
+    """Takes a Newton step on the weights of each depth that a token was emitted at."""
     depth = min(emitted.shape[1], distributions.tokens.shape[1])
     cut = jax.tree.map(lambda array: array[:, :depth], distributions)
     old, curvature = weights.values[:, :depth], weights.curvature[:, :depth]

@@ -56,13 +56,7 @@ class Candidates:
 def source(
     tokens: Int[Array, "*S k"], probs: Float[Array, "*S k"], kind: Int[Array, "*#S k"]
 ) -> Source:
-    """Returns a source that gives its candidates probabilities; 0 means that there is none.
-
-    Args:
-        tokens: its candidates.
-        probs: their probabilities.
-        kind: below `NUM_KINDS`; candidates of one kind and one bin of log odds are corrected alike.
-    """
+    """Returns a source that gives its candidates probabilities; 0 means that there is none."""
     found = log_odds(probs, 1 - probs.sum(-1, keepdims=True))
     place = jnp.clip(found + NUM_BINS / 2, 0, NUM_BINS - 1).astype(jnp.int32)
     bucket = jnp.where(probs > 0, kind * NUM_BINS + place, -1)

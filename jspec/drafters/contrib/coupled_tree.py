@@ -123,12 +123,7 @@ def _newton_step(
     state: InverseTemperature,
     token: tuple[Float[Array, "B K"], Bool[Array, "B K"], Bool[Array, " B"]],
 ) -> tuple[InverseTemperature, None]:
-    """Moves log beta by one emitted token of each row.
-
-    Args:
-        state: what was known.
-        token: the siblings' scores, which of them the token is, and whether the row has one.
-    """
+    """Moves log beta by one emitted token of each row."""
     scores, hit, known = token
     beta = jnp.exp(state.log)
     probs = jax.nn.softmax(beta[:, None] * scores, axis=-1)

@@ -30,13 +30,6 @@ def given(
     """Returns candidates with log odds raised by T (G - its mean).
 
     In greedy decoding they are what they were, and nothing is computed.
-
-    Args:
-        offered: axes *S are the batch, and any others.
-        keys: the random keys [B]; None if the call was given none.
-        sampling: the target's; None is greedy.
-        positions: of the tokens before.
-        vocab_size: V.
     """
     if keys is None or sampling is None:
         return offered

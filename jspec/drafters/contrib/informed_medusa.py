@@ -154,15 +154,7 @@ class InformedMedusa(Drafter):
 
 @dataclass(frozen=True)
 class InformedScorer:
-    """Heads' logits, raised at the tokens that the matrix holds after each node's token.
-
-    Args:
-        logits: of the heads; below the last of them lines alone count.
-        strength: the power of lines in greedy decoding where there is a head.
-        recycling: reads the matrix.
-        matrix: its state.
-        frame: of the round.
-    """
+    """Heads' logits, raised at the tokens that the matrix holds after each node's token."""
 
     logits: Float[Array, "B K V"]
     strength: float

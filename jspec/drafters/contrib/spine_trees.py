@@ -54,11 +54,7 @@ TEMPLATES = (
 
 
 def read(template: str) -> Mapping[Path, int]:
-    """Returns the rates of a template's nodes by their paths.
-
-    Raises:
-        InputError: if it is not a template, or a node comes before the one above it.
-    """
+    """Returns the rates of a template's nodes by their paths."""
     rates: dict[Path, int] = {(): (last := 1000)}
     for entry in template.split():
         if not fullmatch(r"(?=[a-z0-9])[a-z]?[0-9]*:[0-9]{1,4}", entry):
@@ -84,11 +80,7 @@ def read(template: str) -> Mapping[Path, int]:
 
 
 def check(templates: Sequence[str]) -> int:
-    """Returns the nodes of the largest template.
-
-    Raises:
-        InputError: if there are not six, or one of them has no nodes or cannot be read.
-    """
+    """Returns the nodes of the largest template."""
     if len(templates) != len(MATCHES) + 1 or not all(isinstance(one, str) for one in templates):
         raise InputError(
             f"templates has {len(templates)} entries; give {len(MATCHES) + 1} texts, for no match "

@@ -50,12 +50,6 @@ class HeadDrafter(Drafter):
     so it is the same in a tree that was united with another drafter's.
 
     `drafter_params` of a call are the head's variables, see `jspec.models.heads`.
-
-    Args:
-        head: static, as the target is.
-
-    Raises:
-        InputError: if it is not a head.
     """
 
     head: DraftHead
@@ -211,11 +205,6 @@ def child_probability(drawn: ChildDraws, sharpness: float = 1.0) -> Float[Array,
 
     Without noise it is the draft's probability, as published. With noise a child weighs exp(score)
     instead, against its siblings and against what q leaves to all other tokens.
-
-    Args:
-        drawn: the children.
-        sharpness: power that the weights are raised to. The probability that a token is the
-            target's *choice* is sharper than its own: a greedy target always takes the likeliest.
     """
     # All exponents less the largest: at a high temperature the noise alone would overflow.
     top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)

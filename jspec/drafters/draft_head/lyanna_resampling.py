@@ -69,16 +69,7 @@ GrowTree = Callable[[Float[Array, "B L V"], Int[Array, " B"], int, int], Tree]
 
 @dataclass(frozen=True)
 class Resampling(ABC):
-    """The way in which the undecided levels of a chain make a second tree (Algorithm 2).
-
-    Args:
-        num_speculative_tokens: of the second tree, without the root, if its levels offer as many.
-            Deep nodes fail sooner than in a fresh tree, so it wants fewer.
-        threshold: r of Algorithm 2: only more than r levels make a second tree.
-
-    Raises:
-        InputError: if an argument is out of range.
-    """
+    """The way in which the undecided levels of a chain make a second tree (Algorithm 2)."""
 
     num_speculative_tokens: Annotated[int, COUNT] = 6
     threshold: Annotated[int, Integer(0)] = 0

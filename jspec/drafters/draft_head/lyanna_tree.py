@@ -16,16 +16,7 @@ from jspec.types import Frame, PyTree, Tree
 
 @dataclass(frozen=True)
 class ChainScorer(TokenScorer):
-    """Raw scores of a chain of states, with each node's token info added.
-
-    Args:
-        head: with the method `inform`.
-        params: its variables.
-        logits: l_1 .. l_L of every row.
-        first: which of them the root's children are drawn from; the levels below take those that
-            follow, and beyond the last there is nothing to draw from.
-        frame: of the round that the tree is for.
-    """
+    """Raw scores of a chain of states, with each node's token info added."""
 
     head: DraftHead
     params: PyTree
@@ -49,15 +40,7 @@ class ChainScorer(TokenScorer):
 def token_info_tree(
     scorer: ChainScorer, depth: int, branch: int, nodes: int, sharpness: float = 1.0
 ) -> Tree:
-    """Returns the tree of Algorithm 1, pruned to `nodes` nodes (section 5.2).
-
-    Args:
-        scorer: the chain.
-        depth: N, levels.
-        branch: k, children of a node, and nodes of a level that get some.
-        nodes: the budget, without the root.
-        sharpness: see `jspec.drafters.draft_head.head_drafter.child_probability`.
-    """
+    """Returns the tree of Algorithm 1, pruned to `nodes` nodes (section 5.2)."""
     draft, _ = best_first.grow(
         scorer,
         top_k_draw,

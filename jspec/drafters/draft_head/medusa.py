@@ -40,11 +40,7 @@ PUBLISHED = Template(_ORDER)
 
 
 def published(nodes: int, depth: int = PUBLISHED.depth) -> Template:
-    """Takes the first `nodes` nodes of the published tree that are at most `depth` deep.
-
-    Raises:
-        InputError: if there are not so many.
-    """
+    """Takes the first `nodes` nodes of the published tree that are at most `depth` deep."""
     paths = [path for path in _ORDER if len(path) <= depth]
     check_integer("nodes", nodes, 1, len(paths), f"what the published tree has to depth {depth}")
     return Template(tuple(paths[:nodes]))
@@ -174,13 +170,6 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
 
     Takes for granted that head i's token of rank r is right with probability `accuracies[i][r]`
     whatever the other heads say, so that a node has the value of the product along its path.
-
-    Args:
-        accuracies: per head and rank; `jspec.training.medusa.accuracies` measures them.
-        nodes: drafted nodes, without the root.
-
-    Raises:
-        InputError: for too few or too many nodes, or a probability outside 0 .. 1.
     """
     if not accuracies or not all(
         0 <= probability <= 1 for head in accuracies for probability in head

@@ -38,27 +38,7 @@ def drawn_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, B
 
 @dataclass(frozen=True)
 class BestFirst(DraftModel):
-    """A draft model whose tree takes the shape that a method's values give it.
-
-    Args:
-        model: the draft model.
-        num_speculative_tokens: drafted tokens; the root is not counted.
-        max_depth: most levels below the root.
-        beam: nodes scored per level and children drawn per node. The tree is the one that taking
-            nodes one by one gives, if that takes no more than `beam` children of a node and gives
-            no more than `beam` nodes of a level children.
-        min_gain: a level is not grown if it can add no more than this share to the tokens that are
-            expected of the round; 0 grows every level that can enter the tree. The bound saves
-            forward passes of the draft model; only the coupled scheme is lossless with it.
-        order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first, as they grow.
-            One that moves siblings, as `jspec.tree.heavy_paths` does, is lossless with the coupled
-            scheme alone: the rules of draws go by the order in which children were drawn.
-        scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters; None: the target's.
-
-    Raises:
-        InputError: if an argument is out of range.
-    """
+    """A draft model whose tree takes the shape that a method's values give it."""
 
     num_speculative_tokens: Annotated[int, COUNT] = 16
     max_depth: Annotated[int, COUNT] = 8

@@ -57,14 +57,6 @@ class DraftModel(ModelDrafter):
     """A draft model that scores the nodes of a tree level by level.
 
     A subclass says how the tree grows.
-
-    Args:
-        model: the draft model; static, as the target is.
-        scheme: how children are drawn and verified, one of `jspec.schemes`.
-        sampling: the draft's own temperature and filters, in plain numbers; None: the target's.
-
-    Raises:
-        InputError: if the model is not a language model, or an argument is out of range.
     """
 
     def __post_init__(self):
@@ -86,23 +78,12 @@ class DraftModel(ModelDrafter):
         """Returns the draft of a round, and what `learn` finds of it in `Drafted.grown`."""
 
     def init_memory(self, batch: int, earlier: PyTree | None) -> PyTree:
-        """Returns the method's memory at the start of a call.
-
-        Args:
-            batch: rows.
-            earlier: its memory after an earlier call, of any number of rows; or None.
-        """
+        """Returns the method's memory at the start of a call."""
         del batch, earlier
         return ()
 
     def learn(self, memory: PyTree, aux: Drafted, feedback: Feedback) -> PyTree:
-        """Returns the method's memory after a round that was drafted for.
-
-        Args:
-            memory: before the round.
-            aux: of its draft.
-            feedback: of the round.
-        """
+        """Returns the method's memory after a round that was drafted for."""
         del aux, feedback
         return memory
 
@@ -167,14 +148,7 @@ class DraftModel(ModelDrafter):
         tokens: Int[Array, "B C+1"],
         first: Int[Array, " B"],
     ) -> Output:
-        """Returns the forward pass over the token before a text, and the text's first part.
-
-        Args:
-            params: the model's weights.
-            state: before the text.
-            tokens: the text.
-            first: position of its first token.
-        """
+        """Returns the forward pass over the token before a text, and the text's first part."""
         tokens = jnp.concatenate([state.previous[:, None], tokens], axis=1)[:, :-2]
         lanes, causal = sequence(*tokens.shape)
         # Nothing comes before the beginning of the text.
@@ -194,17 +168,7 @@ def _moved_on(
     first: Int[Array, " B"],
     counts: Int[Array, " B"],
 ) -> DraftModelState:
-    """Returns the state after `counts` more committed tokens.
-
-    Args:
-        model: the draft model.
-        state: before them.
-        kv: what is tentative of the token before the first, and of the tokens but the last.
-        order: their places in it.
-        tokens: the tokens, and maybe some more.
-        first: position of the first.
-        counts: how many there are.
-    """
+    """Returns the state after `counts` more committed tokens."""
     # Without a token before the first there is one fewer to commit, and index 0 is left out; so it
     # is behind a text that was cut, of which the model has that token already.
     known, lengths = model.until(state.cache, first), jnp.minimum(state.lengths, first)

@@ -111,11 +111,7 @@ def reach_values(drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
 
 
 def remaining_mass(probabilities: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
-    """Returns the probability that the earlier siblings left in the draft's distribution.
-
-    Args:
-        probabilities: the draft's probability of each sibling, in drawing order.
-    """
+    """Returns the probability that the earlier siblings left in the draft's distribution."""
     # Of those before it alone, to the last bit: a slot that its own token moves by a rounding error
     # is there or not by that token, which a certain distribution (1 and a tail below 1e-7) turns
     # into bias.

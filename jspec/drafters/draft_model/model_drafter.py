@@ -20,15 +20,6 @@ class ModelDrafter(Drafter):
     """A drafter whose proposals come from a language model of the target's vocabulary.
 
     The model's weights are the `drafter_params` of a call. A subclass says when the model is asked.
-
-    Args:
-        model: the draft model; static, as the target is.
-        scheme: how children are drawn and verified, one of `jspec.schemes`. The default is the
-            coupled scheme, under which the tokens are those of plain decoding with the same key.
-        sampling: the draft's own temperature and filters, in plain numbers; None: the target's.
-
-    Raises:
-        InputError: if the model is not a language model, or an argument is out of range.
     """
 
     model: CausalLM
@@ -41,15 +32,7 @@ class ModelDrafter(Drafter):
 
     @classmethod
     def published(cls, model: CausalLM, **options: Any) -> Self:
-        """Returns the method as in its paper, with its scheme and settings.
-
-        Args:
-            model: the draft model.
-            options: further arguments of the constructor; they win over the paper's.
-
-        Raises:
-            InputError: if the method is in no paper, or an argument is out of range.
-        """
+        """Returns the method as in its paper, with its scheme and settings."""
         if cls.paper_settings is None:
             raise InputError(
                 f"{cls.__name__} is jspec's own and has no published settings; call "

@@ -19,14 +19,6 @@ class ModelScorer:
     """Scores the nodes of one round's tree with a draft model.
 
     A node hands on a mask: the entries of `LevelOutput.kv` that are its ancestors and itself.
-
-    Args:
-        model: the draft model.
-        params: its weights.
-        memory: the model's, of the tokens before `previous`.
-        previous: the token before the root.
-        frame: of the round.
-        size: nodes to make room for, the token before the root and the root among them.
     """
 
     model: CausalLM

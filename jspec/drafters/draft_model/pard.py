@@ -183,16 +183,7 @@ class PARD(ModelDrafter):
         first: Int[Array, " B"],
         counts: Int[Array, " B"],
     ) -> PARDState:
-        """Returns the state with all that is unread before a text, and the text.
-
-        Args:
-            params: the model's weights.
-            state: before them.
-            tokens: the text; entries at or beyond `counts` are not read.
-            first: position of its first token. Where that is earlier than the unread tokens go, the
-                text before was cut, and what is known of it ends there.
-            counts: its length.
-        """
+        """Returns the state with all that is unread before a text, and the text."""
         lengths = jnp.minimum(state.lengths, first)
         before = jnp.clip(first - lengths, 0, state.counts)
         # Of each unread token, which one it is.

@@ -12,11 +12,7 @@ from jspec.types import PyTree
 
 @dataclass(frozen=True)
 class StaticTree(DraftModel):
-    """A draft model whose tokens fill a template.
-
-    Raises:
-        InputError: if the template has no nodes, or one has more children than there are tokens.
-    """
+    """A draft model whose tokens fill a template."""
 
     def __post_init__(self):
         super().__post_init__()

@@ -71,12 +71,6 @@ class BudgetedMerge(Members):
 
     Params are a tuple. The estimate starts from the drafters' own (`Tree.value`, or the order of
     siblings where there is none), is learnt by all rows together, and survives calls.
-
-    Args:
-        num_speculative_tokens: drafted in all, the root not counted.
-
-    Raises:
-        InputError: if there are fewer than two drafters, or the budget is out of range.
     """
 
     num_speculative_tokens: Annotated[int, COUNT]
@@ -162,11 +156,7 @@ def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Ar
 
 
 def gathered(drafts: tuple[Tree, ...]) -> tuple[DraftedNodes, tuple[Int[Array, "B N"], ...]]:
-    """Returns D trees joined at their root, equal paths once.
-
-    Returns:
-        All nodes, and for each drafter the numbers of its own among them.
-    """
+    """Returns D trees joined at their root, equal paths once."""
     depths = [trees.depths(draft) for draft in drafts]
     # Drafter d's node j > 0 has the number starts[d] + j; all roots are node 0.
     starts, size = [], 1

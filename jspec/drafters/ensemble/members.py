@@ -28,9 +28,6 @@ class Members(Drafter):
 
     A member never learns that it has neighbours: it sees its own tree, in its own numbers, and
     everything else that was verified as `Feedback.scored`.
-
-    Raises:
-        InputError: for fewer than two, one that is not a drafter, or one with its own rule.
     """
 
     drafters: tuple[Drafter, ...]
@@ -93,11 +90,7 @@ class Members(Drafter):
     def draft_members(
         self, params: PyTree, states: tuple[PyTree, ...], frame: Frame
     ) -> tuple[tuple[Tree, ...], tuple[PyTree, ...]]:
-        """Returns all members' sanitized trees and their `aux`.
-
-        Raises:
-            InputError: if what a member returned is not a tree, or was sampled.
-        """
+        """Returns all members' sanitized trees and their `aux`."""
         drafted, kept = [], []
         for drafter, weights, state in self._all(params, states):
             tree, aux = drafter.draft(weights, state, frame)

@@ -100,20 +100,6 @@ def grow(
     its appendix B.1: its own trees of 768 nodes are grown level by level with a fixed threshold.)
 
     No further level is grown once none of its nodes could enter the tree.
-
-    Args:
-        scorer: scores the nodes, with room for W in each of `max_depth` - 1 levels.
-        draw: draws the children of a node.
-        sampling: the draft's own temperature and filters; None: the target's.
-        value_fn: values the drawn children.
-        num_speculative_tokens: drafted nodes; the root is not counted.
-        max_depth: most levels below the root.
-        beam: W, nodes scored per level and children drawn per node.
-        threshold: slots of this value or less are not drafted.
-        min_gain: no level is grown that adds less than this share to the expected tokens.
-
-    Returns:
-        The draft, and the children of every scored node for methods that learn from them.
     """
     limits = TreeLimits(num_speculative_tokens, max_depth, beam, threshold, min_gain)
     frame = scorer.frame

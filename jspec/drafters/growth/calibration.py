@@ -78,12 +78,7 @@ class AcceptanceModel:
     def scores(
         self, prior: Float[Array, "*S drafters"], bucket: Int[Array, "*S drafters"]
     ) -> Float[Array, "*S"]:
-        """Returns the score s of each child.
-
-        Args:
-            prior: z, as `features` gives it; not read where the bucket is -1.
-            bucket: k, as `features` gives it; -1 where a drafter does not propose the child.
-        """
+        """Returns the score s of each child."""
         proposed = bucket >= 0
         said = prior + self.bias[_index(bucket, proposed)]
         return BASE_LOG_ODDS + self.bias[0] + jnp.where(proposed, said, 0.0).sum(-1)
@@ -95,14 +90,7 @@ class AcceptanceModel:
         known: Bool[Array, "*S"],
         taken: Bool[Array, "*S"],
     ) -> "AcceptanceModel":
-        """Returns the model after a round.
-
-        Args:
-            bucket: of each child, as in `scores`.
-            probs: P of each child, as it was estimated before the round.
-            known: whether the token that follows its parent is known.
-            taken: whether the child is that token.
-        """
+        """Returns the model after a round."""
         # A row whose logits are not numbers must not teach the others.
         known = known & jnp.isfinite(probs)
         gradient = jnp.where(known, taken.astype(jnp.float32) - probs, 0.0)
@@ -143,10 +131,6 @@ def features(
 
     They come from the drafter's estimates (`Tree.value`), or from the order of siblings if it has
     none. Entries of the root and of absent nodes mean nothing.
-
-    Args:
-        tree: the drafter's draft.
-        depths: edges between each node and the root.
     """
     return _from_ranks(tree, depths) if tree.value is None else _from_values(tree, depths)
 
@@ -182,12 +166,7 @@ def _from_values(
 
 
 def log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
-    """Returns each child's log odds against "none of the proposed", bounded.
-
-    Args:
-        prob: of the child.
-        none: the probability that none of the siblings is next; it broadcasts against `prob`.
-    """
+    """Returns each child's log odds against "none of the proposed", bounded."""
     ratio = jnp.maximum(prob, 1e-3) / jnp.maximum(none, 0.02)
     return jnp.minimum(jnp.log(ratio), _MAX_LOG_ODDS)
 
@@ -235,11 +214,6 @@ def outcomes(
 
     The emitted tokens tell of every offered path how far it would have been taken. A node was tried
     if its parent was taken and the token after that is known.
-
-    Args:
-        nodes: `tokens`, `parents` and `valid` [B, N] of what was offered.
-        depths: edges between each node and the root.
-        feedback: of the round: what was emitted.
     """
     lane = jnp.maximum(depths - 1, 0)
     known = nodes.valid & (depths <= feedback.counts[:, None])

@@ -25,14 +25,7 @@ class Level(NamedTuple):
 
 
 def join_levels(root: Int[Array, " B"], first: Level, below: Level, kv: PyTree) -> Draft:
-    """Returns the tree of the root, the first level and L more.
-
-    Args:
-        root: the last emitted tokens.
-        first: the children of the root, whose `q` is the root's alone.
-        below: the other levels.
-        kv: keys and values of all scored nodes: the root's at 1, then by level but the last.
-    """
+    """Returns the tree of the root, the first level and L more."""
     num_below, batch, width = below.tokens.shape
     above = 1 + jnp.arange(num_below, dtype=jnp.int32)[:, None, None] * width
     top = root[:, None]

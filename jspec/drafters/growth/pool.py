@@ -85,13 +85,7 @@ class Pool:
         )
 
     def best(self, limits: TreeLimits, kv: PyTree, q: Float[Array, "B Q V"] | None) -> Draft:
-        """Returns the tree of the best slots, in the pool's order, which is breadth first.
-
-        Args:
-            limits: how many nodes, and above which threshold.
-            kv: keys and values of the scored nodes.
-            q: the distributions that their children were drawn from; None: deterministic.
-        """
+        """Returns the tree of the best slots, in the pool's order, which is breadth first."""
         num_nodes, size = limits.num_speculative_tokens, self.slots.shape[1]
         best, ids = largest(self.slots, num_nodes + 1)
         # Slots that are not above the threshold go to the end, behind all that are taken.

@@ -24,17 +24,6 @@ def top_prefixes(
     continuations that begin with it, and falls along every path; so the best nodes are a tree, the
     one that best-first search would grow. It takes C * C * D operations per row and no loop over
     nodes.
-
-    Args:
-        root: the last emitted tokens.
-        tokens: continuations of the root; read where the weight is positive.
-        weights: what a continuation adds to the value of the node at its d-th token. They fall
-            along d, are 0 behind the continuation's end, and sum up to 1 at most over C.
-        num_speculative_tokens: drafted nodes; the root is not counted.
-        threshold: nodes of this value or less are absent.
-
-    Returns:
-        The tree, best nodes first.
     """
     batch, count, depth = tokens.shape
     # num_shared[b, i, j]: how many tokens continuations i and j begin with alike.

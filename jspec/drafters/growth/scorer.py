@@ -44,15 +44,7 @@ class Scorer(Protocol):
         inherited: PyTree,
         kv: PyTree,
     ) -> LevelOutput:
-        """Scores W nodes of one depth.
-
-        Args:
-            level: their depth.
-            kv_index: of the first of them, 2 or more; the others follow.
-            tokens: their tokens.
-            inherited: what each one's parent handed on, of `LevelOutput.inherited`.
-            kv: `LevelOutput.kv` of the level above.
-        """
+        """Scores W nodes of one depth."""
         ...
 
 
@@ -103,29 +95,14 @@ def attention_mask(ancestors: Bool[Array, "B W M"]) -> Bool[Array, "B W M+W"]:
 def append_kv(
     ancestors: Bool[Array, "B W M"], kv: Any, output: Output, kv_index: Int[Array, ""] | int
 ) -> tuple[Bool[Array, "B W M"], Any]:
-    """Writes the tentative record of W scored nodes after the levels above.
-
-    Args:
-        ancestors: which entries of `kv` are each node's ancestors.
-        kv: with room for the new entries.
-        output: of the W nodes.
-        kv_index: where the first of them goes.
-
-    Returns:
-        The masks that children inherit (ancestors and the node), and what is tentative of all.
-    """
+    """Writes the tentative record of W scored nodes after the levels above."""
     size = ancestors.shape[-1]
     own = jnp.arange(size)[None] == kv_index + jnp.arange(ancestors.shape[1])[:, None]
     return ancestors | own[None], kv.put(output.tentative, kv_index)
 
 
 def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:
-    """Returns the arrays that each of W children inherits from its parent.
-
-    Args:
-        inherited: `LevelOutput.inherited` of the level above.
-        parents: each child's parent, by its place in that level.
-    """
+    """Returns the arrays that each of W children inherits from its parent."""
     return jax.tree.map(lambda array: jax.vmap(lambda row, at: row[at])(array, parents), inherited)
 
 

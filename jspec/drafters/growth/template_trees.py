@@ -67,12 +67,6 @@ def fill(
     Only nodes with children are scored: the root alone, then W in every level below it. A level
     with fewer scores its last one again to make up W, so that one compiled program serves all
     levels.
-
-    Args:
-        template: the shape, with at least one node below the root.
-        scorer: scores the nodes, with room for `num_scored` below the root.
-        draw: draws the children of a node.
-        sampling: the draft's own temperature and filters; None: the target's.
     """
     frame, layout = scorer.frame, _layout(template)
     first_children, later_children = _num_children(template)
@@ -156,15 +150,7 @@ def _num_children(template: Template) -> tuple[int, int]:
 
 
 def _by_node(template: Template, layout: _Layout, root: Array, first: Array, below: Array) -> Array:
-    """Returns [B, N]: the root's entry, and each node's from the level above.
-
-    Args:
-        template: whose nodes they are.
-        layout: of the template.
-        root: [B, 1].
-        first: [B, 1, K], of the root's draws.
-        below: [L, B, W, K], of the draws in the levels below the root.
-    """
+    """Returns [B, N]: the root's entry, and each node's from the level above."""
     levels = [root, first[:, 0, template.ranks[template.levels[0]]]]
     for level, nodes in enumerate(template.levels[1:]):
         at = layout.column[template.parents[nodes]], template.ranks[nodes]

@@ -9,18 +9,7 @@ from jspec.types import NO_PARENT, Tree
 
 
 def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
-    """Returns trees a and b joined at their root; b's nodes that a has are absent.
-
-    Args:
-        a: its nodes keep their numbers.
-        b: its own nodes follow.
-
-    Returns:
-        The tree, and the number in it of each node of b.
-
-    Raises:
-        InputError: if a tree was sampled: siblings of two trees are not draws of one q.
-    """
+    """Returns trees a and b joined at their root; b's nodes that a has are absent."""
     check_deterministic(a)
     check_deterministic(b)
     size = a.tokens.shape[1]

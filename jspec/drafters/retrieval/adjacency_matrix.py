@@ -50,12 +50,6 @@ def write_lines(
     """Returns the matrix with the lines of some tokens replaced.
 
     Where several nodes write one line, the last of them wins, row after row of the batch.
-
-    Args:
-        matrix: cells of any type.
-        tokens: whose line each node writes.
-        live: whether it writes at all.
-        lines: what it writes.
     """
 
     def write(matrix, tokens, live, lines):
@@ -105,15 +99,7 @@ class MatrixDrafter(Drafter):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> Any:
-        """Returns the state after the target scored tokens; the same if none of them is live.
-
-        Args:
-            state: has `before`, the token before each row's last one; None: it needs none.
-            before: the token before each, `NONE` where there is none; None if `state.before` is.
-            tokens: that were scored.
-            logits: of what follows them.
-            live: which of them teach.
-        """
+        """Returns the state after the target scored tokens; the same if none of them is live."""
 
     def prefill(self, params: PyTree, state: Any, chunk: PromptChunk) -> Any:
         """Returns the state after a chunk, which teaches only with `update_on_prefill`."""

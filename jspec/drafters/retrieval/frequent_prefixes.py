@@ -26,11 +26,6 @@ def frequent_prefixes(
 
     A prefix is at most as frequent as its own prefixes, so the most frequent ones are a tree, and
     in this order parents come before children.
-
-    Args:
-        root: the last emitted tokens.
-        follow: the continuations, in lexicographic order; -1 ends one.
-        num_nodes: of the tree, without the root.
     """
     batch, matches, depth = follow.shape
     fresh, begin, counts = _runs(follow)

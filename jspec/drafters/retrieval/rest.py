@@ -156,15 +156,6 @@ def longest_match(
 
     All lengths are searched at once, and for each of them both ends of its range in the suffix
     array, in one bisection of log2(corpus) steps.
-
-    Args:
-        store: the corpus and its suffix array.
-        suffix: the last tokens of each row.
-        min_match: the shortest suffix that counts.
-
-    Returns:
-        (first, count, length): matches of the suffix begin at `first` .. `first + count - 1`
-        of the suffix array, and the suffix has `length` tokens. The count is 0 if none occurs.
     """
     size, width = store.suffixes.shape[0], suffix.shape[1]
     lane = jnp.arange(width, dtype=jnp.int32)[None]

@@ -22,11 +22,6 @@ def pair_key(
 
 
 def slot_of(keys: UInt[HostOrDevice, "*S"], slots: int) -> Int[HostOrDevice, "*S"]:
-    """Returns the place of each key: the high bits of its product, as many as say which.
-
-    Args:
-        keys: of pairs.
-        slots: how many places there are, a power of two.
-    """
+    """Returns the place of each key: the high bits of its product, as many as say which."""
     mixed = (keys * _MULTIPLIER) >> np.uint32(1)
     return (mixed >> np.uint32(32 - slots.bit_length())).astype(np.int32)

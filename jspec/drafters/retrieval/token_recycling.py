@@ -73,13 +73,6 @@ def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
 
     It is for devices on which the published 81 tokens a forward pass cost more than they bring.
 
-    Args:
-        num_speculative_tokens: drafted nodes, without the root.
-        k: candidates that the matrix holds per token; the tree drafts ranks below 8.
-
-    Raises:
-        InputError: if one of them is not an integer of at least 1.
-
     Example:
         >>> fitted(4).paths
         ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))

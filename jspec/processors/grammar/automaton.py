@@ -27,12 +27,7 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Bounds:
-    """The most that a token automaton may take; beyond, it is refused before it is built.
-
-    Args:
-        states: most states.
-        megabytes: most memory of the table.
-    """
+    """The most that a token automaton may take; beyond, it is refused before it is built."""
 
     states: int = 20_000
     megabytes: int = 256
@@ -40,16 +35,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The room for an automaton of one row, where rows come and go (`jspec.Engine`); static.
-
-    Args:
-        states: most states.
-        classes: most classes of tokens: those that no state tells apart are one.
-
-    Raises:
-        InputError: if there is room for nothing.
-
-    """
+    """The room for an automaton of one row, where rows come and go (`jspec.Engine`); static."""
 
     states: int
     classes: int
@@ -82,13 +68,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class ByRow:
-    """Automata of rows, of which each row has its own, or None.
-
-    Args:
-        kind: its class.
-        rows: one for each row.
-        capacity: of a row that comes to others.
-    """
+    """Automata of rows, of which each row has its own, or None."""
 
     kind: Any
     rows: Sequence[Any]
@@ -131,18 +111,6 @@ def read_tokens(
     twins: Mapping[int, int] | None = None,
 ) -> TokenAutomaton:
     """Makes the token automaton of a machine that reads bytes.
-
-    Args:
-        step: next state by state and byte; -1 where there is none.
-        tokens: the bytes of each token. One without bytes leads nowhere.
-        what: of which the automaton is, for messages.
-        bounds: the most that it may take.
-        last: states in which no further token is read; None: there are none.
-        starts: states in which it may begin: the first ones of the automaton, in this order.
-        twins: states that the automaton has wherever it has the state that they are the twin of.
-
-    Raises:
-        InputError: if it would take more than the bounds.
 
     Example:
         >>> step = np.full((3, 256), -1)
@@ -324,19 +292,7 @@ def stack(
     capacity: Capacity | None = None,
     sized: bool = False,
 ) -> tuple[AutomatonRows, Tables | None]:
-    """Returns the automata of rows as the two parts of a member: of the rows, and shared.
-
-    Args:
-        rows: one for each row, or None; one that several rows have is held once.
-        vocab_size: V. Tokens that an automaton does not know lead nowhere.
-        free: names of values [states] that these have, and the values in rows that have none.
-        capacity: of a row, for a single row that may come to others; None: as much as needed, and
-            sizes are rounded up, so that automata of like sizes are one program.
-        sized: whether the bytes of tokens are asked for.
-
-    Raises:
-        InputError: if an automaton is larger than the room.
-    """
+    """Returns the automata of rows as the two parts of a member: of the rows, and shared."""
     if capacity is None:
         return _stacked(rows, vocab_size, free, None, sized)
     if all(row is None for row in rows):

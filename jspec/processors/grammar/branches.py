@@ -18,11 +18,6 @@ Follow = Callable[[str], Any]
 def check_apart(branches: Sequence[Any], follow: Follow, what: str) -> None:
     """Raises InputError unless types, constants or a property keep each two apart.
 
-    Args:
-        branches: schemas.
-        follow: what a reference leads to; None: nobody knows.
-        what: the words for the whole in messages.
-
     Example:
         >>> kinds = [{"type": "string"}, {"type": "integer"}, {"type": "number"}]
         >>> check_apart(kinds[:2], lambda _: None, "the schema")

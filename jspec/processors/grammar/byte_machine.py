@@ -79,17 +79,7 @@ class ByteMachine:
 
 
 def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
-    """Returns the machine of a regular expression, in the syntax of Rust's `regex`.
-
-    Args:
-        pattern: the expression, which all of a text matches: `^` and `$` around it say nothing.
-        what: the words for it in messages.
-        max_states: the most states that it may have.
-        max_seconds: the most time that it may take.
-
-    Raises:
-        InputError: if it cannot be read or is too large, or outlines-core is not installed.
-    """
+    """Returns the machine of a regular expression, in the syntax of Rust's `regex`."""
     check_groups(pattern, what)
     asked: dict[str, str | None] = {"pattern": without_anchors(pattern)}
     return _machine(asked, what, max_states, max_seconds)

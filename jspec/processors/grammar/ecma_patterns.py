@@ -26,13 +26,6 @@ _IN_CLASS = re.compile(r"\[|&&|--|~~")
 def json_text(pattern: str, what: str) -> str:
     r"""A pattern that matches the same texts, but for those that JSON has to escape.
 
-    Args:
-        pattern: in the syntax of ECMA-262; what it matches is the whole text.
-        what: the words for the schema in messages.
-
-    Raises:
-        InputError: if it needs what JSON escapes, has syntax that ECMA lacks, or is not a pattern.
-
     Example:
         >>> print(json_text(r"a[b-d]\d", "the schema").replace(_PLAIN, "PLAIN"))
         (?:a[[b-d]&&PLAIN][[0-9]&&PLAIN])

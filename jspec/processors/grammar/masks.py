@@ -181,14 +181,7 @@ def step(
 def of_nodes(
     automata: Automata, states: Int[Array, " B"], tree: Tree, end_tokens: Int[Array, "B X"]
 ) -> tuple[Int[Array, "B N"], Bool[Array, "B N"]]:
-    """Returns the states of a tree's nodes, and True where the grammar allows them.
-
-    Args:
-        automata: of the rows.
-        states: of the roots.
-        tree: a sanitized one.
-        end_tokens: of the rows.
-    """
+    """Returns the states of a tree's nodes, and True where the grammar allows them."""
     root = jnp.arange(tree.tokens.shape[1]) == 0
     above = jnp.maximum(tree.parents, 0)
     ends = (tree.tokens[..., None] == end_tokens[:, None]).any(-1)

@@ -7,11 +7,7 @@ from contextlib import suppress
 
 
 def held() -> int:
-    """Returns bytes that this process may write to.
-
-    Raises:
-        OSError: if the system does not say.
-    """
+    """Returns bytes that this process may write to."""
     import resource
 
     with open("/proc/self/statm") as file:

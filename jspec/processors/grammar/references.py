@@ -23,13 +23,6 @@ _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 def unrolled(schema: Any, what: str) -> Any:
     """Returns the schema without references to their own ancestors.
 
-    Args:
-        schema: a JSON schema.
-        what: the words for it in messages.
-
-    Raises:
-        InputError: if nothing can meet it within the depth, it is too large, or a reference fails.
-
     Example:
         >>> chain = {"properties": {"next": {"$ref": "#"}}}
         >>> unrolled(chain, "the schema")["properties"]["next"]["properties"]["next"]
@@ -57,14 +50,7 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
-    """Returns True if some reference leads back to its own place.
-
-    Args:
-        whole: the schema in which references look.
-        schema: a part of it.
-        seen: the parts that were come to, by what they are and not by how a reference spells it:
-            each is gone through once. Whether all of it was, and leads nowhere back.
-    """
+    """Returns True if some reference leads back to its own place."""
     if not isinstance(schema, dict):
         return False
     if id(schema) in seen:

@@ -86,14 +86,6 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 def checked(schema: Any, what: str, whole: Any = None) -> Any:
     """Returns the schema with patterns that hold JSON text alone.
 
-    Args:
-        schema: of a JSON text, or of a part of it.
-        what: the words for the whole in messages.
-        whole: in which references look; the schema itself if not given.
-
-    Raises:
-        InputError: with the keyword, if the grammar would not hold it or nothing can meet it.
-
     Example:
         >>> checked({"type": "integer", "minimum": 1}, "the schema")
         Traceback (most recent call last):

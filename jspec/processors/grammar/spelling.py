@@ -14,12 +14,7 @@ _MOST = 1000
 
 
 class TokenBytes(list[bytes | None]):
-    """The bytes of each token in a text; None for special tokens, which have names alone.
-
-    Args:
-        spelled: the bytes of each token.
-        names: the texts of special tokens by their ids, such as "<|im_end|>".
-    """
+    """The bytes of each token in a text; None for special tokens, which have names alone."""
 
     def __init__(self, spelled: Iterable[bytes | None] = (), names: Mapping[int, bytes] = {}):
         super().__init__(spelled)

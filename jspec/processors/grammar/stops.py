@@ -65,17 +65,7 @@ class StopStrings:
         end_tokens: Any = None,
         capacity: "StopCapacity | None" = None,
     ) -> "Stops":
-        """Returns the stop strings of rows.
-
-        Args:
-            rows: stop strings of each row, or None.
-            vocab_size: V.
-            end_tokens: unused here.
-            capacity: for a single row that may join others, whether it has any or not.
-
-        Raises:
-            InputError: if there is no room for them.
-        """
+        """Returns the stop strings of rows."""
         del end_tokens
         free = {"held": 0, "complete": False, "searching": 0}
         of_rows, tables = stack(rows, vocab_size, free, capacity, sized=True)

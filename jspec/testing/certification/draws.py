@@ -59,15 +59,7 @@ def check_draws(
     num_draws: int,
     num_prompts: int,
 ) -> DrawTest:
-    """Draws first tokens under many keys, and tests their distribution.
-
-    Args:
-        subject: the target and the prompts.
-        drafting: with the drafter whose verifier draws.
-        sampling: the target's.
-        num_draws: of all prompts together.
-        num_prompts: on how many prompts.
-    """
+    """Draws first tokens under many keys, and tests their distribution."""
     chosen = _least_certain(subject, sampling, num_prompts)
     each = -(-num_draws // (len(chosen) * _ROWS)) * _ROWS
     test = GTest(0.0, 0, 0)
@@ -91,11 +83,7 @@ def _distributions(
 
 
 def _least_certain(subject: CertifiedSubject, sampling: Sampling, count: int) -> list[int]:
-    """Returns the prompts whose next token has the largest entropy.
-
-    Raises:
-        InputError: if no prompt leaves room for a draw.
-    """
+    """Returns the prompts whose next token has the largest entropy."""
     context = subject.model.context
     fit = [
         row

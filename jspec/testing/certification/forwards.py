@@ -27,14 +27,7 @@ BEST = 8
 
 
 def widths_of(**request: Any) -> tuple[int, ...]:
-    """Returns the rising widths of a round's forward passes, root included; compiles nothing.
-
-    Args:
-        request: the arguments of a call.
-
-    Raises:
-        InputError: as in `decode`.
-    """
+    """Returns the rising widths of a round's forward passes, root included; compiles nothing."""
     names = "params", "drafter_params", "policy_params"
     weights = {name: request.pop(name, None) for name in names}
     state = jax.eval_shape(lambda weights: decoding.prefill(**request, **weights), weights)
@@ -44,13 +37,7 @@ def widths_of(**request: Any) -> tuple[int, ...]:
 def next_logits(
     model: CausalLM, params: PyTree, texts: Sequence[Sequence[int]]
 ) -> Float[np.ndarray, "R V"]:
-    """Computes the logits after each text, float32, by a round that verifies nothing.
-
-    Args:
-        model: the target.
-        params: its weights.
-        texts: token lists, none empty.
-    """
+    """Computes the logits after each text, float32, by a round that verifies nothing."""
     found = []
     for start in range(0, len(texts), _ROWS):
         members = list(texts[start : start + _ROWS])
@@ -96,15 +83,6 @@ def replay(
     """Computes the logits that a known text is drawn from, by forward passes of `width` tokens.
 
     1 is plain decoding, any other a round of a chain that is accepted whole.
-
-    Args:
-        model: the target.
-        params: its weights.
-        prompts: token lists.
-        texts: what follows each.
-        num_tokens: T, places that are replayed; those beyond a text hold nothing of use.
-        width: of each forward pass.
-        ids: whose logits are wanted; None: the largest `BEST`.
     """
     prompt, lengths = padded(prompts)
     room = -(-num_tokens // width) * width

@@ -16,11 +16,6 @@ _LEAST = 5.0
 class GTest:
     """G = 2 sum seen log(seen / expected), and what follows from it. G-tests add up.
 
-    Args:
-        statistic: G; infinity where something of probability 0 was seen.
-        freedom: bins that are free, one less than there are.
-        num_draws: how often was drawn.
-
     Example:
         >>> import numpy as np
         >>> from jspec.testing.certification.goodness import g_test
@@ -51,12 +46,7 @@ class GTest:
 
 
 def g_test(counts: Num[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTest:
-    """Returns the G-test of cell counts; cells with fewer than 5 expected are joined.
-
-    Args:
-        counts: how often.
-        probs: the probability of each cell; they sum to 1.
-    """
+    """Returns the G-test of cell counts; cells with fewer than 5 expected are joined."""
     num_draws = int(counts.sum())
     if counts[probs == 0].any():
         return GTest(float("inf"), 0, num_draws)
@@ -76,13 +66,6 @@ def g_test(counts: Num[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTe
 
 def distance(counts: Num[np.ndarray, "..."], probs: Float[np.ndarray, "..."]) -> float:
     """Returns G over its bound, exceeded once in a million runs if the distribution is right.
-
-    Args:
-        counts: how often each cell was seen.
-        probs: its probability.
-
-    Returns:
-        Above 1: the counts are not of this distribution. Infinity if an impossible cell was seen.
 
     Example:
         >>> import numpy as np

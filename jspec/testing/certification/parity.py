@@ -80,15 +80,7 @@ def compare(
     sampling: Sampling | None,
     rounding: Rounding,
 ) -> Parity:
-    """Compares two runs, and judges their divergences.
-
-    Args:
-        subject: the target and the prompts.
-        plain: the run without drafts.
-        drafted: the run with them.
-        sampling: of both.
-        rounding: what rounding was seen to do.
-    """
+    """Compares two runs, and judges their divergences."""
     found, num_tokens = [], 0
     for row, (one, other) in enumerate(zip(plain.tokens, drafted.tokens, strict=True)):
         place = first_difference(one, other)

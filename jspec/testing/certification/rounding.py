@@ -61,17 +61,7 @@ def measure(
     batch_size: int,
     said: Callable[[str], None],
 ) -> Rounding:
-    """Replays plain texts by forward passes of every given width, and compares logits.
-
-    Args:
-        model: the target.
-        params: its weights.
-        prompts: token lists.
-        texts: what plain decoding made of them.
-        widths: of the forward passes alongside one token.
-        batch_size: rows that run together.
-        said: is told what is being measured.
-    """
+    """Replays plain texts by forward passes of every given width, and compares logits."""
     dtype = jnp.dtype(getattr(model, "dtype", jnp.float32))
     epsilon = float(jnp.finfo(dtype).eps)
     there = [row for row, text in enumerate(texts) if text]

@@ -29,18 +29,7 @@ class CertifiedRun:
 
 @dataclass(frozen=True, eq=False)
 class CertifiedSubject:
-    """The target, the prompts and the settings of all runs.
-
-    Args:
-        model: the target.
-        params: its weights.
-        prompts: token lists.
-        max_new_tokens: most tokens per prompt.
-        batch_size: prompts that run together.
-        stopping: the end tokens and stop tokens.
-        key: a random key or a seed; prompt i draws from (key, i).
-        said: is told how far the runs are.
-    """
+    """The target, the prompts and the settings of all runs."""
 
     model: CausalLM
     params: PyTree

@@ -39,12 +39,7 @@ FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off".split()
 
 
 def compile_library(sources: Path, target: Path) -> str | None:
-    """Writes the library; returns why it could not.
-
-    Args:
-        sources: the folder of the sources.
-        target: the library's file.
-    """
+    """Writes the library; returns why it could not."""
     machine = NAMES.get(platform.machine(), platform.machine())
     if machine not in SETS:
         return f"there are no kernels for the processor {machine}"
