@@ -19,9 +19,10 @@ step), summed over the last hundred rounds or so, as old rounds fade at a consta
 
 No constant below is critical. With each halved or doubled (1 - `_DECAY` is, logarithms move by 1,
 numbers of buckets are halved), Token Recycling by probabilities and suffix, merged under a budget
-of 16 nodes, emitted 1.1% fewer to 0.2% more tokens per round on the bundled jspec-800k (180 prompts
-of `benchmarks.prompts.LEARNING`, 48 tokens each, 2026-11-22). Without any learning they emitted 4.0%
-fewer. Both have estimates: buckets by rank, for drafters that have none, were not measured.
+of 16 nodes, emitted 1.1% fewer to 0.2% more tokens per round on the bundled jspec-800k (180
+prompts of `benchmarks.prompts.LEARNING`, 48 tokens each, 2026-11-22). Without any learning they
+emitted 4.0% fewer. Both have estimates: buckets by rank, for drafters that have none, were not
+measured.
 """
 
 from math import log
