@@ -314,5 +314,6 @@ class TokenRecycling(Drafter):
 
 def _moved(state: MatrixState, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> MatrixState:
     """Returns the state with the last of `counts` tokens before the root, if there are some."""
+    assert state.before is not None, "there are pairs"
     last = jnp.take_along_axis(text, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     return replace(state, before=jnp.where(counts > 0, last, state.before))
