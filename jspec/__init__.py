@@ -18,6 +18,7 @@ _GONE = {
     "BudgetedMerge": "jspec.merge",
     "Verified": "jspec.with_verifier",
     "StopStrings": "jspec.stop_strings",
+    "DynamicTokenRecycling": "jspec.Spine",
 }
 """Names that 0.2 had and their replacements, kept for one version."""
 

@@ -34,9 +34,6 @@ from .drafters import memory_file as memory_file
 from .drafters.autoregressive import Autoregressive as Autoregressive
 from .drafters.contrib.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
 from .drafters.contrib.coupled_tree import CoupledTree as CoupledTree
-from .drafters.contrib.dynamic_token_recycling import (
-    DynamicTokenRecycling as DynamicTokenRecycling,
-)
 from .drafters.contrib.informed_medusa import InformedMedusa as InformedMedusa
 from .drafters.contrib.spine import Spine as Spine
 from .drafters.draft_head.block import BlockDrafter as BlockDrafter

@@ -5,7 +5,7 @@ import numpy as np
 from jspec.cli.trace.tracing import Trace, TracedRound, TracedWidths
 from jspec.types import Status
 
-NAMES = ("DynamicTokenRecycling", "Suffix", "EAGLE")
+NAMES = ("Spine", "Suffix", "EAGLE")
 WIDTHS = (0, 1, 3, 7, 15, 31, 63)
 
 

@@ -79,7 +79,7 @@ def lines(datastore: Path | None, heads: settings.Rows) -> dict[str, Method]:
         "lookahead, cold": Method(replace(warm, cold=True)),
         **{label: Method(row, replayed=True) for label, row in heads.items()},
         "auto": Method(method("auto")),
-        "TR + suffix": Method(method("token_recycling+suffix", num_speculative_tokens=80)),
+        "spine": Method(method("spine", num_speculative_tokens=63)),
     }
     if datastore is not None:
         rest = method("rest", datastore=str(datastore), num_speculative_tokens=64)

@@ -25,7 +25,8 @@ BLUE, ORANGE, GREEN, VIOLET, PINK, OLIVE, TEAL, RED, MOSS, GREY = (
     "#6b8e23", "#7d8790",
 )  # fmt: skip
 COLOURS = {
-    "TR, published": BLUE, "TR + suffix": TEAL, "auto": GREEN, "prompt lookup": GREY,
+    "TR, published": BLUE, "TR + suffix": TEAL, "spine": TEAL, "auto": GREEN,
+    "prompt lookup": GREY,
     "suffix": ORANGE, "lookahead": VIOLET, "REST": OLIVE, "Medusa": PINK, "LogitSpec": RED,
     "dyspec": BLUE, "sequoia": GREEN, "specinfer": ORANGE, "speculative_decoding": GREY,
     "rsd_s": BLUE, "rsd_c": TEAL, "spectr": ORANGE,

@@ -206,7 +206,7 @@ def _shared(drafter: Drafter) -> dict[str, int]:
     if not shared:
         raise InputError(
             f"{name} keeps nothing that outlives a call; take a drafter that learns, such as "
-            "jspec.TokenRecycling or jspec.Suffix"
+            "jspec.TokenRecycling or jspec.Suffix (methods token_recycling and suffix)"
         )
     return shared
 

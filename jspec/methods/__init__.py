@@ -7,10 +7,11 @@ JAX is imported when a drafter's options are asked for or it is built, not befor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jspec._validate.errors import InputError
 from jspec._validate.options import Option, unknown
 from jspec.methods.llm import LLM, Completions
 from jspec.methods.method import BUNDLED, BUNDLED_DRAFT, Method
-from jspec.methods.registry import DEFAULT, METHODS
+from jspec.methods.registry import DEFAULT, GONE, METHODS
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
@@ -54,7 +55,7 @@ def describe(name: str) -> Method:
         The `Method`, which has `summary`, `options`, `needs_draft_model` and `needs_training`.
 
     Raises:
-        InputError: if no method has that name.
+        InputError: if no method has that name, or none any more.
 
     Example:
         >>> from jspec import methods
@@ -63,6 +64,8 @@ def describe(name: str) -> Method:
         >>> [option.name for option in methods.describe("rsd_c").options]
         ['branching', 'scheme', 'draft_temperature', 'widths', 'token_budget']
     """
+    if name in GONE:
+        raise InputError(f"method {name} is gone; use {GONE[name]}")
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]

@@ -172,22 +172,9 @@ def spine(
     return fields | {"num_speculative_tokens": nodes, "params": table}
 
 
-def dynamic_token_recycling(
-    models: Models,
-    num_speculative_tokens: _Fitted = None,
-    ngrams: Annotated[
-        str | None,
-        Place("a file of `jspec train head --kind ngrams`"),
-        "table of the target's distributions after two tokens",
-    ] = None,
-    **options: Any,
-) -> Fields:
-    from jspec.methods import ngram_tables
-
-    nodes = num_speculative_tokens or device_defaults.budget()
-    table = None if ngrams is None else ngram_tables.load(ngrams, models.target)
-    usual = device_defaults.dynamic_token_recycling(nodes) | _few_candidates(models)
-    return usual | options | {"num_speculative_tokens": nodes, "params": table}
+def most_of_spine(**options: Any) -> int:
+    """Returns as many nodes as `auto` drafts with it: the templates have no more."""
+    return device_defaults.widths()[-1]
 
 
 def lookahead(models: Models, **options: Any) -> Fields:

@@ -95,14 +95,6 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
     return nodes or min(usual[0], offered(depth, beam)), depth, beam
 
 
-def dynamic_token_recycling(nodes: int) -> dict[str, int]:
-    """Returns the options of a small tree, whose drafting time counts.
-
-    A beam of 8 and 8 levels take as many tokens of 32 nodes as a beam of 16 and 12 levels do.
-    """
-    return {"max_depth": 8, "beam": 8} if nodes <= _NARROW else {}
-
-
 def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32) -> tuple[int, int]:
     """Returns (nodes, beam) of a block drafter's tree for this device.
 

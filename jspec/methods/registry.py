@@ -20,6 +20,13 @@ from jspec.methods.method import Method
 
 DEFAULT = "auto"
 """The method of the command line if none is named."""
+GONE = {
+    "dynamic_token_recycling": "spine",
+    "token_recycling+suffix": "spine, which copies the text by itself",
+    "token_recycling+suffix+rest": "spine+rest",
+    "eagle2+token_recycling": "eagle2+spine",
+}
+"""What to use instead of methods that 0.3 had, for one version."""
 _EAGLES = ("eagle", "eagle3", "mtp")
 _DRAWN = ("recursive", "traversal")
 """The schemes for children that are drawn without replacement."""
@@ -90,12 +97,7 @@ _SPINE = _method(
     "Spine",
     "one of six trees around a copy of the text, with branches of likely tokens",
     builders.spine,
-)
-_DYNAMIC = _method(
-    "dynamic_token_recycling",
-    "DynamicTokenRecycling",
-    "a tree of the likeliest paths, by the probabilities in earlier forward passes",
-    builders.dynamic_token_recycling,
+    most=builders.most_of_spine,
 )
 _PROMPT_LOOKUP = _method(
     "prompt_lookup",
@@ -162,7 +164,6 @@ _PLAIN = _method("autoregressive", "Autoregressive", "nothing: plain decoding", 
 _FIXED = (
     _SPINE,
     _TOKEN_RECYCLING,
-    _DYNAMIC,
     _PROMPT_LOOKUP,
     _method(
         "lookahead",
@@ -182,11 +183,10 @@ _FIXED = (
             help="drafted nodes, the likeliest of both; by default all",
         ),
     ),
-    _merge("token_recycling+suffix", _DYNAMIC, _SUFFIX),
-    _merge("token_recycling+suffix+rest", _DYNAMIC, _SUFFIX, _REST),
+    _merge("spine+rest", _SPINE, _REST),
     _merge("lyanna+suffix", _LYANNA, _SUFFIX),
     _merge("block+suffix", _BLOCK, _SUFFIX),
-    _merge("eagle2+token_recycling", _EAGLE2, _DYNAMIC),
+    _merge("eagle2+spine", _EAGLE2, _SPINE),
     _drafting(
         "speculative_decoding",
         "SpeculativeDecoding",

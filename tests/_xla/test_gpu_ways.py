@@ -23,7 +23,7 @@ DRAWN: dict[str, Any] = dict(sampling=jspec.Sampling(0.8, top_k=9, top_p=0.9), k
 # Drafts that cost three quarters of a round and save little: now and then the drafter backs off.
 DEAR = jspec.CostCurve.of({3: 1.0, 9: 1.1, 21: 1.3}, undrafted=0.25)
 MERGED = jspec.merge(
-    jspec.DynamicTokenRecycling(tiny.VOCAB, 6, max_depth=3, beam=3, k=3),
+    jspec.Spine(tiny.VOCAB, 6, k=3),
     jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
     num_speculative_tokens=6,
 )

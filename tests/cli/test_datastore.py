@@ -36,7 +36,7 @@ def test_the_tokens_are_those_of_the_documents(command, folder, texts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["rest", "token_recycling+suffix+rest"])
+@pytest.mark.parametrize("method", ["rest", "spine+rest"])
 def test_rest_gives_the_tokens_of_plain_decoding(command, folder, texts, method):
     out = texts / "store.bin"
     assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0
@@ -94,8 +94,8 @@ def test_defaults_fit_what_was_given(command, folder, texts):
     target, few = load(folder), {"num_matches": 1, "max_depth": 5}
     drafter = methods.build("rest", target, datastore=out, **few).drafter
     assert drafter.num_speculative_tokens == 5
-    mixture = methods.build("token_recycling+suffix+rest", target, datastore=out, **few).drafter
-    assert mixture.drafters[2].num_speculative_tokens == 5
+    mixture = methods.build("spine+rest", target, datastore=out, **few).drafter
+    assert mixture.drafters[1].num_speculative_tokens == 5
 
 
 def test_rest_without_a_datastore_says_what_is_missing():

@@ -26,6 +26,7 @@ def test_a_run_begins_with_what_the_last_one_learnt(run, tmp_path):
 def test_an_invalid_memory_is_refused_in_one_sentence(run, tmp_path):
     for arguments, sentence in (
         (("--method", "prompt_lookup"), "PromptLookup keeps nothing that outlives a call"),
+        (("--method", "auto"), "(methods token_recycling and suffix)"),
         (("--memory", tmp_path), "which cannot be written; give a file in a folder that is there"),
         (("--memory", tmp_path / "no" / "file"), "cannot be written"),
     ):

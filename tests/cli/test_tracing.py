@@ -18,14 +18,14 @@ from jspec.testing import PrefixLM, origins
 MODEL = PrefixLM()
 PROMPT = np.array([[1, 2, 3, 1, 2, 3, 1, 2]])
 HOT = jspec.Sampling(temperature=0.7)
-RECYCLING = jspec.DynamicTokenRecycling(MODEL.vocab_size, 8, max_depth=4, beam=4, k=4)
+SPINE = jspec.Spine(MODEL.vocab_size, 8, k=4)
 LOOKUP, SUFFIX = jspec.PromptLookup(num_speculative_tokens=3), jspec.Suffix()
 DRAFTERS = {
     "plain": jspec.Autoregressive(),
     "fixed": LOOKUP,
     "merge": jspec.merge(LOOKUP, SUFFIX),
-    "budget": jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=5),
-    "adaptive": jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=7),
+    "budget": jspec.merge(LOOKUP, SPINE, num_speculative_tokens=5),
+    "adaptive": jspec.merge(LOOKUP, SPINE, num_speculative_tokens=7),
 }
 POLICIES = {
     "adaptive": dict(
@@ -99,7 +99,7 @@ def test_a_round_is_a_tree_whose_path_was_emitted(name, sampling):
 def test_the_probabilities_are_the_targets_own():
     model, params = tiny.model(), tiny.params(tiny.model())
     prompt = tiny.PROMPTS[:1]
-    drafter = jspec.DynamicTokenRecycling(tiny.VOCAB)
+    drafter = jspec.Spine(tiny.VOCAB)
     call = ask(drafter, model=model, params=params, prompt=prompt, max_new_tokens=6)
     for sampling, heat in ((None, 1.0), (HOT, HOT.temperature)):
         said = prompt[0].tolist()
@@ -164,9 +164,9 @@ class Wrapper(DrafterWrapper):
 
 @pytest.mark.slow
 def test_every_node_has_its_origins_through_merges_and_wrappers():
-    nested = jspec.merge(jspec.merge(LOOKUP, SUFFIX), RECYCLING, num_speculative_tokens=6)
+    nested = jspec.merge(jspec.merge(LOOKUP, SUFFIX), SPINE, num_speculative_tokens=6)
     plain = jspec.trace(**ask(nested))
-    assert plain.origins == ("PromptLookup", "Suffix", "DynamicTokenRecycling")
+    assert plain.origins == ("PromptLookup", "Suffix", "Spine")
     # A member alone, which sees the same text, offers the same tokens.
     alone = jspec.trace(**ask(LOOKUP))
     first = alone.rounds[0]
@@ -210,7 +210,7 @@ def test_a_chosen_width_is_there_with_what_spoke_for_it():
     """Origins are found inside, and the rounds are those of `decode`."""
     call = ask(DRAFTERS["adaptive"], **POLICIES["adaptive"])
     trace, stats = jspec.trace(**call), jspec.decode(**call).stats
-    assert trace.origins == ("PromptLookup", "DynamicTokenRecycling")
+    assert trace.origins == ("PromptLookup", "Spine")
     chosen = [one.choice.index for one in trace.rounds]
     assert np.bincount(chosen, minlength=3).tolist() == stats.width_histogram[0].tolist()
     assert len(set(chosen)) > 1

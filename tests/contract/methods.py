@@ -80,10 +80,6 @@ _MAKERS = {
         None,
     ),
     "spine": lambda: (jspec.Spine(tiny.VOCAB, num_speculative_tokens=7, k=5), None),
-    "dynamic_token_recycling": lambda: (
-        jspec.DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=7, max_depth=4, beam=4, k=3),
-        None,
-    ),
     "prompt_lookup": lambda: (jspec.PromptLookup(num_speculative_tokens=4), None),
     "rest": lambda: (
         jspec.REST(num_speculative_tokens=9, max_depth=4, num_matches=6),
@@ -247,7 +243,7 @@ IN_MERGE = ("token_recycling", "suffix", "pard")
 IN_MERGE_TOO = (
     "speculative_decoding",
     "medusa",
-    "dynamic_token_recycling",
+    "spine",
     "rest",
     "lookahead",
     "calibrated_dyspec",

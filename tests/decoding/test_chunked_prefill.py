@@ -22,8 +22,8 @@ LENGTHS = np.array([21, 1, 14, 9])
 PROMPTS = np.resize(np.random.default_rng(0).integers(tiny.VOCAB, size=(4, 5)), (4, 21))
 ASK = dict(max_new_tokens=LIMIT, sampling=jspec.Sampling(jnp.array([0.0, 0.9, 0.9, 0.0])), key=5)
 KINDS = (
-    "autoregressive", "block", "dynamic_token_recycling", "eagle2", "lookahead", "lyanna",
-    "mixture", "speculative_decoding", "suffix",
+    "autoregressive", "block", "eagle2", "lookahead", "lyanna", "mixture",
+    "speculative_decoding", "spine", "suffix",
 )  # fmt: skip
 """One of each kind of memory: the contract reads the prompts of all drafters in pieces."""
 

@@ -133,7 +133,7 @@ def test_an_adjacency_matrix_is_held_once():
     """Reads before it writes; an array that is read afterwards is copied whole by XLA."""
     loaded = jspec.models.load("jspec-800k")
     size = loaded.model.vocab_size
-    drafter = jspec.DynamicTokenRecycling(size, 4, 2)
+    drafter = jspec.Spine(size, 4)
     decides = dict(policy=jspec.Adaptive((0, 2)), policy_params=FLAT)
     state = jspec.prefill(loaded.model, loaded.params, [[5, 6]], drafter=drafter, **decides)
     drafting = Drafting(drafter, None, **decides)

@@ -333,10 +333,8 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
     with pytest.raises(jspec.InputError, match="trees of depth 10 and this drafter's have 4"):
         jspec.step(*target, state, drafter=jspec.PromptLookup(num_speculative_tokens=4))
     # Of the same depth: refused before it reads another drafter's memory.
-    with pytest.raises(jspec.InputError, match="memory of another drafter than this Dynamic"):
-        jspec.step(
-            *target, state, drafter=jspec.DynamicTokenRecycling(tiny.VOCAB, 10, max_depth=10)
-        )
+    with pytest.raises(jspec.InputError, match="memory of another drafter than this Spine"):
+        jspec.step(*target, state, drafter=jspec.Spine(tiny.VOCAB, 10, max_depth=10))
 
 
 class LogitsAlone(tiny.Counted):

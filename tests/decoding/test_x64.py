@@ -40,7 +40,7 @@ RUNS = [
     ("coupled_tree", SAMPLED),
     ("merge", {}),
     ("adaptive", SAMPLED),
-    ("dynamic_token_recycling", SAMPLED),
+    ("spine", SAMPLED),
     ("pard", SAMPLED),
 ]
 

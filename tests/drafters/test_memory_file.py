@@ -21,7 +21,7 @@ DRAFTERS = {
     "past": (jspec.Suffix(num_speculative_tokens=4, capacity=64), None),
     "merge": (
         jspec.merge(
-            jspec.DynamicTokenRecycling(SIZE, 4),
+            jspec.TokenRecycling(SIZE, TREE),
             jspec.Suffix(4, capacity=64),
             num_speculative_tokens=4,
         ),
@@ -74,6 +74,9 @@ def test_misfits_are_refused_in_one_sentence(tmp_path):
         "PromptLookup keeps nothing that outlives a call": lambda: jspec.memory_file.save(
             file, jspec.PromptLookup(), ()
         ),
+        "Spine keeps nothing .*Token.* or jspec.Suffix": lambda: jspec.memory_file.check_outlives(
+            jspec.Spine(SIZE)
+        ),
         "pass the drafter that it is of": lambda: jspec.memory_file.save(
             file, DRAFTERS["merge"][0], state
         ),
@@ -82,7 +85,7 @@ def test_misfits_are_refused_in_one_sentence(tmp_path):
             lambda: jspec.memory_file.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
         ),
         "the memory is not a Suffix's": lambda: jspec.memory_file.save(
-            file, past, jspec.DynamicTokenRecycling(SIZE, 4).init(1, 8, None)
+            file, past, matrix.init(1, 8, None)
         ),
         "cannot be read as a drafter's memory": lambda: jspec.memory_file.load(
             tmp_path / "none", matrix

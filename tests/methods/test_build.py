@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from jspec._validate.errors import InputError
 from jspec.drafters.contrib.ngram_table import NGramTable
 from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
 from jspec.methods import METHODS, device_defaults
+from jspec.methods.registry import GONE
 from jspec.models import load
 from jspec.models.load import Loaded
 from jspec.sessions import method_choice
@@ -32,6 +34,13 @@ def test_names_and_entries_are_public():
         assert methods.describe(name).name == name
     with pytest.raises(InputError, match=r"'sufix' is unknown; did you mean suffix\?"):
         methods.describe("sufix")
+
+
+def test_methods_that_are_gone_say_what_to_use():
+    for name, instead in GONE.items():
+        assert instead.partition(",")[0] in METHODS and name not in METHODS
+        with pytest.raises(InputError, match=re.escape(f"method {name} is gone; use {instead}")):
+            methods.describe(name)
 
 
 @pytest.mark.parametrize("name", ["auto", "token_recycling"])
@@ -58,7 +67,7 @@ GIVEN = {
     "token_recycling": {"num_speculative_tokens": 5, "k": 4},
     "prompt_lookup": {"num_speculative_tokens": 3, "latest": True},
     "token_recycling+prompt_lookup": {"num_speculative_tokens": 5, "max_match": 2},
-    "token_recycling+suffix": {"num_speculative_tokens": 6, "min_match": 2, "beam": 3},
+    "spine": {"num_speculative_tokens": 6, "passes": 2, "k": 3},
     "sequoia": {"template": [[0], [1], [0, 0]]},
     "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
     "pard": {"num_speculative_tokens": 2, "mask_token_id": 3},
@@ -295,29 +304,26 @@ def test_every_option_reaches_the_drafter(target):
 def test_trees_fit_the_device(target):
     assert drafter(target, "token_recycling", shape="published").template == PUBLISHED
     assert drafter(target, "token_recycling", shape="measured").template == MEASURED
-    grown = drafter(
-        target, "dynamic_token_recycling", num_speculative_tokens=9, max_depth=3, beam=5, k=4
-    )
-    assert (grown.num_speculative_tokens, grown.max_depth, grown.beam, grown.k) == (9, 3, 5, 4)
-    default = drafter(target, "dynamic_token_recycling")
+    given = drafter(target, "spine", num_speculative_tokens=9, max_depth=3, passes=2, k=4)
+    assert given == jspec.Spine(tiny.VOCAB, 9, max_depth=3, passes=2, k=4)
+    default = drafter(target, "spine")
     assert default.num_speculative_tokens == device_defaults.budget()
     small, given = drafter(target, "lookahead"), drafter(target, "lookahead", guesses=3)
     assert small.levels * (small.window + small.guesses) - 1 == device_defaults.budget(55)
     assert (given.window, given.ngram, given.guesses) == (7, 5, 3)
 
 
-def test_a_mixture_shares_its_options_and_bounds_its_tree(target):
-    mixture = drafter(
-        target, "token_recycling+suffix", num_speculative_tokens=9, per_row=True, min_match=2
-    )
-    recycling, suffix = mixture.drafters
-    assert (mixture.num_speculative_tokens, recycling.per_row, suffix.min_match) == (9, True, 2)
-    assert recycling.num_speculative_tokens == suffix.num_speculative_tokens == 32
-    deep = drafter(target, "token_recycling+suffix", max_depth=5)
+def test_a_mixture_shares_its_options_and_bounds_its_tree(target, bundled):
+    mixture = drafter(bundled, "eagle2+spine", num_speculative_tokens=9, beam=6, passes=2)
+    head, spine = mixture.drafters
+    assert (mixture.num_speculative_tokens, head.beam, spine.passes) == (9, 6, 2)
+    offered = [member.num_speculative_tokens for member in mixture.drafters]
+    assert offered == [32, device_defaults.widths()[-1]], "Spine as many as in `auto`"
+    deep = drafter(bundled, "eagle2+spine", max_depth=5)
     assert [member.max_depth for member in deep.drafters] == [5, 5]
-    wide = drafter(target, "token_recycling+suffix", num_speculative_tokens=64)
-    assert [member.num_speculative_tokens for member in wide.drafters] == [64, 64]
-    default = drafter(target, "token_recycling+suffix")
+    wide = drafter(bundled, "eagle2+spine", num_speculative_tokens=100)
+    assert wide.drafters[0].num_speculative_tokens == wide.num_speculative_tokens == 100
+    default = drafter(bundled, "eagle2+spine")
     assert default.num_speculative_tokens == device_defaults.budget()
     united = drafter(target, "token_recycling+prompt_lookup", num_speculative_tokens=9)
     assert united.num_speculative_tokens == 9
@@ -368,7 +374,7 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
     assert set(METHODS) - set(takes) == {"autoregressive"}
     for name, options in (
         ("suffix", {"num_speculative_tokens": 5}),
-        ("token_recycling+suffix", {"num_speculative_tokens": 5}),
+        ("spine", {"num_speculative_tokens": 5}),
         ("speculative_decoding", {"num_speculative_tokens": 5}),
     ):
         other = draft if METHODS[name].needs_draft_model else None
@@ -382,17 +388,15 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])
-def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, on_cpu):
+def test_auto_is_spine_with_widths_that_fit_the_device(target, monkeypatch, on_cpu):
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
-    widths = (0, 1, 3, 7, 15) if on_cpu else (0, 15, 63)
+    widths = (0, 7, 15) if on_cpu else (0, 15, 63)
     built = methods.build("auto", target)
     assert built.policy.widths == device_defaults.widths() == widths
-    merge = methods.build("token_recycling+suffix", target, num_speculative_tokens=widths[-1])
-    assert built.drafter == merge.drafter
-    given = methods.build("auto", target, widths=[0, 9], min_match=2, k=4)
-    assert given.policy.widths == (0, 9) and given.drafter.num_speculative_tokens == 9
-    recycling, suffix = given.drafter.drafters
-    assert (recycling.k, suffix.min_match) == (4, 2)
+    assert built.drafter == jspec.Spine(tiny.VOCAB, widths[-1])
+    given = methods.build("auto", target, widths=[0, 9], passes=2, k=4)
+    assert given.policy.widths == (0, 9)
+    assert given.drafter == jspec.Spine(tiny.VOCAB, 9, passes=2, k=4)
     assert methods.build("auto", target, widths=[0]).policy.widths == (0,)
 
 
@@ -401,19 +405,18 @@ def test_auto_takes_what_is_given(target, draft, bundled):
 
     The table of n-grams is that of the weights; there is none for others, or for other methods.
     """
-    table, beside = methods.build("auto", bundled).drafter_params
-    assert isinstance(table, NGramTable) and beside is None
-    assert methods.build("auto", target).drafter_params is None
-    assert methods.build("token_recycling+suffix", bundled).drafter_params is None
-    usual = methods.build("auto", target).drafter.drafters
+    assert isinstance(methods.build("auto", bundled).drafter_params, NGramTable)
+    usual = methods.build("auto", target)
+    assert usual.drafter_params is None
+    assert methods.build("spine", bundled).drafter_params is None
     with_draft = methods.build("auto", target, draft=draft)
-    *others, last = with_draft.drafter.drafters
-    assert tuple(others) == usual and isinstance(last, jspec.CoupledTree)
+    first, last = with_draft.drafter.drafters
+    assert first == usual.drafter and isinstance(last, jspec.CoupledTree)
     assert with_draft.drafter_params[-1] is draft.params
     for head, kind in (("eagle", jspec.EAGLE2), ("lyanna", jspec.Lyanna), ("medusa", jspec.Medusa)):
         name = next(name for name in jspec.models.heads.bundled() if head in name)
-        *others, last = methods.build("auto", bundled, head=name).drafter.drafters
-        assert len(others) == len(usual) and isinstance(last, kind)
+        first, last = methods.build("auto", bundled, head=name).drafter.drafters
+        assert isinstance(first, jspec.Spine) and isinstance(last, kind)
 
 
 @pytest.mark.parametrize(

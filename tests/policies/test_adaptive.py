@@ -55,7 +55,7 @@ def rounds(drafter, weights, policy, next_width, backoff=None, **request):
 FORCED = {
     "budgeted_merge": (
         jspec.merge(
-            jspec.DynamicTokenRecycling(tiny.VOCAB, 6, max_depth=3, beam=3, k=3),
+            jspec.Spine(tiny.VOCAB, 6, k=3),
             jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
             num_speculative_tokens=6,
         ),

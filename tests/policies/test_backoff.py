@@ -41,7 +41,7 @@ def test_back_offs_grow_and_end():
 
 
 def test_a_skipped_round_leaves_a_matrix_as_it_was():
-    drafter = jspec.DynamicTokenRecycling(23, num_speculative_tokens=2, k=2)
+    drafter = jspec.TokenRecycling(23, jspec.tree.chain(2), k=2, pairs=4)
     rng = np.random.default_rng(0)
     state, logits = drafter.init(1, 0, None), jnp.asarray(rng.normal(size=(1, 1, 23)), jnp.float32)
     tree = jspec.tree.root_only(jnp.array([5]))

@@ -11,9 +11,7 @@ from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=4096)
 PARAMS = MODEL.init()
-DRAFTER = jspec.merge(
-    jspec.DynamicTokenRecycling(4096, 7), jspec.Suffix(7, capacity=64), num_speculative_tokens=7
-)
+DRAFTER = jspec.merge(jspec.Spine(4096, 7), jspec.Suffix(7, capacity=64), num_speculative_tokens=7)
 COSTS = jspec.CostCurve.of({1: 1.0, 8: 2.0})
 
 

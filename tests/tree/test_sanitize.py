@@ -263,7 +263,7 @@ def test_unusable_trees_are_refused_in_one_sentence(target, plain):
     refusals.check(UNUSABLE, run)
 
 
-RECYCLING = jspec.DynamicTokenRecycling(23, num_speculative_tokens=3)
+SPINE = jspec.Spine(23, num_speculative_tokens=3)
 
 
 def test_a_rule_that_does_not_fit_is_refused_where_it_is_given():
@@ -285,8 +285,8 @@ def test_a_rule_that_does_not_fit_is_refused_where_it_is_given():
                 "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
             )
             for drafter in (
-                RECYCLING,
-                jspec.merge(RECYCLING, jspec.PromptLookup(), num_speculative_tokens=3),
+                SPINE,
+                jspec.merge(SPINE, jspec.PromptLookup(), num_speculative_tokens=3),
             )
         ),
         (

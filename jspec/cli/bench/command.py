@@ -22,7 +22,7 @@ def bench(
         typer.Option(
             metavar="A,B,..",
             help="Methods to measure; `jspec methods` lists them.",
-            show_default="auto, token_recycling+suffix, prompt_lookup; with --draft-model also "
+            show_default="auto, token_recycling, prompt_lookup; with --draft-model also "
             "coupled_tree",
         ),
     ] = None,

@@ -15,7 +15,7 @@ from jspec.sessions.run_settings import RunSettings
 PLAIN = "plain decoding"
 """The name of what everything is compared with."""
 
-_USUAL = (DEFAULT, "token_recycling+suffix", "prompt_lookup")
+_USUAL = (DEFAULT, "token_recycling", "prompt_lookup")
 _OF_DRAFT_MODELS = ("coupled_tree",)
 
 

@@ -1,8 +1,8 @@
 """jspec's own inventions, apart from the methods of the papers.
 
-Cells of a matrix with probabilities, n-gram tables of the target's distributions, candidates by the
-noise that decides, the coupled tree, DySpec with learnt rates, and the probabilities of a block's
-tokens. They keep the contract of all drafters, and are as lossless.
+Trees around a copy of the text, n-gram tables of the target's distributions, the coupled tree,
+DySpec with learnt rates, and the probabilities of a block's tokens. They keep the contract of all
+drafters, and are as lossless.
 """
 
 import lazy_loader

@@ -85,7 +85,7 @@ class InformedMedusa(Drafter):
         size = self._medusa.head.vocab_size  # or its error
         check_fields(self)
         best_first.check(self.num_speculative_tokens, self.max_depth, self.beam, size)
-        self._recycling.check_options()
+        _ = self._recycling  # or its error
 
     @property
     def _medusa(self) -> Medusa:

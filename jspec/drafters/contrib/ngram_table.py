@@ -60,7 +60,7 @@ class NGramTable:
             is the number of preceding tokens of the line: 2, 1, or 0 where there is none.
         """
         key = pair_key(before, tokens, self.line_of_token.shape[0])
-        bucket = slot_of(key, self.keys.shape[0])
+        bucket = jnp.asarray(slot_of(key, self.keys.shape[0]))
         here = (cells(self.keys, bucket) == key[..., None]) & (before >= 0)[..., None]
         pair = jnp.where(here, cells(self.line_of_pair, bucket), NONE).max(-1)
         line = jnp.where(pair >= 0, pair, cells(self.line_of_token, tokens))

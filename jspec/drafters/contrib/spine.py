@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
 from jspec import sampling as samplings
@@ -110,7 +110,8 @@ class Spine(Drafter):
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> SpineState:
         """Returns an empty text, and lines without candidates: nothing outlives a call."""
-        del earlier
+        if earlier is not None:
+            self._check_state(earlier)
         shape = batch, self.vocab_size, 2 * self.k
         return SpineState(TextState.empty(batch, capacity), jnp.zeros(shape, jnp.int32))
 
@@ -127,9 +128,10 @@ class Spine(Drafter):
         self, params: NGramTable | None, state: SpineState, frame: Frame
     ) -> tuple[Tree, None]:
         """Returns the tree: the root and copied tokens, then a branch step more in each pass."""
+        self._check_state(state)
         plan, batch = self.plan, len(frame.root)
         before, match, copied = _spine(state.text, plan.depth)
-        kind = (match[:, None] >= np.array(MATCHES)).sum(-1, dtype=jnp.int32)
+        kind = (match[:, None] >= np.array([MATCHES], np.int32)).sum(-1, dtype=jnp.int32)
         table = cells(jnp.asarray(plan.table), kind)
         parents, rates, depths, copies, *passes = jnp.split(
             table, np.cumsum(plan.sizes)[:-1], axis=1
@@ -172,13 +174,13 @@ class Spine(Drafter):
         """
         del params, aux
         tree, verdict = feedback.scored.tree, feedback.scored.verdict
-        nodes, tokens = np.arange(tree.tokens.shape[1]), jnp.maximum(tree.tokens, 0)
-        on_path = np.arange(verdict.path.shape[1]) < verdict.path_lengths[:, None]
-        accepted = ((verdict.path[:, None] == nodes[:, None]) & on_path[:, None]).any(-1)
+        nodes, tokens = _count(tree.tokens.shape[1])[None], jnp.maximum(tree.tokens, 0)
+        on_path = _count(verdict.path.shape[1])[None] < verdict.path_lengths[:, None]
+        accepted = ((verdict.path[:, None] == nodes[..., None]) & on_path[:, None]).any(-1)
         live = tree.valid & ~feedback.done[:, None]
         if feedback.skip_expensive_updates is not None:
             live &= ~feedback.skip_expensive_updates
-        order = jnp.where(live, nodes + len(nodes) * accepted, -1)
+        order = jnp.where(live, nodes + nodes.shape[1] * accepted.astype(jnp.int32), -1)
         same = tokens[:, None] == tokens[:, :, None]
         live &= ~(same & (order[:, None] > order[:, :, None])).any(-1)
         old = read_lines(state.lines, tokens)
@@ -194,6 +196,18 @@ class Spine(Drafter):
 
         lines = jax.vmap(write)(lines, jnp.where(live, tokens, self.vocab_size), visited)
         return SpineState(state.text.extend(feedback), lines)
+
+    def _check_state(self, state: PyTree) -> None:
+        """Raises InputError unless the state is one of this drafter."""
+        shape, given = (self.vocab_size, 2 * self.k), f"a {type(state).__name__}"
+        if isinstance(state, SpineState):
+            if state.lines.shape[1:] == shape:
+                return
+            given = f"a SpineState with lines of {state.lines.shape[1:]}"
+        raise InputError(
+            f"drafter_state is {given}, and this Spine needs a SpineState with lines of {shape}; "
+            "pass the state of a drafter with the same vocab_size and k"
+        )
 
     def _visited(
         self, cells: Int[Array, "B N 2*k"], logits: Float[Array, "B N V"]
@@ -274,24 +288,35 @@ def _spine(
     Where the copy reaches the text's end it goes on with itself, so that a loop has any depth.
     """
     tokens, last = text.tokens, text.lengths[:, None] - 1
-    size, back = tokens.shape[1], np.arange(_MAX_MATCH)
-    place = np.arange(size)
+    size, back = tokens.shape[1], _count(_MAX_MATCH)[None]
+    place = _count(size)[None]
     ending = _at(tokens, jnp.maximum(last - back, 0))
-    alike = tokens[:, np.maximum(place[:, None] - back, 0)] == ending[:, None]
-    alike &= place[:, None] >= back
-    match = jnp.where(alike, _MAX_MATCH, back).min(-1)
+    earlier = place.T - back
+    alike = tokens[:, np.maximum(earlier, 0)] == ending[:, None]
+    alike &= (earlier >= 0)[None]
+    match = jnp.where(alike, _MAX_MATCH, back[None]).min(-1)
     # The longest, and of equally long ones the newest, as one number.
     best = jnp.where(place < last, match * size + place, 0).max(-1)
     match, start = best // size, (best % size)[:, None] + 1
-    step = jnp.broadcast_to(np.arange(count, dtype=np.int32), (len(tokens), count))
+    step = jnp.broadcast_to(_count(count), (len(tokens), count))
     period = jnp.broadcast_to(jnp.maximum(last + 1 - start, 1), step.shape)
     copied = _at(tokens, jnp.minimum(start + jax.lax.rem(step, period), size - 1))
     before = jnp.where(last[:, 0] > 0, ending[:, 1], NONE)
     return before, match, jnp.where(match[:, None] > 0, copied, NONE)
 
 
+def _count(size: int) -> Int[np.ndarray, " size"]:
+    return np.arange(size, dtype=np.int32)
+
+
 _at = jax.vmap(cells)
 """Cells of each row."""
+
+
+def _earlier(names: Int[Array, "*S c"]) -> Bool[np.ndarray, "*#S c c"]:
+    """Returns which candidates (second) come before which."""
+    before = np.tri(names.shape[-1], k=-1, dtype=bool)
+    return before.reshape(*(names.ndim - 1) * [1], *before.shape)
 
 
 def _united(
@@ -299,9 +324,8 @@ def _united(
 ) -> tuple[Int[Array, "*S c"], Float[Array, "*S c"]]:
     """Returns candidates of which the first of equal ones has the sum of all, the others 0."""
     same = names[..., :, None] == names[..., None, :]
-    earlier = np.tri(names.shape[-1], k=-1, dtype=bool)
     total = jnp.where(same, probs[..., None, :], 0.0).sum(-1)
-    return names, jnp.where((same & earlier).any(-1), 0.0, total)
+    return names, jnp.where((same & _earlier(names)).any(-1), 0.0, total)
 
 
 def _likeliest(
@@ -312,9 +336,8 @@ def _likeliest(
     Of so few, comparing all with all takes less time than a sort.
     """
     ahead = probs[..., None, :] > probs[..., :, None]
-    earlier = np.tri(names.shape[-1], k=-1, dtype=bool)
-    ahead |= (probs[..., None, :] == probs[..., :, None]) & earlier
+    ahead |= (probs[..., None, :] == probs[..., :, None]) & _earlier(names)
     rank = jnp.where(probs > 0, ahead.sum(-1, dtype=jnp.int32), -1)
-    here = rank[..., None, :] == np.arange(count)[:, None]
+    here = rank[..., None, :] == _count(count).reshape(*rank.ndim * [1], -1).mT
     names = jnp.where(here, names[..., None, :], -1).max(-1)
     return names, jnp.where(here, probs[..., None, :], 0.0).max(-1)

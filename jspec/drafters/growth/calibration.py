@@ -18,10 +18,11 @@ follows the gradient of the log-likelihood divided by that gradient's curvature 
 step), summed over the last hundred rounds or so, as old rounds fade at a constant rate.
 
 No constant below is critical. With each halved or doubled (1 - `_DECAY` is, logarithms move by 1,
-numbers of buckets are halved), dynamic Token Recycling and suffix, merged under a budget of 16
-nodes, emitted 1.1% fewer to 0.2% more tokens per round on the bundled jspec-800k (180 prompts of
-`benchmarks.prompts.LEARNING`, 48 tokens each, 2026-11-22). Without any learning they emitted 4.0%
-fewer. Both have estimates: buckets by rank, for drafters that have none, were not measured.
+numbers of buckets are halved), Token Recycling by probabilities and suffix, merged under a budget
+of 16 nodes, emitted 1.1% fewer to 0.2% more tokens per round on the bundled jspec-800k (180
+prompts of `benchmarks.prompts.LEARNING`, 48 tokens each, 2026-11-22). Without any learning they
+emitted 4.0% fewer. Both have estimates: buckets by rank, for drafters that have none, were not
+measured.
 """
 
 from math import log
@@ -158,14 +159,14 @@ def _from_values(
     value = jnp.where(jnp.isfinite(tree.value), tree.value, 0.0)
     above = jnp.take_along_axis(value, parents, axis=1)
     prob = jnp.clip(value / jnp.maximum(above, 1e-9), 1e-3, 1.0)
-    found = log_odds(prob, 1 - _of_siblings(tree.parents, tree.valid, prob))
+    found = _log_odds(prob, 1 - _of_siblings(tree.parents, tree.valid, prob))
     level = jnp.clip(depths - 1, 0, _NUM_DEPTHS_BY_VALUE - 1)
     place = (found + _MAX_LOG_ODDS) / (2 * _MAX_LOG_ODDS) * _NUM_BINS
     place = jnp.clip(place, 0, _NUM_BINS - 1).astype(jnp.int32)
     return found - BASE_LOG_ODDS, level * _NUM_BINS + place
 
 
-def log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
+def _log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
     """Returns each child's log odds against "none of the proposed", bounded."""
     ratio = jnp.maximum(prob, 1e-3) / jnp.maximum(none, 0.02)
     return jnp.minimum(jnp.log(ratio), _MAX_LOG_ODDS)

@@ -1,23 +1,13 @@
-"""The adjacency matrix of both Token Recyclings, filled by the logits of verified nodes.
+"""Adjacency matrices: cells and lines by token, read and written.
 
 Line t of an adjacency matrix [V, k] holds k tokens that looked likely after token t. R matrices
 are one that all rows of the batch share (R = 1), or one for each row (R = B).
 """
 
-from abc import abstractmethod
-from dataclasses import replace
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
-
-from jspec._validate.arguments import check_integer
-from jspec._validate.options import check_fields
-from jspec.protocols import Drafter
-from jspec.round.request import check_vocabulary
-from jspec.types import Feedback, PromptChunk, PyTree
+from jaxtyping import Array, Bool, Int, Shaped
 
 
 def read_cells(
@@ -66,75 +56,3 @@ def write_lines(
 
     # Matrix by matrix: one index over all cells would not fit into 32 bits for many rows.
     return jax.vmap(write)(matrix, split(tokens), split(live), split(lines))
-
-
-class MatrixDrafter(Drafter):
-    """A drafter whose matrix learns from all nodes of every round, and from the prompt if asked."""
-
-    vocab_size: int
-    k: int
-    update_on_prefill: bool
-    per_row: bool
-
-    def check_options(self) -> None:
-        """Raises InputError if there can be no such matrix."""
-        check_integer("vocab_size", self.vocab_size, 1, None)
-        check_integer("k", self.k, 1, self.vocab_size, "the vocabulary")
-        check_fields(self)
-
-    def shape(self, batch: int) -> tuple[int, int, int]:
-        """Returns the shape of the matrix, (R, V, k)."""
-        return batch if self.per_row else 1, self.vocab_size, self.k
-
-    @abstractmethod
-    def check_state(self, state: PyTree, batch: int) -> None:
-        """Raises InputError unless the state is this drafter's, for such a batch."""
-
-    @abstractmethod
-    def recycle(
-        self,
-        state: Any,
-        before: Int[Array, "B N"] | None,
-        tokens: Int[Array, "B N"],
-        logits: Float[Array, "B N V"],
-        live: Bool[Array, "B N"],
-    ) -> Any:
-        """Returns the state after the target scored tokens; the same if none of them is live."""
-
-    def prefill(self, params: PyTree, state: Any, chunk: PromptChunk) -> Any:
-        """Returns the state after a chunk, which teaches only with `update_on_prefill`."""
-        del params
-        logits, read, before, moved = chunk.output.logits, chunk.read, None, state
-        check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
-        if state.before is not None:
-            before = jnp.concatenate([state.before[:, None], read[:, :-1]], axis=1)
-            moved = _moved(state, read, chunk.read_lengths)
-        if not self.update_on_prefill:
-            return moved
-        live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.read_lengths[:, None]
-        return self.recycle(moved, before, read, logits, live)
-
-    def update(self, params: PyTree, state: Any, aux: None, feedback: Feedback) -> Any:
-        """Returns the state with all verified nodes in the matrix, accepted or not.
-
-        A row's last round teaches nothing, as published: its text goes no further.
-        """
-        del params, aux
-        scored, before, moved = feedback.scored, None, state
-        tokens, parents = scored.tree.tokens, scored.tree.parents
-        live = scored.tree.valid & ~feedback.done[:, None]
-        if feedback.skip_expensive_updates is not None:
-            live &= ~feedback.skip_expensive_updates
-        if state.before is not None:
-            above = jnp.take_along_axis(tokens, jnp.maximum(parents, 0), axis=1)
-            before = above.at[:, 0].set(state.before)
-            # The last of what was emitted is the new root.
-            text = jnp.concatenate([tokens[:, :1], feedback.emitted], axis=1)
-            moved = _moved(state, text, feedback.counts)
-        return self.recycle(moved, before, tokens, scored.output.logits, live)
-
-
-def _moved(state: Any, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> Any:
-    """Returns the state with the last of `counts` tokens before the root, if there are some."""
-    last = jnp.take_along_axis(text, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
-    return replace(state, before=jnp.where(counts > 0, last, state.before))

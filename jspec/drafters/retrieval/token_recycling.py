@@ -13,16 +13,14 @@ from jspec import _struct as struct
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import Flag, Integer
+from jspec._validate.options import check_fields
 from jspec.arrays.top_k import top_k
-from jspec.drafters.retrieval.adjacency_matrix import (
-    MatrixDrafter,
-    read_cells,
-    read_lines,
-    write_lines,
-)
+from jspec.drafters.retrieval.adjacency_matrix import read_cells, read_lines, write_lines
 from jspec.drafters.retrieval.token_pairs import NONE, pair_key, slot_of
+from jspec.protocols import Drafter
+from jspec.round.request import check_vocabulary
 from jspec.tree import Template, likeliest
-from jspec.types import Frame, PyTree, Tree
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 PUBLISHED = Template(
     tuple(
@@ -95,7 +93,7 @@ class MatrixState:
 
 
 @dataclass(frozen=True)
-class TokenRecycling(MatrixDrafter):
+class TokenRecycling(Drafter):
     """Drafts a fixed tree of ranks from an adjacency matrix of likely tokens.
 
     Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696. Line t of the matrix holds
@@ -139,7 +137,9 @@ class TokenRecycling(MatrixDrafter):
     pairs: Annotated[int, Integer(0)] = 0
 
     def __post_init__(self):
-        self.check_options()
+        check_integer("vocab_size", self.vocab_size, 1, None)
+        check_integer("k", self.k, 1, self.vocab_size, "the vocabulary")
+        check_fields(self)
         if not isinstance(self.template, Template):
             raise InputError(
                 f"template is {self.template!r:.80}; pass a jspec.Template, such as "
@@ -156,13 +156,17 @@ class TokenRecycling(MatrixDrafter):
                 f"ranks 0 .. {self.k - 1}; pass k={self.template.max_rank + 1} or another template"
             )
 
+    def shape(self, batch: int) -> tuple[int, int, int]:
+        """Returns the shape of the lines, (R, V + P, k)."""
+        return batch if self.per_row else 1, self.vocab_size + self.pairs, self.k
+
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MatrixState:
         """Returns the zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del capacity
         if earlier is None:
-            rows, size, k = self.shape(batch)
-            lines = jnp.zeros((rows, size + self.pairs, k), jnp.int32)
-            keys = jnp.zeros((rows, self.pairs), jnp.uint32) if self.pairs else None
+            shape = self.shape(batch)
+            lines = jnp.zeros(shape, jnp.int32)
+            keys = jnp.zeros((shape[0], self.pairs), jnp.uint32) if self.pairs else None
         else:
             self.check_state(earlier, batch)
             lines, keys = jax.tree.map(jnp.asarray, (earlier.lines, earlier.keys))
@@ -171,8 +175,7 @@ class TokenRecycling(MatrixDrafter):
 
     def check_state(self, state: PyTree, batch: int) -> None:
         """Raises InputError unless the state is a matrix of this drafter."""
-        rows, size, k = self.shape(batch)
-        shape = rows, size + self.pairs, k
+        shape = self.shape(batch)
         given = f"a {type(state).__name__}"
         if isinstance(state, MatrixState):
             held = 0 if state.keys is None else state.keys.shape[-1]
@@ -229,6 +232,40 @@ class TokenRecycling(MatrixDrafter):
         key = jnp.asarray(pair_key(before, tokens, self.vocab_size)) + np.uint32(1)  # 0: no pair
         return key, jnp.asarray(slot_of(key, self.pairs))
 
+    def prefill(self, params: PyTree, state: MatrixState, chunk: PromptChunk) -> MatrixState:
+        """Returns the state after a chunk, which teaches only with `update_on_prefill`."""
+        del params
+        logits, read, before, moved = chunk.output.logits, chunk.read, None, state
+        check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
+        if state.before is not None:
+            before = jnp.concatenate([state.before[:, None], read[:, :-1]], axis=1)
+            moved = _moved(state, read, chunk.read_lengths)
+        if not self.update_on_prefill:
+            return moved
+        live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.read_lengths[:, None]
+        return self.recycle(moved, before, read, logits, live)
+
+    def update(
+        self, params: PyTree, state: MatrixState, aux: None, feedback: Feedback
+    ) -> MatrixState:
+        """Returns the state with all verified nodes in the matrix, accepted or not.
+
+        A row's last round teaches nothing, as published: its text goes no further.
+        """
+        del params, aux
+        scored, before, moved = feedback.scored, None, state
+        tokens, parents = scored.tree.tokens, scored.tree.parents
+        live = scored.tree.valid & ~feedback.done[:, None]
+        if feedback.skip_expensive_updates is not None:
+            live &= ~feedback.skip_expensive_updates
+        if state.before is not None:
+            above = jnp.take_along_axis(tokens, jnp.maximum(parents, 0), axis=1)
+            before = above.at[:, 0].set(state.before)
+            # The last of what was emitted is the new root.
+            text = jnp.concatenate([tokens[:, :1], feedback.emitted], axis=1)
+            moved = _moved(state, text, feedback.counts)
+        return self.recycle(moved, before, tokens, scored.output.logits, live)
+
     def recycle(
         self,
         state: MatrixState,
@@ -266,3 +303,10 @@ class TokenRecycling(MatrixDrafter):
         keys = jnp.stack([state.keys for state in states if state.keys is not None])
         keys = jnp.take_along_axis(keys, chosen[..., self.vocab_size :], axis=0)[0]
         return replace(states[0], lines=lines, keys=keys)
+
+
+def _moved(state: MatrixState, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> MatrixState:
+    """Returns the state with the last of `counts` tokens before the root, if there are some."""
+    assert state.before is not None, "there are pairs"
+    last = jnp.take_along_axis(text, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
+    return replace(state, before=jnp.where(counts > 0, last, state.before))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import dynamic_token_recycling as oracle
+from oracle import ngrams as oracle
 
 import jspec
 from jspec.drafters.contrib import ngrams
@@ -125,11 +125,11 @@ def test_text_that_makes_no_table_is_refused():
 
 def test_a_table_that_does_not_fit_is_refused_before_anything_is_compiled():
     model = jspec.testing.PrefixLM()
-    drafter = jspec.DynamicTokenRecycling(model.vocab_size, 3, k=2)
+    drafter = jspec.Spine(model.vocab_size, 3, k=2)
     text, tokens, probs = text_and_distributions(9)
     for params, said in (
         (ngrams.table(ngrams.build(text, (tokens, probs), 9)), "vocabulary of 9 and the model one"),
-        ((), "drafter_params of DynamicTokenRecycling is a tuple; pass None, or a table"),
+        ((), "drafter_params of Spine is a tuple; pass None, or a table"),
     ):
         with pytest.raises(jspec.InputError, match=said):
             jspec.decode(

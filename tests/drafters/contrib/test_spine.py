@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import refusals
 import rounds
-from oracle import dynamic_token_recycling as tables
+from oracle import ngrams as tables
 from oracle import spine as oracle
 
 import jspec

@@ -18,9 +18,7 @@ DRAFTERS = {
     "token_recycling_per_row": jspec.TokenRecycling(
         V, jspec.tree.branching([2]), k=2, update_on_prefill=True, per_row=True
     ),
-    "dynamic_token_recycling": jspec.DynamicTokenRecycling(
-        V, 3, max_depth=2, k=2, update_on_prefill=True
-    ),
+    "spine": jspec.Spine(V, 3, max_depth=2, k=2),
     "prompt_lookup": jspec.PromptLookup(num_speculative_tokens=2, whole=False),
     "suffix": jspec.Suffix(num_speculative_tokens=3, max_depth=2, capacity=8),
     "lookahead": jspec.Lookahead(V, window=2, ngram=3, guesses=2, pool_from_prompt=True),
@@ -39,7 +37,7 @@ DRAFTERS = {
             r"template is \[\(0,\)\]; pass a jspec.Template",
         ),
         (lambda: fitted(2.5), "num_speculative_tokens is 2.5; pass an integer"),
-        (lambda: jspec.DynamicTokenRecycling("6"), "vocab_size is '6'; pass an integer"),
+        (lambda: jspec.Spine("6"), "vocab_size is '6'; pass an integer"),
         (lambda: jspec.Lookahead(None), "vocab_size is None; pass an integer"),
         (lambda: jspec.datastore.build([1], "6"), "vocab_size is '6'; pass an integer"),
         (lambda: jspec.datastore.build([], 6), "the corpus has 0 tokens"),
@@ -62,7 +60,7 @@ def params(name):
     """Returns a drafter's inputs besides its state."""
     if name == "rest":
         return jspec.datastore.build([0, 1, 2, 0, 1], V)
-    if name == "dynamic_token_recycling":
+    if name == "spine":
         distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
         return ngrams.table(ngrams.build(np.array([[0, 1, 2]]), distributions, V, k=1))
     return None
@@ -96,7 +94,7 @@ def test_states_of_other_drafters_are_refused(name):
             template=jspec.tree.chain(1))),
         (jspec.TokenRecycling(V, jspec.tree.chain(1), k=2), jspec.TokenRecycling(V, k=2,
             template=jspec.tree.chain(1), per_row=True)),
-        (jspec.DynamicTokenRecycling(V, k=2), jspec.DynamicTokenRecycling(V, k=3)),
+        (jspec.Spine(V, k=2), jspec.Spine(V, k=3)),
         (jspec.Lookahead(V), jspec.Lookahead(V, guesses=3)),
         (jspec.Suffix(capacity=8), jspec.Suffix(capacity=9)),
         (jspec.REST(max_match=4), jspec.REST(max_match=5)),
