@@ -5,9 +5,8 @@
 
 These are the programs of a landing; with JSPEC_CI=all every one, and with names behind it those
 alone. Nothing is run, and no tiles are tuned. Fails if a program does not compile, or is more than
-the table says. With JSPEC_ONE_GRAPH=1 a GPU's rounds must be a single graph. Where PTXAS names
-NVIDIA's assembler (of the package nvidia-cuda-nvcc), the kernels of tree attention must need no
-more registers than there are.
+the table says. Where PTXAS names NVIDIA's assembler (of the package nvidia-cuda-nvcc), the kernels
+of tree attention must need no more registers than there are.
 """
 
 import os
@@ -43,11 +42,6 @@ from jspec.planning import Programs, Topology, gpu_chips, layout
 
 SAMPLING = jspec.Sampling(temperature=0.8, top_k=50, top_p=0.9, min_p=0.0)
 SLOTS = 2048
-ONE_GRAPH = (
-    "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL,+COLLECTIVES "
-    "--xla_gpu_graph_min_graph_size=1"
-)
-"""XLA's options that bring loops, conditionals and exchanges into CUDA graphs."""
 # A layer's keys are larger than the 128 MiB of vector memory of a core, where XLA would keep
 # smaller ones, and count differently. All keys and values are 2,048 MiB for 4 rows.
 TPU_SLOTS = 65536
@@ -64,8 +58,7 @@ TPU_MODEL = Llama(
 class Program(NamedTuple):
     """A method's program, and the most that each figure may be.
 
-    Rounds of several widths are counted together, and a back-off. Where rounds are one graph
-    nothing is launched and nothing waited for.
+    Rounds of several widths are counted together, and a back-off.
     """
 
     chips: str
@@ -153,8 +146,6 @@ def main(kind: str, asked: list[str]) -> int:
         for name, program in PROGRAMS.items()
         if (everything or program.landing) and program.chips.startswith("v") == (kind == "tpu")
     ]
-    if os.environ.get("JSPEC_ONE_GRAPH") and any(PROGRAMS[name].hosts > 1 for name in names):
-        os.environ["XLA_FLAGS"] = ONE_GRAPH  # read when XLA starts, which it does below
     wrong = [name for name in names if not _keeps(name)]
     if kind == "gpu" and not asked:
         cases: list[Any] = [(jnp.bfloat16, 1, {})]
@@ -187,8 +178,6 @@ def _keeps(name: str) -> bool:
             "kB of them": launches.exchanged / 1e3,
             "kB of the largest": launches.largest_exchange / 1e3,
         }
-        if os.environ.get("JSPEC_ONE_GRAPH"):
-            most |= {"launched by the host": 0, "waits": 0}
         if "exchanges" in most:  # none is larger than the scores of a token for each node
             nodes = program.rows // program.hosts * (1 + programs.state.stats.widths[-1])
             most["kB of the largest"] = 4 * nodes * programs.model.vocab_size / 1e3

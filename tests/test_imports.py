@@ -137,7 +137,7 @@ def test_only_the_engine_and_training_compile():
         # two. A memory between two calls is made by one program, and not one for each array.
         compilers = (
             *("jspec.decoding", "jspec.decoding.rows", "jspec.decoding.engine", "jspec.training"),
-            *("jspec.testing", "jspec.decoding.artefact", "jspec.memory", "jspec._xla.one_graph"),
+            *("jspec.testing", "jspec.decoding.artefact", "jspec.memory", "jspec._xla.backend"),
             *("jspec.models.decoder", "jspec.models.stacking", "jspec.policies.adaptive"),
             *("jspec.round.continuation", "jspec.arrays.between_calls"),
             *("jspec._xla.compiler", "jspec.sampling"),

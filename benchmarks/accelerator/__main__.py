@@ -22,7 +22,6 @@ from benchmarks.accelerator.shapes import SHAPES, Measurement, Shape
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from jspec._validate.errors import InputError
-from jspec._xla import one_graph
 
 SECTIONS = {
     "passes": passes, "heads": heads, "kernels": kernels, "shares": shares,
@@ -57,7 +56,7 @@ def run(names: list[str], out: Path | None, seconds: float, shape: Shape) -> lis
     for name in names:
         ledger = Ledger(out, dict(
             bench="accelerator", section=name, shape=shape.name, dtype=shape.dtype,
-            past=shape.past, kind=jax.local_devices()[0].device_kind, one_graph=one_graph.asked(),
+            past=shape.past, kind=jax.local_devices()[0].device_kind,
         ))  # fmt: skip
         for key, measure in SECTIONS[name](shape):
             told = f"{name}, {', '.join(map(str, key.values()))}"

@@ -20,10 +20,10 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import placed
 from jspec._xla import mesh_axes
+from jspec._xla.backend import Jitted
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.manual_axes import vary
-from jspec._xla.one_graph import Jitted
 from jspec.arrays.between_calls import between_calls
 from jspec.decoding.rounds import one_round, repeated
 from jspec.drafters.autoregressive import Autoregressive

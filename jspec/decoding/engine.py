@@ -28,9 +28,9 @@ from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import on_host, placed, to_array
+from jspec._xla.backend import Jitted
 from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
-from jspec._xla.one_graph import Jitted
 from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth

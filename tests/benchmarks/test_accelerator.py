@@ -45,7 +45,7 @@ def test_rows_are_measured_once_failures_are_rows_and_what_is_left_is_said(tmp_p
     first, second = rows(file)
     assert first["error"] == "RuntimeError: RESOURCE_EXHAUSTED: out of memory"
     assert second["seconds"] == [1.0] and second["section"] == "some"
-    assert {"date", "device", "jax", "kind", "shape", "one_graph"} <= set(second)
+    assert {"date", "device", "jax", "kind", "shape"} <= set(second)
     before = file.read_text("utf-8")
     assert command.run(["some"], file, 60, TINY) == []
     assert file.read_text("utf-8") == before
