@@ -44,14 +44,14 @@ _LAUNCH = 4e-6
 """Seconds that the host takes for a graph, or for a kernel alone."""
 _WAIT = 20e-6
 """Seconds until the host has read a condition and gone on."""
-# What XLA makes of rounds, as compiled for an H100 (`.ci/ahead.py`, 2026-11-25).
+# What XLA makes of rounds, as compiled for an H100 (`.ci/ahead.py`, 2026-11-28).
 _OF_AN_ARRAY = 4
 """Kernels for each array of weights: a layer of Llama has 6 arrays, and 23 kernels."""
 _PLAIN = 25
 """Kernels of a round of plain decoding outside the layers; besides 2 launches and a wait."""
-BACKOFF = 23 * _KERNEL
+BACKOFF = 26 * _KERNEL
 """Seconds of launches that a round of `auto` without a draft adds to plain decoding."""
-DRAFT = 250 * _KERNEL
+DRAFT = 72 * _KERNEL
 """The same for a round of `auto` that drafts."""
 
 
