@@ -266,7 +266,13 @@ def test_of_nodes_with_one_token_one_teaches():
         compared(tree, row, both.wanted(row))  # the text went on where nothing was learnt
 
 
-@pytest.mark.parametrize("temperature", [None, [0.8, 0.0, 1.2]], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "temperature",
+    [
+        pytest.param(None, id="greedy", marks=pytest.mark.slow),
+        pytest.param([0.8, 0.0, 1.2], id="sampled"),
+    ],
+)
 def test_tokens_are_those_of_plain_decoding(temperature):
     model = jspec.testing.PrefixLM(context=None)
     prompt = np.array([[1, 2, 3, 1, 2, 3], [4, 5, 6, 7, 8, 9], [5, 5, 5, 5, 5, 5]])
