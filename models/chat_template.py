@@ -168,14 +168,15 @@ class ChatTemplate:
         calls = [(n, call) for n, turn in enumerate(turns) for call in turn.get("tool_calls") or ()]
         if not calls:
             return turns
-        forms, error = [], None
+        forms, refusals, readable = [], [], False
         contents = (_SENT,) if all(turns[n].get("content") for n, _ in calls) else (_SENT, None, "")
         for content, as_text in product(contents, (False, True)):
             try:
                 text = render(_in_form(turns, content, as_text, True))
             except InputError as refusal:
-                error = error or refusal
+                refusals.append(refusal)
                 continue
+            readable = True
             if len(set(re.findall(rf"{_MARK}-\d+-\d+-", text))) == len(calls) and _KEY in text:
                 # Not JSON, but what Python prints, or a text within a text.
                 wrong = sum(map(text.count, ("None", f"'{_KEY}", f'\\"{_KEY}')))
@@ -184,7 +185,9 @@ class ChatTemplate:
                     break
         if forms:
             return _in_form(turns, *min(forms)[2:])
-        raise error or InputError(
+        if not readable:
+            raise refusals[0]
+        raise InputError(
             f"{self.source} has no place for calls, and message {calls[0][0] + 1} has one; take a "
             "template with tools, or leave it out"
         )

@@ -15,7 +15,7 @@ def with_jump_forward(llm: LLM) -> LLM:
     """Returns the model with its drafter in a merge with `jspec.JumpForward`.
 
     A drafter that draws by a rule of its own cannot be merged and stays as it is, and so does plain
-    decoding. Of a tree that the policy cuts, as many nodes as its largest width are left.
+    decoding.
     """
     drafter, params = llm.drafter, llm.drafter_params
     if isinstance(drafter, Autoregressive) or verifier_of(drafter) != COUPLED.verifier:
@@ -27,6 +27,6 @@ def with_jump_forward(llm: LLM) -> LLM:
     if budget is not None and isinstance(drafter, BudgetedMerge):
         joined = replace(drafter, drafters=(*drafter.drafters, forced))
         each = (None,) * len(drafter.drafters) if params is None else params
-    else:
-        joined, each = merge(drafter, forced, num_speculative_tokens=budget), (params,)
+    else:  # the policy, if it has widths, takes the nodes of largest value
+        joined, each = merge(drafter, forced), (params,)
     return replace(llm, drafter=joined, drafter_params=(*each, None))

@@ -135,7 +135,10 @@ class RequestParser:
                 "response_format and structured_outputs", "tool_choice",
             )  # fmt: skip
         lead = reasoning.lead(self.target.tokenizer, self._marks, prompt)
-        wanted = self.forms.wanted(asked.stop_texts, form if schema is None else schema, lead)
+        form = form if schema is None else schema
+        wanted = self.forms.wanted(asked.stop_texts, form, lead)
+        # A grammar that waits for no mark leaves no thoughts to be told apart.
+        marks = self._marks if form is None or lead is not None else None
         if asked.top_logprobs is not None and not asked.logprobs:
             raise APIError(
                 400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
@@ -145,7 +148,7 @@ class RequestParser:
         settings = self._settings(asked, limit, wanted, num_top is not None)
         return ParsedRequest(
             [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
-            function=function, reader=reader, marks=self._marks, salt=asked.cache_salt or "",
+            function=function, reader=reader, marks=marks, salt=asked.cache_salt or "",
         )  # fmt: skip
 
     def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:

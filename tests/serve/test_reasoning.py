@@ -23,7 +23,9 @@ OPENED = fakes.TAGGED.replace("<assistant>{% endif", "<assistant>{{ '<think>' }}
 
 
 def loaded(template=fakes.TAGGED):
-    return fakes.loaded(template + "{# </think> #}")
+    target = fakes.loaded(template + "{# </think> #}")
+    target.tokenizer.add_tokens(["<think>", "</think>"])
+    return target
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,6 @@ def test_arguments_of_a_named_function_come_behind_the_thoughts(clients):
 
 def test_a_grammar_waits_for_the_end_of_thoughts():
     target = loaded(OPENED.replace("'<think>'", "'<think>' ~ rest | default('')"))
-    target.tokenizer.add_tokens(["<think>", "</think>"])
     parser = RequestParser(target, BOUNDS)
 
     def lead(form="response_format", **more):
@@ -105,6 +106,17 @@ def test_a_grammar_waits_for_the_end_of_thoughts():
     assert [parser.forms.known(one)[0] for one in wanted] == [first, second]
     assert len(second.automaton.table) == len(first.automaton.table) + 2
     assert parser._marks is THINK
+
+
+def test_where_marks_are_several_tokens_a_grammar_and_the_content_begin_at_once():
+    parser = RequestParser(fakes.loaded(OPENED + "{# </think> #}"), BOUNDS)
+    for form, marks in (({}, THINK), ({"response_format": {"type": "json_object"}}, None)):
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+        asked = schemas.parse(schemas.ChatRequest, json.dumps(body | form).encode(), 999)
+        order = parser.chat(asked, Patience(60))
+        assert (order.marks, order.wanted.lead) == (marks, None)
+        answer = Answer(0, parser.target.tokenizer, order.prompts[0], None, order.marks)
+        assert answer.parts.read("{}", True) == (("{}", "") if marks else ("", "{}"))
 
 
 SENT = {"id": "a23456789", "type": "function", "function": {"name": "look"}}
@@ -151,8 +163,10 @@ def test_calls_are_written_in_the_form_that_the_template_shows():
 def test_calls_and_thoughts_without_a_place_in_the_template_are_refused():
     texts = LOOP.replace("%s", "{{ m.content }}")
     call = {"role": "assistant", "content": "Ho", "tool_calls": [SENT]}
-    with pytest.raises(APIError, match="no place for calls, and message 2 has one"):
-        shown(texts, call)
+    joined = LOOP.replace("%s", "{{ 'a' + m.content }}")  # which null cannot be
+    for template, content in ((texts, "Ho"), (joined, "Ho"), (joined, None), (joined, "")):
+        with pytest.raises(APIError, match="no place for calls, and message 2 has one"):
+            shown(template, call | {"content": content})
     thinking = {"role": "assistant", "content": "Ho", "reasoning_content": "hm"}
     with pytest.raises(APIError, match="no place for reasoning_content, which message 2 has"):
         shown(texts, thinking)

@@ -1,6 +1,6 @@
 """A tree around a copy of the row's own text, with branches of likely tokens."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, ClassVar
 
@@ -87,7 +87,7 @@ class Spine(Drafter):
     decay: Annotated[float, Number(0, 1, below_high=True)] = 0.5
     passes: Annotated[int, Integer(1)] = 3
     max_depth: Annotated[int, COUNT] = 16
-    templates: tuple[str, ...] = TEMPLATES
+    templates: tuple[str, ...] = field(default=TEMPLATES, repr=False)
 
     follows_text: ClassVar = False
 
@@ -96,7 +96,8 @@ class Spine(Drafter):
         check_integer("k", self.k, 1, self.vocab_size, "the vocabulary")
         check_fields(self)
         most = spine_trees.check(self.templates)
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, most)
+        what = "the nodes of the largest template"
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, most, what)
 
     @property
     def plan(self) -> spine_trees.Plan:
@@ -233,9 +234,9 @@ class Spine(Drafter):
         names, probs = self._parts(_at(state.lines, tokens))
         if params is None:
             return names, probs
-        likely, given, _ = params.after(before, tokens)
+        likely, chances, _ = params.after(before, tokens)
         return _united(
-            jnp.concatenate([names, likely], axis=-1), jnp.concatenate([probs, given], axis=-1)
+            jnp.concatenate([names, likely], axis=-1), jnp.concatenate([probs, chances], axis=-1)
         )
 
     def _weighed(

@@ -81,10 +81,11 @@ def read(template: str) -> Mapping[Path, int]:
 
 def check(templates: Sequence[str]) -> int:
     """Returns the nodes of the largest template."""
-    if len(templates) != len(MATCHES) + 1 or not all(isinstance(one, str) for one in templates):
+    texts = isinstance(templates, tuple) and all(isinstance(one, str) for one in templates)
+    if not texts or len(templates) != len(MATCHES) + 1:
         raise InputError(
-            f"templates has {len(templates)} entries; give {len(MATCHES) + 1} texts, for no match "
-            f"and for matches of {', '.join(map(str, MATCHES))} tokens and more"
+            f"templates is {templates!r:.60}; give a tuple of {len(MATCHES) + 1} texts, for no "
+            f"match and for matches of {', '.join(map(str, MATCHES))} tokens and more"
         )
     nodes = [len(read(template)) - 1 for template in templates]
     if not all(nodes):
@@ -115,11 +116,11 @@ class Plan:
 @lru_cache(maxsize=64)
 def plan(templates: Sequence[str], nodes: int, passes: int, max_depth: int) -> Plan:
     """Returns the first nodes of each template, of so many branch steps and levels at most."""
-    chosen = [
+    shallow = [
         [path for path in read(template) if _branches(path) <= passes and len(path) <= max_depth]
         for template in templates
     ]
-    trees = [paths[: nodes + 1] for paths in chosen]
+    trees = [paths[: nodes + 1] for paths in shallow]
     number = [{path: node for node, path in enumerate(paths)} for paths in trees]
 
     def of_nodes(value, absent: int) -> np.ndarray:

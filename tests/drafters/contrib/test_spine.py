@@ -298,7 +298,12 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
     cases = [
         (
             (dict(templates=TEMPLATES[:5]), None),
-            "templates has 5 entries; give 6 texts",
+            r"templates is \(.*; give a tuple of 6 texts",
+        ),
+        ((dict(templates=None), None), "templates is None; give a tuple of 6 texts"),
+        (
+            (dict(templates=("0:1",) * 6), None),
+            r"in 1 \.\. 1, the nodes of the largest template",
         ),
         ((dict(templates=("b01",) * 6, **six), None), "the node 'b01'; give a letter"),
         ((dict(templates=("ab:3",) * 6, **six), None), "the node 'ab:3'; give a letter"),
