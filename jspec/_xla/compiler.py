@@ -65,8 +65,8 @@ def wrong() -> str | None:
             cures.setdefault(cure, []).append(name)
     if not cures:
         return None
-    said = "; ".join(f"{' and '.join(names)}: {cure}" for cure, names in cures.items())
-    return f"XLA of jaxlib {jaxlib.version.__version__} computes wrongly on a CPU: {said}"
+    faults = "; ".join(f"{' and '.join(names)}: {cure}" for cure, names in cures.items())
+    return f"XLA of jaxlib {jaxlib.version.__version__} computes wrongly on a CPU: {faults}"
 
 
 def _sums_of_squares() -> bool:

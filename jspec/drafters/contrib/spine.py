@@ -200,13 +200,13 @@ class Spine(Drafter):
 
     def _check_state(self, state: PyTree) -> None:
         """Raises InputError unless the state is one of this drafter."""
-        shape, given = (self.vocab_size, 2 * self.k), f"a {type(state).__name__}"
+        shape, what = (self.vocab_size, 2 * self.k), f"a {type(state).__name__}"
         if isinstance(state, SpineState):
             if state.lines.shape[1:] == shape:
                 return
-            given = f"a SpineState with lines of {state.lines.shape[1:]}"
+            what = f"a SpineState with lines of {state.lines.shape[1:]}"
         raise InputError(
-            f"drafter_state is {given}, and this Spine needs a SpineState with lines of {shape}; "
+            f"drafter_state is {what}, and this Spine needs a SpineState with lines of {shape}; "
             "pass the state of a drafter with the same vocab_size and k"
         )
 

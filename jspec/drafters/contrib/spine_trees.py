@@ -109,34 +109,31 @@ class Plan:
     depth: int
     width: int
 
-    def parts(self) -> list[Int[np.ndarray, "6 _"]]:
-        return np.split(self.table, np.cumsum(self.sizes)[:-1], axis=1)
-
 
 @lru_cache(maxsize=64)
 def plan(templates: Sequence[str], nodes: int, passes: int, max_depth: int) -> Plan:
     """Returns the first nodes of each template, of so many branch steps and levels at most."""
-    shallow = [
-        [path for path in read(template) if _branches(path) <= passes and len(path) <= max_depth]
-        for template in templates
-    ]
-    trees = [paths[: nodes + 1] for paths in shallow]
+    trees = []
+    for rates in map(read, templates):
+        shallow = [p for p in rates if _branches(p) <= passes and len(p) <= max_depth]
+        trees.append({path: rates[path] for path in shallow[: nodes + 1]})
     number = [{path: node for node, path in enumerate(paths)} for paths in trees]
 
     def of_nodes(value, absent: int) -> np.ndarray:
         """Where a template has fewer nodes, those left over are absent children of the root."""
         lines = np.full((len(trees), nodes + 1), absent, np.int32)
         for line, paths, place in zip(lines, trees, number, strict=True):
-            line[: len(paths)] = [value(path, place) for path in paths]
+            line[: len(paths)] = [value(path, place, rate) for path, rate in paths.items()]
         return lines
 
-    rates = [read(template) for template in templates]
-    values = of_nodes(lambda path, _: 0, 0)
-    for line, paths, rate in zip(values, trees, rates, strict=True):
-        line[: len(paths)] = [rate[path] for path in paths]
-    parents = of_nodes(lambda path, place: place[path[:-1]] if path else NO_PARENT, 0)
-    copies = of_nodes(lambda path, _: len(path) - 1 if path[-1:] == (COPY,) else -1, -1)
-    parts, ranks = [parents, values, of_nodes(lambda path, _: len(path), 0), copies], []
+    parents = of_nodes(lambda path, place, _: place[path[:-1]] if path else NO_PARENT, 0)
+    parts = [
+        parents,
+        of_nodes(lambda path, place, rate: rate, 0),
+        of_nodes(lambda path, *_: len(path), 0),
+        of_nodes(lambda path, *_: len(path) - 1 if path[-1:] == (COPY,) else -1, -1),
+    ]
+    ranks = []
     for order in range(1, 1 + max(_branches(path) for paths in trees for path in paths)):
         new = [[p for p in paths if p[-1:] != (COPY,) and _branches(p) == order] for paths in trees]
         above = [list(dict.fromkeys(path[:-1] for path in paths)) for paths in new]
