@@ -26,10 +26,6 @@ class CausalLM(Protocol):
 
     What it remembers of a text is its own: three functions make, read and extend its memory, and
     nothing else looks into it. Keys and values as a memory are in `jspec.memory`.
-
-    Optional: with a static attribute `takes_packed` that is True it takes the trees of a batch as
-    one row of tokens too, with a `jspec.round.packed.PackedMask` as its mask. Rows then share what
-    a round scores (`WidthPolicy.token_budget`).
     """
 
     @property
@@ -224,11 +220,6 @@ class WidthPolicy(ABC):
     widths: tuple[int, ...] = ()
     """Rising numbers of drafted nodes of a row that a round may verify, each a program of its
     own; 0 is plain decoding. Empty: the whole tree, and `choose` is not called."""
-    token_budget: float = 1.0
-    """The tokens that a round scores (vLLM's `max_num_batched_tokens`), as a fraction of all
-    rows' tokens at its width, rounded up to whole rows. The nodes of largest value are taken, in
-    any row. 1: each row has as many as the others. The possible rounds are then those of
-    `jspec.round.sizes_of`, not one per width."""
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
         """Returns the memory that a call begins with, as `Drafter.init`.

@@ -120,6 +120,9 @@ class Tree:
     value: Float[Array, "B N"] | None = None
     """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along
     every path; None: it has none. Merges allocate nodes by it; the verifier never reads it."""
+    nested: bool = struct.field(pytree_node=False, default=False)
+    """True if nodes are in the order of their values, so that a narrower round verifies the first
+    ones, and the drafter's `update` takes such a part as if it had drafted no more."""
 
 
 @struct.dataclass
@@ -308,11 +311,12 @@ class WidthChoice:
     """The number of drafted nodes that a round verifies, as a policy chose it."""
 
     index: Int[Array, ""] | int
-    """Index of the round among the possible ones, see `jspec.WidthPolicy.widths`."""
-    values: Float[Array, "B N"]
-    """Of each drafted node, 0 .. 1, falling along paths; the largest are verified, NaN never."""
+    """Index of the width among `jspec.WidthPolicy.widths`."""
+    values: Float[Array, "B N"] | None = None
+    """Of each drafted node, 0 .. 1, falling along paths; the largest are verified, NaN never. None:
+    the tree's own, or the first nodes if it has none."""
     expected_tokens: Float[Array, " W"] | None = None
-    """Tokens that all running rows are expected to emit, by round, for `jspec.trace`."""
+    """Tokens that all running rows are expected to emit, by width, for `jspec.trace`."""
     seconds: Float[Array, " W"] | None = None
     """The time that each of them takes, for `jspec.trace`."""
     aux: PyTree = None

@@ -19,7 +19,6 @@ from jspec.models.online_softmax import (
     softmax_over,
     with_sinks,
 )
-from jspec.round.packed import Mask, PackedMask
 
 _MANY_QUERIES = 128
 """The number of queries of a head from which a loop over blocks pays on any device."""
@@ -159,7 +158,7 @@ def attend(
     q: Float[Array, "B N G*H D"],
     k: Held,
     v: Held,
-    mask: Mask,
+    mask: Bool[Array, "B N M+N"],
     past: Past,
     positions: Int[Array, "B N"] | None = None,
     *,
@@ -174,23 +173,6 @@ def attend(
 
     Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
     """
-    if isinstance(mask, PackedMask):
-        k, v = jax.tree.map(partial(unpack_heads, mask), (k, v))
-        mixed = attend(
-            mask.unpack(q),
-            k,
-            v,
-            mask.seen,
-            past,
-            None if positions is None else mask.unpack(positions),
-            scale=scale,
-            soft_cap=soft_cap,
-            window=window,
-            latent=latent,
-            sinks=sinks,
-            impl=impl,
-        )
-        return mask.pack(mixed)
     factor: float = q.shape[-1] ** -0.5 if scale is None else scale
     oldest = None
     if window is not None:
@@ -224,11 +206,6 @@ def attend(
     else:
         mixed = native.natively(partial(_natively, soft_cap=soft_cap), in_parts, *given[:-1])
     return mixed.reshape(*q.shape[:2], -1)
-
-
-def unpack_heads(mask: PackedMask, x: Num[Array, "1 H T D"]) -> Num[Array, "B H N D"]:
-    """Returns `PackedMask.unpack` of what has heads in front of the nodes."""
-    return mask.unpack(x.swapaxes(1, 2)).swapaxes(1, 2)
 
 
 def _natively(

@@ -47,11 +47,6 @@ class Decoder(nn.Module):
         return memory.slots_dtype(self.dtype if self.kv_dtype is None else self.kv_dtype)
 
     @property
-    def takes_packed(self) -> bool:
-        """True if trees of a batch may come as one row, with `jspec.round.packed.PackedMask`."""
-        return True
-
-    @property
     def fused(self) -> Mapping[str, FusedProjection]:
         """The products of a layer that are one, by its name; empty: there are none."""
         return {}

@@ -12,7 +12,6 @@ from jspec.memory import KVCache, TreeKV, commit
 from jspec.models import attention, recurrence
 from jspec.models.llama import RotaryDecoder
 from jspec.models.recurrence import RecurrentState, Updates
-from jspec.round.packed import Mask
 
 
 @struct.dataclass
@@ -113,7 +112,7 @@ class Hybrid(RotaryDecoder):
             return attention.past(None if memory is None else memory.attention, nodes, number)
         return attention.Past(None, None) if memory is None else memory.recurrent[number]
 
-    def tentative(self, added: Sequence[tuple[Any, ...]], mask: Mask) -> HybridTentative:
+    def tentative(self, added: Sequence[tuple[Any, ...]]) -> HybridTentative:
         pairs = [own for own in added if len(own) == 2]
         updates = tuple(own[0] for own in added if len(own) == 1)
-        return HybridTentative(super().tentative(pairs, mask), updates)
+        return HybridTentative(super().tentative(pairs), updates)

@@ -13,7 +13,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec.memory import Held, kept
@@ -21,7 +21,6 @@ from jspec.models import attention, eight_bits
 from jspec.models.linear import as_laid_out
 from jspec.models.norms import RMSNorm
 from jspec.models.rope import Rope, rotate, turns
-from jspec.round.packed import Mask
 
 _EPS = 1e-6
 """Of the norms of latents, whatever the epsilon of the other norms is."""
@@ -73,7 +72,7 @@ def attend(
     block: Any,
     read: Float[Array, "B N E"],
     positions: Int[Array, "B N"],
-    mask: Mask,
+    mask: Bool[Array, "B N M+N"],
     past: attention.Past,
     rope: Rope,
     window: int | None,

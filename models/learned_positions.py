@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import Held, KVCache, TreeKV, kept, until
 from jspec.models import attention, eight_bits
@@ -15,7 +15,6 @@ from jspec.models.columns import FusedProjection
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
 from jspec.models.scanning import LayeredDecoder
-from jspec.round.packed import Mask
 from jspec.types import Output
 
 
@@ -69,7 +68,7 @@ class Block(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B N E"],
-        mask: Mask,
+        mask: Bool[Array, "B N M+N"],
         past: attention.Past,
     ) -> tuple[Float[Array, "B N E"], Held, Held]:
         """Returns the block's output, and the keys and values of its tokens."""
@@ -130,7 +129,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         self,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Mask,
+        mask: Bool[Array, "B N M+N"],
         memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:

@@ -12,7 +12,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec.memory import TreeKV, kept, until
@@ -28,7 +28,6 @@ from jspec.models.online_softmax import capped
 from jspec.models.recurrence import Mixer
 from jspec.models.rope import Rope, Scaling, rotate, turns
 from jspec.models.scanning import LayeredDecoder
-from jspec.round.packed import Mask
 from jspec.types import Output, PyTree
 
 
@@ -179,7 +178,7 @@ class Block(nn.Module):
         self,
         x: Float[Array, "B N E"],
         positions: Int[Array, "B N"],
-        mask: Mask,
+        mask: Bool[Array, "B N M+N"],
         past: Any,
         own: Float[Array, "B N P"] | None = None,
         read: Float[Array, "B N R"] | None = None,
@@ -213,7 +212,7 @@ class Block(nn.Module):
         self,
         read: Float[Array, "B N R"],
         positions: Int[Array, "B N"],
-        mask: Mask,
+        mask: Bool[Array, "B N M+N"],
         past: attention.Past,
         layer: Layer,
     ) -> tuple[Any, ...]:
@@ -380,7 +379,7 @@ class RotaryDecoder(LayeredDecoder):
         self,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Mask,
+        mask: Bool[Array, "B N M+N"],
         memory: PyTree = None,
         nodes: TreeKV | None = None,
     ) -> Output:

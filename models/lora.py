@@ -19,7 +19,7 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec.models import hub, stacking
@@ -28,7 +28,6 @@ from jspec.models.huggingface.config_json import read as read_settings
 from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.weights import Weight, listed
 from jspec.models.linear import product
-from jspec.round.packed import Mask, PackedMask
 from jspec.types import Output, PyTree
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -167,7 +166,7 @@ class LoRAModel:
         params: PyTree,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Mask,
+        mask: Bool[Array, "B N M+N"],
         memory: LoRAMemory | None,
         nodes: PyTree = None,
     ) -> Output:
@@ -182,8 +181,7 @@ class LoRAModel:
                 "a model with adapters is not a draft model; load it without, or merge an adapter "
                 "into its weights"
             )
-        batch = len(mask.seen) if isinstance(mask, PackedMask) else len(tokens)
-        ids = params["ids"]
+        batch, ids = len(tokens), params["ids"]
         if ids is None:
             ids = jnp.zeros(batch, jnp.int32) if memory is None else memory.ids
         if ids.ndim == 0:
@@ -193,10 +191,7 @@ class LoRAModel:
                 f"adapters were chosen for {len(ids)} rows and there are {batch}; choose one for "
                 "each, or leave it out where rows go on"
             )
-        of_tokens = ids[:, None]
-        if isinstance(mask, PackedMask):
-            of_tokens = mask.pack(jnp.broadcast_to(of_tokens, mask.places.shape))
-        weights = {"params": _with_adapters(params, of_tokens)}
+        weights = {"params": _with_adapters(params, ids[:, None])}
         past = None if memory is None else memory.base
         output = self.base.apply(weights, tokens, positions, mask, past)
         return output.replace(tentative=LoRAMemory(output.tentative, ids))

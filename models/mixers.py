@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jspec._validate.errors import InputError
 from jspec._xla import native
@@ -16,7 +16,6 @@ from jspec.models.attention import Past
 from jspec.models.linear import Linear
 from jspec.models.norms import RMSNorm
 from jspec.models.recurrence import RecurrentState, Updates
-from jspec.round.packed import Mask, PackedMask
 
 _EPS = 1e-6
 """Added to the squared length of queries and keys."""
@@ -97,20 +96,16 @@ class _Network(nn.Module):
 
     @nn.compact
     def __call__(
-        self, read: Float[Array, "B N E"], mask: Mask, past: RecurrentState | Past
+        self, read: Float[Array, "B N E"], mask: Bool[Array, "B N M+N"], past: RecurrentState | Past
     ) -> tuple[Float[Array, "B N E"], Updates]:
         """Returns the layer's output, and the updates of its tokens."""
         sizes = self.sizes
-        packed = mask if isinstance(mask, PackedMask) else None
-        seen = mask.seen if isinstance(mask, PackedMask) else mask
         inputs, gate, rates = self.project(read)
-        if packed is not None:
-            inputs, rates = packed.unpack(inputs), packed.unpack(rates)
         batch, count = inputs.shape[:2]
         if isinstance(past, Past):
             past = recurrence.init(batch, sizes, 1, self.dtype)
         inputs = inputs.swapaxes(1, 2)
-        joint = recurrence.convolved(inputs, self.kernel(), past.window, seen)
+        joint = recurrence.convolved(inputs, self.kernel(), past.window, mask)
         if self.has_bias:
             joint = joint + self.by_group(self.number("convolution_bias", self.lanes))[:, None]
         joint = ACTIVATIONS[self.config.activation](joint).astype(jnp.float32)
@@ -120,9 +115,9 @@ class _Network(nn.Module):
         v = given["v"].reshape(batch, -1, count, group, sizes.value_dim).swapaxes(2, 3)
         given["v"] = v.reshape(batch, sizes.num_heads, count, -1)
         q, k, v, decays, beta = self.steps(given, rates.astype(jnp.float32))
-        mixed, updates = recurrence.recur(q, k, v, decays, beta, past.states, seen, inputs)
+        mixed, updates = recurrence.recur(q, k, v, decays, beta, past.states, mask, inputs)
         mixed = self.added(mixed, given).swapaxes(1, 2)
-        mixed = self.gated(mixed if packed is None else packed.pack(mixed), gate)
+        mixed = self.gated(mixed, gate)
         mixed = mixed.astype(self.dtype).reshape(*read.shape[:2], -1)
         return self.dense(self.config.hidden_size, "output")(mixed), updates
 

@@ -1,7 +1,6 @@
 """Decoders whose layers run one after another, or alike ones as the steps of one scan."""
 
 from collections.abc import Hashable, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from jspec._xla.manual_axes import vary
 from jspec.memory import KVCache, TreeKV, init
 from jspec.models import attention, blocks, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
-from jspec.round.packed import Mask, PackedMask
 from jspec.types import PyTree
 
 
@@ -139,7 +137,7 @@ class LayeredDecoder(Decoder):
                 x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps, inputs)
                 tapped |= entered
             kept += added
-        tentative = self.tentative(kept, arguments[-1])
+        tentative = self.tentative(kept)
         return Ran(x, tentative, tuple(tapped[tap] for tap in taps))
 
     def past_of(self, memory: PyTree, nodes: TreeKV | None, place: int) -> Any:
@@ -164,13 +162,10 @@ class LayeredDecoder(Decoder):
         of = ranges[place]
         return past if len(of) == 1 else past.of_layer(jnp.int32(of.index(source)), len(of))
 
-    def tentative(self, added: Sequence[tuple[Any, ...]], mask: Mask) -> PyTree:
+    def tentative(self, added: Sequence[tuple[Any, ...]]) -> PyTree:
         """Returns what `commit` gets, from what each range of layers gave."""
         pairs = [own for own in added if own]
-        kept = TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
-        if isinstance(mask, PackedMask):  # a layer gives them as one row of tokens
-            return jax.tree.map(partial(attention.unpack_heads, mask), kept)
-        return kept
+        return TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
 
     def _scanned(
         self,

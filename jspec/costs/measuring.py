@@ -15,7 +15,6 @@ from jspec.decoding import decode_rounds, prefill
 from jspec.policies.adaptive import Adaptive
 from jspec.policies.cost_curve import CostCurve
 from jspec.protocols import CausalLM, Drafter, Drafting
-from jspec.round import sizes_of
 from jspec.types import PyTree, State
 
 _ROUNDS = 4
@@ -114,8 +113,7 @@ def measure(
         taken = time.perf_counter() - begin
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
-    sizes = sizes_of(policy, started.root)
-    return in_turn(sizes, batch_size, timed, repeats, progress)
+    return in_turn(policy.widths, batch_size, timed, repeats, progress)
 
 
 def set_backoff(state: State, in_backoff: bool) -> State:
@@ -127,7 +125,7 @@ def set_backoff(state: State, in_backoff: bool) -> State:
 
 
 def in_turn(
-    sizes: Sequence[tuple[int, int]],
+    widths: Sequence[int],
     batch_size: int,
     timed: Callable[[CostCurve, bool, int], float],
     repeats: int = 5,
@@ -140,7 +138,7 @@ def in_turn(
     as often as was asked; and what is still out of order is taken to last no longer than what is
     more.
     """
-    points = sorted({tokens for _, tokens in sizes if tokens >= batch_size})
+    points = [batch_size * (1 + width) for width in widths]
     # The first without a draft, and every one with it.
     ways = [(points[0], True)] + [(point, False) for point in points]
     rounds, total = _ROUNDS, (2 + repeats) * len(ways)

@@ -21,8 +21,6 @@ from jspec.round.widths import (
     chosen,
     cut,
     kept_nodes,
-    sizes_of,
-    with_room,
 )
 from jspec.types import Feedback, PolicyFeedback, PyTree, State, Tree, WidthChoice
 from jspec.verify.choice import verifier_of
@@ -96,11 +94,9 @@ def one_round(
         tree, choice = chosen(policy, policy_params, state.policy_state, tree, now)
         return Offer(tree, aux, choice)
 
-    def verify(
-        tree: Tree, state: State, offer: Offer | None, asked: Any, tokens: int
-    ) -> tuple[State, Feedback]:
+    def verify(tree: Tree, state: State, offer: Offer | None, asked: Any) -> tuple[State, Feedback]:
         now = frame(state)
-        output = score(model, params, tree, now, state.memory, tokens)
+        output = score(model, params, tree, now, state.memory)
         processed = processing.processed(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         # Tokens, lengths and statistics; the model's own commit writes its memory.
@@ -119,7 +115,7 @@ def one_round(
 
     if asked is False:
         tree = trees.root_only(state.root)
-        state, feedback = verify(tree, state, None, False, tree.tokens.size)
+        state, feedback = verify(tree, state, None, False)
         return after(state, None, feedback.emitted, feedback.counts)
     if asked is True:
         offer = draft(state)
@@ -133,28 +129,28 @@ def one_round(
             state,
         )
     if offer.choice is None:
-        state, feedback = verify(offer.tree, state, offer, True, offer.tree.tokens.size)
+        state, feedback = verify(offer.tree, state, offer, True)
         return after(state, offer, feedback.emitted, feedback.counts)
 
-    def sized(width: int, tokens: int) -> Callable[[Any, Any], Any]:
+    def sized(width: int) -> Callable[[Any, Any], Any]:
         def branch(carry: Any, given: tuple[Offer, Any]) -> Any:
             (state, emitted, _), (offer, known) = carry, given
             tree = trees.root_only(state.root)
             if width:
-                tree = cut(offer.tree, width, tokens, state.done)
+                tree = cut(offer.tree, width)
             with_draft = True if width or asked is True else known
-            state, feedback = verify(tree, state, offer, with_draft, tokens)
+            state, feedback = verify(tree, state, offer, with_draft)
             missing = emitted.shape[1] - feedback.emitted.shape[1]
             return state, jnp.pad(feedback.emitted, ((0, 0), (0, missing))), feedback.counts
 
         return branch
 
-    sizes = sizes_of(policy, state.root)
-    index = with_room(jnp.asarray(offer.choice.index), [tokens for _, tokens in sizes], state.done)
     nothing = jnp.zeros((len(state.root), offer.tree.depth + 1), jnp.int32)
     carry = state, nothing, jnp.zeros_like(state.lengths)
-    branches = [sized(*size) for size in sizes]
-    state, emitted, counts = in_place.switch(index, branches, carry, (offer, asked), platform)
+    branches = [sized(width) for width in policy.widths]
+    state, emitted, counts = in_place.switch(
+        jnp.asarray(offer.choice.index), branches, carry, (offer, asked), platform
+    )
     return after(state, offer, emitted, counts)
 
 
@@ -173,7 +169,7 @@ def taught(
     if offer is None:
         return drafter.update(params, memory, None, resting)
     own, width = feedback, feedback.tree.tokens.shape[1] - 1
-    if width < offer.tree.tokens.shape[1] - 1:
+    if width < offer.tree.tokens.shape[1] - 1 and not offer.tree.nested:
         part = of_part(offer.tree, kept_nodes(offer.tree, width))
         own = own_view(part, feedback, others=False)
     if asked is True:

@@ -62,7 +62,7 @@ def describe(name: str) -> Method:
         >>> methods.describe("coupled_tree").needs_draft_model
         True
         >>> [option.name for option in methods.describe("rsd_c").options]
-        ['branching', 'scheme', 'draft_temperature', 'widths', 'token_budget']
+        ['branching', 'scheme', 'draft_temperature', 'widths']
     """
     if name in GONE:
         raise InputError(f"method {name} is gone; use {GONE[name]}")

@@ -336,20 +336,10 @@ def widened(
         Several(Integer(0, COUNT.high), "[0, 3, 7, 15]"),
         "numbers of drafted nodes that a round may verify; the policy chooses one per round",
     ] = None,
-    token_budget: Annotated[
-        float | None,
-        Number(0, 1),
-        "cap on the tokens scored per round, as a fraction of rows x (width + 1)",
-    ] = None,
     **options: Any,
 ) -> LLM:
     """Builds the drafter of a method whose rounds are as wide as pays, if widths are given."""
     if widths is None:
-        if token_budget is not None:
-            raise InputError(
-                f"token_budget is {token_budget:g} and came without widths, of whose tokens it "
-                "is a fraction; give widths such as [0, 3, 7], or leave it out"
-            )
         return make(models, **options)
     from jspec.costs.prior import prior
     from jspec.policies.adaptive import Adaptive
@@ -357,7 +347,7 @@ def widened(
 
     llm = make(models, **options)
     held = getattr(models.target.model, "param_dtype", None)
-    policy = Adaptive(widths, 1.0 if token_budget is None else token_budget)
+    policy = Adaptive(widths)
     check_policy(policy, llm.drafter)
     return replace(llm, policy=policy, policy_params=prior(models.target.params, held=held))
 

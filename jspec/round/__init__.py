@@ -22,8 +22,7 @@ from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
 from jspec.protocols import CausalLM, Drafting, WidthPolicy
 from jspec.round import processing
-from jspec.round.packed import packed
-from jspec.round.widths import check_rest, chosen, cut, sizes_of, widths_of
+from jspec.round.widths import check_rest, chosen, cut, widths_of
 from jspec.tree.sanitize import check_state, check_tree, sanitize
 from jspec.types import (
     Feedback,
@@ -47,7 +46,6 @@ __all__ = [
     "no_rounds",
     "sanitize",
     "score",
-    "sizes_of",
 ]
 
 
@@ -77,7 +75,6 @@ def score(
     tree: Tree,
     frame: Frame,
     memory: PyTree,
-    tokens: int | None = None,
 ) -> Output:
     """Returns the target's forward pass over all nodes of a tree, each under its own ancestors.
 
@@ -87,8 +84,6 @@ def score(
         tree: a sanitized one.
         frame: of the round.
         memory: of the committed tokens; read only.
-        tokens: the most valid nodes that all running rows have together; static. A model that
-            `takes_packed` scores no more than these. None: all that there may be.
 
     Example:
         >>> import jspec
@@ -100,12 +95,7 @@ def score(
     """
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
-    if tokens is None or tokens >= tree.tokens.size or not getattr(model, "takes_packed", False):
-        return model.apply(params, tree.tokens, positions, mask, memory)
-    of_rows = packed(mask, tree.valid & ~frame.done[:, None], tokens)
-    row = of_rows.pack(tree.tokens), of_rows.pack(positions), of_rows
-    apply: Any = model.apply
-    return of_rows.unpacked(apply(params, *row, memory))
+    return model.apply(params, tree.tokens, positions, mask, memory)
 
 
 def commit(
@@ -194,9 +184,7 @@ def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tr
         )
     tree, aux = drafted
     check_tree(name, tree, len(state.root))
-    widest, tokens = widths_of(policy, tree)[-1], tree.tokens.size
-    if policy.widths:
-        widest, tokens = sizes_of(policy, state.root)[-1]
+    widest = widths_of(policy, tree)[-1]
 
     def of_the_tree(leaf: Any, axis: int) -> Any:
         shape = (*leaf.shape[:axis], widest + 1, *leaf.shape[axis + 1 :])
@@ -211,7 +199,7 @@ def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tr
         tree, aux, scored = vary((tree, aux, scored), state)
         tree = sanitize(tree, state.root, scored.logits.shape[-1], now.grammar)
         tree, choice = chosen(policy, policy_params, state.policy_state, tree, now)
-        part = cut(tree, widest, tokens, state.done)
+        part = cut(tree, widest)
         processed = processing.processed(state, part, scored.logits)
         verdict = verifier_of(drafter).verdict(part, processed, now)
         _, feedback = commit(fresh, part, scored, verdict, processed)

@@ -13,7 +13,6 @@ from jspec.decoding.engine import Engine
 from jspec.models.lora import LoRAModel
 from jspec.policies.cost_curve import CostCurve
 from jspec.processors.grammar import Capacity
-from jspec.round import sizes_of
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
 from jspec.types import PyTree, Sampling, Stopping
 
@@ -155,8 +154,7 @@ class EngineDevice:
             jax.block_until_ready(output.tokens)
             return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
 
-        sizes = sizes_of(self.engine.policy, self._state.root)
-        curve = in_turn(sizes, self.num_slots, timed, repeats=_REPEATS)
+        curve = in_turn(self.engine.policy.widths, self.num_slots, timed, repeats=_REPEATS)
         self.reset()
         return curve
 

@@ -237,10 +237,6 @@ class RecordedPolicy(WidthPolicy):
     def widths(self) -> tuple[int, ...]:
         return self.policy.widths
 
-    @property
-    def token_budget(self) -> float:
-        return self.policy.token_budget
-
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> RecordedChoice:
         return self.around(self.policy.init(batch, capacity, earlier))
 

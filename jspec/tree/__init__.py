@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         along,
         best,
         best_nodes,
+        first,
         first_at,
         kept,
         path_probabilities,
@@ -29,7 +30,8 @@ __getattr__, _, _ = lazy_loader.attach(
     submod_attrs={
         "orders": ["breadth_first", "depth_first", "heavy_paths", "reordered"],
         "parts": [
-            *("along", "best", "best_nodes", "first_at", "kept", "path_probabilities", "places"),
+            *("along", "best", "best_nodes", "first", "first_at", "kept", "path_probabilities"),
+            "places",
         ],
         "template": ["Template", "best_paths", "branching", "chain", "likeliest"],
     },
@@ -48,6 +50,7 @@ __all__ = [
     "children",
     "depth_first",
     "depths",
+    "first",
     "first_at",
     "heavy_paths",
     "kept",

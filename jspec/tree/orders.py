@@ -104,4 +104,5 @@ def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
         valid=pick(tree.valid),
         q_row=q_rows_of(tree, order),
         value=None if tree.value is None else pick(tree.value),
+        nested=False,
     )

@@ -59,6 +59,22 @@ def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
     return jnp.sort(largest(order, count)[1], axis=-1).astype(jnp.int32)
 
 
+def first(tree: Tree, nodes: int) -> Tree:
+    """Returns the tree's first `nodes` nodes and the root."""
+    count = min(nodes + 1, tree.tokens.shape[1])
+    ids = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32), (len(tree.tokens), count))
+    return replace(
+        tree,
+        tokens=tree.tokens[:, :count],
+        parents=tree.parents[:, :count],
+        valid=tree.valid[:, :count],
+        q_row=q_rows_of(tree, ids),
+        value=None if tree.value is None else tree.value[:, :count],
+        depth=min(tree.depth, nodes),
+        width=max(min(tree.width, nodes), 1),
+    )
+
+
 def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
     """Returns the tree of n of its nodes, by rising ids that include parents."""
     num_drafted = chosen.shape[1] - 1

@@ -98,16 +98,6 @@ def test_rows_exchange_nothing_but_conditions():
         assert name.endswith(("reduce_and", "reduce_or")), name
 
 
-def test_rows_on_several_devices_share_no_round():
-    """To find the best nodes of all rows they would have to be exchanged."""
-    policy, found = jspec.Adaptive((0, 2), token_budget=0.5), []
-    for mesh in (mesh_of(4, 2), mesh_of(1, 8)):
-        rows = NamedSharding(mesh, PartitionSpec("data"))
-        root = jax.device_put(jnp.zeros(BATCH, jnp.int32), rows)
-        jax.jit(lambda root: found.append(jspec.round.sizes_of(policy, root)) or root).lower(root)
-    assert found == [((0, 8), (2, 24)), ((0, 4), (0, 8), (2, 12))]
-
-
 @pytest.mark.slow
 def test_top_k_as_jax_has_it_gathers_all_rows(monkeypatch):
     """Finds what the test above looks for."""

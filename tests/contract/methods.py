@@ -43,11 +43,9 @@ class AtRandom(jspec.WidthPolicy):
     """Rounds that nothing speaks for: by the positions of the rows, and nodes by their depth."""
 
     widths: tuple[int, ...]
-    token_budget: float = 1.0
 
     def choose(self, params, state, tree, frame):
-        rounds = len(jspec.round.sizes_of(self, frame.root))
-        index = (frame.positions.sum() * 7 // 3) % rounds
+        index = (frame.positions.sum() * 7 // 3) % len(self.widths)
         return jspec.WidthChoice(index.astype(jnp.int32), 1.0 / (1 + jspec.tree.depths(tree)))
 
 

@@ -48,7 +48,6 @@ NEEDED = {
     "max_match": {"min_match": 1},
     "offset": {"factor": 2000.0},
     "factor": {"offset": 1.0},
-    "token_budget": {"widths": (0, 1)},
 }
 """Options that have to be given for a lowest value to make sense."""
 DEFAULTED = ("num_speculative_tokens", "resampled_tokens", "max_depth", "beam")

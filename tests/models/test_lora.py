@@ -110,7 +110,7 @@ SUFFIX = jspec.Suffix(num_speculative_tokens=4, capacity=64)
 FIXED = dict(drafter=RECYCLING)
 CHOSEN = dict(
     drafter=jspec.merge(RECYCLING, SUFFIX, num_speculative_tokens=6),
-    policy=jspec.Adaptive((0, 2, 6), token_budget=0.5),
+    policy=jspec.Adaptive((0, 2, 6)),
     policy_params=jspec.CostCurve.of({1: 1.0, 21: 1.1}),
 )
 

@@ -16,7 +16,7 @@ from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
-from jspec.round import frame, sizes_of
+from jspec.round import frame
 from jspec.testing import origins
 from jspec.testing.recorded import (
     Recorded,
@@ -165,7 +165,7 @@ def trace(
     given = given if prompt_lengths is None else given[: int(np.ravel(prompt_lengths)[0])]
     recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
     recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
-    widths = tuple(width for width, _ in sizes_of(policy, state.root)) if policy.widths else ()
+    widths = policy.widths
     deciding = RecordedPolicy(policy, len(widths))
     state = replace(
         state,

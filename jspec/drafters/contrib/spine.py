@@ -163,6 +163,7 @@ class Spine(Drafter):
             depth=plan.depth,
             width=plan.width,
             value=rates.astype(jnp.float32) / 1000,
+            nested=True,
         )
         return tree, None
 
