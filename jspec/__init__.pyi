@@ -51,8 +51,8 @@ from .drafters.draft_model.sequoia import Sequoia as Sequoia
 from .drafters.draft_model.specinfer import SpecInfer as SpecInfer
 from .drafters.draft_model.spectr import SpecTr as SpecTr
 from .drafters.draft_model.speculative_decoding import SpeculativeDecoding as SpeculativeDecoding
-from .drafters.ensemble.merge import merge as merge
 from .drafters.jump_forward import JumpForward as JumpForward
+from .drafters.merge import merge as merge
 from .drafters.retrieval import datastore as datastore
 from .drafters.retrieval.lookahead import Lookahead as Lookahead
 from .drafters.retrieval.prompt_lookup import PromptLookup as PromptLookup

@@ -35,7 +35,7 @@ def budget(published: int = 80) -> int:
 
 def widths(most: int | None = None) -> tuple[int, ...]:
     """Returns a few widths, since each is a program; batches take the narrow ones."""
-    usual = (0, 7, 15) if _on_cpu() else (0, 15, 63)
+    usual = (0, _CPU_NODES) if _on_cpu() else (0, 15, 63)
     return usual if most is None else (*(width for width in usual if width < most), most)
 
 

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
-from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.jump_forward import JumpForward
+from jspec.drafters.merge import merge
 from jspec.methods.llm import LLM
 from jspec.verify.choice import verifier_of
 from jspec.verify.schemes import COUPLED
@@ -17,16 +16,13 @@ def with_jump_forward(llm: LLM) -> LLM:
     A drafter that draws by a rule of its own cannot be merged and stays as it is, and so does plain
     decoding.
     """
-    drafter, params = llm.drafter, llm.drafter_params
+    drafter = llm.drafter
     if isinstance(drafter, Autoregressive) or verifier_of(drafter) != COUPLED.verifier:
         return llm
     budget = max(llm.policy.widths[-1], 1) if llm.policy.widths else None
     # Longer chains would not be verified.
     usual = JumpForward.num_speculative_tokens
     forced = JumpForward(usual if budget is None else min(usual, budget))
-    if budget is not None and isinstance(drafter, BudgetedMerge):
-        joined = replace(drafter, drafters=(*drafter.drafters, forced))
-        each = (None,) * len(drafter.drafters) if params is None else params
-    else:  # the policy, if it has widths, takes the nodes of largest value
-        joined, each = merge(drafter, forced), (params,)
-    return replace(llm, drafter=joined, drafter_params=(*each, None))
+    # The policy, if it has widths, takes the nodes of largest value.
+    params = (llm.drafter_params, None)
+    return replace(llm, drafter=merge(drafter, forced), drafter_params=params)

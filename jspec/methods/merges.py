@@ -70,7 +70,7 @@ def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(models: Models, built: list[LLM], num_speculative_tokens: int | None) -> LLM:
-    from jspec.drafters.ensemble.merge import merge
+    from jspec.drafters.merge import merge
 
     drafters = [one.drafter for one in built]
     params = tuple(one.drafter_params for one in built)

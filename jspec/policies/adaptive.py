@@ -142,7 +142,7 @@ class Adaptive(WidthPolicy):
                 "jspec.costs.prior(params), or one from jspec.costs.measure(..)"
             )
         check_deterministic(tree)
-        value = _value(tree)
+        value = trees.values(tree)
         promised = self._of_widths(tree, value, value)
         share = (state.accepted / state.promised)[_kind(promised)]
         expected = jnp.minimum(share * promised, float(tree.depth))
@@ -175,7 +175,7 @@ class Adaptive(WidthPolicy):
         if tree is None or choice is None:
             return replace(faded, backoff=state.backoff.count_down())
         estimate: Estimate = choice.aux
-        value = _value(tree)
+        value = trees.values(tree)
         accepted = self._of_widths(tree, value, _come_true(tree, value, feedback))
         kinds = _kind(estimate.promised)[:, None, None] == np.arange(len(_PROMISES) + 1)[:, None]
         kinds &= (feedback.counts > 0)[:, None, None]
@@ -227,17 +227,6 @@ class Adaptive(WidthPolicy):
         drafted = tree.valid.at[:, 0].set(False)
         verified = drafted[..., None] & (place[..., None] <= np.array(self.widths, np.int32))
         return jnp.where(verified, summands[..., None], 0.0).sum(1)
-
-
-def _value(tree: Tree) -> Float[Array, "B N"]:
-    """Returns the drafter's values; without any, half of what the siblings before a node leave."""
-    if tree.value is not None:
-        return tree.value
-    nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
-    sibling = (tree.parents[:, :, None] == tree.parents[:, None]) & tree.valid[:, None]
-    rank = (sibling & (nodes[:, None] > nodes)[None]).sum(-1)
-    probs = jnp.where(nodes > 0, 0.5 ** (1 + rank.astype(jnp.float32)), 1.0)
-    return trees.path_probabilities(tree.parents, probs, tree.depth)
 
 
 def _kind(promised: Float[Array, "B W"]) -> Int[Array, " B"]:

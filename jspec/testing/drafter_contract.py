@@ -10,7 +10,7 @@ import numpy as np
 from jspec import decoding
 from jspec._validate.errors import InputError
 from jspec.arrays.ragged import sequence
-from jspec.drafters.ensemble.merge import merge
+from jspec.drafters.merge import merge
 from jspec.drafters.retrieval.prompt_lookup import PromptLookup
 from jspec.drafters.verified import with_verifier
 from jspec.protocols import CausalLM, Drafter

@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from jspec import decoding
 from jspec._validate.errors import InputError
-from jspec.drafters.ensemble.merge import merge
+from jspec.drafters.merge import merge
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.fuzz_drafter import FuzzDrafter, FuzzShape, FuzzState, random_trees
 from jspec.testing.fuzz_oracle import play

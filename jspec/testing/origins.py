@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from jspec import tree as trees
-from jspec.drafters.ensemble.budgeted_merge import WeighedDrafts
-from jspec.drafters.ensemble.members import Members
+from jspec.drafters.merge import Merge
 from jspec.drafters.wrapper import DrafterWrapper
 from jspec.protocols import Drafter
 from jspec.types import PyTree, Tree
@@ -32,28 +30,12 @@ def names(drafter: Drafter) -> tuple[str, ...]:
 def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
     """Returns the tree of each of `names(drafter)`, in the same order."""
     inner, aux = _unwrapped(drafter, aux)
-    if not isinstance(inner, Members):
+    if not isinstance(inner, Merge):
         return (tree,)
     if aux is None:  # nobody was asked
         return (tree,) * len(names(drafter))
     parts = zip(inner.drafters, aux.drafts, aux.members, strict=True)
     return tuple(one for part, draft, own in parts for one in member_trees(part, draft.tree, own))
-
-
-def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
-    """Returns all offers of a budgeted merge's members, with its estimates; else None."""
-    _, aux = _unwrapped(drafter, aux)
-    if not isinstance(aux, WeighedDrafts):
-        return None
-    nodes, depth = aux.nodes, max(draft.tree.depth for draft in aux.drafts)
-    return Tree(
-        tokens=nodes.tokens,
-        parents=nodes.parents,
-        valid=nodes.valid,
-        depth=depth,
-        width=sum(draft.tree.width for draft in aux.drafts),
-        value=trees.path_probabilities(nodes.parents, aux.probs, depth),
-    )
 
 
 def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
@@ -68,7 +50,7 @@ def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
 
 def _leaves(drafter: Drafter) -> Iterator[Drafter]:
     inner, _ = _unwrapped(drafter, None)
-    if isinstance(inner, Members):
+    if isinstance(inner, Merge):
         for member in inner.drafters:
             yield from _leaves(member)
     else:

@@ -36,8 +36,8 @@ from jspec.types import (
 class RecordedTrees:
     """The drafter's part of a round."""
 
-    trees: tuple[Tree, ...]
-    """Trees of what could have been verified, those with the better estimates first."""
+    tree: Tree
+    """What could have been verified."""
     members: tuple[Tree, ...]
     """The tree of each of `origins.names`."""
 
@@ -124,9 +124,8 @@ class Recorded(DrafterWrapper):
     def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, RecordedDraft]:
         tree, inner = self.drafter.draft(params, state, frame)
         drafted = _with_estimates(sanitize(tree, frame.root, self.vocab_size, frame.grammar))
-        wider = origins.unpruned(self.drafter, inner)
         shown = RecordedTrees(
-            trees=(drafted,) if wider is None else (drafted, _bare(wider)),
+            tree=drafted,
             members=tuple(_bare(own) for own in origins.member_trees(self.drafter, drafted, inner)),
         )
         return tree, RecordedDraft(inner, shown)
@@ -145,7 +144,7 @@ class Recorded(DrafterWrapper):
         last = self.around(inner).last
         assert last is not None, "there is room"
         drafted = last[0] if aux is None else aux.drafted
-        return Recording(inner, (drafted, self._scored(drafted.trees[0], feedback)))
+        return Recording(inner, (drafted, self._scored(drafted.tree, feedback)))
 
     def _scored(self, whole: Tree, feedback: Feedback) -> RecordedOutcome:
         """Returns the outcome, as wide as the drafted tree, however many nodes were verified."""

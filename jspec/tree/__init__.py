@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         kept,
         path_probabilities,
         places,
+        values,
     )
     from jspec.tree.template import Template, best_paths, branching, chain, likeliest
 
@@ -31,7 +32,7 @@ __getattr__, _, _ = lazy_loader.attach(
         "orders": ["breadth_first", "depth_first", "heavy_paths", "reordered"],
         "parts": [
             *("along", "best", "best_nodes", "first", "first_at", "kept", "path_probabilities"),
-            "places",
+            *("places", "values"),
         ],
         "template": ["Template", "best_paths", "branching", "chain", "likeliest"],
     },
@@ -60,6 +61,7 @@ __all__ = [
     "places",
     "reordered",
     "root_only",
+    "values",
 ]
 
 

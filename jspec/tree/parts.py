@@ -6,7 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
@@ -14,6 +14,23 @@ from jspec._xla.manual_axes import vary
 from jspec.arrays.top_k import largest
 from jspec.tree import paths, q_rows_of
 from jspec.types import NO_PARENT, Tree
+
+
+def values(tree: Tree) -> Float[Array, "B N"]:
+    """Returns the drafter's values; without any, half of what the siblings before a node leave.
+
+    Example:
+        >>> import jax.numpy as jnp, jspec
+        >>> values(jspec.tree.branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))).tolist()
+        [[1.0, 0.5, 0.25, 0.25, 0.125]]
+    """
+    if tree.value is not None:
+        return tree.value
+    nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
+    sibling = (tree.parents[:, :, None] == tree.parents[:, None]) & tree.valid[:, None]
+    rank = (sibling & (nodes[:, None] > nodes)[None]).sum(-1)
+    probs = jnp.where(nodes > 0, 0.5 ** (1 + rank.astype(jnp.float32)), 1.0)
+    return path_probabilities(tree.parents, probs, tree.depth)
 
 
 def best(tree: Tree, nodes: int) -> Tree:

@@ -236,7 +236,7 @@ draft models, heads and chosen widths have runs of their own in `tests/drafters`
 
 IN_MERGE = ("token_recycling", "suffix", "pard")
 """Drafters that are also run inside `jspec.merge`, a program of its own, by the slow tests;
-`tests/drafters/ensemble` has merges quickly."""
+`tests/drafters/test_own_view.py` has merges quickly."""
 
 IN_MERGE_TOO = (
     "speculative_decoding",

@@ -390,7 +390,7 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_auto_is_spine_with_widths_that_fit_the_device(target, monkeypatch, on_cpu):
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
-    widths = (0, 7, 15) if on_cpu else (0, 15, 63)
+    widths = (0, 7) if on_cpu else (0, 15, 63)
     built = methods.build("auto", target)
     assert built.policy.widths == device_defaults.widths() == widths
     assert built.drafter == jspec.Spine(tiny.VOCAB, widths[-1])

@@ -247,15 +247,14 @@ def _round(
     def joined(tree: Tree) -> list[int]:
         return nodes.add(tree.tokens[0], tree.parents[0], tree.valid[0])
 
-    places = [joined(tree) for tree in drafted.trees]
+    places = joined(drafted.tree)
     members = [joined(tree) for tree in drafted.members]
     size = len(nodes.tokens)
     estimates, whose = np.full(size, np.nan, np.float32), np.zeros((size, num_origins), bool)
-    for tree, numbers in reversed(list(zip(drafted.trees, places, strict=True))):
-        if tree.value is not None:
-            for value, number in zip(tree.value[0], numbers, strict=True):
-                if number >= 0:
-                    estimates[number] = value
+    if drafted.tree.value is not None:
+        for value, number in zip(drafted.tree.value[0], places, strict=True):
+            if number >= 0:
+                estimates[number] = value
     for origin, numbers in enumerate(members):
         whose[[number for number in numbers if number > 0], origin] = True
     probs = np.full(size, np.nan, np.float32)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec._validate.errors import InputError
-from jspec.tree import along
+from jspec.tree import values
 from jspec.types import NO_PARENT, Tree
 
 
@@ -28,18 +28,17 @@ def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
     number = jnp.where(same >= 0, same, size - 1 + nodes)
     parents = jnp.take_along_axis(number, jnp.maximum(b.parents, 0), axis=1)
     parents = jnp.concatenate([a.parents, parents[:, 1:]], axis=1)
-    depth, value = max(a.depth, b.depth), None
-    if a.value is not None and b.value is not None:
-        # A path of both has the value that a gives it, and what hangs from it no more.
-        value = jnp.concatenate([a.value, b.value[:, 1:]], axis=1)
-        value = along(parents, value, jnp.minimum, depth)
+    # A path of both has the larger of its values, so that values still fall along paths.
+    ours, theirs = values(a), values(b)
+    shared = (same[:, None] == jnp.arange(size)[:, None]) & b.valid[:, None]
+    ours = jnp.maximum(ours, jnp.where(shared, theirs[:, None], 0.0).max(-1))
     tree = Tree(
         tokens=jnp.concatenate([a.tokens, b.tokens[:, 1:]], axis=1),
         parents=parents,
         valid=jnp.concatenate([a.valid, (b.valid & (same < 0))[:, 1:]], axis=1),
-        depth=depth,
+        depth=max(a.depth, b.depth),
         width=a.width + b.width,
-        value=value,
+        value=jnp.concatenate([ours, theirs[:, 1:]], axis=1),
     )
     return tree, number
 
