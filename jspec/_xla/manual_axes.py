@@ -6,6 +6,7 @@ vary first. Elsewhere nothing happens.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jaxtyping import Array, PyTree
@@ -18,10 +19,10 @@ def vary(carry: PyTree, *like: PyTree) -> PyTree:
         carry: of a loop, before its first step.
         like: data that the loop reads.
     """
-    axes = frozenset().union(*map(_varies_over, jax.tree.leaves((carry, like))))
+    axes = frozenset().union(*map(varying_axes, jax.tree.leaves((carry, like))))
 
     def cast(leaf):
-        missing = tuple(sorted(axes - _varies_over(leaf)))
+        missing = tuple(sorted(axes - varying_axes(leaf)))
         return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
 
     return jax.tree.map(cast, carry) if axes else carry
@@ -39,7 +40,8 @@ def cond(
     return jax.lax.cond(wanted, lambda: alike(make()), lambda: alike(other()))
 
 
-def _varies_over(leaf) -> frozenset[str]:
+def varying_axes(leaf: Any) -> frozenset[str]:
+    """Returns the axes of `shard_map` over which an array differs, as far as JAX was asked."""
     kind = jax.typeof(leaf)
     # JAX has renamed it: `vma` until 0.10, which is part of `manual_axis_type` since.
     known = getattr(kind, "manual_axis_type", None)

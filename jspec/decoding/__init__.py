@@ -113,8 +113,9 @@ def decode(
         key: a random key or a seed; needed where a row has a temperature. Not consumed: the token
             at a position depends on (key, row id, position) and the model alone, so the same key
             gives the same tokens, with every drafter under the default rule.
-        row_ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map`, `pmap`
-            or `vmap` pass the global ids.
+        row_ids: [B] ids of the rows for their randomness; None: 0 .. B-1, under `jax.shard_map` of
+            the rows of all devices that the prompt is split over. Under `pmap` and `vmap` pass the
+            global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
             record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar

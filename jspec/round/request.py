@@ -19,6 +19,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import (
     ROWS,
     can_move,
+    default_row_ids,
     end_tokens,
     integers,
     known_values,
@@ -26,7 +27,6 @@ from jspec._validate.row_arguments import (
     of_ragged,
     on_host,
     placed,
-    shares_noise,
     to_array,
 )
 from jspec._xla import backend
@@ -274,14 +274,8 @@ def prepare(
     allowed = integers(most_new, batch, "max_tokens", 0, max_new_tokens, why)
     sampling = samplings.by_row(sampling, batch)
     key = seeds.to_key(samplings.key_of(sampling, key))
-
-    if row_ids is None and sampling is not None and shares_noise(tokens, key):
-        warnings.warn(
-            "decode was mapped by jax.vmap without row_ids, so that all calls draw the same noise, "
-            "and equal prompts write equal texts; pass row_ids=, one for each row of all calls",
-            stacklevel=4,
-        )
-
+    if row_ids is None and sampling is not None:
+        row_ids = default_row_ids(batch, tokens, key)
     tokens = tokens.astype(np.int32)
     if earlier is not None:
         # The root was emitted and not read: what follows the committed tokens begins there.

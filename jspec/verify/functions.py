@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import integers
+from jspec._validate.row_arguments import default_row_ids, integers
 from jspec.protocols import Verifier
 from jspec.tree.sanitize import check_tree, sanitize
 from jspec.types import Frame, Sampling, Tree, Verdict
@@ -83,11 +83,11 @@ def verdict(
         )
     sampling = samplings.by_row(sampling, batch)
     why = "an id of 32 bits; two rows of the same id draw the same noise"
-    known = jnp.arange(batch) if row_ids is None else row_ids
-    named = jnp.asarray(integers(known, batch, "row_ids", -(2**31), 2**31 - 1, why))
+    one = seeds.to_key(samplings.key_of(sampling, key))
+    ids = default_row_ids(batch, tree.tokens, one) if row_ids is None else row_ids
+    named = jnp.asarray(integers(ids, batch, "row_ids", -(2**31), 2**31 - 1, why))
     why = "the position of a row's last token"
     at = jnp.asarray(integers(positions, batch, "positions", 0, 2**31 - 1, why))
-    one = seeds.to_key(samplings.key_of(sampling, key))
     frame = Frame(
         root=tree.tokens[:, 0],
         positions=at,

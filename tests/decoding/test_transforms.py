@@ -1,6 +1,7 @@
 """`decode` taken whole by the transformations of JAX, on eight virtual devices."""
 
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -131,11 +132,50 @@ def test_export(generate, want):
     np.testing.assert_array_equal(tokens, want)
 
 
-def test_vmap_over_prompts_without_ids_is_warned_of():
+def test_rows_without_ids_have_those_of_the_whole_batch_under_shard_map(want):
+    """Over the axes that their prompts are split over, and no others."""
+    rows = PartitionSpec("data")
+
+    def call(prompt, lengths, key):
+        return jspec.decode(
+            MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT, sampling=SAMPLING, key=key
+        ).tokens
+
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    key = jax.random.key(0)
+    mapped = jax.shard_map(call, mesh=mesh, in_specs=(rows, rows, PartitionSpec()), out_specs=rows)
+    np.testing.assert_array_equal(jax.jit(mapped)(PROMPTS, LENGTHS, key), want)
+    # Keys that differ are enough: each shard's rows are counted from 0.
+    keys = jax.random.split(key, 4)
+    mapped = jax.shard_map(
+        lambda prompt, lengths, key: call(prompt, lengths, key[0]),
+        mesh=mesh, in_specs=(rows, rows, rows), out_specs=rows,
+    )  # fmt: skip
+    found = np.asarray(jax.jit(mapped)(PROMPTS, LENGTHS, keys)).reshape(4, 2, -1)
+    for device in range(4):
+        part = slice(2 * device, 2 * device + 2)
+        alone = call(PROMPTS[part], LENGTHS[part], keys[device])
+        np.testing.assert_array_equal(found[device], alone)
+
+
+def test_calls_whose_rows_cannot_be_told_apart_are_warned_of():
     def call(prompt, key, **more):
         return jspec.decode(
-            MODEL, PARAMS, prompt, max_new_tokens=4, sampling=SAMPLING, key=key, **more
+            MODEL, PARAMS, prompt, max_new_tokens=4, **{"sampling": SAMPLING, "key": key} | more
         ).tokens
+
+    rows = PartitionSpec("data")
+    unchecked = partial(
+        jax.shard_map, mesh=data_mesh(), in_specs=rows, out_specs=rows, check_vma=False
+    )
+    many = np.ones((BATCH, 3), int)
+    for mapped, prompt in ((jax.pmap, many[:, None]), (unchecked, many)):
+        with pytest.warns(UserWarning, match="mapped by jax.pmap or .* without row_ids"):
+            jax.eval_shape(mapped(lambda prompt: call(prompt, 0)), prompt)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            jax.eval_shape(mapped(lambda prompt: call(prompt, 0, row_ids=prompt[:, 0])), prompt)
+            jax.eval_shape(mapped(lambda prompt: call(prompt, None, sampling=None)), prompt)
 
     prompts = np.ones((2, 1, 3), int)
     with pytest.warns(UserWarning, match="mapped by jax.vmap without row_ids"):
