@@ -2,15 +2,16 @@
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.models import stacking, streaming
+from jspec.models import blocks, stacking, streaming
 from jspec.models.columns import axis, fused_of
+from jspec.models.eight_bits import called
 from jspec.models.lora import of_base
 from jspec.types import PyTree
 
@@ -23,20 +24,40 @@ def fingerprint(params: PyTree, model: Any = None) -> str:
 
     They cover the name and shape of every parameter and values spread evenly over each, rounded to
     bfloat16: float32 and bfloat16 copies of one checkpoint have one fingerprint, and so has one
-    whose layers are stacked. Adapters are not part of it: what drafts for the base drafts for all.
+    whose layers are stacked, or, with its model, one whose blocks of 4 or 8 bits are kept. Adapters
+    are not part of it: what drafts for the base drafts for all.
     """
     digest, params = hashlib.sha256(), of_base(params)
     fused, devices = getattr(model, "fused", {}), getattr(model, "tp_size", 1)
+    wide, own = _in_numbers(params, model)
     leaves = sorted(_single(params), key=lambda found: found[0])
     for path, leaf, layer in leaves:
-        shape = leaf.shape[len(layer) :]
+        # A product whose parts are in several formats has an array for each: these stay bytes.
+        full, kind = wide.get(path, leaf).shape, None
+        if full[:-1] != leaf.shape[:-1]:
+            full = leaf.shape
+        elif leaf.dtype == jnp.uint8:
+            kind = blocks.kind_of(leaf.shape[-1], full[-1], own)
+        shape = full[len(layer) :]
         keys = path.strip("[]'").split("']['")
         products = fused_of(keys, fused) if devices > 1 else None
         moved = None if products is None else (axis(keys), np.argsort(products.order(devices)))
         digest.update(f"{path} {list(shape)}\n".encode())
-        sample = np.asarray(_sample(leaf, layer, shape, moved))
+        sample = np.asarray(_sample(leaf, layer, shape, moved, kind))
         digest.update(sample.astype(jnp.bfloat16).tobytes())
     return digest.hexdigest()
+
+
+def _in_numbers(params: PyTree, model: Any) -> tuple[Mapping[str, Any], str]:
+    """Returns the shapes of weights that are held in blocks, and the blocks' format."""
+    model = getattr(model, "base", model)  # of one with adapters
+    dtype = getattr(model, "param_dtype", None)
+    own = None if dtype is None else blocks.FORMATS.get(called(dtype))
+    if own is None:
+        return {}, ""
+    init, one = model.clone(param_dtype=jnp.float32).init, jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(init, jax.random.key(0), one, one, jnp.ones((1, 1, 1), bool))
+    return {path: leaf for path, leaf, _ in _single(shapes)}, own
 
 
 def _single(params: PyTree) -> Iterator[tuple[str, jax.Array | np.ndarray, tuple[int, ...]]]:
@@ -58,8 +79,9 @@ def _sample(
     layer: tuple[int, ...],
     shape: tuple[int, ...],
     moved: tuple[int, np.ndarray] | None,
+    kind: str | None,
 ) -> jax.Array | np.ndarray:
-    """Returns values of one layer, with permuted columns if `moved`."""
+    """Returns values of one layer, with permuted columns if `moved`, of blocks if of a `kind`."""
     # Gathered where the parameter lies: a device keeps its gigabytes.
     if layer and streaming.on_host(leaf):
         leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))
@@ -75,4 +97,9 @@ def _sample(
     if moved is not None:
         along, columns = moved
         index[along] = columns[index[along]]
-    return leaf[(*layer, *index)]
+    if kind is None:
+        return leaf[(*layer, *index)]
+    block, lane = np.divmod(index[-1], blocks.FROM_FILES.get(kind, blocks.LENGTH))
+    leaf = leaf.reshape(*leaf.shape[:-1], -1, blocks.SIZES[kind])
+    found = blocks.dequantised(jnp.asarray(leaf[(*layer, *index[:-1], block)]), kind)
+    return np.asarray(found)[np.arange(count), lane]

@@ -21,7 +21,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
 from jspec.protocols import CausalLM, Drafting, WidthPolicy
-from jspec.round import processing
+from jspec.round import forward, processing
 from jspec.round.widths import check_rest, chosen, cut, widths_of
 from jspec.tree.sanitize import check_state, check_tree, sanitize
 from jspec.types import (
@@ -95,7 +95,7 @@ def score(
     """
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
-    return model.apply(params, tree.tokens, positions, mask, memory)
+    return forward.apply(model, params, tree.tokens, positions, mask, memory)
 
 
 def commit(

@@ -14,6 +14,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import sequence
 from jspec.protocols import CausalLM, Drafter
+from jspec.round import forward
 from jspec.tree.sanitize import check_state
 from jspec.types import Output, PromptChunk, PyTree
 
@@ -46,7 +47,7 @@ def read(
         places = jnp.minimum(first + jnp.arange(size + 1, dtype=jnp.int32)[None], last)
         tokens = jnp.take_along_axis(text, places, axis=1)
         positions = before[:, None] + places[:, :-1] - first
-        output = model.apply(params, tokens[:, :-1], positions, causal, memory)
+        output = forward.apply(model, params, tokens[:, :-1], positions, causal, memory)
         if not isinstance(output, Output):
             raise InputError(
                 f"{type(model).__name__}.apply returned no jspec.Output; return one of logits "

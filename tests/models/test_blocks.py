@@ -16,6 +16,7 @@ from oracle import superblocks
 import jspec
 from jspec._xla import native
 from jspec.models import blocks, checkpoint, export, linear, precision
+from jspec.models.fingerprint import fingerprint
 
 KINDS = tuple(blocks.SIZES)
 there = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
@@ -186,6 +187,9 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path):
     assert own.model.param_dtype == (kind if native.instruction_set() else jnp.float32)
     wide = jspec.models.load(file, "float32", with_tokenizer=False)
     params = wide.params["params"]
+    # In Q4_1 the file's own tables are in blocks that load as Q8_0.
+    assert (fingerprint(kept.params, kept.model) == fingerprint(wide.params)) == (kind != "q4_1")
+    assert fingerprint(kept.params, kept.model) != fingerprint(kept.params)
     tables = {name: blocks.table(kept.params["params"][name], 64) for name in ("embed", "head")}
     if kind != "q4_1":  # which is rounded to 8 bits in tables
         for name, table in tables.items():
@@ -238,6 +242,7 @@ def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, tmp_path):
         assert blocks.kind_of(params[name].shape[-1], 256) == kind
         wanted = wide.params["params"][name]
         np.testing.assert_array_equal(blocks.table(params[name], 256), wanted)
+    assert fingerprint(kept.params, kept.model) != fingerprint(wide.params), "several arrays"
     own = jspec.models.load(mixed, param_dtype="auto", with_tokenizer=False)
     assert own.model.param_dtype == ("q4_k" if native.instruction_set() else jnp.float32)
     tokens = np.arange(12).reshape(1, 12) % tiny.VOCAB

@@ -99,9 +99,11 @@ class Certificate:
 
     def __str__(self) -> str:
         rounding = self.rounding
+        precision = rounding.precision or "the device's default"
         bits = (
             f"Bitwise: {rounding.equal_bits:.1%} of {rounding.num_places} places have the same "
-            f"bits by forward passes of {rounding.width} tokens, {rounding.dtype}."
+            f"bits by forward passes of {rounding.width} tokens, {rounding.dtype}, "
+            f"products in {precision} precision."
         )
         lines = [bits, *_lines("Greedy", self.greedy)]
         if self.sampled is not None:

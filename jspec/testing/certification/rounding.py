@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec.protocols import CausalLM
+from jspec.round.forward import precision_of
 from jspec.testing.certification.forwards import replay
 from jspec.types import PyTree
 
@@ -39,6 +40,8 @@ class Rounding:
     """The share of places whose largest logits are bitwise equal in the widest forward pass,
     over a chain, and in passes of one token.
     """
+    precision: str | None = None
+    """The precision of products, as JAX names it; None: the device's default."""
 
 
 def ulp(value: float, epsilon: float) -> float:
@@ -93,6 +96,7 @@ def measure(
     bound = max(_MARGIN * largest, floor)
     return Rounding(
         dtype=str(dtype),
+        precision=precision_of(model, params),
         epsilon=epsilon,
         width=max(widths, default=1),
         num_places=gaps.size,
