@@ -1,10 +1,12 @@
 """The command `jspec warm`. The work is in a file of its own, so that `--help` needs no JAX."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from jspec._validate.errors import InputError
 from jspec.cli import options
 
 
@@ -23,6 +25,9 @@ def warm(
     dtype: options.Dtype = None,
 ) -> None:
     """Make what auto drafts from where a model has no n-gram table, and compile its programs."""
+    if out is not None and (out.is_dir() or not os.access(out.absolute().parent, os.W_OK)):
+        raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
+
     # From here on JAX is imported.
     from jspec.cli import warming
     from jspec.sessions import compilation

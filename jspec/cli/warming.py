@@ -35,7 +35,7 @@ _QUESTION = "Explain it to me."
 
 
 def run(name: str, out: Path | None, dtype: str | None) -> None:
-    """Makes the table, or what is missing of it; then compiles, if `auto` is to find the table."""
+    """Makes the table, or what is missing of it; then compiles what `auto` runs with it."""
     target = sessions.load(name, dtype)
     weights = fingerprint(target.params, target.model)
     if out is not None:
@@ -51,18 +51,19 @@ def run(name: str, out: Path | None, dtype: str | None) -> None:
                 "the user's cache has no folder that can be written; name one in JSPEC_CACHE, or "
                 "a file with --out"
             )
-        tabulate(target, weights, place / f"{weights}{ngram_tables.SUFFIX}")
+        if not tabulate(target, weights, place / f"{weights}{ngram_tables.SUFFIX}"):
+            return
     compile_programs(name, target)
 
 
-def tabulate(target: "Loaded", weights: str, file: Path) -> None:
-    """Writes the table of a model's vocabulary, going on from what the file has."""
+def tabulate(target: "Loaded", weights: str, file: Path) -> bool:
+    """Writes the table of a vocabulary, going on from what the file has; False if that is all."""
     size = target.model.vocab_size
     lines = ngrams.read(file, weights, size) if file.exists() else None
     count = 0 if lines is None else len(lines.singles)
     if count == size:
         print(f"{file} has a line for each of {size:,} tokens already")
-        return
+        return False
     began = written = time.monotonic()
     parts = ngrams.tabulate(
         target.model, target.params, prefixes(target), min(_CANDIDATES, size), lines
@@ -76,6 +77,7 @@ def tabulate(target: "Loaded", weights: str, file: Path) -> None:
             progress.update(count, "")
     seconds = time.monotonic() - began
     print(f"{size:,} tokens in {file}, {file.stat().st_size / 1e6:.1f} MB, after {seconds:.0f} s")
+    return True
 
 
 def prefixes(target: "Loaded") -> list[list[int]]:

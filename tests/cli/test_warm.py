@@ -20,9 +20,9 @@ VOCAB = 290
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The user's cache; auto's programs are not compiled, and every part is saved."""
+    """The user's cache; auto's programs are not compiled, which is said, and parts are saved."""
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(warming, "compile_programs", lambda *_: None)
+    monkeypatch.setattr(warming, "compile_programs", lambda *_: print("compiled"))
     monkeypatch.setattr(warming, "_PAUSE", -1.0)
     return tmp_path / "cache" / ngram_tables.CACHE
 
@@ -57,6 +57,7 @@ def test_auto_finds_the_table_and_a_stopped_run_goes_on(
     assert len(begun.singles) == 256 and begun.tokens.shape == (256, 8)
     ran = command("warm", talker)
     assert ran.code == 0 and f"290 tokens in {file}, 0.0 MB, after" in ran.out
+    assert ran.out.endswith("compiled\n")
     with monkeypatch.context() as patch:
         stopped_after(patch, 0)
         ran = command("warm", talker)
@@ -80,7 +81,10 @@ def test_without_a_template_tokens_stand_behind_what_a_text_begins_with(folder, 
 
 def test_a_bundled_table_is_used_as_it_is(command, cache):
     ran = command("warm", "jspec-7m")
-    assert ran.code == 0 and "ngrams.safetensors came with jspec, and auto takes it" in ran.out
+    assert (
+        ran.code == 0
+        and "ngrams.safetensors came with jspec, and auto takes it\ncompiled" in ran.out
+    )
     assert not cache.exists()
 
 
@@ -137,6 +141,8 @@ def test_a_full_disk_loses_nothing(command, talker, cache, monkeypatch, tmp_path
     monkeypatch.setenv("JSPEC_CACHE", str(file))
     ran = command("warm", talker)
     assert ran.code == 2 and "no folder that can be written; name one in JSPEC_CACHE" in ran.err
+    ran = command("warm", talker, "--out", tmp_path / "absent" / "table")
+    assert ran.code == 2 and "table cannot be written; name a file in a folder that exi" in ran.err
 
 
 @pytest.mark.slow
