@@ -72,6 +72,10 @@ class Conversation:
         """Compiles what the first answer runs, while its question is still being written."""
         self._programs.prepare(self._group(self._greeting), self._room(len(self._greeting)))
 
+    def finish(self) -> None:
+        """Waits until all of it is compiled."""
+        self._programs.finish()
+
     def close(self) -> None:
         """Ends what is compiled for an answer that nobody waits for any more."""
         self._programs.close()

@@ -25,6 +25,7 @@ from jspec.cli.plan_command import plan
 from jspec.cli.serve_command import serve
 from jspec.cli.trace_command import trace
 from jspec.cli.train_commands import train_app
+from jspec.cli.warm_command import warm
 from jspec.sessions import conversations, method_choice
 from jspec.sessions.control_settings import ControlSettings
 from jspec.sessions.conversations import Drop
@@ -254,6 +255,7 @@ def generate(
 app.command()(trace)
 app.command()(export)
 app.command()(plan)
+app.command()(warm)
 
 
 @app.command()

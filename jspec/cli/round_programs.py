@@ -81,6 +81,13 @@ class RoundPrograms:
             self._capacity, self._whole = None, None  # what is needed is compiled where it is
         first.result()
 
+    def finish(self) -> None:
+        """Waits for all programs, where no answer is waited for; raises what went wrong."""
+        self.go_on()
+        self.wait()
+        if self._whole is not None:
+            self._whole.result()
+
     def rounds(self, group: "Group", capacity: int) -> Callable[["State"], "State"]:
         """Returns what gives the state after a round, by the best program that is there.
 

@@ -159,8 +159,8 @@ def spine(
     num_speculative_tokens: _Fitted = None,
     ngrams: Annotated[
         str | None,
-        Place("a file of `jspec train head --kind ngrams`"),
-        "table of the target's distributions after two tokens",
+        Place("a file of `jspec train head --kind ngrams` or `jspec warm --out`"),
+        "table of the target's distributions after two tokens or one",
     ] = None,
     **options: Any,
 ) -> Fields:

@@ -1,4 +1,4 @@
-"""The n-gram tables that came with this installation, and the one of a target's weights."""
+"""The n-gram tables of this installation and of the user's cache, found by a target's weights."""
 
 import os
 from collections.abc import Mapping
@@ -7,14 +7,18 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from jspec._validate.cache_folders import locate
 from jspec.drafters.contrib import ngrams
 from jspec.drafters.contrib.ngram_table import NGramTable
 from jspec.models import hub
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
 
-FILE = "ngrams.safetensors"
+SUFFIX = ".safetensors"
+FILE = f"ngrams{SUFFIX}"
 """The name of a bundled table, in the folder of its model."""
+CACHE = "ngrams"
+"""The folder of the user's cache, whose tables are named by the fingerprints of their weights."""
 
 
 def bundled() -> Mapping[str, Path]:
@@ -23,18 +27,19 @@ def bundled() -> Mapping[str, Path]:
 
 
 def find(target: Loaded) -> str | None:
-    """Returns the bundled table of these weights, or None."""
+    """Returns the table of these weights: the bundled one, the one in the cache, or None."""
     leaves = jax.tree.leaves(target.params)
     if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
         return None
-    tables = {str(file): ngrams.made_for(file) for file in bundled().values()}
-    size = target.model.vocab_size
-    fitting = {
-        file: weights for file, (weights, vocab_size) in tables.items() if vocab_size == size
-    }
+    place = locate(os.environ, CACHE)
+    tables = {} if place is None else {file.stem: file for file in place.glob(f"*{SUFFIX}")}
+    for file in bundled().values():
+        weights, vocab_size = ngrams.made_for(file)
+        if vocab_size == target.model.vocab_size:
+            tables[weights] = file
     # Weights are read only where some table may be theirs.
-    ours = fingerprint(target.params, target.model) if fitting else None
-    return next((file for file, weights in fitting.items() if weights == ours), None)
+    file = tables.get(fingerprint(target.params, target.model)) if tables else None
+    return None if file is None else str(file)
 
 
 def load(name: str | os.PathLike[str], target: Loaded) -> NGramTable:

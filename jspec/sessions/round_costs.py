@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jspec._validate.cache_folders import folder
 from jspec._validate.errors import InputError
 from jspec.sessions import terminal
-from jspec.sessions.compilation import folder
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 from jspec.types import Stopping

@@ -1,6 +1,7 @@
 import jax
 import pytest
 
+from jspec._validate.cache_folders import folder
 from jspec.sessions import compilation
 
 
@@ -17,17 +18,14 @@ def unset(monkeypatch):
 
 def test_the_folder_is_the_users(tmp_path):
     wanted = tmp_path / "jspec" / "compiled"
-    assert (
-        compilation.folder({"XDG_CACHE_HOME": str(tmp_path)}, "compiled") == wanted
-        and wanted.is_dir()
-    )
+    assert folder({"XDG_CACHE_HOME": str(tmp_path)}, "compiled") == wanted and wanted.is_dir()
     own = {"XDG_CACHE_HOME": str(tmp_path), "JSPEC_CACHE": str(tmp_path / "own")}
-    assert compilation.folder(own, "compiled") == tmp_path / "own" / "compiled"
+    assert folder(own, "compiled") == tmp_path / "own" / "compiled"
 
 
 def test_without_a_place_to_write_nothing_is_kept(tmp_path, monkeypatch, unset):
     (tmp_path / "file").write_text("")
-    assert compilation.folder({"JSPEC_CACHE": str(tmp_path / "file")}, "compiled") is None
+    assert folder({"JSPEC_CACHE": str(tmp_path / "file")}, "compiled") is None
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path / "file"))
     compilation.keep_on_disk()
     assert jax.config.jax_compilation_cache_dir is None

@@ -1,8 +1,9 @@
 """N-gram tables: a target's mean distributions after two tokens and after one.
 
-Made once from a text that the target has read (`build`), and looked up while drafting. It backs
-off: a pair of tokens that the text has is followed by the pair's own line, and any other pair by
-its last token's line.
+Made once from a text that the target has read (`build`), or of single tokens without any text
+(`jspec.drafters.contrib.vocabulary_table`), and looked up while drafting. It backs off: a pair of
+tokens that the text has is followed by the pair's own line, and any other pair by its last token's
+line.
 
 Axes besides those of `jspec.types`:
 
@@ -33,7 +34,7 @@ _UNSEEN = 1.0
 class NGramTable:
     """The likely tokens after pairs of tokens and after single ones; params of a drafter.
 
-    `jspec.drafters.contrib.ngrams` has `build`, and `load` for one on disk.
+    `jspec.drafters.contrib.ngrams` has `build` and `tabulate`, and `load` for one on disk.
     """
 
     tokens: Int[Array, "lines k"]
@@ -41,7 +42,7 @@ class NGramTable:
     probs: Float[Array, "lines k"]
     """Their probabilities, falling along k; 0 where there is no token."""
     line_of_token: Int[Array, " V"]
-    """`NONE` for a token that the text does not have."""
+    """`NONE` for a token without a line."""
     keys: UInt[Array, "buckets entries"]
     line_of_pair: Int[Array, "buckets entries"]
     """The lines of `keys`; `NONE` behind the last pair of a bucket."""

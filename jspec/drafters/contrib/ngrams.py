@@ -13,11 +13,22 @@ from safetensors.numpy import load_file, save_file
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
 from jspec.drafters.contrib.ngram_table import NGramLines, NGramTable, build, table
+from jspec.drafters.contrib.vocabulary_table import tabulate
 
-__all__ = ["NGramLines", "NGramTable", "build", "load", "made_for", "save", "table"]
+__all__ = [
+    "NGramLines",
+    "NGramTable",
+    "build",
+    "load",
+    "made_for",
+    "read",
+    "save",
+    "table",
+    "tabulate",
+]
 
 _FORMAT = "jspec n-grams 1"
-_AGAIN = "make it again with jspec train head --kind ngrams"
+_AGAIN = "delete it, and make it again with jspec warm or jspec train head --kind ngrams"
 
 
 def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
@@ -25,7 +36,7 @@ def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
 
     Args:
         path: a file in a folder that exists.
-        lines: what `build` gave.
+        lines: what `build` or `tabulate` gave.
         target: the fingerprint of the weights whose distributions they are,
         `jspec.models.fingerprint`.
 
@@ -57,7 +68,12 @@ def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
 
 
 def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTable:
-    """Returns the table of a file that `save` wrote, on the default device.
+    """Returns the table of a file that `save` wrote, on the default device; see `read`."""
+    return table(read(path, target, vocab_size))
+
+
+def read(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramLines:
+    """Returns the lines of a file that `save` wrote.
 
     Args:
         path: the file.
@@ -69,8 +85,8 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
     """
     if made_for(path) != (target, vocab_size):
         raise InputError(
-            f"{path} is a table of another model's distributions; {_AGAIN} --model, of this one, "
-            "on a text that it wrote"
+            f"{path} is a table of another model's distributions; make one of this model's with "
+            "jspec warm or jspec train head --kind ngrams"
         )
     held = load_file(path)
     try:
@@ -87,14 +103,12 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
         or (max(tokens.max(initial=0), singles.max(initial=0)) >= vocab_size)
     ):
         raise InputError(f"{path} does not hold what it says; {_AGAIN}")
-    return table(
-        NGramLines(
-            tokens.astype(np.int32),
-            probs.astype(np.float32),
-            singles.astype(np.int32),
-            pairs,
-            vocab_size,
-        )
+    return NGramLines(
+        tokens.astype(np.int32),
+        probs.astype(np.float32),
+        singles.astype(np.int32),
+        pairs,
+        vocab_size,
     )
 
 
@@ -107,11 +121,16 @@ def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
     try:
         with safe_open(path, "numpy") as file:
             said = file.metadata() or {}
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise InputError(f"{path} cannot be read as a table of n-grams: {error}") from error
+    except SafetensorError as error:
+        raise InputError(
+            f"{path} cannot be read as a table of n-grams ({error}); {_AGAIN}"
+        ) from error
     if said.get("format") != _FORMAT:
         raise InputError(
-            f"{path} is not a table of n-grams; make one with jspec train head --kind ngrams"
+            f"{path} is not a table of n-grams; make one with jspec warm or jspec train head "
+            "--kind ngrams"
         )
     try:
         return said["target"], int(said["vocab_size"])

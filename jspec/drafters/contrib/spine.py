@@ -273,7 +273,7 @@ def check_table(drafter: str, params: PyTree, vocab_size: int) -> None:
     if not isinstance(params, NGramTable):
         raise InputError(
             f"drafter_params of {drafter} is a {type(params).__name__}; pass None, or a table from "
-            "jspec.drafters.contrib.ngrams.load or build"
+            "jspec.drafters.contrib.ngrams.load or table"
         )
     if (size := params.line_of_token.shape[0]) != vocab_size:
         raise InputError(

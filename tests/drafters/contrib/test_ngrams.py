@@ -98,7 +98,7 @@ def test_a_file_holds_its_table(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
     for target, size in (("yours", 9), ("mine", 10)):
         with pytest.raises(
-            jspec.InputError, match="is a table of another model's distributions; make it"
+            jspec.InputError, match="is a table of another model's distributions; make one"
         ):
             ngrams.load(tmp_path / "table", target, size)
     (tmp_path / "broken").write_bytes((tmp_path / "table").read_bytes()[:-9])
