@@ -222,7 +222,7 @@ def _write(
     def scatter(old, picked, places):
         return old.at[places].set(picked, mode="drop")
 
-    picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2)
+    picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2, mode="clip")
     if old.dtype == jnp.uint16:
         picked = jax.lax.bitcast_convert_type(picked.astype(jnp.bfloat16), old.dtype)
     picked = picked.astype(old.dtype)

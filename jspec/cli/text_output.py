@@ -199,7 +199,8 @@ def _pieces(
     """Sends every row's pieces to its sink as they come; gives the reasons why the rows ended."""
     import jspec
 
-    arguments = runner.arguments(group)
+    # What rounds cost is measured when the text is there.
+    arguments = runner.request(group)
     rows = []
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()

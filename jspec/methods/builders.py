@@ -166,7 +166,7 @@ def spine(
 ) -> Fields:
     from jspec.methods import ngram_tables
 
-    nodes = num_speculative_tokens or device_defaults.budget(63)
+    nodes = num_speculative_tokens or device_defaults.budget()
     table = None if ngrams is None else ngram_tables.load(ngrams, models.target)
     fields = _few_candidates(models) | options
     return fields | {"num_speculative_tokens": nodes, "params": table}
@@ -190,7 +190,7 @@ def rest(
 ) -> Fields:
     from jspec.drafters.retrieval import datastore as datastores
 
-    nodes = num_speculative_tokens or most_of_rest(device_defaults.budget(64), **options)
+    nodes = num_speculative_tokens or most_of_rest(device_defaults.budget(), **options)
     store = datastores.load(datastore, models.target.tokenizer.get_vocab())
     return options | {"num_speculative_tokens": nodes, "params": store}
 

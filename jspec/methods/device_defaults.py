@@ -14,6 +14,10 @@ _CPU_NODES = 7
 12, 16 and 24, the best or next to it with the bundled model. A larger model would gain from more,
 as its forward passes cost less alongside one."""
 
+_TILED_NODES = 63
+"""The number of drafted nodes elsewhere, with the root four tiles of 16 tokens: the published 81
+tokens of Token Recycling are one more than five, and an H200 scores 64 for less."""
+
 _ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
 """The acceptance by rank of the bundled models at temperature 1 in the coupled scheme, as
 `python -m benchmarks.dyspec.acceptance --temperatures 1` printed on 2026-11-21."""
@@ -28,14 +32,14 @@ SHARPNESS = 3.0
 more tokens per round than the published 1, by up to a tenth where a tree is small for its depth."""
 
 
-def budget(published: int = 80) -> int:
+def budget(usual: int = _TILED_NODES) -> int:
     """Returns the drafted nodes that this device scores cheaply."""
-    return _CPU_NODES if _on_cpu() else published
+    return _CPU_NODES if _on_cpu() else usual
 
 
 def widths(most: int | None = None) -> tuple[int, ...]:
     """Returns a few widths, since each is a program; batches take the narrow ones."""
-    usual = (0, _CPU_NODES) if _on_cpu() else (0, 15, 63)
+    usual = (0, _CPU_NODES) if _on_cpu() else (0, 15, _TILED_NODES)
     return usual if most is None else (*(width for width in usual if width < most), most)
 
 
@@ -47,10 +51,8 @@ def _on_cpu() -> bool:
 
 def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     """Returns the best tree of Token Recycling for this device."""
-    from jspec.drafters.retrieval.token_recycling import PUBLISHED, fitted
+    from jspec.drafters.retrieval.token_recycling import fitted
 
-    if nodes is None and k is None and not _on_cpu():
-        return PUBLISHED
     return fitted(nodes or budget(), k or 8)
 
 
@@ -103,7 +105,7 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
     # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
     few = _on_cpu() and (nodes or 0) <= _NARROW
     beam = beam or _wide_enough(min(4 if few else 8, candidates), depth, nodes, candidates)
-    return nodes or min(budget(63), offered(depth, beam)), beam
+    return nodes or min(budget(), offered(depth, beam)), beam
 
 
 def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
@@ -118,7 +120,7 @@ def medusa(nodes: int | None, heads: int) -> "Template":
 
     depth = min(heads, PUBLISHED.depth)
     most = sum(len(path) <= depth for path in PUBLISHED.paths)
-    return published(nodes or min(budget(most), most), depth)
+    return published(nodes or min(budget(), most), depth)
 
 
 def sequoia(

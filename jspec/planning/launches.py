@@ -112,6 +112,16 @@ def of_rounds(folder: Path) -> Launches:
     return sum((count.of_pass(step, in_graph) for step in own), Launches())
 
 
+def count_instructions(hlo: str) -> int:
+    r"""Returns the instructions of a program's text, those inside of fusions too.
+
+    Example:
+        >>> count_instructions("ENTRY main {\n  %a = f32[] parameter(0)\n  ROOT b = f32[] sine(%a)")
+        2
+    """
+    return len(re.findall(r"^\s+(?:ROOT )?%?[\w.-]+ = ", hlo, re.MULTILINE))
+
+
 def _all(steps: list[_Thunk]) -> Iterator[_Thunk]:
     """Yields the steps, and all that are inside of them."""
     for step in steps:

@@ -44,6 +44,8 @@ class Compiled:
     """Bytes that its operations read and write, counted as `flops`."""
     code: int
     """Bytes of the program itself."""
+    instructions: int
+    """Instructions of the program after XLA's passes, those inside of fusions too."""
     seconds: float
     """Of compiling."""
     launches: Launches | None = None
@@ -256,6 +258,7 @@ class Programs:
             flops=float(costs.get("flops", 0.0)),
             accessed=float(costs.get("bytes accessed", 0.0)),
             code=int(memory.generated_code_size_in_bytes),
+            instructions=launches.count_instructions(program.as_text() or ""),
             seconds=time.perf_counter() - begin,
             launches=found,
         )

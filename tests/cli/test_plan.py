@@ -37,7 +37,7 @@ def test_figures_are_shown_as_text_and_json(command, folder, monkeypatch):
     from jspec.planning.launches import Launches
 
     launches = Launches(kernels=94, alone=1, graphs=1, waits=1)
-    found = Compiled("rounds", 2000, 500, 1e9, 4000.0, 0, 1.0, launches)
+    found = Compiled("rounds", 2000, 500, 1e9, 4000.0, 0, 900, 1.0, launches)
     monkeypatch.setattr(Programs, "prefill", lambda self: found)
     monkeypatch.setattr(Programs, "rounds", lambda self: found)
     ran = command("plan", folder, *QUICK)
