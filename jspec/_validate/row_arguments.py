@@ -1,6 +1,5 @@
 """Arguments that are arrays, or one value per row: cast, and checked where values are known."""
 
-import warnings
 from typing import Any
 
 import jax
@@ -11,7 +10,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from jspec._validate.errors import InputError
-from jspec._xla.manual_axes import varying_axes
 
 ROWS = ": a list of token ids for each row; `decode` of a `jspec.LLM` takes texts"
 """The end of a message about a prompt that is not numbers."""
@@ -89,44 +87,6 @@ def on_host(array: Any) -> Any:
     """Returns the array of NumPy where its values are known, so that its size compiles nothing."""
     known = known_values(array)
     return array if known is None else known
-
-
-def default_row_ids(batch: int, tokens: Any, key: Any) -> Any:
-    """Returns 0 .. B - 1, or the rows' places among those of all devices under `jax.shard_map`.
-
-    Warns where they cannot be told, so that rows of several calls draw the same noise. Axes over
-    which keys differ need no other ids.
-    """
-    ids = np.arange(batch, dtype=np.int32)
-    if key is None:
-        return ids
-    mapped = "BatchTracer"  # which JAX has under no public name
-    if type(tokens).__name__ == mapped:
-        if type(key).__name__ != mapped:
-            _warn_of_equal_noise("jax.vmap")
-        return ids
-    axes = jax.sharding.get_abstract_mesh().manual_axes
-    if not axes:
-        return ids
-    # Without the check of varying axes nothing says which devices have rows of their own.
-    if not any(varying_axes(jax.lax.axis_index(axis)) for axis in axes):
-        _warn_of_equal_noise("jax.pmap or jax.shard_map(.., check_vma=False)")
-        return ids
-    own = varying_axes(tokens) - varying_axes(key)
-    place = 0
-    for axis in axes:
-        if axis in own:
-            place = place * jax.lax.axis_size(axis) + jax.lax.axis_index(axis)
-    return ids + batch * place
-
-
-def _warn_of_equal_noise(transform: str) -> None:
-    warnings.warn(
-        f"a call was mapped by {transform} without row_ids, so that all devices or calls may draw "
-        "the same noise, and equal prompts write equal texts; pass row_ids=, one for each row of "
-        "all of them",
-        stacklevel=6,
-    )
 
 
 def can_move(array: Any) -> bool:

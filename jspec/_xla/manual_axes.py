@@ -5,10 +5,12 @@ constant, the same on all devices, and go on with data of its own device: such c
 vary first. Elsewhere nothing happens.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import Array, PyTree
 
 
@@ -46,3 +48,41 @@ def varying_axes(leaf: Any) -> frozenset[str]:
     # JAX has renamed it: `vma` until 0.10, which is part of `manual_axis_type` since.
     known = getattr(kind, "manual_axis_type", None)
     return kind.vma if known is None else known.varying
+
+
+def default_row_ids(batch: int, tokens: Any, key: Any) -> Any:
+    """Returns 0 .. B - 1, or the rows' places among those of all devices under `jax.shard_map`.
+
+    Warns where they cannot be told, so that rows of several calls draw the same noise. Axes over
+    which keys differ need no other ids.
+    """
+    ids = np.arange(batch, dtype=np.int32)
+    if key is None:
+        return ids
+    mapped = "BatchTracer"  # which JAX has under no public name
+    if type(tokens).__name__ == mapped:
+        if type(key).__name__ != mapped:
+            _warn_of_equal_noise("jax.vmap")
+        return ids
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    if not axes:
+        return ids
+    # Without the check of varying axes nothing says which devices have rows of their own.
+    if not any(varying_axes(jax.lax.axis_index(axis)) for axis in axes):
+        _warn_of_equal_noise("jax.pmap or jax.shard_map(.., check_vma=False)")
+        return ids
+    own = varying_axes(tokens) - varying_axes(key)
+    place = 0
+    for axis in axes:
+        if axis in own:
+            place = place * jax.lax.axis_size(axis) + jax.lax.axis_index(axis)
+    return ids + batch * place
+
+
+def _warn_of_equal_noise(transform: str) -> None:
+    warnings.warn(
+        f"a call was mapped by {transform} without row_ids, so that all devices or calls may draw "
+        "the same noise, and equal prompts write equal texts; pass row_ids=, one for each row of "
+        "all of them",
+        stacklevel=6,
+    )

@@ -177,7 +177,9 @@ class Adaptive(WidthPolicy):
         estimate: Estimate = choice.aux
         value = trees.values(tree)
         accepted = self._of_widths(tree, value, _come_true(tree, value, feedback))
-        kinds = _kind(estimate.promised)[:, None, None] == np.arange(len(_PROMISES) + 1)[:, None]
+        kinds = (
+            _kind(estimate.promised)[:, None, None] == np.arange(len(_PROMISES) + 1)[None, :, None]
+        )
         kinds &= (feedback.counts > 0)[:, None, None]
 
         def of_kinds(values: Float[Array, "B W"]) -> Float[Array, "K W"]:
@@ -222,16 +224,18 @@ class Adaptive(WidthPolicy):
         else:
             order = jnp.where(tree.valid, value, -1.0).at[:, 0].set(jnp.inf)
             ahead = order[:, None] > order[..., None]
-            ahead |= (order[:, None] == order[..., None]) & (place[:, None] > place)[None]
+            ahead |= (order[:, None] == order[..., None]) & (place[:, None] > place[None])[None]
             place = ahead.sum(-1, dtype=jnp.int32)
         drafted = tree.valid.at[:, 0].set(False)
-        verified = drafted[..., None] & (place[..., None] <= np.array(self.widths, np.int32))
+        verified = drafted[..., None] & (
+            place[..., None] <= np.array(self.widths, np.int32)[None, None]
+        )
         return jnp.where(verified, summands[..., None], 0.0).sum(1)
 
 
 def _kind(promised: Float[Array, "B W"]) -> Int[Array, " B"]:
     """Returns the kind of each draft, by what all of it promises."""
-    return (promised[:, -1:] >= _PROMISES).sum(-1, dtype=jnp.int32)
+    return (promised[:, -1:] >= _PROMISES[None]).sum(-1, dtype=jnp.int32)
 
 
 def _come_true(

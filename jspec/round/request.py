@@ -19,7 +19,6 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import (
     ROWS,
     can_move,
-    default_row_ids,
     end_tokens,
     integers,
     known_values,
@@ -30,6 +29,7 @@ from jspec._validate.row_arguments import (
     to_array,
 )
 from jspec._xla import backend
+from jspec._xla.manual_axes import default_row_ids
 from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
 from jspec.tree.sanitize import check_state
 from jspec.types import PyTree, Request, Sampling, State, Stopping

@@ -28,8 +28,8 @@ def values(tree: Tree) -> Float[Array, "B N"]:
         return tree.value
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     sibling = (tree.parents[:, :, None] == tree.parents[:, None]) & tree.valid[:, None]
-    rank = (sibling & (nodes[:, None] > nodes)[None]).sum(-1)
-    probs = jnp.where(nodes > 0, 0.5 ** (1 + rank.astype(jnp.float32)), 1.0)
+    rank = (sibling & (nodes[:, None] > nodes[None])[None]).sum(-1)
+    probs = jnp.where((nodes > 0)[None], 0.5 ** (1 + rank.astype(jnp.float32)), 1.0)
     return path_probabilities(tree.parents, probs, tree.depth)
 
 

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int
 from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import default_row_ids, integers
+from jspec._validate.row_arguments import integers
+from jspec._xla.manual_axes import default_row_ids
 from jspec.protocols import Verifier
 from jspec.tree.sanitize import check_tree, sanitize
 from jspec.types import Frame, Sampling, Tree, Verdict

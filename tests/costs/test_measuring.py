@@ -58,7 +58,7 @@ def test_implausible_times_are_measured_again(backoff_is_slow_for, turns, rest):
         busy = in_backoff and asked.count((2, True)) <= backoff_is_slow_for
         return true[point, in_backoff] + (7.0 if busy else 0.0)
 
-    curve = in_turn(((0, 1), (0, 2), (3, 8)), 2, timed, repeats=3)
+    curve = in_turn((0, 3), 2, timed, repeats=3)
     assert len(asked) == 3 * turns
     assert curve.at([2, 8]).tolist() == pytest.approx([2.0, 5.0])
     assert float(curve.undrafted) == pytest.approx(rest)

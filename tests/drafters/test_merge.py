@@ -14,8 +14,8 @@ from jspec.types import Tree
 
 
 def paths(tree, row):
-    """The set of token paths of the present nodes."""
-    found = []
+    """The token paths of the present nodes."""
+    tree, found = jax.device_get(tree), []
     for node in range(tree.tokens.shape[1]):
         if tree.valid[row, node]:
             path, at = [], node
@@ -30,13 +30,14 @@ def paths(tree, row):
 def test_the_union_has_every_path_once():
     rng = np.random.default_rng(0)
     a_shape = trees.Template(((0,), (1,), (0, 0), (0, 1), (0, 0, 0)))
+    join = jax.jit(union)
     for _ in range(20):
         # Distinct siblings in each tree, shared prefixes between them.
         a = a_shape.fill(jnp.asarray([[9, 0, 1, *rng.permutation(2), 0]] * 2))
         b = trees.chain(4).fill(jnp.asarray([[9, *rng.integers(0, 3, 4)] for _ in range(2)]))
         length = rng.integers(0, 5, (2, 1))
         b = b.replace(valid=jnp.asarray(np.arange(5) <= length))
-        both, number = union(a, b)
+        both, number = join(a, b)
         assert both.tokens.shape[1] == a.tokens.shape[1] + b.tokens.shape[1] - 1
         for row in range(2):
             got = paths(both, row)

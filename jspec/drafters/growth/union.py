@@ -30,7 +30,7 @@ def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
     parents = jnp.concatenate([a.parents, parents[:, 1:]], axis=1)
     # A path of both has the larger of its values, so that values still fall along paths.
     ours, theirs = values(a), values(b)
-    shared = (same[:, None] == jnp.arange(size)[:, None]) & b.valid[:, None]
+    shared = (same[:, None] == jnp.arange(size)[None, :, None]) & b.valid[:, None]
     ours = jnp.maximum(ours, jnp.where(shared, theirs[:, None], 0.0).max(-1))
     tree = Tree(
         tokens=jnp.concatenate([a.tokens, b.tokens[:, 1:]], axis=1),
