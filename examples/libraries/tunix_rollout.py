@@ -2,7 +2,7 @@
 
 pip install google-tunix
 
-    rollout = JspecRollout(policy, tokenizer)   # a `BaseRollout`, with its seven methods
+    ClusterConfig(rollout_engine=JspecRollout, ..)   # a `BaseRollout`, with its seven methods
 
 Tokens are drawn by the policy itself: greedy ones are those of tunix's `VanillaRollout`, sampled
 ones have its distribution and jspec's noise, which depends on seed, row and position alone. The
@@ -12,6 +12,7 @@ last answers to the same prompts are drafts: with one seed for all epochs most a
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from tunix.generate.tokenizer_adapter import TokenizerAdapter
@@ -20,6 +21,9 @@ from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig, RolloutOut
 
 import jspec
 from jspec import models
+
+_MOST_CALLS = 4096
+"""Calls whose answers are kept as drafts, the latest ones: an epoch of so many batches."""
 
 
 def call(module, tokens, positions, cache, mask):
@@ -30,24 +34,38 @@ def call(module, tokens, positions, cache, mask):
 class JspecRollout(BaseRollout):
     """A policy of tunix, decoded by jspec.
 
+    Every answer is the policy's as it is now: where actor and rollout share a mesh, tunix trains
+    this very module and never calls `update_params`.
+
     Args:
-        model: the policy, one of `tunix.models` whose config has its sizes by the names of Llama's.
+        rollout_actor: the policy, one of `tunix.models` whose config has its sizes by the names of
+            Llama's.
         tokenizer: any that tunix takes.
+        mesh: of the policy's weights, which say themselves where they lie.
+        rollout_config: of tunix; each call of `generate` has its own.
         drafter: proposes tokens; it has to take `jspec.Rollouts` as params.
     """
 
-    def __init__(self, model: nnx.Module, tokenizer: Any, drafter: Any = None):
-        config: Any = model.config
-        self._module, self._tokenizer = model, TokenizerAdapter(tokenizer)
+    def __init__(
+        self,
+        rollout_actor: nnx.Module,
+        tokenizer: Any,
+        mesh: Any = None,
+        rollout_config: Any = None,
+        drafter: Any = None,
+    ):
+        del mesh, rollout_config
+        config: Any = rollout_actor.config
+        self._module, self._tokenizer = rollout_actor, TokenizerAdapter(tokenizer)
         self._drafter = jspec.Suffix() if drafter is None else drafter
-        self._model, self._params = models.from_nnx(
-            model,
+        self._model, _ = models.from_nnx(
+            rollout_actor,
             models.LayerCaches(call),
             vocab_size=config.vocab_size,
             num_layers=config.num_layers,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            dtype=jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype,
+            dtype=jax.tree.leaves(nnx.state(rollout_actor, nnx.Param))[0].dtype,
         )
         self._last: dict[tuple[Any, ...], jspec.Rollouts] = {}
 
@@ -62,10 +80,12 @@ class JspecRollout(BaseRollout):
         for row, ids in enumerate(rows):
             tokens[row, : len(ids)] = left[row, size - len(ids) :] = ids
         new, call = asked.max_tokens_to_generate, (*prompts, asked.max_tokens_to_generate)
-        none = jspec.Rollouts(np.zeros((len(rows), new), np.int32), np.zeros(len(rows), np.int32))
+        # On the device, as answers are: the second call runs the first one's program.
+        nothing = jnp.zeros((len(rows), new), jnp.int32)
+        none = jspec.Rollouts(nothing, nothing[:, 0])
         result = jspec.decode(
             self._model,
-            self._params,
+            nnx.to_pure_dict(nnx.state(self._module)),
             tokens,
             np.array([len(ids) for ids in rows]),
             drafter=self._drafter,
@@ -79,7 +99,10 @@ class JspecRollout(BaseRollout):
             key=0 if asked.seed is None else asked.seed,
             processors=jspec.processors.logprobs(0, "processed_logprobs"),
         )
+        self._last.pop(call, None)
         self._last[call] = jspec.Rollouts(result.tokens, result.lengths)
+        if len(self._last) > _MOST_CALLS:
+            self._last.pop(next(iter(self._last)))
         out, known = np.asarray(result.tokens), np.asarray(result.logprobs.token_logprobs)
         ended = np.asarray(result.status) == jspec.Status.EOS
         counts = np.asarray(result.lengths) - ended
@@ -107,9 +130,8 @@ class JspecRollout(BaseRollout):
     def update_params(self, params: Any, filter_types: Any = None) -> None:
         """Replaces all weights, or some; the next call runs the compiled program."""
         del filter_types
-        dtype = jax.tree.leaves(self._params)[0].dtype
+        dtype = jax.tree.leaves(nnx.state(self._module, nnx.Param))[0].dtype
         nnx.update(self._module, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
-        self._params = nnx.to_pure_dict(nnx.state(self._module))
 
     def pad_id(self) -> int:
         return self._tokenizer.pad_id()

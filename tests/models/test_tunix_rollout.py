@@ -63,6 +63,20 @@ def workers():
     return rollout(policy(1), Letters()), own
 
 
+def test_a_policy_that_is_trained_in_place_is_sampled_as_it_is():
+    """As tunix trains it where actor and rollout share a mesh, without `update_params`."""
+    from flax import nnx
+
+    ours, _ = workers()
+    first = ours.generate(PROMPTS, asked())
+    nnx.update(ours.model(), nnx.state(policy(2)))
+    found = ours.generate(PROMPTS, asked())
+    wanted = type(ours)(policy(2), Letters()).generate(PROMPTS, asked())
+    same(found, wanted)
+    with pytest.raises(AssertionError):
+        same(found, first)
+
+
 def asked(**changes):
     from tunix.rl.rollout.base_rollout import RolloutConfig
 
