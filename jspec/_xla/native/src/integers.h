@@ -191,7 +191,7 @@ constexpr int kRows = 16;
 constexpr int kRows = kRegisters / 4;  // of a tile: sums in integers and in floats, and weights
 #endif
 constexpr int kBlock = 32, kSteps = kBlock / 4;
-constexpr int kTogether = 4;  // blocks that are laid out at once
+constexpr int kAhead = 2;  // blocks whose halves are gathered ahead of their use
 
 // How weights lie in memory: blocks of 32 inputs, each with numbers in float16 before the weights.
 // kOff is what a weight of zero is in the panel.
@@ -278,7 +278,7 @@ template <class F>
 JSPEC_INLINE void lay_out(const RoundedProduct& call, const uint8_t* from, int64_t apart,
                           int64_t block, Ints* to) {
   int64_t rest = call.inputs - block * kBlock;
-  if (rest >= kBlock) return F::lay_out(from, apart, to);
+  if (F::kHalves || rest >= kBlock) return F::lay_out(from + 2 * F::kHalves, apart, to);
   uint8_t padded[kLanes * kBlock] = {};
   for (int i = 0; i < kLanes; i++) memcpy(padded + i * kBlock, from + i * apart, rest);
   F::lay_out(padded, kBlock, to);
@@ -292,21 +292,7 @@ JSPEC_INLINE void gather_halves(const uint8_t* from, int64_t apart, uint16_t* to
     for (int i = 0; i < kLanes; i++) memcpy(to + i, from + i * apart + 2 * half, 2);
 }
 
-// The next blocks of a panel. No part of a tile: it is the same for any number of rows, and is compiled
-// once.
-template <class F>
-__attribute__((noinline)) void lay_out_next(const uint8_t* w, int64_t apart, int64_t first,
-                                            int64_t blocks, Ints* panel, uint16_t* halves) {
-  const int64_t last = first + kTogether < blocks ? first + kTogether : blocks;
-  // Halves are stored one by one, and read as a vector when that has long been done.
-  for (int64_t block = first; block < last; block++)
-    gather_halves<F>(w + block * kBytes<F>, apart, halves + block * F::kHalves * kLanes);
-  for (int64_t block = first; block < last; block++)
-    F::lay_out(w + block * kBytes<F> + 2 * F::kHalves, apart, panel + block * kSteps);
-}
-
-// N rows by the outputs from `output` on; the first rows lay out the panel that the others read. Without
-// blocks that is part of their loop (kFirst), since sums would have to leave their registers for a call.
+// N rows by the outputs from `output` on; the first rows lay out the panel that the others read.
 template <class F, int N, bool kFirst>
 void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* panel,
           uint16_t* halves, int64_t skipped) {
@@ -323,10 +309,11 @@ void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* pa
   for (int n = 0; n < N; n++) found[n] = zeros(), sums[n] = all_ints(groups[n].off);
   for (int64_t block = 0; block < blocks; block++) {
     Ints* laid = panel + block * kSteps;
-    if constexpr (F::kHalves > 0) {
-      if (__builtin_expect(pass.number == 0 && block % kTogether == 0, 0))
-        lay_out_next<F>(w, apart, block, blocks, panel, halves);
-    } else if (kFirst) {
+    if (kFirst) {
+      // Halves are stored one by one, and read as a vector when that has long been done.
+      for (int64_t ahead = block ? block + kAhead : 0; ahead <= block + kAhead; ahead++)
+        if (ahead < blocks)
+          gather_halves<F>(w + ahead * kBytes<F>, apart, halves + ahead * F::kHalves * kLanes);
       lay_out<F>(call, w + block * kBytes<F>, apart, block, laid);
     }
     for (int64_t line = 0; line < share; line += 64) __builtin_prefetch(later + line, 0, 2);
@@ -377,11 +364,10 @@ void tile(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* pa
 template <class F>
 void product_of(const RoundedProduct& call, int64_t first, int64_t last) {
   using Tile = void (*)(const RoundedProduct&, const Pass&, int64_t, Ints*, uint16_t*, int64_t);
-  constexpr bool kLater = F::kHalves != 0;
   static constexpr Tile tiles[2][8] = {
-      {tile<F, 1, kLater>, tile<F, 2, kLater>, tile<F, 3, kLater>, tile<F, 4, kLater>,
+      {tile<F, 1, false>, tile<F, 2, false>, tile<F, 3, false>, tile<F, 4, false>,
 #if defined(__AVX512F__) || defined(__ARM_NEON)
-       tile<F, 5, kLater>, tile<F, 6, kLater>, tile<F, 7, kLater>, tile<F, 8, kLater>
+       tile<F, 5, false>, tile<F, 6, false>, tile<F, 7, false>, tile<F, 8, false>
 #endif
       },
       {tile<F, 1, true>, tile<F, 2, true>, tile<F, 3, true>, tile<F, 4, true>,

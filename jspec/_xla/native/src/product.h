@@ -27,7 +27,6 @@ struct Nothing {};
 // to `kVectors` vectors. `open` reads what all parts share.
 template <class W>
 struct Plain {
-  using Number = W;
   static constexpr bool kFetchesNear = true;
   static constexpr int kParts = 1;
   static constexpr int kVectors = sizeof(W) == 2 ? 2 : 1;
@@ -49,7 +48,6 @@ struct Plain {
 // Blocks of 32 weights with a scale, as GGUF files have them: see blocks.h.
 template <class Block>
 struct InBlocks {
-  using Number = uint8_t;
   static constexpr bool kFetchesNear = false;
   static constexpr int kParts = 1;
   static constexpr int kStep = 32, kBytes = Block::kBytes, kVectors = 32 / kLanes;
@@ -73,29 +71,16 @@ struct InParts : InBlocks<Block> {
   }
 };
 
-// Of several passes over the same weights this is one, and fetches later ones, so many bytes ahead, of
-// some outputs of a tile: one bit each.
-struct Fetch {
-  int64_t far;
-  int pass;
-  uint32_t outputs;
-};
-
-// N rows by R outputs, in P passes; 0: in any number of them.
+// N rows by R outputs. Of P passes over the same weights each fetches its part of later ones.
 template <class W, int R, int N, int P>
 JSPEC_INLINE void tile(const char* w, const float* x, float* y, int64_t inputs, int64_t outputs,
-                       Fetch fetch) {
+                       int pass, int64_t far) {
   const int64_t row_bytes = W::bytes(inputs);
   Vector sums[R][N];
 #pragma GCC unroll 32
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 32
     for (int n = 0; n < N; n++) sums[r][n] = zeros();
-  // A branch takes a register, and of 16 none is left: what is there already is fetched again.
-  constexpr bool kBranches = P || kRegisters == 32;
-  int64_t far[R];
-#pragma GCC unroll 32
-  for (int r = 0; r < R; r++) far[r] = kBranches || fetch.outputs >> r & 1 ? fetch.far : 0;
   int64_t k = 0;
   const char* at = w;
   for (; k + W::kStep <= inputs; k += W::kStep, at += W::kBytes) {
@@ -110,8 +95,7 @@ JSPEC_INLINE void tile(const char* w, const float* x, float* y, int64_t inputs, 
         W::widen(from, heads[r], part, weights[r]);
         const char* next = from + part * (W::kBytes / W::kParts);
         if (W::kFetchesNear) __builtin_prefetch(next + kNear, 0, 3);
-        if (P ? P == 1 || r % P == fetch.pass : !kBranches || fetch.outputs >> r & 1)
-          __builtin_prefetch(next + far[r], 0, 2);
+        if (P == 1 || r % P == pass) __builtin_prefetch(next + far, 0, 2);
       }
       const float* given = x + k + part * (W::kStep / W::kParts);
 #pragma GCC unroll 8
@@ -141,70 +125,57 @@ JSPEC_INLINE void tile(const char* w, const float* x, float* y, int64_t inputs, 
     for (int n = 0; n < N; n++) y[n * outputs + r] = sum(sums[r][n]);
 }
 
-// N rows, from `row` on, by the outputs first .. last, which are computed from `least` on.
+// N rows, from `row` on, by the outputs first .. last.
 template <class W, int N, int P>
-void rows_of(const jspec::Product& call, int64_t row, int64_t least, int64_t first, int64_t last,
-             Fetch fetch) {
+void rows_of(const jspec::Product& call, int64_t row, int64_t first, int64_t last, int pass,
+             int64_t far) {
   constexpr int R = W::outputs_of(N);
   const int64_t inputs = call.inputs, outputs = call.outputs, bytes = W::bytes(inputs);
   const float* x = call.x + row * inputs;
   float* y = call.y + row * outputs;
   const char* w = (const char*)call.weights;
-  if (last - least >= R) {
-    // The last tile has some outputs that are known already, with the same bits.
-    for (int64_t output = first; output < last; output += R) {
-      int64_t at = output + R <= last ? output : last - R;
-      tile<W, R, N, P>(w + at * bytes, x, y + at, inputs, outputs, fetch);
-    }
-  } else if constexpr (N > 1) {
-    for (int n = 0; n < N; n++) rows_of<W, 1, P>(call, row + n, least, first, last, fetch);
-  } else {
-    for (int64_t at = first; at < last; at++)
-      tile<W, 1, 1, P>(w + at * bytes, x, y + at, inputs, outputs, fetch);
-  }
+  int64_t output = first;
+  for (; output + R <= last; output += R)
+    tile<W, R, N, P>(w + output * bytes, x, y + output, inputs, outputs, pass, far);
+  for (; output < last; output++)
+    tile<W, 1, N, 1>(w + output * bytes, x, y + output, inputs, outputs, 0, far);
 }
 
-// Fewer rows than half of a tile's are one pass. What is widened at length hides how it is fetched. Else
-// what is fastest was measured.
-template <class W, int N, int P>
-constexpr auto kRowsOf = rows_of<W, N, N < kMostRows / 2                         ? 1
-                                       : !W::kFetchesNear                        ? 0
-                                       : kRegisters == 32 ? (P == 1 ? 1 : 0)
-                                       : N == kMostRows && sizeof(typename W::Number) == 2 ? 0 : P>;
+template <class W, int P>
+void rows_by_count(const jspec::Product& call, int64_t row, int64_t count, int64_t first,
+                   int64_t last, int pass, int64_t far) {
+  using Rows = void (*)(const jspec::Product&, int64_t, int64_t, int64_t, int, int64_t);
+  static constexpr Rows by_count[] = {
+      nullptr,
+      rows_of<W, 1, P>,
+      rows_of<W, 2, P>,
+      rows_of<W, 3, P>,
+      rows_of<W, 4, P>,
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+      rows_of<W, 5, P>,
+      rows_of<W, 6, P>,
+      rows_of<W, 7, P>,
+      rows_of<W, 8, P>,
+#endif
+  };
+  by_count[count](call, row, first, last, pass, far);
+}
 
 template <class W>
 void product_of(const jspec::Product& call, int64_t first, int64_t last) {
-  using Rows = void (*)(const jspec::Product&, int64_t, int64_t, int64_t, int64_t, Fetch);
-  static constexpr Rows by_count[3][9] = {
-      {nullptr, kRowsOf<W, 1, 1>, kRowsOf<W, 2, 1>, kRowsOf<W, 3, 1>, kRowsOf<W, 4, 1>,
-#if defined(__AVX512F__) || defined(__ARM_NEON)
-       kRowsOf<W, 5, 1>, kRowsOf<W, 6, 1>, kRowsOf<W, 7, 1>, kRowsOf<W, 8, 1>
-#endif
-      },
-      {nullptr, kRowsOf<W, 1, 2>, kRowsOf<W, 2, 2>, kRowsOf<W, 3, 2>, kRowsOf<W, 4, 2>,
-#if defined(__AVX512F__) || defined(__ARM_NEON)
-       kRowsOf<W, 5, 2>, kRowsOf<W, 6, 2>, kRowsOf<W, 7, 2>, kRowsOf<W, 8, 2>
-#endif
-      },
-      {nullptr, kRowsOf<W, 1, 3>, kRowsOf<W, 2, 3>, kRowsOf<W, 3, 3>, kRowsOf<W, 4, 3>,
-#if defined(__AVX512F__) || defined(__ARM_NEON)
-       kRowsOf<W, 5, 3>, kRowsOf<W, 6, 3>, kRowsOf<W, 7, 3>, kRowsOf<W, 8, 3>
-#endif
-      }};
-  const int64_t inputs = call.inputs, bytes = W::bytes(inputs);
   if (call.rows <= kMostRows)
-    return by_count[0][call.rows](call, 0, first, first, last, {kFar, 0, ~0u});
+    return rows_by_count<W, 1>(call, 0, call.rows, first, last, 0, kFar);
   // Rows of a pass stay in the first cache.
-  int64_t most = inputs > 1280 && kMostRows == 8 ? 6 : kMostRows;
-  int64_t passes = (call.rows + most - 1) / most, block = kBlock / bytes / 12 * 12;
+  int64_t most = call.inputs > 1280 && kMostRows == 8 ? 6 : kMostRows;
+  int64_t bytes = W::bytes(call.inputs), passes = (call.rows + most - 1) / most;
+  int64_t block = kBlock / bytes / 12 * 12;
   if (block < 12) block = 12;
+  auto rows = passes == 2 ? rows_by_count<W, 2> : rows_by_count<W, 3>;
   for (int64_t output = first; output < last; output += block) {
     int64_t end = output + block < last ? output + block : last;
     for (int64_t pass = 0, row = 0; pass < passes; pass++) {
       int64_t next = call.rows * (pass + 1) / passes;
-      int of = passes == 2 ? 2 : 3, turn = int(pass % 3);
-      Fetch fetch = {block * bytes, turn, (of == 2 ? 0x55555555u : 0x49249249u) << turn};
-      by_count[of - 1][next - row](call, row, first, output, end, fetch);
+      rows(call, row, next - row, output, end, int(pass % 3), block * bytes);
       row = next;
     }
   }

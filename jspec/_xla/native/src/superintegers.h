@@ -121,20 +121,8 @@ struct LaidQ6_K {
   }
 };
 
-// The next block of a panel, as `lay_out_next`.
-template <class F>
-__attribute__((noinline)) void lay_out_parts(const uint8_t* w, int64_t apart, Ints* laid,
-                                             float* numbers) {
-  F::gather(w, apart, numbers);
-  for (int i = 0; i < kLanes; i++)
-    for (int line = 0; line < F::kBytes; line += 64)
-      __builtin_prefetch(w + (kLanes + i) * apart + line, 0, 2);
-  for (int part = 0; part < 8; part += F::kTogether)
-    F::lay_out(w, part, apart, laid + part * kSteps);
-}
-
 // `tile`, of blocks of 256.
-template <class F, int N>
+template <class F, int N, bool kFirst>
 void tile_in_parts(const RoundedProduct& call, const Pass& pass, int64_t output, Ints* panel,
                    float* numbers, int64_t skipped) {
   const int64_t blocks = call.inputs / 256, apart = blocks * F::kBytes;
@@ -143,10 +131,16 @@ void tile_in_parts(const RoundedProduct& call, const Pass& pass, int64_t output,
 #pragma GCC unroll 8
   for (int n = 0; n < N; n++) found[n] = zeros();
   for (int64_t block = 0; block < blocks; block++, w += F::kBytes, numbers += F::kNumbers * kLanes) {
-    Ints* laid = panel + block * 8 * kSteps;
-    if (__builtin_expect(pass.number == 0, 0)) lay_out_parts<F>(w, apart, laid, numbers);
-    for (int part = 0; part < 8; part++, laid += kSteps) {
+    if (kFirst) {
+      F::gather(w, apart, numbers);
+      for (int i = 0; i < kLanes; i++)
+        for (int line = 0; line < F::kBytes; line += 64)
+          __builtin_prefetch(w + (kLanes + i) * apart + line, 0, 2);
+    }
+    for (int part = 0; part < 8; part++) {
       const int64_t number = block * 8 + part;
+      Ints* laid = panel + number * kSteps;
+      if (kFirst && part % F::kTogether == 0) F::lay_out(w, part, apart, laid);
       F::add_part(laid, pass.states + number * kBlock * N, pass.groups + number * N, numbers, part,
                   found);
     }
@@ -167,7 +161,8 @@ void pass_in_parts(const RoundedProduct& call, int64_t number, int64_t output, I
   if constexpr (N > 1)
     if (pass.count < N)
       return pass_in_parts<F, N - 1>(call, number, output, panel, numbers, skipped);
-  tile_in_parts<F, N>(call, pass, output, panel, numbers, skipped);
+  auto run = number ? tile_in_parts<F, N, false> : tile_in_parts<F, N, true>;
+  run(call, pass, output, panel, numbers, skipped);
 }
 
 template <class F>

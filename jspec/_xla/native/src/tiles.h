@@ -99,6 +99,7 @@ struct Rows {
 struct TiledInt8 {
   static constexpr int kBytes = 32, kHalves = 0;
   static constexpr bool kAsTheyLie = true;
+  JSPEC_INLINE void unpack(const uint8_t*, uint8_t*) {}
 };
 struct TiledQ8_0 : TiledInt8 {
   static constexpr int kBytes = 34, kHalves = 1;
@@ -124,14 +125,6 @@ struct Panel {
   float* numbers;
 };
 
-// No part of the loops that call it: it is the same in all of them, and is compiled once.
-template <class F>
-__attribute__((noinline)) void unpack(const uint8_t* from, int64_t apart, int64_t outputs,
-                                      uint8_t* laid) {
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < outputs; i++) F::unpack(from + i * apart, laid + i * kBlock);
-}
-
 template <class F>
 JSPEC_INLINE void open_block(const uint8_t* from, int64_t apart, Ints places, int64_t outputs,
                              uint8_t* laid, float* numbers) {
@@ -141,7 +134,8 @@ JSPEC_INLINE void open_block(const uint8_t* from, int64_t apart, Ints places, in
                          : all_ints(0);
   for (int number = 0; number < F::kHalves; number++, both = _mm512_srli_epi32(both, 16))
     store(numbers + number * kTile, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both)));
-  if constexpr (!F::kAsTheyLie) unpack<F>(from, apart, outputs, laid);
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < outputs; i++) F::unpack(from + i * apart, laid + i * kBlock);
 }
 
 // A pass over a panel in blocks of 32 inputs, each of which has a sum of its own.
