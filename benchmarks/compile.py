@@ -1,7 +1,7 @@
 """What the first call of each method compiles: seconds of tracing, lowering and XLA, and its size.
 
 python -m benchmarks.compile
-python -m benchmarks.compile --device h100         # needs the extra cuda-aot, and no GPU
+JAX_PLATFORMS=cpu python -m benchmarks.compile --device h100    # needs the extra cuda-aot
 """
 
 import re

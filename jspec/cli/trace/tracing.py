@@ -251,10 +251,12 @@ def _round(
     members = [joined(tree) for tree in drafted.members]
     size = len(nodes.tokens)
     estimates, whose = np.full(size, np.nan, np.float32), np.zeros((size, num_origins), bool)
-    if drafted.tree.value is not None:
-        for value, number in zip(drafted.tree.value[0], places, strict=True):
-            if number >= 0:
-                estimates[number] = value
+    # What a budget left out has its own drafter's estimate.
+    for tree, numbers in zip((*drafted.members, drafted.tree), (*members, places), strict=True):
+        if tree.value is not None:
+            for value, number in zip(tree.value[0], numbers, strict=True):
+                if number >= 0:
+                    estimates[number] = value
     for origin, numbers in enumerate(members):
         whose[[number for number in numbers if number > 0], origin] = True
     probs = np.full(size, np.nan, np.float32)
