@@ -67,7 +67,8 @@ class JumpForward(Drafter):
             begun = vary(grammar.states, grammar)
             forced = jax.lax.scan(follow, begun, length=size)[1]
         tokens = jnp.concatenate([frame.root[None], jnp.maximum(forced, 0)])
-        valid = jnp.cumprod(jnp.concatenate([jnp.ones_like(tokens[:1]), forced >= 0]), 0).T > 0
+        certain = jnp.concatenate([jnp.ones_like(tokens[:1], bool), forced >= 0])
+        valid = jnp.cumprod(certain, 0).T > 0
         tree = trees.chain(size).fill(tokens.T)
         probabilities = _PROBABILITY ** jnp.arange(valid.shape[1], dtype=jnp.float32)
         value = jnp.where(valid, probabilities, 0.0)

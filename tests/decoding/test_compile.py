@@ -105,18 +105,17 @@ FLAT = jspec.CostCurve.of({1: 1.0})
         pytest.param("draft_model", marks=pytest.mark.slow),
         pytest.param("adaptive_recycling", marks=pytest.mark.slow),
         pytest.param("adaptive_draft_model", marks=pytest.mark.slow),
-        pytest.param("shared_recycling", marks=pytest.mark.slow),
     ],
 )
 def test_there_is_no_second_cache(kind):
-    """Nor does the choice of a width make one, or of what rows share: branches write in place."""
+    """Nor does the choice of a width make one: branches write in place."""
     drafter, weights = {
         "recycling": (jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])), None),
         "draft_model": (jspec.CoupledTree(MODEL, 6, 3, 3), tiny.params(MODEL)),
-    }[kind.removeprefix("adaptive_").removeprefix("shared_")]
+    }[kind.removeprefix("adaptive_")]
     decides = ()
-    if kind.startswith(("adaptive", "shared")):
-        decides = jspec.Adaptive((0, 2, 4), 0.5 if kind.startswith("shared") else 1.0), FLAT
+    if kind.startswith("adaptive"):
+        decides = jspec.Adaptive((0, 2, 4)), FLAT
     cache, loop, whole = _lowered(drafter, weights, 40_000, *decides)
     assert cache > 20e6
     # The loop's cache is its donated argument; inside a caller's jit it is a temporary, once.

@@ -190,9 +190,9 @@ class InformedScorer:
         temperature = jnp.asarray(0.0 if sampling is None else sampling.temperature)
         # By rank lines are surer than a target that draws.
         strength = self.strength * jnp.maximum(1 - temperature, 0.0)
-        with_head = strength.reshape(-1, 1, 1) * np.log(rates / _ELSEWHERE)
+        with_head = strength.reshape(-1, 1, 1) * np.log(rates / _ELSEWHERE)[None, None]
         alone = np.log(rates * size / (1 - rates.sum()))  # the others share what is left
-        raised = jnp.where(jnp.asarray(level) < heads, with_head, alone)
+        raised = jnp.where(jnp.asarray(level) < heads, with_head, alone[None, None])
         logits = jnp.take(self.logits, jnp.asarray(level), axis=1, mode="fill", fill_value=0)
         logits = jnp.broadcast_to(logits[:, None], (*tokens.shape, size)).astype(jnp.float32)
         return LevelOutput(add_at(logits, lines, raised), inherited=tokens, kv=())
