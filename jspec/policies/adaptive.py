@@ -142,7 +142,7 @@ class Adaptive(WidthPolicy):
                 "jspec.costs.prior(params), or one from jspec.costs.measure(..)"
             )
         check_deterministic(tree)
-        value = trees.values(tree)
+        value = jnp.clip(trees.values(tree), 0.0, 1.0)  # an infinite one would stay in the sums
         promised = self._of_widths(tree, value, value)
         share = (state.accepted / state.promised)[_kind(promised)]
         expected = jnp.minimum(share * promised, float(tree.depth))
@@ -175,7 +175,7 @@ class Adaptive(WidthPolicy):
         if tree is None or choice is None:
             return replace(faded, backoff=state.backoff.count_down())
         estimate: Estimate = choice.aux
-        value = trees.values(tree)
+        value = jnp.clip(trees.values(tree), 0.0, 1.0)
         accepted = self._of_widths(tree, value, _come_true(tree, value, feedback))
         kinds = (
             _kind(estimate.promised)[:, None, None] == np.arange(len(_PROMISES) + 1)[None, :, None]
@@ -200,9 +200,7 @@ class Adaptive(WidthPolicy):
         """Returns the back-off after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         seconds = self._seconds(costs, len(ran))
-        # The narrowest round, with a draft and without.
-        drafting = seconds[0] - costs.undrafted
-        plain = seconds[0] - drafting
+        plain, drafting = costs.undrafted, seconds[0] - costs.undrafted
         rows = jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
         expected = jnp.where(ran, 1 + choice.aux.expected[:, choice.index], 0.0).sum() / rows
         # What one row's round has really given says little of its draft, the mean of many says
