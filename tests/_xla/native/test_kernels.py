@@ -412,7 +412,7 @@ def test_other_instructions_of_the_processor(other):
     ]
     options = ["-m", "not slow", "-n", "0", "-k", "not variable"]
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *map(str, files), *options],
+        [sys.executable, "-P", "-m", "pytest", *map(str, files), *options],
         env=os.environ | {"JSPEC_NATIVE": other}, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-3000:]
