@@ -27,7 +27,7 @@ from benchmarks.whole_rounds import DEEPEST
 from jspec import methods
 from jspec.cli.bench.questions import Question
 from jspec.drafters.contrib.spine import _likeliest, _spine
-from jspec.drafters.contrib.spine_trees import COPY, MATCHES, TEMPLATES, check
+from jspec.drafters.contrib.spine_trees import COPY, MATCHES, TEMPLATES, check, name_node
 from jspec.drafters.contrib.spine_trees import Path as Steps
 from jspec.drafters.wrapper import DrafterWrapper
 from jspec.methods import LLM, ngram_tables
@@ -167,15 +167,9 @@ def fit(rounds: Sequence[tuple[int, Steps]], nodes: int = NODES) -> tuple[str, .
                 rates[path] = rates[above] * min(seen / (own[above] + PRIOR), 1.0)
         # Above before below, which may have the same rate.
         best = sorted(rates, key=lambda path: (-rates[path], len(path)))[1 : nodes + 1]
-        names = (f"{name(path)}:{max(round(1000 * rates[path]), 1)}" for path in best)
+        names = (f"{name_node(path)}:{max(round(1000 * rates[path]), 1)}" for path in best)
         templates.append(" ".join(names))
     return tuple(templates)
-
-
-def name(path: Steps) -> str:
-    """Returns a path's name in a template."""
-    copies = path.count(COPY)
-    return (chr(ord("a") + copies - 1) if copies else "") + "".join(map(str, path[copies:]))
 
 
 def main(

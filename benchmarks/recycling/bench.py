@@ -1,5 +1,7 @@
 """A target, and the questions that it is asked."""
 
+from typing import Any
+
 import numpy as np
 
 import jspec
@@ -27,11 +29,22 @@ class Bench:
         new_tokens: most tokens of an answer, a round's own apart.
         prompt_tokens: first tokens of a text that are read. Chats are read whole, or their end
             where they are longer than the context.
+        temperature: of the target; all methods draw one text from the same noise.
     """
 
-    def __init__(self, target: Loaded, wording: Wording, new_tokens: int, prompt_tokens: int):
+    def __init__(
+        self,
+        target: Loaded,
+        wording: Wording,
+        new_tokens: int,
+        prompt_tokens: int,
+        temperature: float = 0.0,
+    ):
         self.target, self.wording, self.new_tokens = target, wording, new_tokens
         self._limits: dict[tuple[int, ...], int] = {}
+        self.request: dict[str, Any] = {}
+        if temperature:
+            self.request = {"sampling": jspec.Sampling(temperature), "key": 0}
         context = target.model.context or 1 << 20
         self.room = context - new_tokens - 2 * DEEPEST
         if self.room < 1:
@@ -50,7 +63,7 @@ class Bench:
         return jspec.decode(
             self.target.model, self.target.params, prompts.tokens, prompts.lengths,
             max_new_tokens=self.new_tokens + DEEPEST,
-            stopping=jspec.Stopping(max_tokens=limits, eos=self.eos),
+            stopping=jspec.Stopping(max_tokens=limits, eos=self.eos), **self.request,
         )  # fmt: skip
 
     def decoding(self, built: LLM) -> Decoding:

@@ -59,7 +59,8 @@ def methods(
     """Returns the lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
     rows = [one for part in others for one in settings.rows(part).items()]
-    found = {label: Method(row, label == "TR, accepted alone") for label, row in rows}
+    copies = "TR, accepted alone", "PLD, 15 nodes", "suffix, 15 nodes", "suffix, 63 nodes"
+    found = {label: Method(row, label in copies) for label, row in rows}
     return found if len(others) == len(parts) else lines(datastore, heads) | found
 
 
@@ -94,7 +95,7 @@ def main(
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
     parts: Annotated[
-        str, typer.Option(help="comma-separated, of table, breadth, depth, update, pairs")
+        str, typer.Option(help=f"comma-separated, of {', '.join(settings.PARTS)}")
     ] = "table",
     only: Annotated[str | None, typer.Option(help="labels of lines, separated by ;")] = None,
     order: Annotated[
@@ -108,18 +109,25 @@ def main(
     head: Annotated[
         list[str] | None, typer.Option(metavar="DIR|NAME", help="each trained head")
     ] = None,
+    ngrams: Annotated[
+        Path | None, typer.Option(help="file of jspec warm --out, for spine with this table too")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0: greedy")] = 0.0,
     prompt_tokens: options.PromptTokens = 48,
     new_tokens: options.NewTokens = 128,
     scan: Annotated[bool, typer.Option(help="scan the layers: compiles sooner")] = False,
 ) -> None:
-    """Decodes greedily at batch 1; answers end where the target begins to repeat itself."""
+    """Decodes at batch 1; answers end where the target begins to repeat itself."""
     subject = model_pairs.subject(model, questions, prompts, classes, scan)
     words = wording(subject.target, subject.texts)
-    bench = Bench(subject.target, words, new_tokens, prompt_tokens)
+    bench = Bench(subject.target, words, new_tokens, prompt_tokens, temperature)
     heads: settings.Rows = {}
     for named in head or ():
         heads |= settings.trained(named, subject.target)
     known = methods(parts.split(","), datastore, heads)
+    if ngrams is not None:
+        row = method("spine", num_speculative_tokens=15, ngrams=str(ngrams))
+        known["spine with the table of --ngrams, 15 nodes"] = Method(row)
     wanted = {
         label: one for label, one in known.items() if only is None or label in only.split(";")
     }
@@ -130,6 +138,8 @@ def main(
     if count:
         setting["count"] = count  # which texts they are depends on it
     asked = list(in_turn(of_tasks(subject, count)))[:most]
+    if temperature:
+        setting["temperature"] = temperature
     if order != "turns":
         setting["order"] = order
         asked = ordered(asked, order)
@@ -138,7 +148,8 @@ def main(
         label: Ledger(out, setting | dict(method=label, options=one.row.told, cold=one.row.cold))
         for label, one in wanted.items()
     }
-    headline(f"{subject.name}: tokens per round, greedy, batch 1, {new_tokens} new tokens a turn")
+    how = f"temperature {temperature:g}, batch 1, {new_tokens} new tokens a turn"
+    headline(f"{subject.name}: tokens per round, {how}")
     for number, question in enumerate(asked, 1):
         missing = [label for label in ledgers if not ledgers[label].find(question=question.name)]
         for label, row in trial.ask(question, missing):
@@ -244,7 +255,8 @@ class Trial:
         # The round that reaches the limit emits at most the tree's levels and one token.
         beyond = min(getattr(one.drafter, "depth", DEEPEST), DEEPEST)
         asked = np.array([limit])
-        result = one.run(prompts, asked + beyond, asked, memory, eos=self.bench.eos)
+        request = self.bench.request
+        result = one.run(prompts, asked + beyond, asked, memory, eos=self.bench.eos, **request)
         self._memory[label] = result.drafter_state.inner
         histogram = jax.device_get(result.drafter_state.histogram)[0]
         return int(histogram @ np.arange(1, DEEPEST + 1)), int(histogram.sum())
@@ -253,7 +265,7 @@ class Trial:
         """Returns the target's outputs along a text: the states that a method's head reads (without
         a head a 0), and the likeliest tokens that a matrix reads.
         """
-        size = one.drafter.k if isinstance(one.drafter, AcceptedAlone) else 0
+        size = one.drafter.drafter.k if isinstance(one.drafter, AcceptedAlone) else 0
         if one.drafter_params is None and not size:
             return {"hidden": jnp.zeros((1, 1, 1))}
         key = one.model, size, np.asarray(tokens).tobytes()

@@ -2,22 +2,28 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
+import jspec
 from benchmarks.recycling.updates import AcceptedAlone, CellsMerge, FirstWins
 from benchmarks.texts import digest
 from jspec import methods
 from jspec import tree as trees
 from jspec._validate.errors import InputError
+from jspec.drafters.contrib.spine_trees import TEMPLATES, name_node, read
 from jspec.drafters.draft_head import eagle, medusa
-from jspec.methods import LLM
+from jspec.drafters.retrieval.token_pairs import NONE
+from jspec.methods import LLM, ngram_tables
 from jspec.models import Loaded, heads
 from jspec.models.fingerprint import fingerprint
 from jspec.tree.template import best_paths
 
-PARTS = ("table", "breadth", "depth", "update", "pairs")
+PARTS = ("table", "breadth", "depth", "update", "pairs", "spine")
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,8 @@ Rows = dict[str, Row]
 def method(name: str, cold: bool = False, **options: Any) -> Row:
     """Returns a method of the command line, with its options."""
     known = dict(options)
-    if "datastore" in known:
-        known["datastore"] = digest(Path(known["datastore"]))
+    for file in known.keys() & {"datastore", "ngrams"}:
+        known[file] = digest(Path(known[file]))
     told = json.dumps({"method": name, **known}, sort_keys=True)
     return Row(lambda target: methods.build(name, target, **options), told, cold)
 
@@ -141,7 +147,12 @@ def rows(part: str) -> Rows:
                 "TR, first": drafting(FirstWins),
                 "TR, cell by cell": drafting(CellsMerge),
                 "TR, last": published,
-                "TR, accepted alone": drafting(AcceptedAlone),
+                "TR, accepted alone": Row(
+                    lambda target: LLM(
+                        target, AcceptedAlone(jspec.TokenRecycling(target.model.vocab_size))
+                    ),
+                    "AcceptedAlone",
+                ),
             }
         case "pairs":  # which the paper has not
             pairs = method("token_recycling", shape="published", pairs=1 << 17)
@@ -151,4 +162,65 @@ def rows(part: str) -> Rows:
                 "TR, pairs": pairs, "auto, 63 nodes": auto, "Medusa, informed": informed,
                 "TR, published": published,
             }  # fmt: skip
+        case "spine":  # GOOSE's and RACER's claims, at equal nodes
+            return (
+                {
+                    f"{label}, {nodes} nodes": row
+                    for nodes in (15, 63)
+                    for label, row in {
+                        "suffix": method("suffix", num_speculative_tokens=nodes),
+                        "TR": method("token_recycling", num_speculative_tokens=nodes),
+                        "spine": method("spine", num_speculative_tokens=nodes),
+                        "spine with table": spine(nodes),
+                    }.items()
+                }
+                | {
+                    "PLD, 15 nodes": method("prompt_lookup", num_speculative_tokens=15),
+                }
+                | {f"without {part}": spine(15, part) for part in LEFT_OUT}
+            )
     raise InputError(f"--parts {part} is not there; give some of {', '.join(PARTS)}")
+
+
+def spine(nodes: int, part: str | None = None) -> Row:
+    """Returns Spine with the target's own n-gram table, and without a part of it."""
+
+    def make(target: Loaded) -> LLM:
+        if (table := ngram_tables.find(target)) is None:
+            raise InputError("the model has no n-gram table; make one by jspec warm")
+        llm = methods.build("spine", target, num_speculative_tokens=nodes, ngrams=table)
+        return LEFT_OUT[part](llm) if part else llm
+
+    told = {"method": "spine", "num_speculative_tokens": nodes, "ngrams": "own", "without": part}
+    return Row(make, json.dumps(told, sort_keys=True))
+
+
+def _change(llm: LLM, **options: Any) -> LLM:
+    return replace(llm, drafter=replace(llm.drafter, **options))
+
+
+def _mean_template() -> str:
+    """Returns the nodes that have the largest rates in the mean of the six templates."""
+    rates: dict[tuple[int, ...], float] = {}
+    for template in map(read, TEMPLATES):
+        for path, rate in template.items():
+            rates[path] = rates.get(path, 0.0) + rate / len(TEMPLATES)
+    best = sorted(rates, key=lambda path: (-rates[path], len(path)))[1:64]
+    return " ".join(f"{name_node(path)}:{max(round(rates[path]), 1)}" for path in best)
+
+
+def _without_pairs(llm: LLM) -> LLM:
+    table = llm.drafter_params
+    return replace(
+        llm, drafter_params=replace(table, line_of_pair=jnp.full_like(table.line_of_pair, NONE))
+    )
+
+
+LEFT_OUT: dict[str, Callable[[LLM], LLM]] = {
+    "copies": partial(_change, templates=TEMPLATES[:1] * len(TEMPLATES)),
+    "a template for each match": partial(_change, templates=(_mean_template(),) * len(TEMPLATES)),
+    "lines of pairs": _without_pairs,
+    "means, the last visit alone": partial(_change, decay=0.0),
+    "outputs of rejected nodes": lambda llm: replace(llm, drafter=AcceptedAlone(llm.drafter)),
+}
+"""How Spine loses a part, by its name."""

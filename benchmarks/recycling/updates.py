@@ -15,6 +15,8 @@ import jspec
 from jspec.arrays.top_k import top_k
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import MatrixState
+from jspec.drafters.wrapper import DrafterWrapper
+from jspec.protocols import Drafter
 from jspec.types import Feedback, PyTree
 
 
@@ -67,15 +69,15 @@ class CellsMerge(jspec.TokenRecycling):
 
 
 @dataclass(frozen=True)
-class AcceptedAlone(jspec.TokenRecycling):
-    """The outputs of rejected nodes, the trash of the paper's title, are not kept."""
+class AcceptedAlone(DrafterWrapper):
+    """The outputs of rejected nodes, the trash of the paper's title, teach nothing."""
 
-    def update(
-        self, params: PyTree, state: MatrixState, aux: None, feedback: Feedback
-    ) -> MatrixState:
+    drafter: Drafter
+
+    def update(self, params: PyTree, state: PyTree, aux: PyTree, feedback: Feedback) -> PyTree:
         scored = feedback.scored
         path, tree = scored.verdict.path, scored.tree
-        kept = jnp.where(jnp.arange(path.shape[1]) < feedback.counts[:, None], path, -1)
-        on_path = (kept[:, :, None] == jnp.arange(tree.valid.shape[1])).any(1)
+        path = jnp.where(jnp.arange(path.shape[1]) < feedback.counts[:, None], path, -1)
+        on_path = (path[:, :, None] == jnp.arange(tree.valid.shape[1])).any(1)
         left = replace(scored, tree=replace(tree, valid=tree.valid & on_path))
-        return super().update(params, state, aux, replace(feedback, merged=left))
+        return self.drafter.update(params, state, aux, replace(feedback, merged=left))

@@ -82,6 +82,12 @@ def read(template: str) -> Mapping[Path, int]:
     return rates
 
 
+def name_node(path: Path) -> str:
+    """Returns a path's name in a template."""
+    copies = path.count(COPY)
+    return (chr(ord("a") + copies - 1) if copies else "") + "".join(map(str, path[copies:]))
+
+
 def check(templates: Sequence[str]) -> int:
     """Returns the nodes of the largest template."""
     texts = isinstance(templates, tuple) and all(isinstance(one, str) for one in templates)
