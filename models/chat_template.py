@@ -64,6 +64,11 @@ class ChatTemplate:
     source: str = "the chat template"
     named: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
+    def check_syntax(self) -> None:
+        """Raises InputError if a template is not one of Jinja."""
+        for template in {self.template, self.with_tools}:
+            _compiled(template, self.source)
+
     @property
     def with_tools(self) -> str:
         """The template of conversations with tools."""

@@ -34,11 +34,6 @@ def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, 
     return table[jax.lax.optimization_barrier(twice)][0]
 
 
-def rows_are_split(x: Num[Array, "B *S"]) -> bool:
-    """Returns whether rows may be on several devices."""
-    return divides(jax.typeof(x).sharding.mesh, ROWS, x.shape[0]) is not None
-
-
 def divides(mesh: AbstractMesh, name: str, size: int, at_least: int = 1) -> str | None:
     """Returns the axis, if XLA may split over it into even parts of at least this size."""
     if name not in mesh.axis_names:

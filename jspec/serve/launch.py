@@ -235,6 +235,10 @@ def chatting(target: "Loaded", template: Path | None) -> "Loaded":
         known = {} if target.chat is None else target.chat.special_tokens
         chat = ChatTemplate(text, target.tokenizer, known, f"the chat template in {template}")
         target = replace(target, chat=chat)
+    if target.chat is not None:
+        # What is wrong with it is said here, with its file, which clients are not to read.
+        target.chat.check_syntax()
+        target = replace(target, chat=replace(target.chat, source=ChatTemplate.source))
     return replace(target, eos=conversations.eos(target))
 
 

@@ -65,6 +65,17 @@ def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
     assert compiled.count, "the first look could not fail"
 
 
+def test_a_templates_file_is_named_to_who_serves_it_and_to_no_client(session, tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ raise_exception('no') }}")
+    target = launch.chatting(session.target, file)
+    with pytest.raises(jspec.InputError, match="^the chat template refuses the conversation"):
+        target.chat.encode([{"role": "user", "content": "Hi"}])
+    file.write_text("{% for %}")
+    with pytest.raises(jspec.InputError, match="mine.jinja is not a Jinja template"):
+        launch.chatting(session.target, file)
+
+
 @pytest.mark.slow
 def test_the_servers_rows_never_write_what_the_model_is_not_to(session):
     fields = {"suppress_tokens": list(range(40, 280)), "repetition_penalty": 1.1}

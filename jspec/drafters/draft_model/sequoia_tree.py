@@ -206,19 +206,6 @@ def choose(
     return min(choices, key=lambda choice: choice.time)  # the smallest of equally fast ones
 
 
-def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
-    """Computes MBSU (Jeon et al. 2024, appendix C.2), the memory-bound speed-up.
-
-    eta / (L r + 1). (The text of the paper has r upside down; its tables have it so.)
-
-    Args:
-        tokens: eta, emitted per target forward pass, the bonus token included.
-        levels: L, forward passes of the draft model per target forward.
-        ratio: r, parameters of the draft over the target's.
-    """
-    return tokens / (levels * ratio + 1)
-
-
 def _checked(acceptance: Acceptance) -> Float[np.ndarray, "L K"]:
     probabilities = np.asarray(acceptance, np.float64)
     if probabilities.ndim not in (1, 2) or not probabilities.size:

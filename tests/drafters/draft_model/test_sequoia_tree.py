@@ -234,16 +234,3 @@ def test_bad_input_says_the_value_and_the_fix(call, message):
 
 def test_measured_probabilities_may_round_above_one():
     assert sequoia_tree.best_template([0.5, 0.5 + 5e-7], 2, 1).paths == ((0,), (1,))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "levels", "published"),
-    [(2.166, 2, 2.093), (2.465, 3, 2.343), (2.728, 4, 2.551), (2.865, 5, 2.636), (4.073, 5, 3.748)],
-)
-def test_memory_bound_speedup_is_that_of_the_papers_tables(tokens, levels, published):
-    """RSD, Table 1 (Llama-2-7B and its draft of 115M): r = 0.01736, not its inverse."""
-    ratio = 0.01736
-    assert sequoia_tree.memory_bound_speedup(tokens, levels, ratio) == pytest.approx(
-        published, abs=6e-4
-    )
-    assert sequoia_tree.memory_bound_speedup(tokens, levels, 1 / ratio) < 0.02
