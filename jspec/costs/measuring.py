@@ -26,6 +26,9 @@ _OUT_OF_REACH = 1e6
 """Seconds of a width that is not to be chosen."""
 _AGAIN = 3
 """The most repeats, as a multiple of the number asked for."""
+_FEWEST, _PATIENCE = 2, 8.0
+"""The fewest repeats, and the seconds after which no more of them begin: where a call takes
+seconds, other work changes the least of a few by little."""
 _OUT_OF_ORDER = 0.05
 """The share by which less may seem to take longer than more before all is timed again."""
 _ENDLESS = 2**30
@@ -142,9 +145,15 @@ def in_turn(
     # The first without a draft, and every one with it.
     ways = [(points[0], True)] + [(point, False) for point in points]
     rounds, total = _ROUNDS, (2 + repeats) * len(ways)
-    least = np.full(len(ways), np.inf)
+    least, begun = np.full(len(ways), np.inf), 0.0
     for turn in range(2 + _AGAIN * repeats):
         if turn >= 2 + repeats and (np.diff(least) > -_OUT_OF_ORDER * least[1:]).all():
+            break
+        if turn == 2:
+            begun = time.perf_counter()
+        elif turn > _FEWEST + 1 and time.perf_counter() - begun > _PATIENCE:
+            if progress is not None:
+                progress(total, total)
             break
         for place, (point, in_backoff) in enumerate(ways):
             curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {point: 1.0})

@@ -6,7 +6,7 @@ import tiny
 
 import jspec
 from jspec._validate.errors import InputError
-from jspec.costs import measure
+from jspec.costs import measure, measuring
 from jspec.costs.measuring import in_turn
 from jspec.testing import PrefixLM
 
@@ -62,6 +62,22 @@ def test_implausible_times_are_measured_again(backoff_is_slow_for, turns, rest):
     assert len(asked) == 3 * turns
     assert curve.at([2, 8]).tolist() == pytest.approx([2.0, 5.0])
     assert float(curve.undrafted) == pytest.approx(rest)
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.1, 14), (1.0, 5), (100.0, 4)])
+def test_a_slow_model_is_measured_fewer_times(monkeypatch, seconds, turns):
+    clock, asked = [0.0], []
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: clock[0])
+
+    def timed(curve, in_backoff, rounds):
+        asked.append(in_backoff)
+        clock[0] += seconds
+        return 1.0
+
+    said = []
+    curve = in_turn((0, 3), 2, timed, repeats=12, progress=lambda *done: said.append(done))
+    assert len(asked) == 3 * turns and said[-1] == (42, 42)
+    assert curve.at([2, 8]).tolist() == [1.0, 1.0]
 
 
 def test_refusals_of_measuring():

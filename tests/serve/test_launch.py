@@ -69,10 +69,10 @@ def test_a_templates_file_is_named_to_who_serves_it_and_to_no_client(session, tm
     file = tmp_path / "mine.jinja"
     file.write_text("{{ raise_exception('no') }}")
     target = launch.chatting(session.target, file)
-    with pytest.raises(jspec.InputError, match="^the chat template refuses the conversation"):
+    with pytest.raises(jspec.InputError, match=r"^the chat template refuses the conversation"):
         target.chat.encode([{"role": "user", "content": "Hi"}])
     file.write_text("{% for %}")
-    with pytest.raises(jspec.InputError, match="mine.jinja is not a Jinja template"):
+    with pytest.raises(jspec.InputError, match=r"mine\.jinja is not a Jinja template"):
         launch.chatting(session.target, file)
 
 
