@@ -97,7 +97,7 @@ class JspecRollout(BaseRollout):
                 asked.temperature, max(asked.top_k or 0, 0), asked.top_p or 1.0
             ),
             key=0 if asked.seed is None else asked.seed,
-            processors=jspec.processors.logprobs(0, "processed_logprobs"),
+            processors=jspec.processors.logprobs(0, "temp_scaled_logprobs"),
         )
         self._last.pop(call, None)
         self._last[call] = jspec.Rollouts(result.tokens, result.lengths)
