@@ -62,15 +62,14 @@ def check_partitions(
     if count != _ROWS:
         raise InputError(f"there are {count} prompts; pass four")
     prompt, lengths = (array[:_ROWS] for array in ragged(prompts, model))
-    drafting = {} if "drafter" in request else {"drafter": PromptLookup(3)}
-    sampling = {} if "sampling" in request else {"sampling": Sampling(1.0), "key": 0}
-    asked = drafting | sampling | request | {"max_new_tokens": max_new_tokens}
+    asked: dict[str, Any] = {"drafter": PromptLookup(3), "sampling": Sampling(1.0), "key": 0}
+    asked |= request | {"max_new_tokens": max_new_tokens}
+    members = [*asked.pop("processors", ()), logprobs(0, "temp_scaled_logprobs")]
 
     def answers(rows: list[int]) -> Any:
         return decoding.decode(
             model, params, prompt[rows], lengths[rows], row_ids=np.array(rows),
-            processors=[*asked.get("processors", ()), logprobs(0, "temp_scaled_logprobs")],
-            **{name: value for name, value in asked.items() if name != "processors"},
+            processors=members, **asked,
         )  # fmt: skip
 
     whole = answers(list(range(_ROWS)))
