@@ -64,8 +64,8 @@ def roll_out(
         max_new_tokens=max_new_tokens,
         sampling=jspec.Sampling(temperature=1.0),
         key=key,
-        # Of the emitted tokens alone, by the distribution that they were drawn from.
-        processors=jspec.processors.logprobs(0, "processed_logprobs"),
+        # Of the emitted tokens alone, as `improved` computes them.
+        processors=jspec.processors.logprobs(0, "temp_scaled_logprobs"),
     )
 
 

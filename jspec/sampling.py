@@ -87,14 +87,28 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
     temperature = jnp.asarray(sampling.temperature)
     wide = logits.astype(jnp.float32)
     greedy = temperature == 0
-    # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
-    below = wide - wide.max(-1, keepdims=True)
-    probs = jax.nn.softmax(below / jnp.where(greedy, 1.0, temperature)[:, None], axis=-1)
+    probs = jax.nn.softmax(over_temperature(wide, temperature), axis=-1)
     # Each of what follows takes passes over the vocabulary, so it waits until some row asks for it.
     plain = ~(greedy | filtered(sampling, probs.shape[-1])).any()
     return jax.lax.cond(
         plain, lambda probs: probs, lambda probs: _cut(wide, probs, sampling), probs
     )
+
+
+def over_temperature(
+    logits: Float[Array, "B *N V"], temperature: Float[Array, " B"]
+) -> Float[Array, "B *N V"]:
+    """Returns logits over their row's temperature, 0 for the largest; in greedy rows over 1.
+
+    Example:
+        >>> over_temperature(jnp.array([[3.0, 1.0]] * 2), jnp.array([0.5, 0.0])).tolist()
+        [[0.0, -4.0], [0.0, -2.0]]
+    """
+    wide = logits.astype(jnp.float32)
+    # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
+    below = wide - wide.max(-1, keepdims=True)
+    divisor = jnp.where(temperature == 0, 1.0, temperature)
+    return below / divisor.reshape(-1, *[1] * (logits.ndim - 1))
 
 
 def node_probabilities(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:

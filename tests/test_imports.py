@@ -29,7 +29,7 @@ LAYERS = [
     {"decoding"},
     {"costs", "training"},
     {"methods", "testing"},
-    {"planning", "sessions"},
+    {"integrations", "planning", "sessions"},
     {"serve"},
     {"cli"},
 ]

@@ -3,8 +3,10 @@
 import ast
 import importlib.metadata
 import importlib.resources
+import importlib.util
 import itertools
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -110,6 +112,7 @@ def test_imports_are_declared_dependencies():
         )
     }
     declared |= {"orbax", "llama_cpp"}  # of orbax-checkpoint and llama-cpp-python
+    declared |= {"tunix"}  # no extra: with it uv.lock would hold older tokenizers and transformers
     declared |= {name.split(">")[0] for name in BUILD["requires"]}
     used = set()
     folders = [Path(module.__file__).parent for module in (jspec, jspec.models)]
@@ -120,6 +123,15 @@ def test_imports_are_declared_dependencies():
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 used.add(node.module.split(".")[0])
     assert used - set(sys.stdlib_module_names) - {"jspec"} <= declared
+
+
+def test_a_library_that_is_absent_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    source = Path(jspec.__file__).parent / "integrations" / "tunix.py"
+    with pytest.raises(
+        jspec.InputError, match="needs tunix, which is not installed; pip install google-tunix"
+    ):
+        runpy.run_path(str(source))
 
 
 def test_the_package_starts_without_jax():

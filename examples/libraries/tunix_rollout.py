@@ -1,147 +1,80 @@
-"""A rollout worker for google-tunix, in place of its own sampler.
+"""GRPO in google-tunix with jspec's rollouts: `JspecRollout` is all that is not tunix.
 
 pip install google-tunix
-
-    ClusterConfig(rollout_engine=JspecRollout, ..)   # a `BaseRollout`, with its seven methods
-
-Tokens are drawn by the policy itself: greedy ones are those of tunix's `VanillaRollout`, sampled
-ones have its distribution and jspec's noise, which depends on seed, row and position alone. The
-last answers to the same prompts are drafts: with one seed for all epochs most are drawn again.
 """
 
-from typing import Any
+from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
-from tunix.generate.tokenizer_adapter import TokenizerAdapter
-from tunix.rl import common
-from tunix.rl.rollout.base_rollout import BaseRollout, RolloutConfig, RolloutOutput
+from tunix.models.qwen3 import model as qwen3
+from tunix.rl import rl_cluster as rl
+from tunix.rl.grpo.grpo_learner import GRPOConfig, GRPOLearner
+from tunix.rl.rollout.base_rollout import RolloutConfig
 
-import jspec
-from jspec import models
+from jspec.integrations.tunix import JspecRollout
 
-_MOST_CALLS = 4096
-"""Calls whose answers are kept as drafts, the latest ones: an epoch of so many batches."""
-
-
-def call(module, tokens, positions, cache, mask):
-    """Returns the policy's own call."""
-    return module(tokens, positions, cache, mask)
+CONFIG = qwen3.ModelConfig(
+    num_layers=2, vocab_size=64, embed_dim=32, hidden_dim=64, num_heads=4, head_dim=8,
+    num_kv_heads=2, rope_theta=10_000, norm_eps=1e-6, use_tied_embedding=True,
+)  # fmt: skip
 
 
-class JspecRollout(BaseRollout):
-    """A policy of tunix, decoded by jspec.
+class Letters:
+    """A tokenizer: a letter is a token."""
 
-    Every answer is the policy's as it is now: where actor and rollout share a mesh, tunix trains
-    this very module and never calls `update_params`.
+    encode = staticmethod(lambda text: [3 + ord(letter) % 59 for letter in text])
+    decode = staticmethod(lambda ids: "".join(chr(64 + token % 60) for token in ids))
+    bos_id, eos_id, pad_id = (staticmethod(lambda token=token: token) for token in (1, 2, 0))
 
-    Args:
-        rollout_actor: the policy, one of `tunix.models` whose config has its sizes by the names of
-            Llama's.
-        tokenizer: any that tunix takes.
-        mesh: of the policy's weights, which say themselves where they lie.
-        rollout_config: of tunix; each call of `generate` has its own.
-        drafter: proposes tokens; it has to take `jspec.Rollouts` as params.
-    """
 
-    def __init__(
-        self,
-        rollout_actor: nnx.Module,
-        tokenizer: Any,
-        mesh: Any = None,
-        rollout_config: Any = None,
-        drafter: Any = None,
-    ):
-        del mesh, rollout_config
-        config: Any = rollout_actor.config
-        self._module, self._tokenizer = rollout_actor, TokenizerAdapter(tokenizer)
-        self._drafter = jspec.Suffix() if drafter is None else drafter
-        self._model, _ = models.from_nnx(
-            rollout_actor,
-            models.LayerCaches(call),
-            vocab_size=config.vocab_size,
-            num_layers=config.num_layers,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            dtype=jax.tree.leaves(nnx.state(rollout_actor, nnx.Param))[0].dtype,
-        )
-        self._last: dict[tuple[Any, ...], jspec.Rollouts] = {}
+def count_vowels(prompts, completions, **_):
+    """The reward."""
+    return [float(sum(text.count(vowel) for vowel in "AEIOU")) for text in completions]
 
-    def generate(
-        self, prompts: list[str], rollout_config: RolloutConfig, **kwargs: Any
-    ) -> RolloutOutput:
-        """Answers, without their end tokens, with the log-probability of each token."""
-        del kwargs
-        asked, rows = rollout_config, [self._encoded(prompt) for prompt in prompts]
-        size = max(asked.max_prompt_length, *map(len, rows))
-        tokens, left = (np.full((len(rows), size), self.pad_id(), np.int32) for _ in range(2))
-        for row, ids in enumerate(rows):
-            tokens[row, : len(ids)] = left[row, size - len(ids) :] = ids
-        new, call = asked.max_tokens_to_generate, (*prompts, asked.max_tokens_to_generate)
-        # On the device, as answers are: the second call runs the first one's program.
-        nothing = jnp.zeros((len(rows), new), jnp.int32)
-        none = jspec.Rollouts(nothing, nothing[:, 0])
-        result = jspec.decode(
-            self._model,
-            nnx.to_pure_dict(nnx.state(self._module)),
-            tokens,
-            np.array([len(ids) for ids in rows]),
-            drafter=self._drafter,
-            drafter_params=self._last.get(call, none),
-            max_new_tokens=new,
-            stopping=jspec.Stopping(eos=asked.eos_tokens or [self.eos_id()]),
-            # Greedy at 0.
-            sampling=jspec.Sampling(
-                asked.temperature, max(asked.top_k or 0, 0), asked.top_p or 1.0
-            ),
-            key=0 if asked.seed is None else asked.seed,
-            processors=jspec.processors.logprobs(0, "processed_logprobs"),
-        )
-        self._last.pop(call, None)
-        self._last[call] = jspec.Rollouts(result.tokens, result.lengths)
-        if len(self._last) > _MOST_CALLS:
-            self._last.pop(next(iter(self._last)))
-        out, known = np.asarray(result.tokens), np.asarray(result.logprobs.token_logprobs)
-        ended = np.asarray(result.status) == jspec.Status.EOS
-        counts = np.asarray(result.lengths) - ended
-        answers = [row[:count] for row, count in zip(out, counts, strict=True)]
-        return RolloutOutput(
-            text=[self._tokenizer.decode(answer.tolist()) for answer in answers],
-            logits=[],
-            tokens=answers,
-            left_padded_prompt_tokens=left,
-            logprobs=[row[:count] for row, count in zip(known, counts, strict=True)]
-            if asked.return_logprobs
-            else None,
-        )
 
-    def get_per_token_logps(self, prompt_tokens: Any, completion_tokens: Any) -> jax.Array:
-        """Returns the policy's log-probabilities of whole answers."""
-        return common.compute_per_token_logps(
-            *nnx.split(self._module),
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            pad_id=self.pad_id(),
-            eos_id=self.eos_id(),
-        )
+def cluster(**options) -> rl.RLCluster:
+    """Returns tunix's cluster on one device; `options` are those of `JspecRollout`."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
+    config = rl.ClusterConfig(
+        role_to_mesh=dict.fromkeys((rl.Role.ACTOR, rl.Role.REFERENCE, rl.Role.ROLLOUT), mesh),
+        rollout_engine=partial(JspecRollout, **options),
+        training_config=rl.RLTrainingConfig(
+            actor_optimizer=optax.adam(1e-3), eval_every_n_steps=1000, max_steps=3,
+            mini_batch_size=2,
+        ),
+        rollout_config=RolloutConfig(
+            max_tokens_to_generate=24, max_prompt_length=16, temperature=0.9, top_k=8,
+            return_logprobs=True,
+        ),
+    )  # fmt: skip
+    actor, reference = (qwen3.Qwen3(CONFIG, rngs=nnx.Rngs(0)) for _ in range(2))
+    return rl.RLCluster(
+        actor=actor, reference=reference, tokenizer=Letters(), cluster_config=config
+    )
 
-    def update_params(self, params: Any, filter_types: Any = None) -> None:
-        """Replaces all weights, or some; the next call runs the compiled program."""
-        del filter_types
-        dtype = jax.tree.leaves(nnx.state(self._module, nnx.Param))[0].dtype
-        nnx.update(self._module, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
 
-    def pad_id(self) -> int:
-        return self._tokenizer.pad_id()
+def train(made: rl.RLCluster, rollouts: int) -> None:
+    algorithm = GRPOConfig(num_generations=4, beta=0.04)
+    learner = GRPOLearner(rl_cluster=made, reward_fns=count_vowels, algo_config=algorithm)
+    learner.train([{"prompts": np.array(["hello", "abc"])} for _ in range(rollouts)])
 
-    def eos_id(self) -> int:
-        return self._tokenizer.eos_id()
 
-    def model(self) -> nnx.Module:
-        return self._module
+def main() -> None:
+    made = cluster(method="auto")
+    generate = made.rollout.generate
 
-    def _encoded(self, prompt: str) -> list[int]:
-        first = [self._tokenizer.bos_id()] if self._tokenizer.bos_id() else []
-        return list(self._tokenizer.dedup_bos_ids([*first, *self._tokenizer.encode(prompt)]))
+    def shown(prompts, config):
+        answers = generate(prompts, config)
+        reward = np.mean(count_vowels(prompts, answers.text))
+        print(f"{len(prompts)} answers, {reward:.2f} vowels each, such as {answers.text[0]}")
+        return answers
+
+    made.rollout.generate = shown
+    train(made, rollouts=3)
+
+
+if __name__ == "__main__":
+    main()

@@ -110,6 +110,26 @@ def placed(arrays: Any, like: Any) -> Any:
     return jax.tree.map(put, arrays)
 
 
+def of_rows(params: Any, prompt: Any) -> Any:
+    """Returns params with what is `per_row` among them where the prompt is.
+
+    So it is the same program wherever these arrays were made, on the host or by an earlier call.
+    """
+
+    def is_per_row(part: Any) -> bool:
+        return getattr(part, "per_row", False)
+
+    def moved(part: Any) -> Any:
+        if not is_per_row(part):
+            return part
+        host = jax.tree.map(
+            lambda leaf: on_host(leaf) if isinstance(leaf, jax.Array) else leaf, part
+        )
+        return placed(host, prompt)
+
+    return jax.tree.map(moved, params, is_leaf=is_per_row)
+
+
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
     """Returns the array [B] of `value`; a number counts for every row.
 

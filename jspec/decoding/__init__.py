@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import placed
+from jspec._validate.row_arguments import of_rows, placed
 from jspec._xla import mesh_axes
 from jspec._xla.backend import Jitted
 from jspec._xla.explicit_axes import automatic
@@ -138,6 +138,7 @@ def decode(
         >>> bool((plain.tokens == drafted.tokens).all())
         True
     """
+    drafter_params = of_rows(drafter_params, prompt)
     state = prefill(
         model, params, prompt, prompt_lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, policy=policy, policy_params=policy_params,

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import of_rows
 from jspec.decoding import Asked, prefill, step
 from jspec.protocols import CausalLM
 from jspec.round.processing import certain, logprobs
@@ -70,6 +71,7 @@ def stream(
         >>> sum(len(chunk.tokens[0]) for chunk in chunks)
         4
     """
+    request["drafter_params"] = of_rows(request.get("drafter_params"), prompt)
     state = prefill(model, params, prompt, prompt_lengths, **request)
 
     if isinstance(state.root, Tracer):

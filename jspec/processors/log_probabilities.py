@@ -23,6 +23,9 @@ RAW = "raw_logprobs"
 PROCESSED = "processed_logprobs"
 """Of the distribution that tokens are drawn from: after processors, grammar, temperature and
 filters. In greedy rows temperature and filters are left out, as they leave one token."""
+TEMP_SCALED = "temp_scaled_logprobs"
+"""Of the model alone, with logits over the temperature: what trainers compute of a text."""
+MODES = RAW, PROCESSED, TEMP_SCALED
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,9 @@ def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:
         num_top: so many likeliest tokens.
         mode: "raw_logprobs": of the model alone. "processed_logprobs": of the distribution that
             tokens are drawn from, after processors, temperature and filters; the last two are left
-            out in greedy rows. As in vLLM.
+            out in greedy rows. Both as in vLLM. "temp_scaled_logprobs": log_softmax(logits / T) of
+            the model alone, without processors and filters, T being 1 in greedy rows, as in SGLang;
+            what a trainer such as tunix or TRL computes of the same text.
 
     Raises:
         InputError: for a negative number, an unknown mode, or more tokens than the vocabulary.
@@ -78,8 +83,10 @@ def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:
         (1, 4, 2)
     """
     check_integer("logprobs", num_top, 0, None)
-    if mode not in (RAW, PROCESSED):
-        raise InputError(f"mode is {mode!r:.40}; pass {RAW!r} or {PROCESSED!r}")
+    if mode not in MODES:
+        raise InputError(
+            f"mode is {mode!r:.40}; pass {', '.join(map(repr, MODES[:-1]))} or {MODES[-1]!r}"
+        )
     return LogprobsSpec(num_top, mode)
 
 
@@ -111,12 +118,12 @@ class RecordedLogprobs(RowControl):
 
     def advance(self, round: Round) -> Self:
         """Adds the log-probabilities of the round's tokens."""
-        raw, read = self.mode == RAW, self.rows.read
+        read = self.rows.read
 
         def of_this() -> Logprobs:
-            deciding = round.logits if raw else round.processed
-            at = jnp.take_along_axis(deciding, round.path[..., None], axis=1)
-            found = _scores(at, None if raw else round.sampling)
+            logits = round.processed if self.mode == PROCESSED else round.logits
+            at = jnp.take_along_axis(logits, round.path[..., None], axis=1)
+            found = _scores(self.mode, at, round.sampling)
             return vary(_of_round(self.num_top, found, round.emitted), round)
 
         if read is None:
@@ -163,11 +170,15 @@ def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "
     return Logprobs(own, tokens, values)
 
 
-def _scores(logits: Float[Array, "B P V"], sampling: Sampling | None) -> Float[Array, "B P V"]:
-    """Returns the log-probabilities of logits, after `sampling` if it is given."""
+def _scores(
+    mode: str, logits: Float[Array, "B P V"], sampling: Sampling | None
+) -> Float[Array, "B P V"]:
+    """Returns the log-probabilities of logits in a mode."""
     plain = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-    if sampling is None:
+    if mode == RAW or sampling is None:
         return plain
+    temperature = jnp.asarray(sampling.temperature)
+    if mode == TEMP_SCALED:
+        return jax.nn.log_softmax(samplings.over_temperature(logits, temperature), axis=-1)
     drawn = jnp.log(samplings.node_probabilities(logits, sampling))
-    greedy = jnp.asarray(sampling.temperature) == 0
-    return jnp.where(greedy[:, None, None], plain, drawn)
+    return jnp.where((temperature == 0)[:, None, None], plain, drawn)

@@ -4,6 +4,7 @@
 where a promise is broken; `fuzz` drafts thousands of random trees. All three raise
 `jspec.InputError` if they are called in a wrong way, and return a `Report`. `PrefixLM` is the
 target that they use if they are given none; the memory of `RecurrentLM` is a state a row.
+`check_partitions` decodes the same rows in batches of several sizes.
 
 `certify` is for a model and a drafter in use: it compares texts, judges what differs, and returns a
 `Certificate`. `check_bits` compares forward passes of trees with forward passes of one token, bit
@@ -17,6 +18,7 @@ from jspec.testing.certification.certifying import certify as certify
 from jspec.testing.drafter_contract import check_drafter as check_drafter
 from jspec.testing.fuzzing import fuzz as fuzz
 from jspec.testing.model_contract import check_model as check_model
+from jspec.testing.partitions import check_partitions as check_partitions
 from jspec.testing.prefix_lm import PrefixLM as PrefixLM
 from jspec.testing.promises import Report as Report
 from jspec.testing.recurrent_lm import RecurrentLM as RecurrentLM
@@ -31,5 +33,6 @@ __all__ = [
     "check_bits",
     "check_drafter",
     "check_model",
+    "check_partitions",
     "fuzz",
 ]

@@ -1,5 +1,7 @@
 """Log-probabilities against whole forward passes over the text, in float64."""
 
+import itertools
+
 import jax
 import numpy as np
 import oracle
@@ -54,10 +56,16 @@ def processed(logits, row):
         return np.log(oracle.probabilities(logits, *settings))
 
 
+def temp_scaled(logits, row):
+    """As tunix (`compute_per_token_logps`) and TRL score a text; tunix greedy rows at 1."""
+    return log_softmax(logits / (SAMPLING.temperature[row] or 1))
+
+
 @pytest.mark.parametrize(
     ("mode", "wanted"),
     [
         ("raw_logprobs", raw),
+        ("temp_scaled_logprobs", temp_scaled),
         pytest.param("processed_logprobs", processed, marks=pytest.mark.slow),
     ],
 )
@@ -77,16 +85,31 @@ def test_they_equal_a_plain_forward_pass(mode, wanted):
         assert not found.token_logprobs[row, result.lengths[row] :].any()
 
 
-def test_raw_ones_are_not_those_drawn_from():
-    """The two differ where temperature or filters do anything, so neither test passes for both."""
+def test_each_mode_has_numbers_of_its_own():
+    """They differ where temperature or filters do anything, so no test passes for two of them."""
     result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3))
-    found = np.asarray(result.logprobs.token_logprobs)
-    gaps = [
-        abs(found[row, place] - want[token])
-        for row in (1, 2)
-        for place, (token, want) in enumerate(of_a_row(result, row, processed))
-    ]
-    assert max(gaps) > 0.1
+
+    def numbers(mode):
+        places = (each for row in (1, 2) for each in of_a_row(result, row, mode))
+        return np.array([want[token] for token, want in places])
+
+    for one, other in itertools.combinations((raw, processed, temp_scaled), 2):
+        assert np.abs(numbers(one) - numbers(other)).max() > 0.1
+
+
+def test_a_trainers_log_probabilities_know_no_processors():
+    """A trainer scores the text by the model alone; a tiny temperature makes no NaN."""
+    temperatures = np.array([0.0, 0.7, 1e-30])
+    call = CALL | dict(sampling=jspec.Sampling(temperatures))
+    control = [jspec.processors.logit_bias({3: 2.0}), logprobs(0, "temp_scaled_logprobs")]
+    result = jspec.decode(MODEL, WEIGHTS, **call, processors=control)
+
+    def scored(logits, row):
+        return log_softmax(logits / (temperatures[row] or 1))
+
+    for row, found in enumerate(np.asarray(result.logprobs.token_logprobs)):
+        for place, (token, want) in enumerate(of_a_row(result, row, scored)):
+            np.testing.assert_allclose(found[place], want[token], rtol=1e-5, atol=1e-4)
 
 
 def test_chunks_have_the_log_probabilities_of_their_tokens():

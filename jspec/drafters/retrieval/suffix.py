@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -52,9 +52,11 @@ class SuffixState:
 class Rollouts:
     """Each row's last output: params of `Suffix`.
 
-    The tokens and lengths of an earlier `jspec.Result` fit, if the rows keep its order.
+    The tokens and lengths of an earlier `jspec.Result` fit, if the rows keep its order. Arrays of
+    NumPy and of the device are the same program.
     """
 
+    per_row: ClassVar[bool] = True
     tokens: Int[Array, "B T"]
     """The outputs without their prompts; entries at or beyond `lengths` are never read."""
     lengths: Int[Array, " B"]

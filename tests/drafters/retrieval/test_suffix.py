@@ -142,6 +142,26 @@ def test_the_same_weights_and_noise_write_the_rollout_again():
     assert int(other.stats.num_rounds.min()) > 3, "other noise, another text"
 
 
+def test_rollouts_of_the_host_and_of_the_device_are_one_program():
+    """The first call has none and makes zeros, later ones have what a call returned."""
+    model, nothing = jspec.testing.PrefixLM(), np.zeros((2, 8), np.int32)
+    # What a call returns is committed to a mesh of the weights.
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), "data")
+    params = jax.device_put(model.init(), jax.sharding.NamedSharding(mesh, jax.P()))
+
+    def again(last):
+        return jspec.decode(
+            model, params, np.array([[1, 2, 3], [4, 5, 6]]), max_new_tokens=8,
+            drafter=jspec.Suffix(4, max_depth=4, max_match=2, capacity=0), drafter_params=last,
+        )  # fmt: skip
+
+    first = again(jspec.Rollouts(nothing, nothing[:, 0]))
+    with jspec.no_recompile():
+        second = again(jspec.Rollouts(first.tokens, first.lengths))
+    np.testing.assert_array_equal(first.tokens, second.tokens)
+    assert (second.stats.num_rounds < first.stats.num_rounds).all()
+
+
 @pytest.mark.slow
 def test_rows_of_an_engine_have_their_rollouts():
     model = jspec.testing.PrefixLM()
