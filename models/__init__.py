@@ -2,6 +2,7 @@
 
 from jspec.models import heads, lora, sharding
 from jspec.models.activations import ClampedGate
+from jspec.models.batch_invariant import BatchInvariant
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.checkpoint import relaid, restore, save
 from jspec.models.experts import ExpertGroups, Experts
@@ -26,6 +27,7 @@ from jspec.models.rope import (
 from jspec.models.shapes import shapes
 
 __all__ = [
+    "BatchInvariant",
     "ChatTemplate",
     "ClampedGate",
     "DeltaNet",

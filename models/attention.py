@@ -42,8 +42,8 @@ class Cached(NamedTuple):
     """[B, H*L, S, D]; or parts, whose lanes are concatenated."""
     values: Held
     """[B, H*L, S, D]."""
-    lengths: Int[Array, " B"]
-    """The number of live slots of each row."""
+    lengths: Int[Array, "B *Q"]
+    """The number of live slots of each row, or of each query of a head."""
     layer: Int[Array, ""] | None = None
     """Index of the layer among L; None: there is one."""
 
@@ -112,10 +112,29 @@ def of_layer(
 class Implementation:
     """The implementation of attention's two parts, a value of the model; here XLA's.
 
-    This one runs on every device and over every mesh, and has gradients. Others overwrite a part;
-    see `jspec.models.block_attention`. Queries come scaled, G group-mates one behind the other:
-    node n of mate g is at g * N + n.
+    This one runs on every device and over every mesh, and has gradients. Others overwrite a part,
+    see `jspec.models.block_attention`, or both, see `jspec.models.BatchInvariant`. Queries come
+    scaled, G group-mates one behind the other: node n of mate g is at g * N + n.
     """
+
+    num_tokens = 1
+    """The fewest tokens of a round's forward pass: `jspec.round.forward` fills up what is less."""
+
+    def softmax(
+        self,
+        queries: Float[Array, "B H G*N D"],
+        keys: Float[Array, "B H K D"] | tuple[Float[Array, "B H K _"], ...],
+        values: Float[Array, "B H K V"],
+        seen: Bool[Array, "B N K"],
+        cached: Cached | None,
+        oldest: Int[Array, "B N"] | None,
+        soft_cap: float | None,
+    ) -> Softmax:
+        """Returns the softmax over the nodes that each node sees, and over the live slots."""
+        softmax = self.own(queries, keys, values, seen, soft_cap)
+        if cached is None:
+            return softmax
+        return self.with_past(softmax, queries, cached, oldest, soft_cap)
 
     def own(
         self,
@@ -185,7 +204,6 @@ def attend(
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    impl = XLA if latent else impl
     cached = past.cached
     keys: Any = k
     if latent:
@@ -252,9 +270,7 @@ def _in_two_parts(
     # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
     grouped = q.reshape(batch, new, heads, group, dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
-    softmax = impl.own(grouped, k, v, mask, soft_cap)
-    if cached is not None:
-        softmax = impl.with_past(softmax, grouped, cached, oldest, soft_cap)
+    softmax = impl.softmax(grouped, k, v, mask, cached, oldest, soft_cap)
     if sinks is not None:
         own = jnp.repeat(sinks.astype(jnp.float32).reshape(heads, group), new, axis=1)
         softmax = with_sinks(softmax, own[..., None])
@@ -316,22 +332,22 @@ def by_blocks(
     where no row has more. Of up to `most_apart` blocks each has a condition, and there is no loop.
     """
     lengths, last = cached.lengths, cached.slots - size
+    ends = lengths.reshape(len(lengths), -1, 1)
 
     def with_slots(
         start: Int[Array, ""] | int, size: int, first: Int[Array, ""] | int, softmax: Softmax
     ) -> Softmax:
         """Joins `size` slots from `start` on; slots before `first` are masked."""
-        slots = start + jnp.arange(size, dtype=jnp.int32)[None]
-        live = (slots >= first) & (slots < lengths[:, None])
-        live = live[:, None, None]
+        slots = start + jnp.arange(size, dtype=jnp.int32)
+        live = (slots >= first) & (slots < ends)
         if oldest is not None:
-            live = live & (slots >= oldest[:, None, :, None])
+            live = live & (slots >= oldest[..., None])
         held, mixed = jax.tree.map(
             lambda part: widened(part, queries.dtype),
             cached.block(queries.shape[1], start, size),
             is_leaf=lambda part: isinstance(part, Rounded),
         )
-        scores = jnp.where(live, scores_of(queries, held, soft_cap), LOW)
+        scores = jnp.where(live[:, None], scores_of(queries, held, soft_cap), LOW)
         return joined(softmax, scores, mixed)
 
     if last == 0:

@@ -49,7 +49,8 @@ class Hybrid(RotaryDecoder):
         taps: as in `jspec.models.Llama`.
 
     Raises:
-        InputError: if no layer is attention, or there is no such layer to tap.
+        InputError: if no layer is attention, there is no such layer to tap, or `attention_impl` is
+            a `jspec.models.BatchInvariant`.
 
     Example:
         >>> from jspec.models import DeltaNet, Hybrid, Layer, LlamaConfig, Rope
@@ -70,6 +71,11 @@ class Hybrid(RotaryDecoder):
         if all(layer.mixer is not None for layer in self.config.layers):
             raise InputError(
                 "none of the layers is attention, and positions are counted there; make one of them"
+            )
+        if self.attention_impl.num_tokens > 1:
+            raise InputError(
+                f"attention_impl is {self.attention_impl} and the model has recurrent layers, "
+                "which add along a tree in another order than along a text; leave it out"
             )
         super().__post_init__()
 

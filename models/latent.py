@@ -117,6 +117,7 @@ def attend(
         scale=dim**-0.5 if config.attention_scale is None else config.attention_scale,
         window=window,
         latent=True,
+        impl=block.attention_impl,
     )
     mixed = jnp.einsum("bnhr,hvr->bnhv", mixed.reshape(*q.shape[:3], -1), value_up)
     mixed = mixed.reshape(*read.shape[:2], -1)

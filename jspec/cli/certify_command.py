@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,6 +73,14 @@ def certify(
             "single tokens, bit by bit.",
         ),
     ] = False,
+    batch_invariant: Annotated[
+        int | None,
+        options.integer_option(
+            "Score all rounds by forward passes of N tokens, and attend in the order of positions "
+            "(`jspec.models.BatchInvariant`).",
+            show_default="as the model is",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of the report.")
     ] = False,
@@ -117,6 +125,12 @@ def certify(
 
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype, kv_dtype)
+    if batch_invariant is not None:
+        from jspec.models import BatchInvariant
+
+        network: Any = session.target.model
+        network = network.clone(attention_impl=BatchInvariant(batch_invariant))
+        session = sessions.with_target(session, replace(session.target, model=network))
     target, network = session.target, session.target.model
     worded = wording(target)
     texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in asked]
@@ -163,10 +177,12 @@ def _compare_bits(
 ) -> tuple[dict[str, Any], str, int]:
     """Compares forward passes over trees with passes over one token, on the model's own texts."""
     import jax
+    import jaxlib.version
     import numpy as np
 
     import jspec
     from jspec._xla import compiler
+    from jspec.round.forward import num_tokens_of
     from jspec.testing import check_bits
 
     del draws
@@ -176,13 +192,14 @@ def _compare_bits(
         row = np.array([prompt], np.int32)
         written = jspec.decode(target.model, target.params, row, max_new_tokens=length)
         texts.append([*prompt, *written.tokens[0, : written.lengths[0]].tolist()])
+    least = num_tokens_of(target.model)
     found = check_bits(
-        target.model, target.params, texts, batch_size=min(settings.batch_size, len(texts)),
-        seed=settings.seed, said=_progress,
+        target.model, target.params, texts, sizes=(1, 2, 5, 8, 16) if least == 1 else (2, least),
+        batch_size=min(settings.batch_size, len(texts)), seed=settings.seed, said=_progress,
     )  # fmt: skip
     wrong = compiler.wrong()
     warning = "" if wrong is None else f"\nWarning: {wrong}."
-    said = f"{jax.devices()[0].device_kind}\n{found}{warning}"
+    said = f"{jax.devices()[0].device_kind}, jaxlib {jaxlib.version.__version__}\n{found}{warning}"
     return asdict(found), said, 0 if found.equal else 1
 
 

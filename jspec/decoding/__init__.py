@@ -47,6 +47,7 @@ from jspec.round.request import (
     check_same_memory,
     prepare,
 )
+from jspec.round.widths import check_round
 from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
 
 _ENDLESS = 2**31 - 1
@@ -427,6 +428,7 @@ def _prefill(
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
     tree = check_drafter_shapes(drafting, state, output)
+    check_round(model, drafting.policy, tree)
     return replace(state, stats=vary(no_rounds(drafting.policy, tree), call))
 
 

@@ -1,5 +1,6 @@
 """The target's forward pass, in the precision of its numbers."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,9 +24,29 @@ def apply(
     By default a GPU rounds float32 to TF32 in products and a TPU to bfloat16, and then tokens that
     are scored together differ from tokens that are scored alone. `jax_default_matmul_precision`
     has its way where it is set.
+
+    A model may ask for one shape of all rounds (`jspec.models.BatchInvariant`): nodes that see
+    themselves alone then fill up the others.
     """
+    count, least = tokens.shape[1], num_tokens_of(model)
+    given = tokens, positions, mask
+    if more := max(least - count, 0):
+        tokens, positions = (jnp.pad(x, ((0, 0), (0, more)), mode="edge") for x in given[:2])
+        mask = jnp.pad(mask, ((0, 0), (0, more), (0, more))) | jnp.eye(count + more, dtype=bool)
+        given = tokens, positions, mask
     with jax.default_matmul_precision(precision_of(model, params)):
-        return model.apply(params, tokens, positions, mask, memory)
+        output = model.apply(params, *given, memory)
+    if least == 1:
+        return output
+    # Without the barrier XLA may compute what is read alone, in another shape.
+    output = jax.lax.optimization_barrier(output)
+    logits, hidden = jax.tree.map(lambda x: x[:, :count], (output.logits, output.hidden))
+    return replace(output, logits=logits, hidden=hidden)
+
+
+def num_tokens_of(model: CausalLM) -> int:
+    """Returns the fewest tokens of a model's forward pass."""
+    return getattr(getattr(model, "attention_impl", None), "num_tokens", 1)
 
 
 def precision_of(model: CausalLM, params: PyTree) -> str | None:

@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Int
 
 from jspec import tree as trees
 from jspec._validate.errors import InputError
-from jspec.protocols import WidthPolicy
+from jspec.protocols import CausalLM, WidthPolicy
+from jspec.round.forward import num_tokens_of
 from jspec.types import Frame, PyTree, State, Tree, WidthChoice
 
 
@@ -96,6 +97,25 @@ def check_same_trees(tree: Tree, policy: WidthPolicy, state: State) -> None:
             f"the state was made for rounds of {widths} drafted nodes and these have "
             f"{widths_of(policy, tree)}; step with the drafter and the policy that prefill was "
             "given"
+        )
+
+
+def check_round(model: CausalLM, policy: WidthPolicy, tree: Tree) -> None:
+    """Raises InputError if rounds of such trees have no room in the model's one shape."""
+    impl: Any = getattr(model, "attention_impl", None)
+    if num_tokens_of(model) == 1:
+        return
+    most = widths_of(policy, tree)[-1]
+    depth = min(tree.depth, most)
+    if most >= impl.num_tokens:
+        raise InputError(
+            f"a round has {most + 1} tokens and {impl} fewer; pass "
+            f"policy=jspec.FixedWidth({impl.num_tokens - 1}), or num_tokens={most + 1}"
+        )
+    if depth > impl.depth:
+        raise InputError(
+            f"trees have depth {depth} and {impl} orders fewer positions; pass depth={depth}, or "
+            "draft less"
         )
 
 

@@ -23,7 +23,8 @@ class BlockAttention(Implementation):
     read block by block, up to the last live slot, once for all queries of a tile.
 
     What the kernel cannot do is left to XLA: a head's size that Triton does not take, fewer slots
-    than a block, arrays on a mesh of several devices, and a memory in 8 bits. It has no gradients.
+    than a block, arrays on a mesh of several devices, latents, and a memory in 8 bits. It has no
+    gradients.
 
     Args:
         nodes: starts the kernel over the tree's nodes; None: XLA.
@@ -46,7 +47,7 @@ class BlockAttention(Implementation):
     def own(
         self,
         queries: Float[Array, "B H G*N D"],
-        keys: Float[Array, "B H K D"],
+        keys: Float[Array, "B H K D"] | tuple[Float[Array, "B H K _"], ...],
         values: Float[Array, "B H K D"],
         seen: Bool[Array, "B N K"],
         soft_cap: float | None,
@@ -54,7 +55,7 @@ class BlockAttention(Implementation):
         """As in `Implementation`; a query that sees nothing has the softmax over nothing."""
         count = queries.shape[2]
         launch = _fitting(self.nodes, queries, self.nodes.block if self.nodes else 0)
-        if launch is None:
+        if launch is None or isinstance(keys, tuple):
             return super().own(queries, keys, values, seen, soft_cap)
         # Score and weight of a value that is not finite become NaN for those that see it alone.
         finite = jnp.isfinite(values)
@@ -83,7 +84,7 @@ class BlockAttention(Implementation):
         """As in `Implementation`."""
         batch, _, count, _ = queries.shape
         launch = _fitting(self.past, queries, cached.slots)
-        if launch is None or isinstance(cached.keys, Rounded):
+        if launch is None or isinstance(cached.keys, Rounded | tuple):
             return super().with_past(softmax, queries, cached, oldest, soft_cap)
         if oldest is None:
             first = jnp.zeros((batch, count), jnp.int32)

@@ -84,8 +84,17 @@ def test_bit_by_bit(certify, prompts, folder):
     with native.disabled():
         ran = certify(*shape)
     head, said, *_ = ran.out.splitlines()
-    assert head.endswith(", float32, cpu") and "(XLA's products, cpu)" in said
+    assert ", float32, cpu, jaxlib 0." in head and "(XLA's products, cpu)" in said
     assert ran.code == (0 if "no bit differs" in said else 1)
+
+
+def test_one_shape_bit_by_bit(certify, prompts):
+    shape = ("--prompts", prompts, "--bitwise", "--limit", 1, "--max-new-tokens", 4)
+    with native.disabled():
+        ran = certify(*shape, "--batch-invariant", 4)
+    assert ran.code == 0 and "(XLA's products, cpu, 4 tokens)" in ran.out
+    ran = certify(*shape, "--batch-invariant", 1)
+    assert ran.code == 2 and "num_tokens is 1" in ran.err
 
 
 @pytest.mark.slow

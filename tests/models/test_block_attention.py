@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
 from jspec._xla import native
-from jspec.models import attention
+from jspec.models import BatchInvariant, attention
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import AttentionWork, BlockAttention, Triton, visits
 
@@ -75,6 +75,22 @@ def test_the_kernel_is_xlas_attention(arrays, options):
     off = np.abs(found - wanted).max(-1) > 1e-4
     assert np.argwhere(off).tolist() == [[row, node]] or options.get("window")
     assert off[row, node]
+
+
+@pytest.mark.parametrize("depth", [3, None], ids=["deeper trees", "all in order"])
+@pytest.mark.parametrize("options", [{}, CAP_AND_WINDOW], ids=["plain", "cap and window"])
+def test_the_order_of_positions_is_xlas_attention(arrays, options, depth):
+    """Whatever the depth is said to be, and whatever is in the nodes that a query does not see."""
+    wanted = attended(**arrays, impl=attention.XLA, **options)
+    invariant = BatchInvariant(NEW, depth)
+    found = np.asarray(attended(**arrays, impl=invariant, **options))
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    below = arrays["mask"][0, :, EARLIER + 1]
+    bad = arrays["v"].copy()
+    bad[:, :, 1, 3] = np.nan
+    spoilt = np.asarray(attended(**(arrays | {"v": bad}), impl=invariant, **options))
+    np.testing.assert_array_equal(spoilt[:, ~below], found[:, ~below])
+    assert np.isnan(spoilt[:, 1]).any()
 
 
 @pytest.mark.slow

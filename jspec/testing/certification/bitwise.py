@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import jax
@@ -13,9 +14,14 @@ from jaxtyping import Array, Int
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla import native
+from jspec.memory import KVCache
 from jspec.protocols import CausalLM
 from jspec.round import score
+from jspec.round.forward import num_tokens_of
 from jspec.types import NO_PARENT, Frame, PyTree, Tree
+
+_CHAINS = 0.25
+"""The share of random trees that are chains."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,12 @@ class Bits:
     """The instruction set of a CPU's kernels; None: XLA computed."""
     device: str = "cpu"
     """Its kind."""
+    num_different_nodes: int = 0
+    """Nodes with such a number."""
+    first_layer: int | None = None
+    """The first layer whose keys or values differ; None: it is not known, or none do."""
+    num_tokens: int = 1
+    """The fewest tokens of a forward pass, see `jspec.models.BatchInvariant`."""
 
     @property
     def equal(self) -> bool:
@@ -48,11 +60,18 @@ class Bits:
 
     def __str__(self) -> str:
         by = f"{self.kernels} kernels" if self.kernels else f"XLA's products, {self.device}"
+        by += f", {self.num_tokens} tokens" if self.num_tokens > 1 else ""
         found = "no bit differs" if self.equal else f"{self.num_different:,} differ"
-        return (
+        said = (
             f"Bitwise: {found}, of {self.num_numbers:,} logits and hidden states of "
             f"{self.num_nodes:,} nodes ({by})."
         )
+        if self.equal:
+            return said
+        share = 1 - self.num_different_nodes / self.num_nodes
+        layer = self.first_layer
+        where = "" if layer is None else f", and layer {layer} is the first that differs"
+        return f"{said} {share:.1%} of the nodes have equal bits{where}."
 
 
 def check_bits(
@@ -67,8 +86,10 @@ def check_bits(
 ) -> Bits:
     """Compares nodes' logits and hidden states bit by bit with plain decoding.
 
-    Every text is fed token by token, each row alone. Then it is fed again as a path of random
-    trees, with random tokens alongside it, several rows at a time and each at its own pace.
+    Every text is fed token by token, each row alone. Then it is fed again in chains and as a path
+    of random trees, with random tokens alongside it, several rows at a time and each at its own
+    pace. Of a `jspec.models.BatchInvariant`, whose shapes are to be equal, the row is not alone:
+    all `batch_size` rows are the same text.
 
     Args:
         model: the target.
@@ -98,12 +119,14 @@ def check_bits(
         raise InputError(
             f"a text has {longest} tokens and the model places {model.context}; cut it"
         )
-    plain = []
+    least = num_tokens_of(model)
+    plain, alone = [], batch_size if least > 1 else 1
     for number, text in enumerate(texts):
         said(f"plain decoding, text {number + 1} of {len(texts)}")
-        (found,) = _fed(model, params, [text], 1, np.random.default_rng(seed), longest)
-        plain.append(found)
-    nodes = numbers = different = 0
+        again = [text] * alone
+        plain.append(_fed(model, params, again, 1, np.random.default_rng(seed), longest))
+    nodes = numbers = different = different_nodes = 0
+    layers = list[int]()
     draw = np.random.default_rng(seed)
     for size in sizes:
         for start in range(0, len(texts), batch_size):
@@ -111,15 +134,44 @@ def check_bits(
             group = list(texts[start : start + batch_size])
             # One program for all groups: the last is filled up.
             rows = group + [group[0]] * (batch_size - len(group))
-            found = _fed(model, params, rows, size, draw, longest)
-            for ours, wanted in zip(found, plain[start:], strict=False):
-                bits = [x.view(f"u{x.dtype.itemsize}") for x in (ours, wanted)]
-                different += int((bits[0] != bits[1]).sum())
+            found, memory = _fed(model, params, rows, size, draw, longest)
+            for row, (wanted, *others) in enumerate(plain[start : start + batch_size]):
+                ours = found[row]
+                differs = _differ(ours, wanted[0])
+                different += int(differs.sum())
+                different_nodes += int(differs.any(-1).sum())
                 nodes, numbers = nodes + len(ours), numbers + ours.size
+                if differs.any():
+                    layers += _layers(model, (memory, *others), (row, 0), len(ours))
     device = jax.devices()[0]
     kernels = native.instruction_set() if device.platform == "cpu" else None
     kind = device.device_kind
-    return Bits(nodes, numbers, different, tuple(sizes), batch_size, kernels, kind)
+    return Bits(
+        *(nodes, numbers, different, tuple(sizes), batch_size, kernels, kind),
+        *(different_nodes, min(layers, default=None), least),
+    )
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns which numbers have other bits."""
+    bits = [np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}") for x in (one, other)]
+    return bits[0] != bits[1]
+
+
+def _layers(model: Any, memories: Sequence[PyTree], rows: Sequence[int], count: int) -> list[int]:
+    """Returns the layers in which two memories' rows have other keys or values of the tokens."""
+    if not isinstance(memories[0], KVCache) or not hasattr(model, "groups"):
+        return []
+    ranges = [layers for layers in chain(*model.groups) if model.keys_of(layers.start) is None]
+    found = list[int]()
+    for place, layers in enumerate(ranges):  # which share an array, those of a head side by side
+        pairs = [jax.tree.leaves((held.keys[place], held.values[place])) for held in memories]
+        for arrays in zip(*pairs, strict=True):
+            cut = (np.asarray(x)[row, :, :count] for x, row in zip(arrays, rows, strict=True))
+            differs = _differ(*cut)
+            by_layer = differs.reshape(-1, len(layers), *differs.shape[1:]).any((0, 2, 3))
+            found += [layers[number] for number in np.flatnonzero(by_layer)]
+    return found
 
 
 def _fed(
@@ -129,8 +181,10 @@ def _fed(
     size: int,
     draw: np.random.Generator,
     longest: int,
-) -> list[np.ndarray]:
-    """Returns logits and hidden states of texts, [T, V + F], by trees of `size` tokens."""
+) -> tuple[list[np.ndarray], PyTree]:
+    """Returns logits and hidden states of texts, [T, V + F], by trees of `size` tokens, and the
+    memory after them.
+    """
     found: list[list[np.ndarray]] = [[] for _ in texts]
     memory, done = model.init_memory(len(texts), longest + 1), [0] * len(texts)
     while any(at < len(text) for at, text in zip(done, texts, strict=True)):
@@ -142,18 +196,24 @@ def _fed(
         for row, count in enumerate(counts):
             found[row].append(np.asarray(values[row, :count]))
             done[row] += int(count)
-    return [np.concatenate(parts) for parts in found]
+    return [np.concatenate(parts) for parts in found], memory
 
 
 def _tree(rest: Sequence[int], size: int, vocab_size: int, draw: np.random.Generator) -> Any:
-    """Returns a random tree with a path of the text's next tokens: its nodes, and that path."""
+    """Returns a random tree with a path of the text's next tokens: its nodes, and that path. One in
+    four is a chain of these tokens alone, and of random ones behind the text's last.
+    """
     count = min(int(draw.integers(1, size + 1)), len(rest))
     path = np.zeros(size, np.int32)
     path[1:count] = np.sort(draw.choice(np.arange(1, size), max(count - 1, 0), replace=False))
+    if chained := draw.random() < _CHAINS:
+        count = min(size, len(rest))
+        path[:count] = np.arange(count)
     tokens = draw.integers(0, vocab_size, size)
     parents = np.array([NO_PARENT, *(int(draw.integers(node)) for node in range(1, size))])
     tokens[path[:count]] = rest[:count]
     parents[path[1:count]] = path[: max(count - 1, 0)]
+    parents = np.arange(-1, size - 1) if chained else parents
     return tokens.astype(np.int32), parents.astype(np.int32), path, np.int32(count)
 
 
