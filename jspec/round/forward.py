@@ -29,13 +29,12 @@ def apply(
     themselves alone then fill up the others.
     """
     count, least = tokens.shape[1], num_tokens_of(model)
-    given = tokens, positions, mask
     if more := max(least - count, 0):
-        tokens, positions = (jnp.pad(x, ((0, 0), (0, more)), mode="edge") for x in given[:2])
-        mask = jnp.pad(mask, ((0, 0), (0, more), (0, more))) | jnp.eye(count + more, dtype=bool)
-        given = tokens, positions, mask
+        lanes = ((0, 0), (0, more))
+        tokens, positions = (jnp.pad(x, lanes, mode="edge") for x in (tokens, positions))
+        mask = jnp.pad(mask, (*lanes, (0, more))) | jnp.eye(count + more, dtype=bool)
     with jax.default_matmul_precision(precision_of(model, params)):
-        output = model.apply(params, *given, memory)
+        output = model.apply(params, tokens, positions, mask, memory)
     if least == 1:
         return output
     # Without the barrier XLA may compute what is read alone, in another shape.
