@@ -312,6 +312,30 @@ class Engine:
         drafting = self._drafting(drafter_params, policy_params)
         return _step(self.model, params, state, drafting, rounds, _sent(until_one_ends, bool))
 
+    def warmup(
+        self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None,
+        rounds: int = 8,
+    ) -> None:  # fmt: skip
+        """Compiles what rows run that come and go, `jspec.fork` of a row among it.
+
+        The arguments are as in `generate`; every other number of `rounds` is another program.
+
+        Raises:
+            InputError: as `init` and `generate`.
+        """
+        weights: Any = dict(drafter_params=drafter_params, policy_params=policy_params)
+        state, none = self.init(params, **weights), Stopping(max_tokens=0)
+        for key in (1, -1, 2**40):  # which are made into keys in different ways
+            asked: Any = dict(stopping=none, sampling=Sampling(1.0), key=key, **weights)
+            arrival = self.prefill(params, [0], **asked)
+            again = rows.fork(
+                arrival, np.zeros(1, int), drafter=self.drafter, policy=self.policy, key=key
+            )
+            state, _ = self.generate(params, self.insert(state, 0, again), rounds=rounds, **weights)
+            for earlier in (self.take(state, 0), self.take(arrival, 0)):
+                state = self.insert(state, 0, self.prefill(params, [0], earlier=earlier, **asked))
+            state = self.free(state, 0)
+
     def memory(
         self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None
     ) -> dict[str, int]:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
@@ -89,18 +89,33 @@ class Template:
     def max_rank(self) -> int:
         return int(self.ranks.max())
 
-    def fill(self, tokens: Int[Array, "B N"]) -> Tree:
-        """Returns the tree of this shape with these tokens, root first; InputError if not N."""
+    def fill(self, tokens: Int[Array, "B N"], valid: Bool[Array, "B N"] | None = None) -> Tree:
+        """Returns the tree of this shape with these tokens, root first.
+
+        Args:
+            tokens: of each node.
+            valid: False for nodes without a guess, which are absent with all below them; the
+                root's is not read. None: all are there.
+
+        Raises:
+            InputError: if there are not N tokens.
+
+        Example:
+            >>> tokens = jnp.array([[5, 6, 7]])
+            >>> chain(2).fill(tokens, valid=tokens < 7).valid.tolist()
+            [[True, True, False]]
+        """
         shape = tokens.shape
         if len(shape) != 2 or shape[1] != self.num_nodes:
             raise InputError(
                 f"tokens has shape {shape} and the template has {self.num_nodes} nodes, the root "
                 f"among them; pass [B, {self.num_nodes}]"
             )
+        root = np.arange(self.num_nodes) == 0
         return Tree(
             tokens=tokens,
             parents=jnp.broadcast_to(jnp.asarray(self.parents), shape),
-            valid=jnp.ones(shape, bool),
+            valid=jnp.ones(shape, bool) if valid is None else valid | root,
             depth=self.depth,
             width=self.width,
         )

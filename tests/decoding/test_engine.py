@@ -371,6 +371,27 @@ def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
         assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
 
 
+def test_nothing_compiles_after_a_warmup():
+    """Of a model that no other test has."""
+    model = PrefixLM(vocab_size=19)
+    params, policy = model.init(), jspec.FixedWidth(2)
+    engine = jspec.Engine(model, num_slots=2, capacity=24, drafter=LOOKUP, policy=policy)
+    engine.warmup(params, rounds=2)
+    with jspec.no_recompile():
+        state = engine.init(params)
+        for number, sampling in enumerate((None, jspec.Sampling(0.8, top_k=3))):
+            arrival = engine.prefill(params, [1, 2, 3, number], sampling=sampling, key=number)
+            again = jspec.fork(arrival, [0], drafter=LOOKUP, policy=policy, key=5, row_ids=[7])
+            state = engine.insert(state, number, again)
+        state, output = engine.generate(params, state, rounds=2)
+        longer = engine.prefill(params, [4, 5], earlier=engine.take(state, 1))
+        state = engine.insert(engine.free(engine.free(state, 1), 0), 0, longer)
+        state, output = engine.generate(params, state, rounds=2, until_one_ends=True)
+        with pytest.raises(jspec.RecompileError):
+            engine.generate(params, state, rounds=3)
+    assert jax.device_get(output.counts).tolist()[1] == 0
+
+
 def test_memory_is_known_before_it_is_taken(engine):
     engine, costs = engine
     said = engine.memory(PARAMS, policy_params=costs)

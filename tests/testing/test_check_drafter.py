@@ -102,9 +102,8 @@ def test_each_fault_of_a_tree_has_its_sentence():
         (put("parents", 1, -1), "the parent of node 1 should be an earlier node and is -1"),
         (put("parents", 0, 0), "node 0 should be there with the parent -1"),
         (put("valid", 0, False), "node 0 should be there with the parent -1"),
-        (put("valid", 1, False), "node 2 hangs from node 1, which is absent"),
         (put("tokens", 2, VOCAB), f"and holds {VOCAB}"),
-        (put("tokens", 2, -1), "and holds -1"),
+        (put("tokens", 2, -2), "or -1 where there is no guess, and holds -2"),
         (put("parents", 3, 2), "node 3 is 3 deep and the tree's declared depth is 2"),
         (put("parents", 2, 0), "node 0 has more children than the declared width, 2"),
         (put("value", 1, np.nan), "the value of node 1 should lie in 0 .. 1 and is nan"),
@@ -113,6 +112,19 @@ def test_each_fault_of_a_tree_has_its_sentence():
         with pytest.raises(AssertionError) as caught:
             check_trees(change(log), tree, VOCAB, Report())
         assert said in str(caught.value)
+    # Node 2 is below node 1.
+    for change, count in ((put("tokens", 1, -1), "2 of 3"), (put("valid", 1, False), "1 of 2")):
+        check_trees(change(log), tree, VOCAB, report := Report())
+        assert report.remarks[0].startswith(f"{count} drafted nodes were absent")
+
+
+@pytest.mark.slow
+def test_a_drafter_without_a_guess_says_so_by_valid_or_by_a_token():
+    def partly(tree, frame):
+        unsure = (frame.root[:, None] % 2 == 1) & (jnp.arange(tree.tokens.shape[1]) == 2)
+        return replace(tree, tokens=jnp.where(unsure, -1, tree.tokens))
+
+    assert "drafted nodes were absent" in check_drafter(broken(partly)).remarks[0]
 
 
 @pytest.mark.slow
