@@ -96,6 +96,7 @@ def tpu(method: str, held: int, chips: str = "v5e:1x1", **more: Any) -> Program:
 EIGHT = dict(rows=8, copied=5)
 PROGRAMS = {
     "plain": one("plain", 74, 2, 1, 1.05),
+    "plain, one shape": one("plain in one shape", 83, 2, 1, 8.65),
     "plain, sampled": one("plain", 162, 2, 1, 2.1, sampled=True),
     "token_recycling": one("token_recycling", 98, 2, 1, 35.2),
     # The visit of the root, and the loop of those below it.
@@ -218,6 +219,9 @@ def _built(method: str, target: models.Loaded) -> LLM:
     model = target.model
     if method == "plain":
         return LLM(target, jspec.Autoregressive())
+    if method == "plain in one shape":
+        invariant = model.clone(attention_impl=models.BatchInvariant(16))
+        return LLM(replace(target, model=invariant), jspec.Autoregressive())
     if method == "coupled_tree":
         small = replace(model.config, num_layers=1, num_heads=1, num_kv_heads=1)
         draft = model.clone(config=small)

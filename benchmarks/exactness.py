@@ -3,11 +3,13 @@
 python -m benchmarks.exactness tokens       # drafters against plain decoding (extra: parity)
 python -m benchmarks.exactness bits --model jspec-7m --model smollm2-135m --nodes 50000
 JSPEC_NATIVE=0 python -m benchmarks.exactness bits      # XLA's products, which do differ
+JSPEC_NATIVE=0 python -m benchmarks.exactness bits --batch-invariant 82     # which do not
 python -m benchmarks.exactness precision --model smollm2-135m --dtype int8 --classes articles
 python -m benchmarks.exactness precision --model smollm2-135m --kv-dtype int8
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -177,6 +179,9 @@ def bits(
     nodes: Annotated[int, typer.Option(min=1, help="Of trees, at least; for each dtype.")] = 10_000,
     texts: Annotated[int, typer.Option(min=1, help="Random ones.")] = 16,
     methods: Annotated[bool, typer.Option(help="Compare what drafters commit, too.")] = True,
+    batch_invariant: Annotated[
+        int | None, typer.Option(help="Tokens of all rounds, as many as the largest has.")
+    ] = None,
     out: options.Out = None,
 ) -> None:
     """Counts tree nodes with other bits than in plain decoding; exits with 1 if one has.
@@ -191,6 +196,10 @@ def bits(
     for name in model or ["jspec-800k"]:
         for kind in dtype.split(","):
             target = models.load(name, dtype=kind, with_tokenizer=False)
+            if batch_invariant is not None:
+                network: Any = target.model
+                network = network.clone(attention_impl=models.BatchInvariant(batch_invariant))
+                target = replace(target, model=network)
             draw = np.random.default_rng(0)
             size = (texts, min(_MOST, target.model.context or _MOST))
             drawn = draw.integers(0, target.model.vocab_size, size)
