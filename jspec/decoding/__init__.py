@@ -1,6 +1,6 @@
 """Speculative decoding as pure functions: `prefill`, `step` and `decode`, their loop.
 
-The whole algorithm is one round, in `jspec.decoding.rounds`; this file sets it up.
+The whole algorithm is one round, in `jspec.round.phases`; this file sets it up.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,6 @@ from jspec._xla.explicit_axes import automatic
 from jspec._xla.in_place import owned
 from jspec._xla.manual_axes import vary
 from jspec.arrays.between_calls import between_calls
-from jspec.decoding.rounds import one_round, repeated
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, Start, WidthPolicy
@@ -35,6 +34,7 @@ from jspec.round import (
     no_rounds,
     processing,
 )
+from jspec.round.phases import one_round, run_rounds
 from jspec.round.request import (
     Prepared,
     PreparedArrays,
@@ -464,4 +464,4 @@ def decode_rounds(
         return one_round(model, params, state, drafting, asked, platform), left - 1
 
     carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
-    return repeated(going, round_of, carry, should_draft, platform)[0]
+    return run_rounds(going, round_of, carry, should_draft, platform)[0]

@@ -167,7 +167,7 @@ class Engine:
             InputError: if the model, the drafter and the rest do not fit together.
         """
         check_model(self.model, params)
-        batch, (call, members) = self.num_slots, self._prepared([0])
+        batch, (call, members) = self.num_slots, self._prepare([0])
         one = jax.eval_shape(
             lambda params, drafter_params, policy_params: self.prefill(
                 params, [0], drafter_params=drafter_params, policy_params=policy_params
@@ -196,7 +196,7 @@ class Engine:
                 policy_state=policy_known,
                 request=replace(state.request, keys=keys),
                 status=nobody,
-                processors=rows.repeated(
+                processors=rows.repeat(
                     members, call.arrays, call.size, self.model.vocab_size, batch
                 ),
             )
@@ -238,7 +238,7 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        call, members = self._prepared(prompt, stopping, sampling, key, row_id, processors, earlier)
+        call, members = self._prepare(prompt, stopping, sampling, key, row_id, processors, earlier)
         drafting = self._drafting(drafter_params, policy_params)
         return decoding.begin(self.model, params, call, members, drafting, (None, None), earlier)
 
@@ -355,7 +355,7 @@ class Engine:
     def _drafting(self, drafter_params: PyTree = None, policy_params: PyTree = None) -> Drafting:
         return Drafting(self.drafter, drafter_params, self.policy, policy_params)
 
-    def _prepared(
+    def _prepare(
         self,
         prompt: Any,
         stopping: Stopping = Stopping(),
@@ -396,8 +396,8 @@ class Engine:
             self.capacity,
             stopping=replace(
                 stopping,
-                eos=self._filled(stopping.eos, "eos"),
-                stop_token_ids=self._filled(stopping.stop_token_ids, "stop_token_ids"),
+                eos=self._pad(stopping.eos, "eos"),
+                stop_token_ids=self._pad(stopping.stop_token_ids, "stop_token_ids"),
             ),
             # Rows of all kinds share a batch: a greedy one has temperature 0.
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
@@ -432,7 +432,7 @@ class Engine:
         members = processing.prepare(fitted, 1, vocab_size, call.end_tokens, least)
         return call._replace(arrays=placed(call.arrays, passed)), placed(members, passed)
 
-    def _filled(self, tokens: Any, name: str) -> np.ndarray:
+    def _pad(self, tokens: Any, name: str) -> np.ndarray:
         """Returns end tokens, as many for every request."""
         known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
         if known.size and known.dtype.kind not in "iu":

@@ -186,7 +186,7 @@ def no_recompile() -> Iterator[None]:
         del value  # the time
         if event == _COMPILES and threading.get_ident() == mine:
             raise RecompileError(
-                f"{about.get('fun_name', 'a program')} would be compiled{types.said()}{_call()} "
+                f"{about.get('fun_name', 'a program')} would be compiled{types.text()}{_call()} "
                 "inside jspec.no_recompile(); warm it up for these shapes with jspec.warmup(..), "
                 "or run it once before the context"
             )
@@ -232,7 +232,7 @@ class _Types(logging.Filter):
             self.last = next((part for part in record.args if isinstance(part, list | tuple)), ())
         return not (self.silent and record.levelno == logging.DEBUG)
 
-    def said(self) -> str:
+    def text(self) -> str:
         # The weights come first, and are the same for every call.
         kinds = [getattr(kind, "str_short", lambda: "")() for kind in self.last]
         shown = list(dict.fromkeys(filter(None, reversed(kinds))))[:_SHOWN]

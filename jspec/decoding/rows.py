@@ -110,7 +110,7 @@ def copies(
         taken.request.keys if key is None or row_ids is None else samplings.row_keys(key, row_ids)
     )
     taken = replace(taken, drafter_state=known, policy_state=policy_known)
-    return _joined(replace(taken, request=replace(taken.request, keys=keys)), shared)
+    return _join(replace(taken, request=replace(taken.request, keys=keys)), shared)
 
 
 def _memories(state: State, drafting: Drafting) -> Iterator[tuple[PyTree, list[int | None]]]:
@@ -132,7 +132,7 @@ def by_row(state: State) -> State:
     return replace(state, drafter_state=(), policy_state=(), processors=members)
 
 
-def _joined(rows: State, shared: Sequence[PyTree]) -> State:
+def _join(rows: State, shared: Sequence[PyTree]) -> State:
     """Returns a state of its rows and of what they share."""
     pairs = zip(rows.processors, shared, strict=True)
     return replace(rows, processors=tuple(replace(one, shared=whole) for one, whole in pairs))
@@ -181,11 +181,11 @@ def insert(state: State, row: Int[Array, ""], arrival: State, drafting: Drafting
         )
     )
     after = replace(after, drafter_state=known, policy_state=policy_known)
-    return _joined(after, [member.shared for member in state.processors])
+    return _join(after, [member.shared for member in state.processors])
 
 
 @partial(jax.jit, static_argnames=("size", "vocab_size", "batch"))
-def repeated(
+def repeat(
     processors: tuple[LogitsProcessor, ...],
     call: PreparedArrays,
     size: int,

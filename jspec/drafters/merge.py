@@ -125,7 +125,7 @@ class Merge(Drafter):
         most = self.num_speculative_tokens
         if most is not None and most < whole.tokens.shape[1] - 1:
             best = trees.best_nodes(whole, most)
-            whole = trees.kept(whole, best)
+            whole = trees.take_nodes(whole, best)
             numbers = [_among(best, number) for number in numbers]
         drafts = tuple(map(MemberDraft, members, numbers))
         return whole, MemberDrafts(drafts, tuple(own))

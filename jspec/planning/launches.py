@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
 from jspec._xla import in_place
-from jspec.decoding import rounds
+from jspec.round import phases
 
 OPTIONS = {"xla_dump_hlo_as_text": True}
 """Options of the compiler alongside `xla_dump_to`, for what `of_rounds` reads."""
@@ -104,7 +104,7 @@ def of_rounds(folder: Path) -> Launches:
     }
     lengths = _matched(loops, r'known_trip_count":\{"n":"(\d+)"')
     switches = frozenset(line[1] for line in re.finditer(switch, hlo))
-    kinds = _matched(loops, rf'op_name="[^"]*/{rounds.TURN}(\d+)/while"')
+    kinds = _matched(loops, rf'op_name="[^"]*/{phases.TURN}(\d+)/while"')
     inside = [step for part in loop.parts.values() for step in _all(part)]
     numbered = {kinds[step.name]: step for step in inside if step.name in kinds}
     own = [numbered[number] for number in sorted(numbered)] or [loop]

@@ -22,7 +22,7 @@ from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
 from jspec.protocols import CausalLM, Drafting, WidthPolicy
 from jspec.round import forward, processing
-from jspec.round.widths import check_rest, chosen, cut, widths_of
+from jspec.round.widths import check_rest, choose_width, cut, widths_of
 from jspec.tree.sanitize import check_state, check_tree, sanitize
 from jspec.types import (
     Feedback,
@@ -195,12 +195,12 @@ def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tr
     )
     fresh = replace(state, stats=no_rounds(policy, tree))
 
-    def taught(tree: Tree, aux: PyTree, scored: Output) -> tuple[PyTree, PyTree]:
+    def teach(tree: Tree, aux: PyTree, scored: Output) -> tuple[PyTree, PyTree]:
         tree, aux, scored = vary((tree, aux, scored), state)
         tree = sanitize(tree, state.root, scored.logits.shape[-1], now.grammar)
-        tree, choice = chosen(policy, policy_params, state.policy_state, tree, now)
+        tree, choice = choose_width(policy, policy_params, state.policy_state, tree, now)
         part = cut(tree, widest)
-        processed = processing.processed(state, part, scored.logits)
+        processed = processing.process(state, part, scored.logits)
         verdict = verifier_of(drafter).verdict(part, processed, now)
         _, feedback = commit(fresh, part, scored, verdict, processed)
         told = PolicyFeedback(tree, choice, feedback.emitted, feedback.counts)
@@ -209,7 +209,7 @@ def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tr
             policy.update(policy_params, state.policy_state, told),
         )
 
-    after, policy_after = jax.eval_shape(taught, tree, aux, scored)
+    after, policy_after = jax.eval_shape(teach, tree, aux, scored)
     check_state(name, "update", after, "prefill", state.drafter_state)
     check_state(policy_name, "update", policy_after, "init", state.policy_state)
     return tree

@@ -98,7 +98,7 @@ def _by_row(rows: Sequence[Any]) -> Any:
     return kind.by_row(rows)
 
 
-def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
+def process(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
     """Returns the logits that decide, each node's under its ancestors; the same if nothing asks."""
     members = [one for one in state.processors if one.process is not None]
     if not members:

@@ -30,7 +30,7 @@ def cut(tree: Tree, width: int) -> Tree:
     return trees.best(tree, width)
 
 
-def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
+def node_indices(tree: Tree, width: int) -> Int[Array, "B n"]:
     """Returns the ids of the nodes that `cut` keeps, rising."""
     batch, size = tree.tokens.shape
     if not width:
@@ -41,7 +41,7 @@ def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
     return trees.best_nodes(tree, width)
 
 
-def chosen(
+def choose_width(
     policy: WidthPolicy, params: PyTree, state: PyTree, tree: Tree, frame: Frame
 ) -> tuple[Tree, WidthChoice | None]:
     """Returns the tree with the policy's values, and its choice or None."""

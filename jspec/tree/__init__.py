@@ -1,7 +1,7 @@
 """Trees: masks, paths and depths from parents; parts, orders and templates are its modules."""
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +11,41 @@ from jaxtyping import Array, Bool, Int
 from jspec.types import NO_PARENT, Tree
 
 if TYPE_CHECKING:
-    from jspec.tree.orders import breadth_first, depth_first, heavy_paths, reordered
+    from jspec.tree.orders import breadth_first, depth_first, heavy_paths, reorder
     from jspec.tree.parts import (
         along,
         best,
         best_nodes,
         first,
         first_at,
-        kept,
         path_probabilities,
         places,
+        take_nodes,
         values,
     )
     from jspec.tree.template import Template, best_paths, branching, chain, likeliest
 
 # Imported on first use: decoding needs none of them.
-__getattr__, _, _ = lazy_loader.attach(
+_public, _, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "orders": ["breadth_first", "depth_first", "heavy_paths", "reordered"],
+        "orders": ["breadth_first", "depth_first", "heavy_paths", "reorder"],
         "parts": [
-            *("along", "best", "best_nodes", "first", "first_at", "kept", "path_probabilities"),
-            *("places", "values"),
+            *("along", "best", "best_nodes", "first", "first_at", "path_probabilities"),
+            *("places", "take_nodes", "values"),
         ],
         "template": ["Template", "best_paths", "branching", "chain", "likeliest"],
     },
 )
+
+_GONE = {"kept": "take_nodes", "reordered": "reorder"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise AttributeError(f"jspec.tree.{name} is gone; use jspec.tree.{_GONE[name]}")
+    return _public(name)
+
 
 __all__ = [
     "Template",
@@ -54,13 +63,13 @@ __all__ = [
     "first",
     "first_at",
     "heavy_paths",
-    "kept",
     "likeliest",
     "path_probabilities",
     "paths",
     "places",
-    "reordered",
+    "reorder",
     "root_only",
+    "take_nodes",
     "values",
 ]
 

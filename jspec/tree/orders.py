@@ -16,7 +16,7 @@ def breadth_first(tree: Tree) -> Int[Array, "B N"]:
     Example:
         >>> import jax.numpy as jnp, jspec
         >>> tree = jspec.tree.branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))
-        >>> along_paths = reordered(tree, depth_first(tree))
+        >>> along_paths = reorder(tree, depth_first(tree))
         >>> breadth_first(along_paths).tolist()
         [[0, 1, 3, 2, 4]]
     """
@@ -84,7 +84,7 @@ def _along_paths(
     return jnp.argsort(jnp.where(tree.valid, place, tree.tokens.shape[1]), axis=-1, stable=True)
 
 
-def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
+def reorder(tree: Tree, order: Int[Array, "B N"]) -> Tree:
     """Returns the tree with node `order[b, i]` at place i; parents must stay before their
     children, and siblings of a drawn tree in the order in which they were drawn.
 

@@ -53,7 +53,7 @@ def best(tree: Tree, nodes: int) -> Tree:
         >>> best(tree.replace(value=jnp.array([[1.0, 0.9, 0.5, 0.1]])), 2).tokens.tolist()
         [[5, 6, 7]]
     """
-    return kept(tree, best_nodes(tree, nodes))
+    return take_nodes(tree, best_nodes(tree, nodes))
 
 
 def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
@@ -92,7 +92,7 @@ def first(tree: Tree, nodes: int) -> Tree:
     )
 
 
-def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
+def take_nodes(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
     """Returns the tree of n of its nodes, by rising ids that include parents."""
     num_drafted = chosen.shape[1] - 1
 

@@ -55,10 +55,10 @@ class BlockVerification:
         p, uniforms = sequence_level.distributions_and_uniforms(scored, frame, tree.depth)
         q = _distributions(tree.q, tree.q_row, path[:, :-1])
         length, broken = tree.valid.sum(-1) - 1, ~samplings.is_distribution(scored)
-        return judged(path, drafted, length, broken, p, q, uniforms, frame)
+        return judge(path, drafted, length, broken, p, q, uniforms, frame)
 
 
-def judged(
+def judge(
     path: Int[Array, "B P"],
     drafted: Int[Array, "B P-1"],
     length: Int[Array, " B"],

@@ -13,7 +13,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.types import Frame, Tree, Verdict
 from jspec.verify import sequence_level
-from jspec.verify.block_verification import judged
+from jspec.verify.block_verification import judge
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MultiPathBlockVerification:
         p, uniforms = sequence_level.distributions_and_uniforms(logits, frame, tree.depth)
         last = jax.vmap(self._last)(tree, p)
         broken = jnp.take_along_axis(~samplings.is_distribution(logits), last.path, axis=1)
-        return judged(last.path, last.drafted, last.length, broken, last.p, last.q, uniforms, frame)
+        return judge(last.path, last.drafted, last.length, broken, last.p, last.q, uniforms, frame)
 
     def _last(self, tree: Tree, p: Float[Array, "N V"]) -> "_Chain":
         """Returns the last of the chains of one row (B is mapped), with what it was drawn from."""

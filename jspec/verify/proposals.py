@@ -223,7 +223,7 @@ class Groups:
         tops, best = largest(jnp.log(grouped.sum(-1)) + between, self.searched)
         inside = jnp.log(jnp.take_along_axis(grouped, best[..., None], axis=-2))
         inside = inside + within.reshape(inside.shape)
-        inside = truncated(inside, inside.max(-1, keepdims=True), tops[..., None])
+        inside = truncate(inside, inside.max(-1, keepdims=True), tops[..., None])
         scores, place = largest(inside.reshape(*noise.shape[:-1], -1), self.size)
         group = jnp.take_along_axis(best, place // self.width, axis=-1)
         # Where the distribution runs out, what is drawn last may lie in the padding.
@@ -231,7 +231,7 @@ class Groups:
         return scores, tokens
 
 
-def truncated(
+def truncate(
     values: Float[Array, "*S K"], largest: Float[Array, "*S 1"], bound: Float[Array, "*S 1"]
 ) -> Float[Array, "*S K"]:
     """Conditions Gumbel values on the maximum `bound`, from free ones of maximum `largest`.

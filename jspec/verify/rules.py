@@ -110,7 +110,7 @@ def recursive(
         ([0.0], [0.5, 0.5, 0.0])
     """
     del noise
-    return _one_by_one(p, _reported(q), children, valid, lambda q, gone: jnp.where(gone, 0.0, q))
+    return _one_by_one(p, _report(q), children, valid, lambda q, gone: jnp.where(gone, 0.0, q))
 
 
 def multi_round(
@@ -132,7 +132,7 @@ def multi_round(
         ([0.5, 0.0], [0.0, 1.0])
     """
     del noise
-    return _one_by_one(p, _reported(q), children, valid, lambda q, gone: q)
+    return _one_by_one(p, _report(q), children, valid, lambda q, gone: q)
 
 
 def k_seq(
@@ -157,7 +157,7 @@ def k_seq(
         [1.0]
     """
     del noise
-    q = _reported(q).astype(p.dtype)
+    q = _report(q).astype(p.dtype)
     order, num = jnp.arange(children.shape[0]), valid.sum().astype(p.dtype)
 
     def attempts(gamma):
@@ -222,7 +222,7 @@ def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array
     )
 
 
-def _reported(q: Float[Array, " V"] | None) -> Float[Array, " V"]:
+def _report(q: Float[Array, " V"] | None) -> Float[Array, " V"]:
     if q is None:
         raise InputError(
             "rule needs the distribution q that the children were drawn from, and this drafter "

@@ -114,8 +114,8 @@ def _traverse(
         child = below.argmax().astype(jnp.int32)
         # One level changes: the child's, or the one above a node that is refused.
         level = jnp.where(down, now.depth + 1, jnp.where(passes, now.depth, above))
-        entered = _entered(now, tree.tokens[child]), p[child], drawn_from(child)
-        refused = _refused(now, above, tree.tokens[now.node])
+        entered = _enter(now, tree.tokens[child]), p[child], drawn_from(child)
+        refused = _refuse(now, above, tree.tokens[now.node])
         same = now.ratio[level], now.p[level], now.q[level]
         ratio, of_p, of_q = jax.tree.map(
             lambda *values: jnp.where(down, values[0], jnp.where(passes, *values[1:])),
@@ -151,14 +151,14 @@ def _traverse(
     return _Kept(last.node, last.depth, last.path, last.p[last.depth])
 
 
-def _entered(now: _Branch, token: Int[Array, ""]) -> Float[Array, ""]:
+def _enter(now: _Branch, token: Int[Array, ""]) -> Float[Array, ""]:
     """Returns alpha of a child with some token: min(alpha p(x) / q(x), 1)."""
     wanted, drawn = now.ratio[now.depth] * now.p[now.depth, token], now.q[now.depth, token]
     enough = wanted >= drawn  # never divides where the quotient would be cut to 1
     return jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn)).astype(wanted.dtype)
 
 
-def _refused(
+def _refuse(
     now: _Branch, above: Int[Array, ""], token: Int[Array, ""]
 ) -> tuple[Float[Array, ""], Float[Array, " V"], Float[Array, " V"]]:
     """Returns alpha, p and q of the node above one that was refused.

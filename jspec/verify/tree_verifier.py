@@ -76,7 +76,7 @@ class TreeVerifier:
             )
             return verdict, jnp.where(down, chosen, node), down, depth + 1
 
-        def walked(carry):
+        def walk(carry):
             return jax.lax.while_loop(lambda carry: carry[2].any(), descend, carry)
 
         start = Verdict(
@@ -91,7 +91,7 @@ class TreeVerifier:
         # The root is always visited. A GPU's host waits for each condition that it asks for, so
         # there the first one is spared; the program is larger for it.
         return jax.lax.platform_dependent(
-            carry, cuda=lambda carry: walked(descend(carry)), default=walked
+            carry, cuda=lambda carry: walk(descend(carry)), default=walk
         )[0]
 
     def _visit(

@@ -39,7 +39,7 @@ READERS = {
     "command of a run": lambda file: train_resume.asked(file.parent, True, None, {}, {}, {}),
     "--logit-bias": lambda file: ControlSettings(logit_bias=file.read_text()),
     "rows of a bench": Ledger,
-    "prompts of an artefact": lambda file: artefact._parsed(file.read_text()),
+    "prompts of an artefact": lambda file: artefact._parse(file.read_text()),
 }
 
 

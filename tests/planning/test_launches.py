@@ -8,9 +8,9 @@ import pytest
 
 from jspec._xla import backend, in_place
 from jspec.costs import devices
-from jspec.decoding import rounds
 from jspec.planning import gpu_chips, launches
 from jspec.planning.launches import Launches
+from jspec.round import phases
 
 STEPS = """\
 001: kCopy         [source       | next=002 (1)] kCopy
@@ -153,7 +153,7 @@ def test_a_round_of_each_width_and_a_back_off_count_together(tmp_path):
 
 def test_searched_names_are_in_the_program():
     def run(index, x):
-        carry = rounds.repeated(
+        carry = phases.run_rounds(
             lambda carry: carry[1] < 9,
             lambda asked, carry: (carry[0] - 1, carry[1] + 1 + asked),
             (x, x),
@@ -166,7 +166,7 @@ def test_searched_names_are_in_the_program():
     with backend.planned("gpu"):
         lowered = jax.jit(run).lower(jnp.int32(1), jnp.int32(5))
     text = lowered.as_text(debug_info=True)
-    for name in (f"{rounds.TURN}0/while", f"{rounds.TURN}1/while", f"{in_place.SWITCH}/"):
+    for name in (f"{phases.TURN}0/while", f"{phases.TURN}1/while", f"{in_place.SWITCH}/"):
         assert f"/{name}" in text
     (memory, count), _ = lowered.compile()(jnp.int32(1), jnp.int32(5))
     assert (int(memory), int(count)) == (2, 9)  # 5, 6, 7, and then by two

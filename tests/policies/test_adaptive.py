@@ -237,8 +237,8 @@ def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
 def test_a_wrong_cut_is_caught(monkeypatch):
     """The deepest nodes, without their parents."""
     monkeypatch.setattr(
-        "jspec.decoding.rounds.cut",
-        lambda tree, width: trees.kept(
+        "jspec.round.phases.cut",
+        lambda tree, width: trees.take_nodes(
             tree,
             jnp.roll(jnp.arange(5), -1)[4 - width :][None].repeat(BATCH, 0).at[:, 0].set(0).sort(1),
         ),
@@ -255,7 +255,7 @@ def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
     def first(tree, width):
         return jnp.broadcast_to(jnp.arange(width + 1), (BATCH, width + 1))
 
-    monkeypatch.setattr("jspec.decoding.rounds.kept_nodes", first)
+    monkeypatch.setattr("jspec.round.phases.node_indices", first)
     with pytest.raises(AssertionError, match=OTHER_TEXT):
         check_the_draft_has_read_what_the_target_has(grown(8), jspec.Adaptive((0, 3, 8)))
 

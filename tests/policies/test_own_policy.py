@@ -10,7 +10,7 @@ from contract.methods import DRAFTERS, OF_A_RULE_OF_THEIR_OWN, AtRandom
 
 import jspec
 from jspec.decoding import decode_rounds
-from jspec.round.widths import cut, kept_nodes
+from jspec.round.widths import cut, node_indices
 from jspec.testing import PrefixLM
 from jspec.verify.choice import takes_parts
 
@@ -78,7 +78,7 @@ def test_a_fixed_width_verifies_the_best_nodes_or_else_the_first():
         tree = drawn.replace(value=None if values is None else jnp.array(values), nested=nested)
         part = cut(tree, 2)
         assert part.tokens[0].tolist() == wanted and (part.depth, part.width) == (2, 2)
-        assert kept_nodes(tree, 2)[0].tolist() == [
+        assert node_indices(tree, 2)[0].tolist() == [
             drawn.tokens[0].tolist().index(t) for t in wanted
         ]
 

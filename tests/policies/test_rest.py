@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.decoding.rounds import one_round
 from jspec.protocols import Drafting
+from jspec.round.phases import one_round
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=4096)

@@ -182,7 +182,7 @@ def levels(parents, valid):
 )
 def test_an_order_is_that_of_a_walk_through_the_same_tree(ordered, walked):
     rng = np.random.default_rng(3)
-    ordered, again = jax.jit(ordered), jax.jit(trees.reordered)
+    ordered, again = jax.jit(ordered), jax.jit(trees.reorder)
     moved = False
     for _ in range(20):
         parents = np.array([-1, *(int(rng.integers(0, node)) for node in range(1, 9))])
@@ -242,7 +242,7 @@ def test_nodes_take_the_distributions_of_their_children_along(rows):
         return dict(zip(tree.tokens[0].tolist(), held[0].tolist(), strict=True))
 
     whole = own(tree)
-    assert own(trees.reordered(tree, trees.depth_first(tree))) == whole
+    assert own(trees.reorder(tree, trees.depth_first(tree))) == whole
     part = own(trees.best(tree, 2))
     assert part == {token: whole[token] for token in (5, 7, 9)}
 

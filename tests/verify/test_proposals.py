@@ -111,17 +111,17 @@ def test_truncated_gumbels_are_the_formula():
     bound = rng.gumbel(size=(500, 1)) * 3
     with np.errstate(divide="ignore"):
         wanted = -np.log(np.exp(-bound) - np.exp(-largest) + np.exp(-values))
-    truncated = jax.jit(proposals.truncated)
+    truncated = jax.jit(proposals.truncate)
     found = truncated(*(jnp.asarray(x, jnp.float32) for x in (values, largest, bound)))
     with jax.enable_x64(True):
         exact = truncated(values, largest, bound)
     np.testing.assert_allclose(exact, wanted, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
-    nothing = proposals.truncated(
+    nothing = proposals.truncate(
         jnp.full(3, -jnp.inf), jnp.array([-jnp.inf]), jnp.array([-jnp.inf])
     )
     assert (nothing == -jnp.inf).all()
-    far_off = proposals.truncated(*(jnp.array([x], jnp.float32) for x in (-300.0, 5.0, -200.0)))
+    far_off = proposals.truncate(*(jnp.array([x], jnp.float32) for x in (-300.0, 5.0, -200.0)))
     np.testing.assert_allclose(far_off, -300.0, rtol=1e-6)
 
 

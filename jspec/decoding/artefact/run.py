@@ -35,7 +35,7 @@ BOUNDS = {
 def load(folder: str | Path) -> Callable[..., list[list[int]]]:
     """Returns the generation of a folder that `jspec.export` wrote."""
     place = Path(folder)
-    told = _described(place)
+    told = _read_about(place)
     names, kinds = told["weights"], told["dtypes"]
     with _whole(place / "weights.npz") as file, np.load(file) as held:
         weights = [
@@ -110,7 +110,7 @@ def _whole(file: Path) -> Iterator[Path]:
         ) from error
 
 
-def _described(place: Path) -> dict[str, Any]:
+def _read_about(place: Path) -> dict[str, Any]:
     """Returns what artefact.json says, if it is of this version."""
     with _whole(place / "artefact.json") as file:
         told = json.loads(file.read_text("utf-8"))
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument(f"--{name}", type=kind, default=off)
     given = vars(parser.parse_args(arguments))
     try:
-        prompts = _parsed(given.pop("prompts"))
+        prompts = _parse(given.pop("prompts"))
         print(json.dumps(load(Path(__file__).parent)(prompts, **given)), flush=True)
     except BrokenPipeError:
         os._exit(141)  # as a shell reports it; an orderly exit would write once more
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

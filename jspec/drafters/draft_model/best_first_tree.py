@@ -109,7 +109,7 @@ class BestFirst(DraftModel):
         if self.order is not None:
             order = self.order(draft.tree)
             draft = draft._replace(
-                tree=trees.reordered(draft.tree, order),
+                tree=trees.reorder(draft.tree, order),
                 kv_index=jnp.take_along_axis(draft.kv_index, order, axis=1),
             )
         return draft, drawn

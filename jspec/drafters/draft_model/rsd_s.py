@@ -14,7 +14,7 @@ from jspec.drafters.draft_model.draft_model import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer, inherit
 from jspec.types import PyTree
-from jspec.verify.proposals import ChildDraws, truncated
+from jspec.verify.proposals import ChildDraws, truncate
 from jspec.verify.schemes import RECURSIVE
 
 
@@ -112,7 +112,7 @@ def _select(drawn: ChildDraws, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
     # Free Gumbels, and Gumbels given the parent's. A node's first child has its largest value.
     free = above.log_probs[..., None] + drawn.scores
     free = jnp.where(jnp.isfinite(above.perturbed)[..., None], free, -jnp.inf)
-    given = truncated(free, free[..., :1], above.perturbed[..., None])
+    given = truncate(free, free[..., :1], above.perturbed[..., None])
     best, chosen = largest(given.reshape(batch, -1), width)
 
     def pick(array: Array) -> Array:

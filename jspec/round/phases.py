@@ -18,9 +18,9 @@ from jspec.round.own_view import of_part, own_view
 from jspec.round.widths import (
     check_rest,
     check_same_trees,
-    chosen,
+    choose_width,
     cut,
-    kept_nodes,
+    node_indices,
 )
 from jspec.types import Feedback, PolicyFeedback, PyTree, State, Tree, WidthChoice
 from jspec.verify.choice import verifier_of
@@ -41,7 +41,7 @@ class Offer:
     """None: the round verifies all of the tree."""
 
 
-def repeated(
+def run_rounds(
     going: Callable[[Any], Bool[Array, ""]],
     round_of: Callable[[Any, Any], Any],
     carry: Any,
@@ -91,20 +91,20 @@ def one_round(
         check_same_trees(tree, policy, state)
         now = frame(state)
         tree = sanitize(tree, now.root, model.vocab_size, now.grammar)
-        tree, choice = chosen(policy, policy_params, state.policy_state, tree, now)
+        tree, choice = choose_width(policy, policy_params, state.policy_state, tree, now)
         return Offer(tree, aux, choice)
 
     def verify(tree: Tree, state: State, offer: Offer | None, asked: Any) -> tuple[State, Feedback]:
         now = frame(state)
         output = score(model, params, tree, now, state.memory)
-        processed = processing.processed(state, tree, output.logits)
+        processed = processing.process(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         # Tokens, lengths and statistics; the model's own commit writes its memory.
         state, feedback = commit(state, tree, output, verdict, processed)
         memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         skip = policy.skip_expensive_updates(policy_params, state.policy_state)
         own = drafter, drafting.drafter_params, state.drafter_state
-        learnt = taught(*own, offer, asked, feedback, skip, platform)
+        learnt = teach(*own, offer, asked, feedback, skip, platform)
         return replace(state, memory=memory, drafter_state=learnt), feedback
 
     def after(state: State, offer: Offer | None, emitted: Array, counts: Array) -> State:
@@ -132,7 +132,7 @@ def one_round(
         state, feedback = verify(offer.tree, state, offer, True)
         return after(state, offer, feedback.emitted, feedback.counts)
 
-    def sized(width: int) -> Callable[[Any, Any], Any]:
+    def of_width(width: int) -> Callable[[Any, Any], Any]:
         def branch(carry: Any, given: tuple[Offer, Any]) -> Any:
             (state, emitted, _), (offer, known) = carry, given
             tree = trees.root_only(state.root)
@@ -147,14 +147,14 @@ def one_round(
 
     nothing = jnp.zeros((len(state.root), offer.tree.depth + 1), jnp.int32)
     carry = state, nothing, jnp.zeros_like(state.lengths)
-    branches = [sized(width) for width in policy.widths]
+    branches = [of_width(width) for width in policy.widths]
     state, emitted, counts = in_place.switch(
         jnp.asarray(offer.choice.index), branches, carry, (offer, asked), platform
     )
     return after(state, offer, emitted, counts)
 
 
-def taught(
+def teach(
     drafter: Drafter,
     params: PyTree,
     memory: PyTree,
@@ -170,19 +170,19 @@ def taught(
         return drafter.update(params, memory, None, resting)
     own, width = feedback, feedback.tree.tokens.shape[1] - 1
     if width < offer.tree.tokens.shape[1] - 1 and not offer.tree.nested:
-        part = of_part(offer.tree, kept_nodes(offer.tree, width))
+        part = of_part(offer.tree, node_indices(offer.tree, width))
         own = own_view(part, feedback, others=False)
     if asked is True:
         return drafter.update(params, memory, offer.aux, own)
     if not drafter.tells_rest(offer.aux):  # one program serves both
         return drafter.update(params, memory, offer.aux, resting)
 
-    def rested(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+    def rest(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
         return drafter.update(params, memory, None, given[2])
 
-    def drafted(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+    def learn(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
         return drafter.update(params, memory, *given[:2])
 
     index = jnp.asarray(asked, jnp.int32)
     given = offer.aux, own, resting
-    return in_place.switch(index, [rested, drafted], memory, given, platform)
+    return in_place.switch(index, [rest, learn], memory, given, platform)
