@@ -220,7 +220,6 @@ LEFT_OUT: dict[str, Callable[[LLM], LLM]] = {
     "copies": partial(_change, templates=TEMPLATES[:1] * len(TEMPLATES)),
     "a template for each match": partial(_change, templates=(_mean_template(),) * len(TEMPLATES)),
     "lines of pairs": _without_pairs,
-    "means, the last visit alone": partial(_change, decay=0.0),
     "outputs of rejected nodes": lambda llm: replace(llm, drafter=AcceptedAlone(llm.drafter)),
 }
 """How Spine loses a part, by its name."""

@@ -98,7 +98,7 @@ def draft(text, lines, table, template, shape, noise=None, newest=True, leave_ou
     return tree + [None] * (nodes + 1 - len(tree))
 
 
-def learnt(lines, tokens, valid, logits, path, k, decay):
+def learnt(lines, tokens, valid, logits, path, k):
     """The lines after one verified tree: of nodes with one token one on the path, or the last."""
     chosen = {tokens[node]: node for node in range(len(tokens)) if valid[node]}
     chosen |= {tokens[node]: node for node in sorted(path)}
@@ -106,11 +106,5 @@ def learnt(lines, tokens, valid, logits, path, k, decay):
     for token, node in chosen.items():
         weights = np.exp(np.asarray(logits[node], np.float64) - np.max(logits[node]))
         likeliest = np.argsort(-weights, kind="stable")[:k].tolist()
-        new = {candidate: weights[candidate] / weights.sum() for candidate in likeliest}
-        if old := dict(lines.get(token, [])):
-            new = {
-                candidate: decay * old.get(candidate, 0.0) + (1 - decay) * new.get(candidate, 0.0)
-                for candidate in {**old, **new}
-            }
-        after[token] = sorted(new.items(), key=lambda item: -item[1])[:k]
+        after[token] = [(each, weights[each] / weights.sum()) for each in likeliest]
     return after

@@ -1,7 +1,6 @@
 """A tree around a copy of the row's own text, with branches of likely tokens."""
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated, ClassVar
 
 import jax
@@ -13,14 +12,13 @@ from jspec import _struct as struct
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._validate.kinds import COUNT, Integer, Number
+from jspec._validate.kinds import COUNT, Integer
 from jspec._validate.options import check_fields
 from jspec._xla.manual_axes import cond
 from jspec.arrays.top_k import top_k_and_logsumexp
 from jspec.drafters.contrib import spine_trees
 from jspec.drafters.contrib.ngram_table import NGramTable, cells
 from jspec.drafters.contrib.spine_trees import MATCHES, TEMPLATES
-from jspec.drafters.retrieval.adjacency_matrix import read_lines
 from jspec.drafters.retrieval.prompt_lookup import TextState
 from jspec.drafters.retrieval.token_pairs import NONE
 from jspec.protocols import Drafter, Verifier
@@ -40,7 +38,7 @@ class SpineState:
 
     text: TextState
     lines: Int[Array, "B V 2*k"]
-    """Tokens, then the bits of their mean probabilities; 0 where there is none."""
+    """Tokens, then the bits of their probabilities; 0 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,11 @@ class Spine(Drafter):
     jspec's own. The spine is what followed the longest, newest match of the text's end (as GOOSE's,
     arXiv 2604.02047), continued periodically where it reaches the end itself. Branches are the
     likeliest tokens after a node's token by two sources, whose probabilities are added: the
-    row's own lines, running means of what the target gave after that token in this text (the
-    adjacency matrix of Token Recycling, arXiv 2408.08696, with probabilities), and an n-gram table
-    of the target's distributions, the params of this drafter. How long the match is says which
-    tree is drafted. Its nodes are in the order of the rates at which texts took their paths, so
-    that a narrower round verifies a part of the same tree.
+    row's own lines, what the target gave when it last read that token in this text (the adjacency
+    matrix of Token Recycling, arXiv 2408.08696, with probabilities), and an n-gram table of the
+    target's distributions, the params of this drafter. How long the match is says which tree is
+    drafted. Its nodes are in the order of the rates at which texts took their paths, so that a
+    narrower round verifies a part of the same tree.
 
     All copied tokens are read at once, and then all nodes of one more branch step in each pass:
     few operations of fixed shape, and no sort. Where tokens are drawn, the noise that decides them
@@ -65,7 +63,6 @@ class Spine(Drafter):
         vocab_size: V of the target.
         num_speculative_tokens: drafted nodes, without the root.
         k: candidates kept per token.
-        decay: weight of the old mean at each visit of a token; 0: the last visit alone counts.
         passes: most branch steps of a path. Deeper nodes of the templates are left out.
         max_depth: most levels. Deeper nodes of the templates are left out.
         templates: the six trees, see `jspec.drafters.contrib.spine_trees`.
@@ -84,7 +81,6 @@ class Spine(Drafter):
     vocab_size: int
     num_speculative_tokens: Annotated[int, COUNT] = 15
     k: Annotated[int, Integer(1)] = 8
-    decay: Annotated[float, Number(0, 1, below_high=True)] = 0.5
     passes: Annotated[int, Integer(1)] = 3
     max_depth: Annotated[int, COUNT] = 16
     templates: tuple[str, ...] = field(default=TEMPLATES, repr=False)
@@ -170,7 +166,7 @@ class Spine(Drafter):
     def update(
         self, params: NGramTable | None, state: SpineState, aux: None, feedback: Feedback
     ) -> SpineState:
-        """Returns the state with what was emitted, and the means moved by visits of all nodes.
+        """Returns the state with what was emitted, and the lines of all nodes' tokens.
 
         Of several visits of a line, that of an accepted node counts, else the last.
         """
@@ -185,18 +181,19 @@ class Spine(Drafter):
         order = jnp.where(live, nodes + nodes.shape[1] * accepted.astype(jnp.int32), -1)
         same = tokens[:, None] == tokens[:, :, None]
         live &= ~(same & (order[:, None] > order[:, :, None])).any(-1)
-        old = read_lines(state.lines, tokens)
         logits = feedback.scored.output.logits
         # A pass over the vocabulary, so it waits until a line is written.
-        lines_of = partial(self._visited, old, logits)
-        visited = cond(live.any(), lines_of, lambda: old, old, logits)
-        # All is read before anything is written: XLA copies lines that are read afterwards.
-        lines, visited = jax.lax.optimization_barrier((state.lines, visited))
+        visited = cond(
+            live.any(),
+            lambda: self._line(logits),
+            lambda: jnp.zeros((*tokens.shape, 2 * self.k), jnp.int32),
+            logits,
+        )
 
-        def write(lines, line, visited):
-            return lines.at[line].set(visited, mode="drop")
+        def write(lines, tokens, visited):
+            return lines.at[tokens].set(visited, mode="drop")
 
-        lines = jax.vmap(write)(lines, jnp.where(live, tokens, self.vocab_size), visited)
+        lines = jax.vmap(write)(state.lines, jnp.where(live, tokens, self.vocab_size), visited)
         return SpineState(state.text.extend(feedback), lines)
 
     def _check_state(self, state: PyTree) -> None:
@@ -211,18 +208,11 @@ class Spine(Drafter):
             "pass the state of a drafter with the same vocab_size and k"
         )
 
-    def _visited(
-        self, cells: Int[Array, "B N 2*k"], logits: Float[Array, "B N V"]
-    ) -> Int[Array, "B N 2*k"]:
-        """Returns lines after a visit: the k candidates of largest mean."""
-        old, means = self._parts(cells)
-        highest, new, total = top_k_and_logsumexp(logits.astype(jnp.float32), self.k)
-        # A line's first visit counts whole.
-        decay = jnp.where(means[..., :1] > 0, self.decay, 0.0)
-        probs = decay * means, (1 - decay) * jnp.exp(highest - total[..., None])
-        names = jnp.concatenate([old, new.astype(jnp.int32)], axis=-1)
-        names, means = _likeliest(*_united(names, jnp.concatenate(probs, axis=-1)), self.k)
-        return jnp.concatenate([names, jax.lax.bitcast_convert_type(means, jnp.int32)], axis=-1)
+    def _line(self, logits: Float[Array, "B N V"]) -> Int[Array, "B N 2*k"]:
+        """Returns the k likeliest tokens."""
+        highest, names, total = top_k_and_logsumexp(logits.astype(jnp.float32), self.k)
+        bits = jax.lax.bitcast_convert_type(jnp.exp(highest - total[..., None]), jnp.int32)
+        return jnp.concatenate([names.astype(jnp.int32), bits], axis=-1)
 
     def _candidates(
         self,

@@ -21,7 +21,7 @@ from jspec.types import Feedback, Frame, Output, PromptChunk, Scored, Tree, Verd
 
 ROWS, CAPACITY, ROUNDS = 16, 110, 5
 PLAIN = jspec.Spine(23)
-BESIDE = jspec.Spine(60, num_speculative_tokens=48, k=5, decay=0.7, passes=2, max_depth=9)
+BESIDE = jspec.Spine(60, num_speculative_tokens=48, k=5, passes=2, max_depth=9)
 """Beside a table."""
 WARM = np.array([0.8, 0.0] * (ROWS // 2), np.float32)
 
@@ -140,7 +140,7 @@ class Told:
             if not given.skip_expensive_updates:
                 self.lines[row] = oracle.learnt(
                     self.lines[row], tree.tokens[row].tolist(), tree.valid[row].tolist(),
-                    logits[row], path, self.drafter.k, self.drafter.decay,
+                    logits[row], path, self.drafter.k,
                 )  # fmt: skip
 
 
