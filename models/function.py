@@ -131,7 +131,7 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
         a model once, and pass new params to it: another model is another program.
 
     Raises:
-        InputError: if it is not an NNX module.
+        InputError: if it is not an NNX module, or a part of it is in training mode.
 
     Example:
         >>> import jspec, jax.numpy as jnp
@@ -152,6 +152,14 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
             f"module is a {type(module).__name__}; pass a flax.nnx.Module, and use a Linen module "
             "as it is"
         )
+    for path, part in nnx.iter_modules(module):
+        rate = getattr(part, "rate", getattr(part, "dropout_rate", 0))
+        drops = rate > 0 and getattr(part, "deterministic", None) is False
+        if drops or getattr(part, "use_running_average", None) is False:
+            raise InputError(
+                f"module is in training mode: {'.'.join(map(str, path))}, a {type(part).__name__}, "
+                "gives other logits in every call or batch; call module.eval() before"
+            )
     graph, state = nnx.split(module)
     return FunctionModel(_OfModule(graph, forward), **sizes), nnx.to_pure_dict(state)
 

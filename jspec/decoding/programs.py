@@ -22,7 +22,7 @@ from jspec._validate.errors import InputError, RecompileError
 from jspec.decoding import Asked, decode, decode_rounds, prefill
 from jspec.decoding.streaming import stream
 from jspec.protocols import CausalLM, Drafting
-from jspec.round.request import Prepared, bucket
+from jspec.round.request import Prepared, bucket, check_model
 from jspec.types import PyTree, State, Stopping
 
 _COMPILES = "/jax/core/compile/backend_compile_duration"
@@ -83,6 +83,7 @@ def warmup(
             raise InputError(
                 f"{name} came to warmup, which compiles for prompts of every length; leave it out"
             )
+    check_model(model, params)
     batches = row_counts(rows)
     check_integer("prompt_tokens", prompt_tokens, 1, model.context)
     new_tokens = request.setdefault("max_new_tokens", 128)

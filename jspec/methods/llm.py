@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from jspec._validate.errors import InputError
+
 if TYPE_CHECKING:
     from jspec.decoding.engine import Engine
     from jspec.decoding.streaming import Chunk
@@ -48,6 +50,13 @@ class LLM:
     drafter_params: "PyTree" = None
     policy: "WidthPolicy" = field(default_factory=_whole)
     policy_params: "PyTree" = None
+
+    def __post_init__(self):
+        if not hasattr(self.target, "eos"):
+            raise InputError(
+                f"target is of type {type(self.target).__name__}; pass what jspec.models.load "
+                "gives, or jspec.models.Loaded(model, params) of a model of your own"
+            )
 
     @property
     def model(self) -> "CausalLM":
@@ -149,8 +158,6 @@ class LLM:
         return prompts, request | {"stopping": stopping}
 
     def _tokenizer(self, name: str) -> Any:
-        from jspec._validate.errors import InputError
-
         if self.target.tokenizer is None:
             raise InputError(
                 f"{name} is text and the target was loaded without a tokenizer; pass token ids, or "
@@ -205,7 +212,6 @@ class Completions:
         """
         import jax
 
-        from jspec._validate.errors import InputError
         from jspec.models.detokenise import Detokeniser
 
         if self.tokenizer is None:

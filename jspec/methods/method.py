@@ -104,6 +104,11 @@ class Method:
         **options: Any,
     ) -> LLM:
         """Builds the model and drafter of this method, as `jspec.methods.build` does."""
+        if "draft_model" in options:
+            raise InputError(
+                "draft_model is an option of the command line; pass draft=.., a name or what "
+                "jspec.models.load gives"
+            )
         checked = self.check(options)
         model = _loaded("target", target)
         second = None if draft is None else _loaded("draft", draft)
@@ -136,6 +141,7 @@ class Method:
 def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
     """Returns the model, read if it was named. Raises InputError if it is neither."""
     from jspec.models import Loaded, load
+    from jspec.round.request import check_model
 
     if isinstance(model, str | Path):
         return load(model)
@@ -144,6 +150,7 @@ def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
             f"{role} is of type {type(model).__name__}; pass a name or what jspec.models.load "
             "gives, or jspec.models.Loaded(model, params) of a model of your own"
         )
+    check_model(model.model, ())  # weights of a plan are shapes
     return model
 
 

@@ -61,6 +61,42 @@ def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path):
         questions.read(tmp_path / "latin")
 
 
+def speed(folder, part, *rows):
+    lines = (
+        {"question_id": f"{number:032x}", "category": kind, "messages": [
+            {"role": "user", "content": text} for text in texts
+        ]}
+        for number, (kind, *texts) in enumerate(rows)
+    )  # fmt: skip
+    (folder / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_speed_bench_is_read_by_class_and_length_of_context(tmp_path):
+    speed(tmp_path, "throughput_16k", ("low_entropy", "Long."))
+    speed(tmp_path, "throughput_1k", ("low_entropy", "Short."), ("mixed", "Other."))
+    speed(tmp_path, "qualitative", ("coding", "Write.", "Again."))
+    found = questions.from_speed_bench(tmp_path)
+    assert [(one.category, one.turns) for one in found] == [
+        ("coding", ("Write.", "Again.")),
+        ("1k low_entropy", ("Short.",)),
+        ("1k mixed", ("Other.",)),
+        ("16k low_entropy", ("Long.",)),
+    ]
+    assert found[3].source == f"line 1 of {tmp_path / 'throughput_16k.jsonl'}"
+
+
+def test_speed_bench_that_is_not_prepared_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"has no qualitative\.jsonl .* prepare\.py"):
+        questions.from_speed_bench(tmp_path)
+    masked = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+    speed(tmp_path, "qualitative", ("coding", "Write."), ("math", masked))
+    with pytest.raises(InputError, match=r"line 2 of .* has a placeholder .* prepare\.py"):
+        questions.from_speed_bench(tmp_path)
+    speed(tmp_path, "qualitative", ("coding", 3))
+    with pytest.raises(InputError, match="has 3 among its turns"):
+        questions.from_speed_bench(tmp_path)
+
+
 def test_prompts_are_questions_of_one_class(tmp_path):
     file = written(tmp_path, "Once upon", "[5, 6]")
     found = questions.from_prompts(file)

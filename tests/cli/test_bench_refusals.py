@@ -30,6 +30,7 @@ REFUSED = [
     (["--methods", "rest"], "method rest needs datastore"),
     (["--memory", "/absent"], "--memory is /absent, and there is no such file"),
     (["--prompts", "x"], "--questions and --prompts were both given"),
+    (["--speed-bench", "x"], "--questions and --speed-bench were both given"),
     (["--questions", "/absent"], "--questions /absent cannot be read"),
     (["--max-new-tokens", 64], "no question leaves room for --max-new-tokens 64"),
 ]

@@ -144,6 +144,16 @@ def test_models_that_do_not_fit_are_refused(target, draft, loaded, words):
         InputError, match=r"draft is of type Llama; pass a name or what jspec.models"
     ):
         methods.build("dyspec", target, draft=draft.model)
+    with pytest.raises(InputError, match=r"draft_model is .*; pass draft=.., a name or what"):
+        methods.build("dyspec", target, draft_model=draft)
+    for call in (
+        lambda: methods.build("auto", jspec.models.Loaded({"a": 1}, ())),
+        lambda: jspec.warmup({"a": 1}, (), prompt_tokens=4),
+    ):
+        with pytest.raises(InputError, match=r"model is .*, which has no apply; pass a model"):
+            call()
+    with pytest.raises(InputError, match=r"target is of type dict; pass what jspec.models.load"):
+        jspec.LLM({"a": 1}, jspec.Suffix())
     with pytest.raises(InputError, match="was given and method suffix uses none"):
         methods.build("suffix", target, draft=draft)
     wide = loaded(tiny.draft(vocab_size=tiny.VOCAB + 1), words({"a": 0}))

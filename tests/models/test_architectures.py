@@ -123,6 +123,24 @@ def test_other_objects_than_nnx_modules_are_refused():
         jspec.models.from_nnx(tiny.model(), lambda *_: None, **sizes)
 
 
+def test_a_module_in_training_mode_is_refused():
+    def built(*parts):
+        module = nnx.Dict(body=nnx.List(parts))
+        return jspec.models.from_nnx(module, lambda *_: None, **sizes)
+
+    sizes, rngs = dict(vocab_size=8, num_layers=1, num_kv_heads=1, head_dim=1), nnx.Rngs(0)
+    linear = nnx.Linear(2, 2, rngs=rngs)
+    attention = nnx.MultiHeadAttention(2, 4, dropout_rate=0.1, rngs=rngs)
+    attention.train()
+    for part in (nnx.Dropout(0.1, rngs=rngs), nnx.BatchNorm(2, rngs=rngs), attention):
+        kind = type(part).__name__
+        with pytest.raises(jspec.InputError, match=rf"body\.1, a {kind}, .*; call module\.eval"):
+            built(linear, part)
+        part.eval()
+        built(linear, part)
+    built(nnx.Dropout(0.0, rngs=rngs))
+
+
 @dataclass(eq=True)  # no hash, as configurations of libraries are
 class Sizes:
     vocab_size: int = 16

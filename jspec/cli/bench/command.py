@@ -36,6 +36,14 @@ def bench(
         ),
     ] = None,
     questions: options.Questions = None,
+    speed_bench: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="SPEED-Bench instead of questions: its files, by class and length of context.",
+            show_default=False,
+        ),
+    ] = None,
     prompts: options.Prompts = None,
     limit: Annotated[
         int | None,
@@ -101,10 +109,14 @@ def bench(
             f"--memory is {memory}, and there is no such file; `jspec generate --memory {memory}` "
             "writes one"
         )
-    if questions is not None and prompts is not None:
-        raise InputError("--questions and --prompts were both given; give one of them")
+    sources = {"--questions": questions, "--speed-bench": speed_bench, "--prompts": prompts}
+    given = [name for name, source in sources.items() if source is not None]
+    if len(given) > 1:
+        raise InputError(f"{given[0]} and {given[1]} were both given; give one of them")
     if prompts is not None:
         found = asking.from_prompts(prompts)
+    elif speed_bench is not None:
+        found = asking.from_speed_bench(speed_bench)
     else:
         found = asking.read(questions or asking.SAMPLE)
     ledger = Ledger(out / "rows.jsonl")

@@ -1,7 +1,7 @@
-"""Questions by class: a file in Spec-Bench's schema, a file of prompts, or a few of ours."""
+"""Questions by class: a file in Spec-Bench's schema, SPEED-Bench, a file of prompts, or ours."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,14 @@ SAMPLE = Path(__file__).with_name("sample.jsonl")
 """The questions that are asked if no others are given."""
 
 _KEYS = "each question needs question_id, category and turns"
+_SPEED_BENCH = ("qualitative", *(f"throughput_{size}k" for size in (1, 2, 8, 16, 32)))
+"""The parts of SPEED-Bench: 11 classes, and three of other prompts for each length of context."""
+_PREPARE = (
+    "write its files with the prepare.py of nvidia/SPEED-Bench (nemo_skills/dataset/speed-bench in "
+    "NeMo-Skills)"
+)
+_PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
+"""The begin of what the published files have in place of text that others own."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,31 @@ def read(path: Path, option: str = "--questions") -> list[Question]:
     ]
     if not found:
         raise InputError(f"{option} {path} holds no question; write JSON lines, {_KEYS}")
+    return found
+
+
+def from_speed_bench(folder: Path) -> list[Question]:
+    """Returns the questions of SPEED-Bench (Abramovich et al. 2026, arXiv 2604.09557) in a folder.
+
+    Of `qualitative.jsonl`, `throughput_1k.jsonl` and so on those that are there. The classes of a
+    throughput file have its length of context in their name: "1k low_entropy".
+    """
+    files = [folder / f"{part}.jsonl" for part in _SPEED_BENCH]
+    there = [file for file in files if file.is_file()]
+    if not there:
+        raise InputError(
+            f"--speed-bench {folder} has no {files[0].name} and none of {files[1].name} to "
+            f"{files[-1].name.removeprefix('throughput_')}; {_PREPARE}"
+        )
+    found = []
+    for file in there:
+        size = file.stem.removeprefix(_SPEED_BENCH[0]).removeprefix("throughput_")
+        for question in read(file, "--speed-bench"):
+            if any(str(turn).startswith(_PLACEHOLDER) for turn in question.turns):
+                raise InputError(
+                    f"{question.source} has a placeholder in place of its text; {_PREPARE}"
+                )
+            found.append(replace(question, category=f"{size} {question.category}".strip()))
     return found
 
 
@@ -101,10 +134,14 @@ def _question(line: str, source: str) -> Question:
         raise InputError(f"{source} is not JSON ({error}); {_KEYS}") from error
     if not isinstance(row, dict):
         raise InputError(f"{source} is {shown(row)}, which is not a JSON object; {_KEYS}")
+    if "turns" not in row and isinstance(said := row.get("messages"), list):
+        # SPEED-Bench's, which are the user's alone.
+        row["turns"] = [one.get("content") if isinstance(one, dict) else one for one in said]
     for key in ("question_id", "category", "turns"):
         if key not in row:
             raise InputError(f"{source} has no {key}; {_KEYS}")
-    name, category, turns = row["question_id"], row["category"], row["turns"]
+    name, category = row["question_id"], row["category"]
+    turns: Any = row["turns"]
     if isinstance(name, bool) or not isinstance(name, int | str):
         raise InputError(f"{source} has question_id {shown(name)}; write an integer or a text")
     if not isinstance(category, str) or not category.strip():
