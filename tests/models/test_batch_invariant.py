@@ -99,15 +99,15 @@ def written(model, params, drafter, policy, costs=None, **request):
 
 
 @pytest.mark.parametrize(
-    ("policy", "sampling"),
+    ("depth", "policy", "sampling"),
     [
-        (jspec.FixedWidth(3), None),
-        pytest.param(jspec.Adaptive((0, 3, 7)), jspec.Sampling(0.8), marks=pytest.mark.slow),
+        (3, jspec.FixedWidth(3), None),
+        pytest.param(7, jspec.Adaptive((0, 3, 7)), jspec.Sampling(0.8), marks=pytest.mark.slow),
     ],
 )
-def test_no_drafter_or_policy_changes_a_bit(policy, sampling):
+def test_no_drafter_or_policy_changes_a_bit(depth, policy, sampling):
     """Tokens are equal, and so are all keys and values, which follow from all layers."""
-    model = tiny.model().clone(attention_impl=BatchInvariant(8))
+    model = tiny.model().clone(attention_impl=BatchInvariant(8, depth))
     params, request = tiny.params(model), dict(sampling=sampling, key=0)
     plain = written(model, params, jspec.Autoregressive(), jspec.FixedWidth(), **request)
     drafter = jspec.PromptLookup(num_speculative_tokens=7)
