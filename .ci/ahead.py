@@ -102,9 +102,9 @@ PROGRAMS = {
     # The visit of the root, and the loop of those below it.
     "token_recycling, sampled": one("token_recycling", 291, 4, 3, 36.6, sampled=True),
     # A round has one of three widths, or is a back-off in a loop of its own: all four are counted.
-    "auto": one("auto", 452, 4, 2, 35.3, landing=True),
-    "auto, in back-off": one("auto in back-off", 102, 2, 1, 0.55),
-    "auto, 63 nodes": one("auto of 63", 131, 2, 1, 35.3),
+    "auto": one("auto", 434, 4, 2, 35.3, landing=True),
+    "auto, in back-off": one("auto in back-off", 96, 2, 1, 0.55),
+    "auto, 63 nodes": one("auto of 63", 125, 2, 1, 35.3),
     # Their trees stop growing where it does not pay: a wait a level.
     "eagle2": one("eagle2", 224, 8, 3, 33.6),
     "lyanna": one("lyanna", 329, 14, 5, 11.55, copied=2),

@@ -1,7 +1,7 @@
 """Rows of the papers' benches as observations: one text of one method, with its counts."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -99,9 +99,9 @@ def _by_text(row: dict, kinds: list[str] | None = None) -> Iterator[dict]:
         yield row | more | dict(zip(counts, values, strict=True))
 
 
-def _questions() -> Iterator[dict]:
+def _questions(page: str) -> Iterator[dict]:
     numbers: dict[tuple, int] = {}
-    for row in matching(rows("token_recycling"), {"bench": "recycling.counts"}):
+    for row in matching(rows(page), {"bench": "recycling.counts"}):
         method = f"{row['method']}, {row['order']}" if "order" in row else row["method"]
         source = SOURCES.get(row["kind"], "table 1")
         which = row["pair"], method, source
@@ -109,6 +109,7 @@ def _questions() -> Iterator[dict]:
         yield row | {
             "late": numbers[which] > WARM,
             "method": method, "repeat": 0, "text": row["question"], "source": source,
+            "temperature": row.get("temperature", 0),
             "tokens": sum(row["tokens"]), "calls": sum(row["rounds"]),
         }  # fmt: skip
 
@@ -203,7 +204,8 @@ KINDS: dict[str, Callable[[], Iterator[dict]]] = {
     "verifiers": _verifiers,
     "rules": lambda: iter(rows("rsd_fig1")),
     "steps": _steps,
-    "questions": _questions,
+    "questions": partial(_questions, "token_recycling"),
+    "spine": partial(_questions, "spine"),
     "pieces": _pieces,
     "heads": _heads,
     "ways": _ways,
