@@ -38,7 +38,7 @@ def apply(
         output = model.apply(params, *given, memory)
     if least == 1:
         return output
-    # Without the barrier XLA would fuse the pass with what reads it, in each program in another way.
+    # Without the barrier XLA would fuse the pass with its readers, which differ by program.
     output = jax.lax.optimization_barrier(output)
     logits, hidden = jax.tree.map(lambda x: x[:, :count], (output.logits, output.hidden))
     return replace(output, logits=logits, hidden=hidden)
