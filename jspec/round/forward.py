@@ -37,7 +37,7 @@ def apply(
         output = model.apply(params, tokens, positions, mask, memory)
     if least == 1:
         return output
-    # Without the barrier XLA may compute what is read alone, in another shape.
+    # Without the barrier XLA would fuse the pass with its readers, which differ by program.
     output = jax.lax.optimization_barrier(output)
     logits, hidden = jax.tree.map(lambda x: x[:, :count], (output.logits, output.hidden))
     return replace(output, logits=logits, hidden=hidden)
