@@ -150,7 +150,7 @@ def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
             f"{role} is of type {type(model).__name__}; pass a name or what jspec.models.load "
             "gives, or jspec.models.Loaded(model, params) of a model of your own"
         )
-    check_model(model.model, ())  # weights of a plan are shapes
+    check_model(model.model, ())  # the weights may be shapes, of a plan
     return model
 
 

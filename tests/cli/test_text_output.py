@@ -159,7 +159,7 @@ def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys):
         ("coupled", 1.0, rounding), ("block", 0.0, rounding), ("block", 1.0, own)
     ):  # fmt: skip
         choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
-        session = Session(LLM(None, None), choice)
+        session = Session(LLM(jspec.models.Loaded(None, ()), None), choice)
         text_output.show(session, [[1]], RunSettings(temperature=temperature))
         assert why in capsys.readouterr().err
 

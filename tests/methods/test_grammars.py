@@ -10,7 +10,8 @@ import tables
 import jspec
 from jspec.methods.grammars import with_jump_forward
 
-NO_TARGET: Any = None
+NOTHING: Any = None
+NO_TARGET = jspec.models.Loaded(NOTHING, ())
 LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
 
 
