@@ -85,11 +85,15 @@ def slots_dtype(dtype: DTypeLike) -> DTypeLike:
     return jnp.uint16 if slow and jnp.dtype(dtype) == jnp.bfloat16 else dtype
 
 
+def numbers(slots: Num[Array, "*S D"]) -> Float[Array, "*S D"]:
+    """Returns the numbers whose bits the slots of a cache may hold."""
+    bits = slots.dtype == jnp.uint16
+    return jax.lax.bitcast_convert_type(slots, jnp.bfloat16) if bits else slots
+
+
 def widened(slots: Held, dtype: DTypeLike) -> Float[Array, "*S D"]:
     """Returns the numbers of slots of a cache."""
-    if not isinstance(slots, Rounded) and slots.dtype == jnp.uint16:
-        slots = jax.lax.bitcast_convert_type(slots, jnp.bfloat16)
-    return slots.astype(dtype)
+    return (slots if isinstance(slots, Rounded) else numbers(slots)).astype(dtype)
 
 
 @struct.dataclass

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -20,7 +21,7 @@ from jspec.drafters.growth import best_first
 from jspec.drafters.growth import template_trees as templates
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import KVCache, TreeKV, numbers
 from jspec.protocols import Verifier
 from jspec.tree import Template
 from jspec.types import Frame, PyTree, Tree
@@ -62,10 +63,11 @@ class HeadScorer:
         batch = len(self.frame.root)
         hidden = self.hidden[:, None]
         held = self.head.init_memory(batch, self.places)
+        room = jax.tree.map(numbers, (held.keys, held.values))
         return LevelOutput(
             logits=self.head.score(self.params, hidden),
             inherited=(jnp.zeros((batch, 1, self.places), bool), hidden),
-            kv=TreeKV(held.keys, held.values),
+            kv=TreeKV(*room),
         )
 
     def below(

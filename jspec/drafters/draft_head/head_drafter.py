@@ -13,7 +13,7 @@ from jspec._validate.kinds import Number
 from jspec._validate.options import check_fields
 from jspec.arrays.ragged import sequence
 from jspec.drafters.draft_head.draft_head import DraftHead
-from jspec.memory import KVCache
+from jspec.memory import KVCache, numbers
 from jspec.protocols import Drafter, Verifier
 from jspec.types import (
     Feedback,
@@ -102,7 +102,7 @@ class HeadDrafter(Drafter):
         cache = head.init_memory(batch, capacity)
         return HeadState(
             cache=cache,
-            hidden=jnp.zeros((batch, head.hidden_size), cache.keys[0].dtype),
+            hidden=jnp.zeros((batch, head.hidden_size), numbers(cache.keys[0]).dtype),
             memory=self.init_memory(batch),
         )
 

@@ -201,3 +201,14 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
         tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
         drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
     assert drafted[0] < drafted[1]
+
+
+def test_a_head_in_bfloat16_holds_states_and_nodes_as_numbers(params, variables):
+    """Where the cache holds their bits, as whole numbers, too."""
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, variables))
+    model, head = TARGET.clone(dtype=jnp.bfloat16), HEAD.clone(dtype=jnp.bfloat16)
+    drafter = EAGLE(head, trees.chain(2))
+    ask = dict(drafter=drafter, drafter_params=narrow[1], max_new_tokens=4)
+    state = jspec.prefill(model, narrow[0], tiny.PROMPTS[:1], **ask)
+    (held,) = jax.tree.leaves(state.drafter_state.hidden)
+    assert held.dtype == jnp.bfloat16 and (held % 1 != 0).any()
