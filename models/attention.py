@@ -338,7 +338,7 @@ def by_blocks(
         start: Int[Array, ""] | int, size: int, first: Int[Array, ""] | int, softmax: Softmax
     ) -> Softmax:
         """Joins `size` slots from `start` on; slots before `first` are masked."""
-        slots = start + jnp.arange(size, dtype=jnp.int32)
+        slots = (start + jnp.arange(size, dtype=jnp.int32))[None, None]
         live = (slots >= first) & (slots < ends)
         if oldest is not None:
             live = live & (slots >= oldest[..., None])

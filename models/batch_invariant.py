@@ -71,12 +71,12 @@ class BatchInvariant(Implementation):
         # A token sees one path, which was scored from the root down: as many nodes come between as
         # are seen behind a node.
         behind = jnp.cumsum(seen[..., ::-1], axis=-1)[..., ::-1] - seen
-        back = jnp.arange(self.depth, -1, -1, dtype=jnp.int32)
+        back = jnp.arange(self.depth, -1, -1, dtype=jnp.int32)[None, None]
         count = seen.sum(-1, dtype=jnp.int32)[..., None]
         slots = cached.lengths[:, None, None] + count - 1 - back
         on_path = back < count
         first = jnp.zeros_like(slots) if oldest is None else jnp.maximum(oldest, 0)[..., None]
-        nodes = (seen[:, :, None] & (behind[:, :, None] == back[:, None])).argmax(-1)
+        nodes = (seen[:, :, None] & (behind[:, :, None] == back[..., None])).argmax(-1)
 
         def tail(held: Any, places: Int[Array, "B N T"]) -> Any:
             take = jax.vmap(lambda part, places: jnp.take(part, places, axis=1, mode="clip"))

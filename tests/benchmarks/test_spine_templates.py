@@ -9,7 +9,7 @@ import jspec
 from benchmarks import spine_templates
 from benchmarks.texts import pad
 from benchmarks.whole_rounds import DEEPEST, Decoding
-from jspec.drafters.contrib.spine_trees import COPY, TEMPLATES, check, read
+from jspec.drafters.contrib.spine_trees import COPY, TEMPLATES, check, name_node, read
 from jspec.methods import LLM
 from jspec.models import Loaded
 
@@ -30,7 +30,7 @@ def test_templates_have_the_paths_of_their_class_and_those_of_all():
 
 def test_names_are_those_that_templates_have():
     paths = read("a:99 b:99 b0:98 b01:24 0:9")
-    assert [spine_templates.name(path) for path in paths][1:] == ["a", "b", "b0", "b01", "0"]
+    assert [name_node(path) for path in paths][1:] == ["a", "b", "b0", "b01", "0"]
 
 
 def test_rounds_say_what_spine_accepts():
