@@ -218,6 +218,7 @@ def bits(
                 total += found
                 table.add_row(Path(name).name, kind, way, *(f"{number:,}" for number in found))
                 held = {"bench": "bits", "model": name, "dtype": kind, "way": way}
+                held |= {"batch_invariant": batch_invariant} if batch_invariant else {}
                 record(out, held | dict(zip(("nodes", "numbers", "different"), found, strict=True)))
     console.print(table)
     console.print("{:,} nodes, {:,} numbers, {:,} different".format(*total))

@@ -154,7 +154,8 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
         )
     for path, part in nnx.iter_modules(module):
         rate = getattr(part, "rate", getattr(part, "dropout_rate", 0))
-        drops = rate > 0 and getattr(part, "deterministic", None) is False
+        drops = getattr(part, "deterministic", None) is False
+        drops &= isinstance(rate, int | float) and rate > 0
         if drops or getattr(part, "use_running_average", None) is False:
             raise InputError(
                 f"module is in training mode: {'.'.join(map(str, path))}, a {type(part).__name__}, "

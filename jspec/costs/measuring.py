@@ -66,7 +66,7 @@ def measure(
         prompt_tokens: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
             of which a round reads.
         max_new_tokens: as in the calls that the curve is for.
-        repeats: times that each width is timed.
+        repeats: times that each width is timed; fewer, at least two, once that has taken 8 seconds.
         progress: is told (done, all) after each timing.
         request: further arguments of `jspec.prefill` for the program: sampling, key, stopping.
 

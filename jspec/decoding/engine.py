@@ -316,7 +316,9 @@ class Engine:
         self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None,
         rounds: int = 8,
     ) -> None:  # fmt: skip
-        """Compiles what rows run that come and go, `jspec.fork` of a row among it.
+        """Compiles what rows run that come and go.
+
+        `jspec.fork` of one prefilled row with a key is among it; other forks are other programs.
 
         The arguments are as in `generate`; every other number of `rounds` is another program.
 

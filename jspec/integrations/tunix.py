@@ -38,7 +38,7 @@ class JspecRollout(BaseRollout):
 
     Greedy answers are those of tunix's `VanillaRollout`. Sampled ones have its distribution and
     noise of their own, which depends on the seed, the prompt, its number among equal prompts of the
-    call, and the position: an answer is the same in any batch. Log-probabilities are those of
+    call, and the position, so not on the rest of the batch. Log-probabilities are those of
     `get_per_token_logps` over the temperature. All answers are the policy's as it is in the call,
     since tunix trains this very module where actor and rollout share a mesh. Other temperatures,
     filters, seeds and weights compile nothing.
@@ -84,6 +84,11 @@ class JspecRollout(BaseRollout):
                 dtype=jax.tree.leaves(nnx.state(rollout_actor, nnx.Param))[0].dtype,
             )
         )
+        if drafter is not None and (options or method != methods.DEFAULT):
+            raise InputError(
+                f"a drafter was given with {', '.join(options) or f'method {method!r}'}; leave one "
+                "out, and give options to the drafter itself"
+            )
         if drafter is None:
             llm = methods.build(method, target, **options)
         else:

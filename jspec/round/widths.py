@@ -109,10 +109,10 @@ def check_round(model: CausalLM, policy: WidthPolicy, tree: Tree) -> None:
     depth = min(tree.depth, most)
     if most >= impl.num_tokens:
         raise InputError(
-            f"a round has {most + 1} tokens and {impl} fewer; pass "
-            f"policy=jspec.FixedWidth({impl.num_tokens - 1}), or num_tokens={most + 1}"
+            f"a round has {most + 1} tokens and {impl} fewer; draft at most "
+            f"{impl.num_tokens - 1}, or give it (or --batch-invariant) {most + 1}"
         )
-    if depth > impl.depth:
+    if depth > getattr(impl, "depth", most):
         raise InputError(
             f"trees have depth {depth} and {impl} orders fewer positions; pass depth={depth}, or "
             "draft less"

@@ -237,7 +237,12 @@ def chatting(target: "Loaded", template: Path | None) -> "Loaded":
         target = replace(target, chat=chat)
     if target.chat is not None:
         # What is wrong with it is said here, with its file, which clients are not to read.
-        target.chat.check_syntax()
+        try:
+            target.chat.check_syntax()
+        except InputError as error:
+            if template is not None:
+                raise
+            say(f"chats will be refused: {error}")
         target = replace(target, chat=replace(target.chat, source=ChatTemplate.source))
     return replace(target, eos=conversations.eos(target))
 

@@ -61,6 +61,8 @@ def check_partitions(
     count = _ROWS if prompts is None else len(prompts)
     if count != _ROWS:
         raise InputError(f"there are {count} prompts; pass four")
+    if "row_ids" in request:
+        raise InputError("row_ids was given, and they are what is tried; leave them out")
     prompt, lengths = (array[:_ROWS] for array in ragged(prompts, model))
     asked: dict[str, Any] = {"drafter": PromptLookup(3), "sampling": Sampling(1.0), "key": 0}
     asked |= request | {"max_new_tokens": max_new_tokens}

@@ -175,6 +175,12 @@ def test_a_policy_whose_attention_takes_no_tree_is_refused():
             JspecRollout(SimpleNamespace(config=SimpleNamespace(**{name: value})), Letters())
 
 
+def test_a_drafter_takes_no_methods_options():
+    for options in ({"method": "lookahead"}, {"num_speculative_tokens": 3}):
+        with pytest.raises(jspec.InputError, match=r"a drafter was given with .*leave one out"):
+            worker(drafter=jspec.Suffix(), **options)
+
+
 def test_it_has_the_seven_methods():
     ours = worker()
     assert isinstance(ours, BaseRollout) and not type(ours).__abstractmethods__

@@ -139,6 +139,8 @@ def test_a_module_in_training_mode_is_refused():
         part.eval()
         built(linear, part)
     built(nnx.Dropout(0.0, rngs=rngs))
+    linear.rate, linear.deterministic = None, False  # of some other meaning
+    built(linear)
 
 
 @dataclass(eq=True)  # no hash, as configurations of libraries are

@@ -171,7 +171,11 @@ def test_bad_input_is_a_sentence(fixtures):
     params = tiny.params(tiny.model())
     drafter = jspec.PromptLookup(num_speculative_tokens=8)
     for way, policy, said in (
-        (BatchInvariant(8), jspec.FixedWidth(), "a round has 9 tokens and .*FixedWidth.7."),
+        (
+            BatchInvariant(8),
+            jspec.FixedWidth(),
+            "a round has 9 tokens .*draft at most 7, .*invariant. 9",
+        ),
         (BatchInvariant(16, 4), jspec.FixedWidth(), "trees have depth 8 and .*pass depth=8"),
         (BatchInvariant(16, 4), jspec.FixedWidth(6), "trees have depth 6 and .*pass depth=6"),
     ):

@@ -1,8 +1,8 @@
 """Spine: tokens copied from the row's own text, and the likeliest tokens at branches off them.
 
 A node's name is a letter for its copied tokens (a: one, b: two, ..) and a digit for each branch
-step; here it is (copies, ranks), the root ((0, ())). Lines are `{token: [(candidate, mean), ..]}`;
-a token that is not in it has no line. The n-gram table is `{(before, token): line, (token,): line}`
+step; here it is (copies, ranks), the root ((0, ())). Lines are `{token: [(candidate, p), ..]}`; a
+token that is not in it has no line. The n-gram table is `{(before, token): line, (token,): line}`
 of such lines, or empty.
 """
 

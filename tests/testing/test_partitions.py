@@ -45,3 +45,5 @@ def test_log_probabilities_are_compared_where_no_token_differs():
 def test_a_wrong_number_of_prompts_is_refused():
     with pytest.raises(jspec.InputError, match="there are 2 prompts; pass four"):
         check_partitions(PrefixLM(), PARAMS, [[1], [2]])
+    with pytest.raises(jspec.InputError, match="row_ids was given, and they are what is tried"):
+        check_partitions(PrefixLM(), PARAMS, row_ids=[0, 1, 2, 3])

@@ -53,7 +53,7 @@ class Rollouts:
     """Each row's last output: params of `Suffix`.
 
     The tokens and lengths of an earlier `jspec.Result` fit, if the rows keep its order. Arrays of
-    NumPy and of the device are the same program.
+    NumPy and of the device are the same program of `jspec.decode` and `stream`.
     """
 
     per_row: ClassVar[bool] = True
