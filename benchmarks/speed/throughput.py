@@ -6,7 +6,7 @@ python -m benchmarks.speed.throughput                 # eight virtual devices on
 import os
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,9 @@ def main(
     batch: Annotated[int, typer.Option(min=1, help="rows per device")] = 4,
     new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
-    method: Annotated[str, typer.Option()] = "token_recycling",
+    methods: Annotated[
+        str, typer.Option(help="comma-separated, next to plain decoding")
+    ] = "token_recycling,auto",
     model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
@@ -40,21 +42,25 @@ def main(
     from benchmarks.prompts import texts
     from jspec.methods import build
     from jspec.models import load
+    from jspec.types import PyTree
 
     if max(counts) > jax.device_count():
         raise typer.BadParameter(f"{max(counts)} devices asked for, {jax.device_count()} here")
     loaded = load(model)
     ids = [loaded.tokenizer.encode(text).ids[:32] for text in texts("stories", batch)]
     prompts = np.array([row for row in ids if len(row) == 32])
-    drafters = {
-        "plain": (jspec.Autoregressive(), None),
-        method: build(method, loaded)[1:],
-    }
+    llms = {name: build(name, loaded) for name in ("autoregressive", *methods.split(","))}
+
+    def generate(llm: jspec.LLM, params: PyTree, weights: PyTree, prompt: jax.Array) -> jax.Array:
+        return jspec.decode(
+            llm.model, params, prompt, max_new_tokens=new_tokens,
+            **llm.drafting | {"drafter_params": weights},
+        ).lengths  # fmt: skip
 
     kind = "simulated, " if jax.devices()[0].platform == "cpu" else ""
     headline(f"throughput, {kind}{len(prompts)} rows a device, {new_tokens} new tokens, greedy")
-    names = [f"{how} {name}" for how in ("pmap", "jit") for name in ("plain", method)]
-    table = Table("devices", *(f"{name} tokens/s" for name in names), "pmap gain", "jit gain")
+    names = [f"{how} {name}" for how in ("pmap", "jit") for name in llms]
+    table = Table("devices", *names, title="tokens per second in all, and of one device")
     for count in counts:
         used = jax.devices()[:count]
         shards = np.broadcast_to(prompts, (count, *prompts.shape))
@@ -62,40 +68,29 @@ def main(
         mesh = jax.make_mesh((count,), ("data",), (AxisType.Auto,), devices=used)
         rows, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
 
-        def generate(drafter, params, weights, prompt):
-            return jspec.decode(
-                loaded.model, params, prompt, drafter=drafter, drafter_params=weights,
-                max_new_tokens=new_tokens,
-            ).lengths  # fmt: skip
+        def by_pmap(llm: jspec.LLM, used=used, shards=shards) -> Any:
+            run = jax.pmap(partial(generate, llm), in_axes=(None, None, 0), devices=used)
+            return lambda: run(llm.params, llm.drafter_params, shards)
 
-        def by_pmap(drafter, weights, used=used, shards=shards, generate=generate):
-            run = jax.pmap(partial(generate, drafter), in_axes=(None, None, 0), devices=used)
-            return lambda: run(loaded.params, weights, shards)
-
-        def by_jit(drafter, weights, rows=rows, whole=whole, shards=shards, generate=generate):
-            run = jax.jit(partial(generate, drafter))
-            held = jax.device_put((loaded.params, weights), whole)
+        def by_jit(llm: jspec.LLM, rows=rows, whole=whole, shards=shards) -> Any:
+            run = jax.jit(partial(generate, llm))
+            weights = jax.device_put((llm.params, llm.drafter_params), whole)
             batch = jax.device_put(shards.reshape(-1, shards.shape[-1]), rows)
-            return lambda: run(*held, batch)
+            return lambda: run(*weights, batch)
 
         ways = {"pmap": by_pmap, "jit": by_jit}
         runs = {
-            f"{how} {name}": way(*pair)
-            for how, way in ways.items()
-            for name, pair in drafters.items()
+            f"{how} {name}": way(llm) for how, way in ways.items() for name, llm in llms.items()
         }
         seconds = paired(runs, repeats)
         total = count * len(prompts) * new_tokens
         speeds = {name: total / float(np.median(value)) for name, value in seconds.items()}
-        gains = [np.median(seconds[f"{how} plain"] / seconds[f"{how} {method}"]) for how in ways]
         table.add_row(
-            str(count),
-            *(f"{speeds[name]:.0f}" for name in names),
-            *(f"{float(gain):.2f}x" for gain in gains),
+            str(count), *(f"{speed:,.0f}, {speed / count:,.0f}" for speed in speeds.values())
         )
         record(
             out,
-            {"bench": "throughput", "devices": count, "rows": len(prompts), "method": method}
+            {"bench": "throughput", "devices": count, "rows": len(prompts)}
             | {name: value.tolist() for name, value in seconds.items()},
         )
     console.print(table)
