@@ -59,8 +59,7 @@ def methods(
     """Returns the lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
     rows = [one for part in others for one in settings.rows(part).items()]
-    copies = "TR, accepted alone", "PLD, 15 nodes", "suffix, 15 nodes", "suffix, 63 nodes"
-    found = {label: Method(row, label in copies) for label, row in rows}
+    found = {label: Method(row, row.replayed) for label, row in rows}
     return found if len(others) == len(parts) else lines(datastore, heads) | found
 
 

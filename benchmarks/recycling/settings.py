@@ -34,6 +34,9 @@ class Row:
     told: str
     """The settings that identify rows."""
     cold: bool = False
+    replayed: bool = False
+    """True where drafts are made of text and the target's outputs along it alone: the answer is
+    known, and no round needs a forward."""
 
 
 Rows = dict[str, Row]
@@ -152,6 +155,7 @@ def rows(part: str) -> Rows:
                         target, AcceptedAlone(jspec.TokenRecycling(target.model.vocab_size))
                     ),
                     "AcceptedAlone",
+                    replayed=True,
                 ),
             }
         case "pairs":  # which the paper has not
@@ -168,14 +172,18 @@ def rows(part: str) -> Rows:
                     f"{label}, {nodes} nodes": row
                     for nodes in (15, 63)
                     for label, row in {
-                        "suffix": method("suffix", num_speculative_tokens=nodes),
+                        "suffix": replace(
+                            method("suffix", num_speculative_tokens=nodes), replayed=True
+                        ),
                         "TR": method("token_recycling", num_speculative_tokens=nodes),
                         "spine": method("spine", num_speculative_tokens=nodes),
                         "spine with table": spine(nodes),
                     }.items()
                 }
                 | {
-                    "PLD, 15 nodes": method("prompt_lookup", num_speculative_tokens=15),
+                    "PLD, 15 nodes": replace(
+                        method("prompt_lookup", num_speculative_tokens=15), replayed=True
+                    ),
                 }
                 | {f"without {part}": spine(15, part) for part in LEFT_OUT}
             )

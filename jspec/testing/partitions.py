@@ -75,18 +75,18 @@ def check_partitions(
         )  # fmt: skip
 
     whole = answers(list(range(_ROWS)))
-    wanted = np.asarray(whole.logprobs.token_logprobs)
+    logprobs_of_all = np.asarray(whole.logprobs.token_logprobs)
     for partition in _PARTITIONS:
         for rows in partition:
-            found = answers(rows)
+            part = answers(rows)
             what = f"a batch of the rows {rows} has the answers of the batch of all"
-            same_tokens(found, whole, what, rows=np.array(rows))
-            gaps = np.abs(np.asarray(found.logprobs.token_logprobs) - wanted[rows])
+            same_tokens(part, whole, what, rows=np.array(rows))
+            gaps = np.abs(np.asarray(part.logprobs.token_logprobs) - logprobs_of_all[rows])
             row, at = np.unravel_index(gaps.argmax(), gaps.shape)
             promise(
                 gaps[row, at] <= tolerance,
                 f"{what}: the log-probability of row {rows[row]}, token {at}, should be "
-                f"{wanted[rows[row], at]:.6f} within {tolerance:g} and differs by "
+                f"{logprobs_of_all[rows[row], at]:.6f} within {tolerance:g} and differs by "
                 f"{gaps[row, at]:.3g}",
             )
     return Report(checked=["rows of [4] and of [2, 2], in any order and company, are the same"])
