@@ -12,7 +12,7 @@ command goes on. Nothing is timed.
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +29,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.replay import Replay
-from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
+from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, method
 from benchmarks.recycling.updates import AcceptedAlone
 from benchmarks.recycling.wordings import task, wording
 from benchmarks.texts import Prompts, pad
@@ -43,27 +43,14 @@ LENGTHS = (128, 512, 1024)
 """Prompts are padded to one of these, and else to a multiple of the last: programs are few."""
 
 
-@dataclass(frozen=True)
-class Method:
-    """One line of the table."""
-
-    row: Row
-    replayed: bool = False
-    """True where drafts are made of text and the target's outputs along it alone: the answer is
-    known, and no round needs a forward."""
-
-
-def methods(
-    parts: Sequence[str], datastore: Path | None, heads: settings.Rows
-) -> dict[str, Method]:
+def methods(parts: Sequence[str], datastore: Path | None, heads: settings.Rows) -> settings.Rows:
     """Returns the lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
-    rows = [one for part in others for one in settings.rows(part).items()]
-    found = {label: Method(row, row.replayed) for label, row in rows}
+    found = {label: row for part in others for label, row in settings.rows(part).items()}
     return found if len(others) == len(parts) else lines(datastore, heads) | found
 
 
-def lines(datastore: Path | None, heads: settings.Rows) -> dict[str, Method]:
+def lines(datastore: Path | None, heads: settings.Rows) -> settings.Rows:
     """Returns the lines of Table 1 by label, cheapest first.
 
     Args:
@@ -72,18 +59,18 @@ def lines(datastore: Path | None, heads: settings.Rows) -> dict[str, Method]:
     """
     warm = method("lookahead", **PUBLISHED_LOOKAHEAD)
     found = {
-        "prompt lookup": Method(method("prompt_lookup"), replayed=True),
-        "suffix": Method(method("suffix"), replayed=True),
-        "TR, published": Method(method("token_recycling", shape="published")),
-        "lookahead": Method(warm),
-        "lookahead, cold": Method(replace(warm, cold=True)),
-        **{label: Method(row, replayed=True) for label, row in heads.items()},
-        "auto": Method(method("auto")),
-        "spine": Method(method("spine", num_speculative_tokens=63)),
+        "prompt lookup": replace(method("prompt_lookup"), replayed=True),
+        "suffix": replace(method("suffix"), replayed=True),
+        "TR, published": method("token_recycling", shape="published"),
+        "lookahead": warm,
+        "lookahead, cold": replace(warm, cold=True),
+        **{label: replace(row, replayed=True) for label, row in heads.items()},
+        "auto": method("auto"),
+        "spine": method("spine", num_speculative_tokens=63),
     }
     if datastore is not None:
         rest = method("rest", datastore=str(datastore), num_speculative_tokens=64)
-        found["REST"] = Method(rest, replayed=True)
+        found["REST"] = replace(rest, replayed=True)
     return found
 
 
@@ -126,7 +113,7 @@ def main(
     known = methods(parts.split(","), datastore, heads)
     if ngrams is not None:
         row = method("spine", num_speculative_tokens=15, ngrams=str(ngrams))
-        known["spine with the table of --ngrams, 15 nodes"] = Method(row)
+        known["spine with the table of --ngrams, 15 nodes"] = row
     wanted = {
         label: one for label, one in known.items() if only is None or label in only.split(";")
     }
@@ -144,7 +131,7 @@ def main(
         asked = ordered(asked, order)
     trial = Trial(bench, wanted)
     ledgers = {
-        label: Ledger(out, setting | dict(method=label, options=one.row.told, cold=one.row.cold))
+        label: Ledger(out, setting | dict(method=label, options=one.told, cold=one.cold))
         for label, one in wanted.items()
     }
     how = f"temperature {temperature:g}, batch 1, {new_tokens} new tokens a turn"
@@ -194,7 +181,7 @@ class Trial:
     row is cold. A run that goes on starts with empty memories.
     """
 
-    def __init__(self, bench: Bench, methods: dict[str, Method]):
+    def __init__(self, bench: Bench, methods: settings.Rows):
         self.bench, self.methods = bench, methods
         self._built: dict[str, Decoding] = {}
         self._memory: dict[str, Any] = {}
@@ -232,7 +219,7 @@ class Trial:
         one = self.methods[label]
         if label not in self._built:
             try:
-                built = one.row.make(self.bench.target)
+                built = one.make(self.bench.target)
             except (InputError, OSError) as reason:
                 console.print(f"{label}: left out, {reason}")
                 del self.methods[label]
@@ -250,7 +237,7 @@ class Trial:
             tokens = jnp.asarray(whole, jnp.int32)
             known = {"tokens": tokens} | self.outputs(one, tokens)
             one = replace(one, model=Replay(one.model.vocab_size), params=known)
-        memory = None if self.methods[label].row.cold else self._memory.get(label)
+        memory = None if self.methods[label].cold else self._memory.get(label)
         # The round that reaches the limit emits at most the tree's levels and one token.
         beyond = min(getattr(one.drafter, "depth", DEEPEST), DEEPEST)
         asked = np.array([limit])
