@@ -396,12 +396,6 @@ class RowControl(LogitsProcessor):
     """The log-probabilities of the output, for `Result.logprobs`."""
     stop_bytes: ClassVar[Any] = None
     """[B] for `Result.stop_bytes`."""
-    pending: ClassVar[Any] = None
-    """[B] last tokens of the output that may yet be taken back."""
-    dropped: ClassVar[Any] = None
-    """[B] tokens that were emitted and taken out of the output when the row ended."""
-    root_as_returned: ClassVar[Any] = None
-    """(tokens, lengths, root) -> [B], the last token of the text as it was returned."""
 
     def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
         """Returns the member that ends no row before so many tokens of the output."""
@@ -416,18 +410,6 @@ class RowControl(LogitsProcessor):
     def on(self) -> Bool[Array, " B"] | None:
         """Returns the rows that `process` changes: rounds without any leave it out. None: all."""
         return None
-
-    def cut(self, there: Bool[Array, "B T"]) -> Self:
-        """Returns the member when the output has lost what is not `there`."""
-        del there
-        return self
-
-    def rewound(self, text_lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
-        """Returns the member when the text has no more than `text_lengths` tokens: it lost so
-        many.
-        """
-        del text_lengths, dropped
-        return self
 
 
 class ProcessorSpec(Protocol):

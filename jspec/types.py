@@ -467,7 +467,7 @@ class Result:
         drafter_state: The drafter's memory after the last round; pass it on for a hot start.
         logprobs: Log-probabilities of the tokens; None if they were not asked for.
         stop_bytes: [B], how many bytes at the end of the row's text belong to the stop string that
-            ended it; it may begin inside of an earlier token. None if there are no stop strings.
+            ended it, whose tokens stay. None if there are no stop strings.
         policy_state: The policy's memory after the last round; pass it on for a hot start.
     """
 

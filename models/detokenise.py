@@ -40,6 +40,7 @@ class Detokeniser:
         self._decoder.reset()
         self._drops_space = self._vocabulary.drops_space and not end
         self._begun = False
+        self._held = b""
         self.num_letters = 0
         """Of all pieces that were pushed."""
 
@@ -48,9 +49,17 @@ class Detokeniser:
         """The prompt's text, up to a character that its last tokens leave unfinished."""
         return Detokeniser(self._vocabulary).push(self._prompt)
 
-    def push(self, tokens: Sequence[int]) -> str:
-        """Returns the text that is certain after more tokens; often nothing within a character."""
-        piece = self._decoder.decode(self._bytes(tokens))
+    def push(self, tokens: Sequence[int], stop_bytes: int = 0) -> str:
+        """Returns the text that is certain after more tokens; often nothing within a character.
+
+        Args:
+            tokens: the next ones.
+            stop_bytes: the bytes at their end that may become a stop string, and wait.
+        """
+        text = self._held + self._bytes(tokens)
+        size = max(len(text) - stop_bytes, 0)
+        self._held = text[size:]
+        piece = self._decoder.decode(text[:size])
         self.num_letters += len(piece)
         return piece
 
@@ -69,10 +78,16 @@ class Detokeniser:
             status: why the row ended, as in `Result`.
             stop_token_ids: the tokens that ended it if it is `Status.STOP`, as in `Stopping`.
         """
-        left = self._bytes(without_end_token(tokens, status, stop_token_ids))
-        left = self._decoder.getstate()[0] + left
+        text = without_end_token(tokens, status, stop_token_ids)
+        left = self._decoder.getstate()[0] + self._held + self._bytes(text)
+        self._held = b""
         self._decoder.reset()
-        return left[: max(len(left) - stop_bytes, 0)].decode("utf-8", "replace")
+        stop_bytes -= self.num_bytes(tokens[len(text) :])
+        return left[: len(left) - min(max(stop_bytes, 0), len(left))].decode("utf-8", "replace")
+
+    def num_bytes(self, tokens: Sequence[int]) -> int:
+        """Returns the bytes of tokens as text."""
+        return sum(len(self._vocabulary.bytes_of(token) or b"") for token in tokens)
 
     def _bytes(self, tokens: Sequence[int]) -> bytes:
         new = b"".join(self._vocabulary.bytes_of(token) or b"" for token in tokens)

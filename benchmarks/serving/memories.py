@@ -162,9 +162,8 @@ class Soak:
             if delta.is_last:
                 self.ended[job] = delta
                 if job.goes_on and delta.error is None:
-                    text = self.texts[job]
-                    kept = text[: len(text) - delta.stop_bytes]
-                    self._chats.append([*job.prompt, *kept, *self._text(self._size(1, 12))])
+                    more = self._text(self._size(1, 12))
+                    self._chats.append([*job.prompt, *self.texts[job], *more])
 
     def _ask(self) -> Job:
         rng = self._rng

@@ -235,13 +235,15 @@ class AnswerPieces:
         self, tokens: Sequence[int], drafted: Sequence[bool], status: int, stop_bytes: int = 0
     ) -> list[StyledText]:
         """Returns the pieces of a round; its status says whether it is the last one."""
-        pairs = zip(drafted, without_end_token(tokens, status), strict=False)
-        pieces = []
+        left = without_end_token(tokens, status)
+        pairs, pieces = zip(drafted, left, strict=False), []
         for confirmed, run in groupby(pairs, itemgetter(0)):
-            piece = self.row.push([token for _, token in run])
+            new = [token for _, token in run]
+            left = left[len(new) :]
+            piece = self.row.push(new, max(stop_bytes - self.row.num_bytes(left), 0))
             pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
         if status:
-            pieces = _without_end([*pieces, (self.row.finish(), terminal.OWN)], stop_bytes)
+            pieces.append((self.row.finish(stop_bytes=stop_bytes), terminal.OWN))
         output = []
         for place, (piece, style) in enumerate(pieces, 1):
             thoughts, said = self._parts.read(piece, bool(status) and place == len(pieces))
@@ -259,13 +261,3 @@ def _stop_bytes(state: "State", count: int) -> list[int]:
 
     stop_bytes = first(state, "stop_bytes")
     return [0] * count if stop_bytes is None else stop_bytes[:count].tolist()
-
-
-def _without_end(pieces: list[StyledText], num_bytes: int) -> list[StyledText]:
-    """Returns the pieces without the last bytes of their text."""
-    kept = []
-    for text, style in reversed(pieces):
-        data = text.encode()
-        kept.append((data[: max(len(data) - num_bytes, 0)].decode(errors="ignore"), style))
-        num_bytes = max(num_bytes - len(data), 0)
-    return kept[::-1]

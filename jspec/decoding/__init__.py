@@ -210,8 +210,8 @@ def prefill(
 
     With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
     the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
-    tokens are those of one call over the whole text, and limits count from here. That text is as it
-    was returned: nothing is left of a stop string that ended a row.
+    tokens are those of one call over the whole text, stop strings among it, and limits count from
+    here.
 
     The output buffer may be larger than `max_new_tokens`; the limits hold.
 
@@ -247,10 +247,6 @@ def prefill(
             raise InputError(
                 f"{name} came with an earlier state, which holds that memory; pass one of them"
             )
-    if isinstance(earlier, State):
-        from jspec.round.continuation import text_as_returned
-
-        earlier = text_as_returned(model, earlier)
     call = prepare(
         model, prompt, prompt_lengths, max_new_tokens, stopping=stopping, sampling=sampling,
         key=key, row_ids=row_ids, capacity=capacity, earlier=earlier,

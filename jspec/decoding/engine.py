@@ -36,7 +36,6 @@ from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, WidthPolicy
 from jspec.round import processing
-from jspec.round.continuation import text_as_returned
 from jspec.round.request import (
     Prepared,
     check_alive,
@@ -62,7 +61,8 @@ class StepOutput:
         status: A `Status` per row.
         stats: Of each row since it was inserted.
         logprobs: Of these tokens, [B, E]; None if they are not kept.
-        stop_bytes: As in `Result`; None if there is no room for stop strings.
+        stop_bytes: As in `Result`; of a row that runs, the bytes that may become a stop string, for
+            `Detokeniser.push`. None if there is no room for stop strings.
     """
 
     tokens: Int[Array, "B E"]
@@ -270,17 +270,14 @@ class Engine:
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
         """Returns a copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
 
-        The text is as it was returned: nothing is left of a stop string that ended the row. Of a
-        row that was freed there is none to go on from.
+        Of a row that was freed there is none to go on from.
 
         Raises:
-            InputError: if there is no such row, or the memory cannot be cut at its stop string.
+            InputError: if there is no such row.
         """
         self._check_slot(slot, len(state.root))
-        # The row alone: what became of its neighbours' texts is not asked.
         place = _sent(slot, jnp.int32)[None]
-        taken = rows.copies(state, place, None, None, self._drafting())
-        return processing.with_text(text_as_returned(self.model, taken))
+        return processing.with_text(rows.copies(state, place, None, None, self._drafting()))
 
     def generate(
         self,
@@ -471,17 +468,14 @@ def _step(
     *,
     platform: str,
 ) -> tuple[State, StepOutput]:
-    told = processing.certain(state)
     after = decoding.decode_rounds(
         model, params, state, drafting, rounds, until_one_ends, platform=platform
     )
     size, stop_bytes = after.tokens.shape[1], processing.first(after, "stop_bytes")
-    # Any number of tokens may have waited for the end of a stop string: some have no text.
-    waited = processing.first(after, "pending") is not None
-    most = size if waited else min(size, rounds * after.stats.acceptance_histogram.shape[1])
+    most = min(size, rounds * after.stats.acceptance_histogram.shape[1])
     lanes = jnp.arange(most, dtype=jnp.int32)
-    counts = processing.certain(after) - told
-    places = jnp.minimum(told[:, None] + lanes, size - 1)
+    counts = after.lengths - state.lengths
+    places = jnp.minimum(state.lengths[:, None] + lanes, size - 1)
     there = lanes < counts[:, None]
 
     def new(values: Array) -> Array:

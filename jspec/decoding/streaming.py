@@ -14,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import of_rows
 from jspec.decoding import Asked, prefill, step
 from jspec.protocols import CausalLM
-from jspec.round.processing import certain, logprobs
+from jspec.round.processing import logprobs
 from jspec.types import Logprobs, PyTree, State, Status
 
 
@@ -23,7 +23,7 @@ class Chunk:
     """The tokens of one round, on the host, as `stream` yields them.
 
     Attributes:
-        tokens: The round's tokens of each row; what may become a stop string comes later or never.
+        tokens: The round's tokens of each row.
         drafted: True for a draft that the target confirmed. False for the round's last token, the
             target's own draw; if an end token or a limit cut the round, it may have been drafted
             too.
@@ -88,19 +88,14 @@ def stream(
 def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
     """Yields the tokens of each round, until every row has ended."""
     seen = jax.device_get(state.lengths)
-    confirmed: list[list[bool]] = [[] for _ in seen]
     while (jax.device_get(state.status) == Status.RUNNING).any():
         state = advance(state)
-        # What may yet turn out to be of a stop string waits for the next rounds.
-        tokens, lengths, ends = jax.device_get((state.tokens, state.lengths, certain(state)))
-        for row, length in zip(confirmed, lengths.tolist(), strict=True):
-            new = length - len(row)
-            row += [True] * (new - 1) + [False] * min(new, 1)
-            del row[length:]
+        tokens, ends = jax.device_get((state.tokens, state.lengths))
         parts = [slice(*places) for places in zip(seen, ends, strict=True)]
+        new = [row[part].tolist() for row, part in zip(tokens, parts, strict=True)]
         yield Chunk(
-            tokens=[row[part].tolist() for row, part in zip(tokens, parts, strict=True)],
-            drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
+            tokens=new,
+            drafted=[[True] * (len(row) - 1) + [False] * min(len(row), 1) for row in new],
             state=state,
             logprobs=_between(logprobs(state), seen, ends),
         )

@@ -186,7 +186,7 @@ class LLM:
                 cut = 0 if stop_bytes is None else int(stop_bytes[row])
                 new, why = chunk.tokens[row], int(status[row])
                 last = _row_of(stops, row)
-                texts.append(text.finish(new, cut, why, last) if ends else text.push(new))
+                texts.append(text.finish(new, cut, why, last) if ends else text.push(new, cut))
             yield replace(chunk, texts=texts)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
@@ -86,9 +86,6 @@ class Functions(RowControl):
         return self._with(
             histories.extend(self._text, round.text_lengths, round.emitted, round.counts)
         )
-
-    def rewound(self, text_lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
-        return self._with(histories.cut(self._text, text_lengths, dropped))
 
     @property
     def _text(self) -> Text:

@@ -156,13 +156,6 @@ def extend(
     )
 
 
-def cut(text: Text, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Text:
-    """Returns the text cut to its first `lengths` tokens."""
-    place = jnp.arange(text.tokens.shape[1], dtype=jnp.int32)
-    gone = (place >= lengths[:, None]) & (place < (lengths + dropped)[:, None])
-    return replace(text, in_output=_counted(text.in_output, text.tokens, -gone.astype(jnp.int32)))
-
-
 def of_nodes(
     text: Text, lengths: Int[Array, " B"], end_tokens: Int[Array, "B X"], tree: Tree
 ) -> History:
@@ -180,7 +173,7 @@ def of_nodes(
 def _counted(
     table: Int[Array, "B V"], tokens: Int[Array, "B P"], there: Array
 ) -> Int[Array, "B V"]:
-    """Returns the table with the tokens that are there counted in; -1 counts one out.
+    """Returns the table with the tokens that are there counted in.
 
     Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     """

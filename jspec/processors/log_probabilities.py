@@ -141,12 +141,6 @@ class RecordedLogprobs(RowControl):
 
         return self._with(jax.tree.map(put, self.rows.logprobs, new))
 
-    def cut(self, there: Bool[Array, "B T"]) -> Self:
-        def kept(values: Array) -> Array:
-            return jnp.where(there.reshape(*there.shape, *[1] * (values.ndim - 2)), values, 0)
-
-        return self._with(jax.tree.map(kept, self.rows.logprobs))
-
     def _with(self, known: Logprobs) -> Self:
         return replace(self, rows=replace(self.rows, logprobs=known))
 

@@ -169,7 +169,7 @@ def advance(
     emitted: Int[Array, "B P"],
     counts: Int[Array, " B"],
 ) -> State:
-    """Returns the state after a round with its members, and without tokens that were taken back."""
+    """Returns the state after a round with its members."""
     if not before.processors:
         return after
     round = Round(
@@ -178,29 +178,11 @@ def advance(
         begins=before.lengths, had_ended=before.done,
         tokens=after.tokens, ends=after.lengths, done=after.done,
     )  # fmt: skip
-    members = tuple(member.advance(round) for member in before.processors)
-    for old, new in zip(_controls(before.processors), _controls(members), strict=True):
-        if new.dropped is None:
-            continue
-        # A row drops tokens once, when it ends.
-        lengths = after.lengths - (new.dropped - old.dropped)
-        there = jnp.arange(after.tokens.shape[1])[None] < lengths[:, None]
-        after = replace(after, tokens=jnp.where(there, after.tokens, 0), lengths=lengths)
-        members = tuple(
-            member.cut(there) if isinstance(member, RowControl) else member for member in members
-        )
-    return replace(after, processors=members)
+    return replace(after, processors=tuple(one.advance(round) for one in before.processors))
 
 
 def _controls(members: Iterable[LogitsProcessor]) -> tuple[RowControl, ...]:
     return tuple(one for one in members if isinstance(one, RowControl))
-
-
-def certain(state: State) -> Int[Array, " B"]:
-    """Returns the tokens of each row's output that nothing can take back any more."""
-    pending = first(state, "pending")
-    # A row that was freed waits for nothing.
-    return state.lengths if pending is None else jnp.maximum(state.lengths - pending, 0)
 
 
 def with_text(state: State) -> State:

@@ -68,7 +68,7 @@ class Answer:
             return ""
         unread, self._unread = self._unread, []
         if not delta.is_last:
-            new = self._text.push(unread)
+            new = self._text.push(unread, delta.stop_bytes)
         else:
             stops = unread[-1:] if self._stop_token_ids is None else self._stop_token_ids
             status = Status(delta.status)

@@ -111,7 +111,7 @@ class EngineDevice:
                 Delta(
                     tokens[row, :count].tolist(),
                     status[row],
-                    int(output.stop_bytes[row]) if ended and output.stop_bytes is not None else 0,
+                    0 if output.stop_bytes is None else int(output.stop_bytes[row]),
                     log_probabilities(output.logprobs, row, count),
                     metrics.of_row(output.stats, row) if ended else None,
                 )

@@ -61,7 +61,7 @@ class Delta:
     status: int = Status.RUNNING
     """Why the row ended, if it has: this is then its last delta."""
     stop_bytes: int = 0
-    """Bytes at the end of the text that are of a stop string."""
+    """Bytes at the end of the text that are of a stop string, or may become one."""
     logprobs: TokenLogprobs | None = None
     """Of these tokens, where the device keeps them."""
     rounds: Metrics | None = None

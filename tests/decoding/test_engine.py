@@ -1,6 +1,5 @@
 """Rows that come and go: each has the tokens of `decode` alone, whatever happens around it."""
 
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -188,45 +187,8 @@ def to_the_end(engine, state):
     return state
 
 
-def test_a_row_that_left_waits_for_no_stop_string(lookup):
-    """Its last tokens may have been the beginning of one, and are told to nobody."""
-    whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=8).tokens[0]
-    # The output is the stop string but for its last token, which never comes.
-    never = (int(whole[4]) + 1) % 22
-    text = b"".join(LETTERS[int(token)] for token in [*whole[:4], never]).decode()
-    lookup = replace(lookup, policy=jspec.FixedWidth(0))  # a token a round
-    own = asking(stop=jspec.stop_strings([text], LETTERS))
-    arrival = lookup.prefill(PARAMS, [1, 2, 3], **own)
-    state = lookup.insert(lookup.init(PARAMS), 0, arrival)
-    state = lookup.insert(state, 1, lookup.prefill(PARAMS, [4, 5]))
-    state, output = lookup.generate(PARAMS, state, rounds=2)
-    assert output.counts.tolist() == [0, 2, 0] and state.lengths.tolist() == [2, 2, 0]
-    state, output = lookup.generate(PARAMS, state, rounds=2)
-    assert output.counts.tolist() == [0, 2, 0] and state.lengths.tolist() == [4, 4, 0]
-    state, output = lookup.generate(PARAMS, lookup.free(state, 0), rounds=2)
-    assert output.counts.tolist() == [0, 2, 0]
-    assert output.status.tolist() == [Status.FREE, Status.RUNNING, Status.FREE]
-
-
-@pytest.mark.slow
-def test_tokens_held_for_a_stop_string_come_with_its_last_step(lookup):
-    """However much it is: tokens without a text go on waiting with those before them."""
-    stop = jspec.stop_strings("ab", [b"a", b"b", b"c"] + [None] * 20)
-    for key in range(3, 9):
-        ask = dict(sampling=jspec.Sampling(1.0), key=key)
-        own = asking(stop=stop)
-        own["stopping"] = ask["stopping"] = jspec.Stopping(max_tokens=40, stop=stop)
-        arrival = lookup.prefill(PARAMS, [3, 4], **own | ask)
-        state, told = lookup.insert(lookup.init(PARAMS), 0, arrival), []
-        while not state.done.all():
-            state, output = lookup.generate(PARAMS, state, rounds=2)
-            told += output.tokens[0, : output.counts[0]].tolist()
-        want = jspec.decode(MODEL, PARAMS, [[3, 4]], max_new_tokens=40, **ask)
-        assert told == want.tokens[0, : want.lengths[0]].tolist()
-
-
-def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup):
-    """A next turn goes on from there, under penalties that count what is left."""
+def test_a_row_that_a_stop_string_ended_is_taken_with_it(lookup):
+    """A next turn goes on behind it, under penalties that count its tokens."""
     ask = dict(processors=processors.repetition_penalty(1.5), max_new_tokens=8)
 
     def alone(text):
@@ -234,18 +196,18 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned(lookup
         return jspec.decode(MODEL, PARAMS, prompt, [len(text)], **ask).tokens[0].tolist()
 
     whole = alone([1, 2, 3])
-    for kept in (0, 3):
-        text = b"".join(LETTERS[token] for token in whole[kept : kept + 2]).decode()
+    for size in (2, 5):
+        text = b"".join(LETTERS[token] for token in whole[size - 2 : size]).decode()
         own = asking(1.5, jspec.stop_strings([text], LETTERS))
         arrival = lookup.prefill(PARAMS, [1, 2, 3], **own)
         state = to_the_end(lookup, lookup.insert(lookup.init(PARAMS), 1, arrival))
-        assert state.lengths.tolist() == [0, kept, 0]
+        assert state.lengths.tolist() == [0, size, 0]
         assert jspec.Status(int(state.status[1])) == Status.STOP
         next_turn = asking(1.5) | dict(earlier=lookup.take(state, 1))
         next_turn["stopping"] = jspec.Stopping(max_tokens=8)
         arrival = lookup.prefill(PARAMS, [4, 5], **next_turn)
         state = to_the_end(lookup, lookup.insert(state, 0, arrival))
-        assert state.tokens[0, :8].tolist() == alone([1, 2, 3, *whole[:kept], 4, 5])
+        assert state.tokens[0, :8].tolist() == alone([1, 2, 3, *whole[:size], 4, 5])
 
 
 def test_a_rows_draft_memory_ends_with_it(lookup):

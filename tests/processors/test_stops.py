@@ -10,6 +10,7 @@ from quick import only
 import jspec
 from jspec.processors.grammar import stops
 from jspec.processors.grammar.stops import stop_strings
+from jspec.round import processing
 from jspec.types import Status
 
 # Tokens that begin and end anywhere; the last two have no text.
@@ -29,7 +30,7 @@ CALL = dict(
 
 
 def cut(tokens, strings):
-    """The definition: (kept tokens, kept text, bytes of the last token that are cut, stopped)."""
+    """The definition: (kept tokens, bytes of their text that are cut, stopped)."""
     text = b""
     for place, token in enumerate(tokens):
         text += TOKENS[token] or b""
@@ -39,13 +40,8 @@ def cut(tokens, strings):
             if string in text
         ]
         if ends:
-            begin = min(ends)[2]
-            kept, size = 0, 0
-            while size < begin or (kept <= place and not TOKENS[tokens[kept]] and size == begin):
-                size += len(TOKENS[tokens[kept]] or b"")
-                kept += 1
-            return tokens[:kept], text[:begin], size - begin, True
-    return tokens, text, 0, False
+            return tokens[: place + 1], len(text) - min(ends)[2], True
+    return tokens, 0, False
 
 
 def free(**options):
@@ -68,7 +64,7 @@ CASES = {
 
 # Automata of another size compile once more.
 @pytest.mark.parametrize("name", only(CASES, "nested", "bytes"))
-def test_the_output_is_cut_before_the_first_stop_string(name):
+def test_the_output_ends_with_the_first_stop_string(name):
     strings = CASES[name]
     made = stop_strings(strings, TOKENS)
     for key in range(3):
@@ -76,7 +72,7 @@ def test_the_output_is_cut_before_the_first_stop_string(name):
         found = jspec.decode(MODEL, WEIGHTS, **asking(made) | dict(key=key))
         for row in range(ROWS):
             count, plain = int(found.lengths[row]), int(whole.lengths[row])
-            kept, _, beyond, stopped = cut(
+            kept, beyond, stopped = cut(
                 whole.tokens[row, :plain].tolist(), [string.encode() for string in strings]
             )
             assert found.tokens[row, :count].tolist() == kept
@@ -95,19 +91,28 @@ def test_the_output_is_cut_before_the_first_stop_string(name):
 _NEVER = stop_strings("dcbabcdadcb", TOKENS)
 
 
-def test_a_stream_never_takes_a_token_back():
-    made = stop_strings(["bcda", "aab", "cab"], TOKENS)
+def test_a_stream_holds_back_what_may_become_a_stop_string():
+    """Its texts never have a byte of one, and hold back none that can no longer be of one."""
+    strings = ["bcda", "aab", "cab"]
+    made = stop_strings(strings, TOKENS)
+    begun = [string[:size] for string in strings for size in range(1, len(string))]
     stopped = 0
     for key in range(6):
         call = asking(made) | dict(key=key)
         whole = jspec.decode(MODEL, WEIGHTS, **call)
-        rows = [[] for _ in range(ROWS)]
+        rows, texts = [[] for _ in range(ROWS)], [b""] * ROWS
         for chunk in jspec.stream(MODEL, WEIGHTS, **call):
+            held = processing.first(chunk.state, "stop_bytes").tolist()
             for row, tokens in enumerate(chunk.tokens):
                 rows[row] += tokens
                 assert len(chunk.drafted[row]) == len(tokens)
+                texts[row] += b"".join(TOKENS[token] or b"" for token in tokens)
+                if chunk.state.status[row] == Status.RUNNING:
+                    ends = [len(s) for s in begun if texts[row].endswith(s.encode())]
+                    assert held[row] == max(ends, default=0)
         for row in range(ROWS):
             assert rows[row] == whole.tokens[row, : whole.lengths[row]].tolist()
+            assert held[row] == cut(rows[row], [string.encode() for string in strings])[1]
         stopped += int((whole.status == Status.STOP).sum())
     assert stopped > 4
 
@@ -120,7 +125,7 @@ def test_a_stop_comes_before_a_limit():
     limits, stop = np.full(ROWS, LIMIT), [None] * ROWS
     limits[row], stop[row] = 3, stop_strings(text, TOKENS)
     found = jspec.decode(MODEL, WEIGHTS, **asking(stop, max_tokens=limits))
-    assert found.status[row] == Status.STOP and int(found.lengths[row]) == 0
+    assert found.status[row] == Status.STOP and int(found.stop_bytes[row]) == len(text)
     others = [other for other in range(ROWS) if other != row]
     assert found.tokens[np.array(others)].tolist() == long.tokens[np.array(others)].tolist()
 

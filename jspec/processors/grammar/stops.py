@@ -31,7 +31,7 @@ from jspec.processors.grammar.automaton import (
     stack,
 )
 from jspec.processors.grammar.spelling import token_bytes
-from jspec.protocols import Round, RowControl, Start
+from jspec.protocols import Round, RowControl
 
 _LONGEST = 4096
 
@@ -43,11 +43,11 @@ class StopStrings:
     strings: tuple[str, ...]
     automaton: TokenAutomaton
     held: Int[np.ndarray, " states"]
-    """The last bytes of the text that are of a stop string, or may become one."""
+    """The last bytes read that are of a stop string, or may become one."""
     complete: Bool[np.ndarray, " states"]
     """True if they are one; there may be bytes behind it, of the same token."""
     sizes: Int[np.ndarray, " V"]
-    """The bytes of each token."""
+    """The bytes of each token; below 0 of one that is read as its name, and has no text."""
     searching: Int[np.ndarray, " states"]
     """The way from a state that ends no row to the one that has read as much and does."""
 
@@ -70,7 +70,7 @@ class StopStrings:
         free = {"held": 0, "complete": False, "searching": 0}
         of_rows, tables = stack(rows, vocab_size, free, capacity, sized=True)
         zeros: Any = np.zeros(len(rows), np.int32)
-        return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros, zeros), tables)
+        return Stops(StopRows(of_rows, zeros, zeros), tables)
 
     def row(self, given: Any) -> ByRow:
         """Raises InputError: an engine's rows have a `StopCapacity`."""
@@ -99,9 +99,8 @@ def stop_strings(
 ) -> StopStrings:
     """Returns texts that end a row as soon as its output has one of them, for `Stopping.stop`.
 
-    The one that is complete first ends the row, and of several the longest. The output is cut
-    before it: tokens of which all is part of the stop string, or behind it, are no longer there.
-    Of a token that begins before it the text has to be cut, by `Result.stop_bytes`. The prompt is
+    The one that is complete first ends the row, and of several the longest. The output keeps its
+    tokens, as in vLLM and SGLang; the text ends before it, by `Result.stop_bytes`. The prompt is
     not searched. With `Stopping.min_tokens` a string that is complete earlier is passed over.
 
     A special token has no text, and a string may go on across it. Where a string contains its name,
@@ -130,7 +129,9 @@ def stop_strings(
     for number, name in tokens.names.items():
         if any(name in string for string in wanted):
             tokens[number] = name
-    longest = max((len(text or b"") for text in tokens), default=0)
+    sizes = np.array([len(text or b"") for text in tokens], np.int32)
+    sizes[list(tokens.names)] *= -1
+    longest = int(np.abs(sizes).max(initial=0))
     step, held, complete, waits = _machine(wanted, longest, max_states)
     made = read_tokens(
         step,
@@ -148,7 +149,7 @@ def stop_strings(
         automaton=made,
         held=held[made.origins],
         complete=complete[made.origins],
-        sizes=np.array([len(text or b"") for text in tokens], np.int32),
+        sizes=sizes,
         searching=np.array(
             [
                 place[origin - waits] - own if origin >= waits else 0
@@ -223,14 +224,9 @@ class StopRows:
     """Per-row state of stop strings."""
 
     automaton: AutomatonRows
-    pending: Int[Array, " B"]
-    """The last tokens of the output that may yet turn out to be of a stop string."""
     stop_bytes: Int[Array, " B"]
-    """The bytes at the end of the output that are of the stop string that ended the row."""
-    dropped: Int[Array, " B"]
-    """Tokens emitted and cached but not in the output: all of a stop string or behind it."""
-    begins: Int[Array, " B"]
-    """The token before the output."""
+    """The bytes at the end of the text that are of the stop string that ended the row; while it
+    runs, those that may become one."""
     waits: Int[Array, " B"]
     """The tokens that come before one that may end the row."""
 
@@ -247,16 +243,8 @@ class Stops(RowControl):
         return Automata.of(self.rows.automaton, self.shared)
 
     @property
-    def pending(self) -> Int[Array, " B"]:
-        return self.rows.pending
-
-    @property
     def stop_bytes(self) -> Int[Array, " B"]:
         return self.rows.stop_bytes
-
-    @property
-    def dropped(self) -> Int[Array, " B"]:
-        return self.rows.dropped
 
     def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
         states, arrays = self.rows.automaton.states, library_of(min_tokens)
@@ -264,19 +252,6 @@ class Stops(RowControl):
         waits = arrays.where(states != FREE, min_tokens, 0)
         begun = replace(self.rows.automaton, states=states + (waits > 0))
         return replace(self, rows=replace(self.rows, automaton=begun, waits=waits))
-
-    def begin(self, start: Start) -> Self:
-        """Starts before the output, after the last token of the prompt."""
-        root = jnp.take_along_axis(start.prompt, (start.prompt_lengths - 1)[:, None], axis=1)[:, 0]
-        return replace(self, rows=replace(self.rows, begins=root))
-
-    def root_as_returned(
-        self, tokens: Int[Array, "B T"], lengths: Int[Array, " B"], root: Int[Array, " B"]
-    ) -> Int[Array, " B"]:
-        place = jnp.maximum(lengths - 1, 0)[:, None]
-        written = jnp.take_along_axis(tokens, place, axis=1)[:, 0]
-        last = jnp.where(lengths > 0, written, self.rows.begins)
-        return jnp.where(self.dropped > 0, last, root)
 
     def follow(self, tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
         """Returns the states after each of the tokens."""
@@ -299,31 +274,23 @@ class Stops(RowControl):
         return self.automata.value("complete", self.follow(tokens))
 
     def advance(self, round: Round) -> Self:
-        """Advances by the round's tokens; `dropped` marks tokens that a stop string removes."""
+        """Advances by the round's tokens."""
         begun = self.rows.automaton.states[:, None]
         passed = jnp.concatenate([begun, self.follow(round.emitted)], axis=1)
         states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]
-        held = self.automata.value("held", states)[:, None]
-        complete = self.automata.value("complete", states) & (round.counts > 0)
-        place = jnp.arange(round.tokens.shape[1], dtype=jnp.int32)[None]
-        there = place < round.ends[:, None]
+        there = jnp.arange(round.tokens.shape[1]) < round.ends[:, None]
         sizes = jnp.where(there, self.automata.sizes(round.tokens), 0)
-        # The bytes from the begin, and from the end, of each token to the end of the text.
-        begins = jnp.cumsum(sizes[:, ::-1], axis=1)[:, ::-1]
-        ends = begins - sizes
-        touched = there & (ends < held)
-        inside = touched & (begins <= held)
-
-        def from_the_end(tokens: Bool[Array, "B T"]) -> Int[Array, " B"]:
-            return jnp.where(tokens, round.ends[:, None] - place, 0).max(-1)
-
-        beyond = held[:, 0] - jnp.where(inside, sizes, 0).sum(-1)
+        read = jnp.abs(sizes)
+        # The bytes behind each token, and those of it that are of the string. A name is no text.
+        behind = jnp.cumsum(read[:, ::-1], axis=1)[:, ::-1] - read
+        held = self.automata.value("held", states)[:, None]
+        inside = jnp.where(sizes > 0, jnp.clip(held - behind, 0, read), 0).sum(-1)
+        over = round.done & ~self.automata.value("complete", states)
         rows = StopRows(
             automaton=replace(self.rows.automaton, states=states),
-            pending=jnp.where(round.done, 0, from_the_end(touched)),
-            stop_bytes=jnp.where(complete, beyond, self.stop_bytes).astype(jnp.int32),
-            dropped=jnp.where(complete, from_the_end(inside), self.dropped),
-            begins=self.rows.begins,
+            stop_bytes=jnp.where(
+                round.counts > 0, jnp.where(over, 0, inside), self.stop_bytes
+            ).astype(jnp.int32),
             waits=jnp.maximum(self.rows.waits - round.counts, 0),
         )
         return replace(self, rows=rows)
