@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import jax
 
 import jspec
-from jspec import models, processors
+from jspec import models
 
 ROWS, SLOTS, ROUNDS = 4, 256, 8
 
@@ -47,8 +47,7 @@ class Rows:
             ROWS,
             SLOTS,
             drafter=self.drafter,
-            # What requests may ask for has its place from the start, with a neutral value.
-            processors=[processors.frequency_penalty(0.0)],
+            room=jspec.Room(penalties=True),  # what requests may ask for
         )
         self.waiting: queue.Queue[Job] = queue.Queue(maxsize=64)
         self.jobs: dict[int, Job] = {}
@@ -58,10 +57,13 @@ class Rows:
         return self.engine.prefill(
             self.target.params,
             job.prompt,
-            stopping=jspec.Stopping(max_tokens=job.limit, eos=self.target.eos),
-            sampling=jspec.Sampling(job.temperature),
-            key=job.seed,
-            processors=[processors.frequency_penalty(job.penalty)],
+            jspec.Request(
+                max_tokens=job.limit,
+                eos=self.target.eos,
+                temperature=job.temperature,
+                seed=job.seed,
+                frequency_penalty=job.penalty,
+            ),
         )
 
     def run(self) -> None:

@@ -76,6 +76,8 @@ from .protocols import Drafter as Drafter
 from .protocols import NodeRule as NodeRule
 from .protocols import Verifier as Verifier
 from .protocols import WidthPolicy as WidthPolicy
+from .request import Request as Request
+from .request import Room as Room
 from .testing.scripted import Script as Script
 from .testing.scripted import Scripted as Scripted
 from .tree import Template as Template

@@ -419,12 +419,6 @@ class ProcessorSpec(Protocol):
         """Returns the member for B rows, of NumPy arrays; InputError for values out of range."""
         ...
 
-    def row(self, given: Any) -> "ProcessorSpec":
-        """Returns what one row asks for by `given`, in the shapes of this one, which an `Engine`
-        was made with; None: nothing. Raises InputError if there is no room for it.
-        """
-        ...
-
 
 class NodeRule(Protocol):
     """Turns distributions at one node into probabilities; draws nothing.

@@ -41,7 +41,7 @@ def by_row(sampling: Sampling | None, batch: int) -> Sampling | None:
     )
 
 
-def key_of(sampling: Sampling | None, key: jax.Array | int | None) -> jax.Array | int | None:
+def key_of(sampling: Sampling | None, key: Any) -> Any:
     """Returns the key of a call: that given, and any where all rows are known to be greedy.
 
     Args:
@@ -275,8 +275,8 @@ def normalised(
 
 
 def row_keys(key: jax.Array, rows: Int[Array, " B"]) -> jax.Array:
-    """Returns the keys [B] of the rows, each from its row id alone."""
-    return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
+    """Returns the keys [B] of the rows, each from its row id and its own key, or that of all."""
+    return jax.vmap(jax.random.fold_in, (0 if key.ndim else None, 0))(key, rows)
 
 
 def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Array:

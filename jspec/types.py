@@ -397,7 +397,7 @@ class Logprobs:
 
 
 @struct.dataclass
-class Request:
+class Controls:
     """The arguments of a generation as arrays, constant while it runs."""
 
     limits: Int[Array, " B"]
@@ -445,7 +445,7 @@ class State:
     status: Int[Array, " B"]
     drafter_state: PyTree
     stats: Stats
-    request: Request
+    controls: Controls
     capacity: int = struct.field(pytree_node=False)
     processors: tuple[PyTree, ...] = ()
     policy_state: PyTree = ()

@@ -22,7 +22,7 @@ LAYERS = [
     {"protocols"},
     {"sampling", "tree"},
     {"processors", "verify"},
-    {"round"},
+    {"request", "round"},
     {"models"},
     {"drafters"},
     {"policies"},

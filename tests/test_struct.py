@@ -15,7 +15,7 @@ def test_results_compare_by_their_arrays():
     ask = dict(prompt=[[1, 2, 3]], max_new_tokens=3)
     state = jspec.prefill(model, model.init(), key=0, sampling=jspec.Sampling(), **ask)
     same, other = copy.deepcopy(state), state.replace(root=state.root + 1)
-    assert state == same and state != other and state != state.request
+    assert state == same and state != other and state != state.controls
     assert state == jax.device_get(state)
     result = jspec.decode(model, model.init(), **ask)
     assert result == jspec.decode(model, model.init(), **ask)

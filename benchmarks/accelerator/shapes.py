@@ -154,9 +154,9 @@ def random_state(
         capacity=shape.capacity,
         # Its own arrays: the state is donated, and leaves may be shared.
         drafter_state=jax.tree.map(jnp.array, drafter.init(1, shape.capacity, None)),
-        request=replace(
-            zeros.request,
+        controls=replace(
+            zeros.controls,
             limits=jnp.full(1, shape.capacity, jnp.int32),
-            eos=jnp.full_like(zeros.request.eos, -1),
+            eos=jnp.full_like(zeros.controls.eos, -1),
         ),
     )

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -18,11 +19,11 @@ import typer
 
 import jspec
 from benchmarks.harness import command, console, headline
-from jspec import processors
 from jspec.models import DeltaNet, Hybrid, LatentAttention, Layer, Llama, LlamaConfig, Mamba2, Rope
 from jspec.models.lora import LoRAModel, RowAdapters
-from jspec.serve.device import EngineDevice, processors_of
-from jspec.serve.jobs import Delta, Job, RowSettings
+from jspec.request import Request, Room
+from jspec.serve.device import EngineDevice
+from jspec.serve.jobs import Delta, Job
 from jspec.serve.scheduler import Scheduler
 from jspec.types import PyTree, Status
 
@@ -93,12 +94,12 @@ def _adapted(base: Target) -> Target:
 
 def device(target: Target) -> EngineDevice:
     """Returns a server's rows of it, which draft by Token Recycling."""
-    stops = jspec.grammar.StopCapacity(64, 16)
-    engine = jspec.Engine(
-        target.model, SLOTS, CAPACITY, jspec.TokenRecycling(VOCAB),
-        (*processors_of(RowSettings()), jspec.grammar.Capacity(64, 16)),
-        stopping=jspec.Stopping(min_tokens=0, stop=stops), num_end_tokens=2,
+    capacity = jspec.grammar.Capacity(64, 16)
+    room = Room(
+        min_tokens=True, penalties=True, num_biases=4, num_end_tokens=2, grammar=capacity,
+        stop=capacity,
     )  # fmt: skip
+    engine = jspec.Engine(target.model, SLOTS, CAPACITY, jspec.TokenRecycling(VOCAB), room)
     return EngineDevice(engine, target.params, None, END, rounds=4)
 
 
@@ -153,7 +154,7 @@ class Soak:
                 found = self.texts[job], self.ended[job].status, self.ended[job].stop_bytes
                 if found != wanted:
                     counts["wrong"] += 1
-                    console.print(f"{found} and not {wanted}: {job.prompt}, {job.settings}")
+                    console.print(f"{found} and not {wanted}: {job.prompt}, {job.request}")
         return counts
 
     def _deliver(self, deltas: list[tuple[Job, Delta]]) -> None:
@@ -176,29 +177,32 @@ class Soak:
         if rng.random() < 0.02:
             prompt = self._text(CAPACITY + 1)
         sampled, controlled = rng.random() < 0.6, rng.random() < 0.3
-        settings = RowSettings(
-            limit=self._size(1, LONGEST), seed=0, row=len(self.asked),
-            adapter=self._size(0, self._adapters), ignore_eos=bool(rng.random() < 0.2),
+        adapter = self._size(0, self._adapters)
+        request = Request(
+            max_tokens=self._size(1, LONGEST), seed=0, row_id=len(self.asked),
+            eos=() if rng.random() < 0.2 else END,
         )  # fmt: skip
         if sampled:
-            settings = replace(
-                settings, temperature=float(rng.choice([0.7, 1.0])), top_k=int(rng.choice([0, 5])),
+            request = replace(
+                request, temperature=float(rng.choice([0.7, 1.0])), top_k=int(rng.choice([0, 5])),
                 top_p=float(rng.choice([0.9, 1.0])), min_p=float(rng.choice([0.0, 0.05])),
             )  # fmt: skip
         if controlled:
-            settings = replace(
-                settings, repetition_penalty=1.25, frequency_penalty=0.5,
+            request = replace(
+                request, repetition_penalty=1.25, frequency_penalty=0.5,
                 logit_bias={self._size(1, VOCAB - 1): 2.0}, min_tokens=self._size(0, 4),
                 stop_token_ids=[self._size(1, VOCAB - 1)],
             )  # fmt: skip
         if rng.random() < 0.3:
-            settings = replace(settings, stop=STOPS[rng.integers(len(STOPS))])
+            request = replace(request, stop=STOPS[rng.integers(len(STOPS))])
         elif rng.random() < 0.2:
-            settings = replace(
-                settings, grammar=FORMS[rng.integers(len(FORMS))], min_tokens=0, ignore_eos=False
+            request = replace(
+                request, grammar=FORMS[rng.integers(len(FORMS))], min_tokens=0, eos=END
             )
         goes_on = len(prompt) < CAPACITY - 2 * LONGEST and bool(rng.random() < 0.6)
-        return Job(prompt, settings, lambda delta: None, goes_on=goes_on, salt=settings.adapter)
+        return Job(
+            prompt, request, lambda delta: None, goes_on=goes_on, salt=adapter, adapter=adapter
+        )
 
     def _text(self, size: int) -> list[int]:
         return self._rng.integers(1, VOCAB, size).tolist()
@@ -212,40 +216,25 @@ def plain(target: Target, jobs: Sequence[Job]) -> list[tuple[list[int], int, int
 
     All batches are one program, in which rows that write nothing have every form and stop string.
     """
-    more = max(len(FORMS), len(STOPS))
-    missing = _BATCH - len(jobs) + more
-    rows = [job.settings for job in jobs] + [RowSettings(0)] * missing
+    idle = [
+        Request(
+            max_tokens=0, eos=END, repetition_penalty=1.1, frequency_penalty=0.1,
+            logit_bias={0: 1.0}, min_tokens=1, stop_token_ids=[1], temperature=1.0, seed=0,
+            grammar=form, stop=stop,
+        )
+        for form, stop in zip_longest(FORMS, STOPS)
+    ]  # fmt: skip
+    missing = _BATCH - len(jobs)
+    rows = [job.request for job in jobs] + [idle[0]] * missing + idle
     prompt = np.ones((len(rows), CAPACITY), np.int32)
     for row, job in enumerate(jobs):
         prompt[row, : len(job.prompt)] = job.prompt
-
-    def each(name: str) -> np.ndarray:
-        return np.array([getattr(row, name) for row in rows])
-
-    def padded(found: list[list[int]]) -> np.ndarray:
-        return np.array([[*one, *[-1] * (1 - len(one))] for one in found])
-
     model, params = target.model, target.params
     if target.adapters:
-        params = model.choose(params, each("adapter"))
-    forms = [*(row.grammar for row in rows[:-more]), *FORMS, *[None] * (more - len(FORMS))]
-    stops = [*(row.stop for row in rows[:-more]), *STOPS, *[None] * (more - len(STOPS))]
-    lengths = np.array([len(job.prompt) for job in jobs] + [1] * missing)
-    result = jspec.decode(
-        model, params, prompt, lengths, max_new_tokens=LONGEST, key=0, row_ids=each("row"),
-        stopping=jspec.Stopping(
-            max_tokens=each("limit"), min_tokens=each("min_tokens"), stop=stops,
-            eos=padded([[] if row.ignore_eos else list(END) for row in rows]),
-            stop_token_ids=padded([list(row.stop_token_ids) for row in rows]),
-        ),
-        sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
-        processors=[
-            processors.repetition_penalty(each("repetition_penalty")),
-            processors.frequency_penalty(each("frequency_penalty")),
-            processors.logit_bias([row.logit_bias for row in rows]),
-            forms,
-        ],
-    )  # fmt: skip
+        adapters = [job.adapter for job in jobs]
+        params = model.choose(params, np.array(adapters + [0] * (len(rows) - len(jobs))))
+    lengths = np.array([len(job.prompt) for job in jobs] + [1] * (len(rows) - len(jobs)))
+    result = jspec.decode(model, params, prompt, lengths, request=rows, max_new_tokens=LONGEST)
     tokens, count, status = map(np.asarray, (result.tokens, result.lengths, result.status))
     cut = np.asarray(result.stop_bytes)
     return [

@@ -1,18 +1,17 @@
 """Requests of all kinds, and what `jspec.decode` answers to each alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import jspec
-from jspec import processors
 from jspec.models import Loaded
 from jspec.models.detokenise import Detokeniser
 from jspec.processors import grammar
-from jspec.serve.jobs import RowSettings
 
 TEXTS = Path(__file__).resolve().parents[1] / "texts.txt"
 SCHEMA = {
@@ -42,7 +41,7 @@ class Ask:
 
     body: dict[str, Any]
     prompt: list[int]
-    settings: RowSettings
+    request: jspec.Request
     form: int | None
     """Its form among `FORMS`."""
     stop: int | None
@@ -76,7 +75,7 @@ def _one(rng: np.random.Generator, words: list[str], target: Loaded, name: str, 
     form = int(rng.integers(len(FORMS))) if rng.random() < 0.25 else None
     stop = int(rng.integers(len(STOPS))) if form is None and rng.random() < 0.25 else None
     limit = 64 if form is not None else int(rng.integers(1, min(64, room // 2)))
-    chosen: dict[str, Any] = {"limit": limit, "seed": int(rng.choice(SEEDS))}
+    chosen: dict[str, Any] = {"max_tokens": limit, "seed": int(rng.choice(SEEDS))}
     if rng.random() < 0.4:
         chosen["temperature"] = 0.0
     else:
@@ -90,16 +89,15 @@ def _one(rng: np.random.Generator, words: list[str], target: Loaded, name: str, 
         chosen["presence_penalty"] = -0.25
         chosen["min_tokens"] = 3 if form is None else 0
         chosen["logit_bias"] = {int(rng.integers(300, 600)): -50.0}
-    settings = RowSettings(**chosen)
+    request = jspec.Request(**chosen)
     stream = bool(rng.random() < 0.4)
-    body = {"model": name, "prompt": prompt, "stream": stream, "max_tokens": limit, **chosen}
-    del body["limit"]
+    body = {"model": name, "prompt": prompt, "stream": stream, **chosen}
     if form is not None:
         body["structured_outputs"] = FORMS[form]
     if stop is not None:
         body["stop"] = STOPS[stop]
     leaves = int(rng.integers(0, 4)) if stream and rng.random() < 0.2 else None
-    return Ask(body, prompt, settings, form, stop, stream, leaves)
+    return Ask(body, prompt, request, form, stop, stream, leaves)
 
 
 def answers(target: Loaded, asks: Sequence[Ask], room: int) -> list[str]:
@@ -115,14 +113,9 @@ def answers(target: Loaded, asks: Sequence[Ask], room: int) -> list[str]:
     spelled = grammar.token_bytes(target.tokenizer)
     forms = [_made(form, spelled) for form in FORMS]
     stops = [jspec.stop_strings(strings, spelled) for strings in STOPS]
-    found = [""] * len(asks)
-    for seed in SEEDS:  # a call has one
-        places = [place for place, ask in enumerate(asks) if ask.settings.seed == seed]
-        for begin in range(0, len(places), _BATCH):
-            part = places[begin : begin + _BATCH]
-            texts = _batch(target, [asks[place] for place in part], forms, stops, room, seed)
-            for place, text in zip(part, texts, strict=True):
-                found[place] = text
+    found = []
+    for begin in range(0, len(asks), _BATCH):
+        found += _batch(target, asks[begin : begin + _BATCH], forms, stops, room)
     return found
 
 
@@ -140,50 +133,35 @@ def _batch(
     forms: Sequence[jspec.grammar.Grammar],
     stops: Sequence[Any],
     room: int,
-    seed: int,
 ) -> list[str]:
-    size = _BATCH + max(len(forms), len(stops))
-    missing = size - len(asks)
-    rows = [ask.settings for ask in asks] + [RowSettings()] * missing
-    prompt = np.zeros((size, room), np.int32)
-    lengths, limits = np.ones(size, np.int32), np.zeros(size, np.int32)
+    """Returns the texts of some requests, in a batch with all forms and stop strings."""
+    idle = [
+        jspec.Request(
+            max_tokens=0, eos=target.eos, repetition_penalty=1.1, frequency_penalty=0.1,
+            presence_penalty=0.1, logit_bias={0: 1.0}, min_tokens=1, temperature=1.0, seed=0,
+            grammar=form, stop=stop,
+        )
+        for form, stop in zip_longest(forms, stops)
+    ]  # fmt: skip
+    rows = [
+        replace(
+            ask.request, eos=target.eos,
+            grammar=None if ask.form is None else forms[ask.form],
+            stop=None if ask.stop is None else stops[ask.stop],
+        )
+        for ask in asks
+    ]  # fmt: skip
+    rows += [idle[0]] * (_BATCH - len(asks)) + idle
+    prompt, lengths = np.zeros((len(rows), room), np.int32), np.ones(len(rows), np.int32)
     for place, ask in enumerate(asks):
-        prompt[place, : len(ask.prompt)] = ask.prompt
-        lengths[place], limits[place] = len(ask.prompt), ask.settings.limit
-    grammars = [None if ask.form is None else forms[ask.form] for ask in asks]
-    stopped = [None if ask.stop is None else stops[ask.stop] for ask in asks]
-
-    def each(name: str) -> np.ndarray:
-        return np.array([getattr(row, name) for row in rows])
-
-    result = jspec.decode(
-        target.model,
-        target.params,
-        prompt,
-        lengths,
-        max_new_tokens=64,
-        stopping=jspec.Stopping(
-            max_tokens=limits,
-            min_tokens=each("min_tokens"),
-            eos=target.eos,
-            stop=stopped + [None] * (missing - len(stops)) + [*stops],
-        ),
-        sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
-        key=seed,
-        row_ids=np.zeros(size, np.int32),
-        processors=[
-            processors.repetition_penalty(each("repetition_penalty")),
-            processors.frequency_penalty(each("frequency_penalty")),
-            processors.presence_penalty(each("presence_penalty")),
-            processors.logit_bias([row.logit_bias for row in rows]),
-            grammars + [None] * (missing - len(forms)) + [*forms],
-        ],
-    )
+        prompt[place, : len(ask.prompt)], lengths[place] = ask.prompt, len(ask.prompt)
+    model, params = target.model, target.params
+    result = jspec.decode(model, params, prompt, lengths, request=rows, max_new_tokens=64)
     texts, stop_bytes = [], result.stop_bytes
     assert stop_bytes is not None, "some rows have stop strings"
     for place, ask in enumerate(asks):
         tokens = result.tokens[place, : result.lengths[place]].tolist()
         row = Detokeniser(target.tokenizer, ask.prompt)
-        status, stops = int(result.status[place]), ask.settings.stop_token_ids
-        texts.append(row.finish(tokens, int(stop_bytes[place]), status, stops))
+        status, stops_of = int(result.status[place]), ask.request.stop_token_ids
+        texts.append(row.finish(tokens, int(stop_bytes[place]), status, stops_of))
     return texts

@@ -6,7 +6,7 @@ The whole algorithm is one round, in `jspec.round.phases`; this file sets it up.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,10 @@ from jspec.round.request import (
 from jspec.round.widths import check_round
 from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
 
-_ENDLESS = 2**31 - 1
+if TYPE_CHECKING:
+    from jspec.request import Request
+
+_ENDLESS, _MAX_NEW_TOKENS = 2**31 - 1, 128
 
 
 class Asked(TypedDict, total=False):
@@ -62,8 +65,9 @@ class Asked(TypedDict, total=False):
     policy: WidthPolicy
     policy_params: PyTree
     policy_state: PyTree
-    max_new_tokens: int
-    stopping: Stopping
+    request: "Request | Sequence[Request] | None"
+    max_new_tokens: int | None
+    stopping: Stopping | None
     sampling: Sampling | None
     key: jax.Array | int | None
     row_ids: ArrayLike | None
@@ -76,14 +80,15 @@ def decode(
     prompt: ArrayLike | Sequence[Any],
     prompt_lengths: ArrayLike | None = None,
     *,
+    request: "Request | Sequence[Request] | None" = None,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
     policy_state: PyTree = None,
-    max_new_tokens: int = 128,
-    stopping: Stopping = Stopping(),
+    max_new_tokens: int | None = None,
+    stopping: Stopping | None = None,
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     row_ids: ArrayLike | None = None,
@@ -100,6 +105,9 @@ def decode(
         params: its weights.
         prompt: [B, T] token ids, padded on the right; or a list for each row, of any lengths.
         prompt_lengths: [B] tokens per row; None: every row is full, or as long as its list.
+        request: what is asked for, a `jspec.Request` for all rows or a list with one for each; in
+            the place of `stopping`, `sampling`, `key`, `row_ids` and `processors`, which have the
+            same as arrays, for callers under `jit`.
         drafter: proposes the trees; static. The default drafts nothing.
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
@@ -107,7 +115,8 @@ def decode(
             static. The default verifies all of them, `jspec.Adaptive` as many as pay.
         policy_params: what the policy knows alongside its state, such as what rounds cost.
         policy_state: `Result.policy_state` of an earlier call.
-        max_new_tokens: size of the output; static.
+        max_new_tokens: size of the output; static. None: the largest `max_tokens` of the requests,
+            or 128.
         stopping: where rows end: their most and fewest tokens, end tokens, stop tokens, and stop
             strings. By default after `max_new_tokens` alone.
         sampling: None is greedy.
@@ -119,8 +128,7 @@ def decode(
             global ids.
         processors: what else is asked for, one or a list: the members of `jspec.processors`, which
             change the logits of every node before temperature and filters, from left to right, or
-            record log-probabilities; a grammar of `jspec.grammar`. A list among them has a grammar
-            or None for each row.
+            record log-probabilities; a grammar of `jspec.grammar`.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -140,14 +148,25 @@ def decode(
         True
     """
     drafter_params = of_rows(drafter_params, prompt)
+    max_new_tokens = output_size(request, max_new_tokens)
     state = prefill(
-        model, params, prompt, prompt_lengths, drafter=drafter, drafter_params=drafter_params,
-        drafter_state=drafter_state, policy=policy, policy_params=policy_params,
-        policy_state=policy_state, max_new_tokens=max_new_tokens, stopping=stopping,
+        model, params, prompt, prompt_lengths, request=request, drafter=drafter,
+        drafter_params=drafter_params, drafter_state=drafter_state, policy=policy,
+        policy_params=policy_params, policy_state=policy_state, max_new_tokens=max_new_tokens,
+        stopping=stopping,
         sampling=sampling, key=key, row_ids=row_ids, processors=processors,
     )  # fmt: skip
     drafting = Drafting(drafter, drafter_params, policy, policy_params)
     return finish(model, params, state, drafting, max_new_tokens)
+
+
+def output_size(request: Any, max_new_tokens: int | None) -> int:
+    """Returns the size of the output: the largest `max_tokens`, if no size was given."""
+    if max_new_tokens is not None:
+        return max_new_tokens
+    rows = request if isinstance(request, list | tuple) else [request]
+    limits = [getattr(row, "max_tokens", None) for row in rows]
+    return max([limit or _MAX_NEW_TOKENS for limit in limits], default=_MAX_NEW_TOKENS)
 
 
 def finish(
@@ -191,14 +210,15 @@ def prefill(
     prompt: ArrayLike | Sequence[Any],
     prompt_lengths: ArrayLike | None = None,
     *,
+    request: "Request | Sequence[Request] | None" = None,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
     policy_state: PyTree = None,
-    max_new_tokens: int = 128,
-    stopping: Stopping = Stopping(),
+    max_new_tokens: int | None = None,
+    stopping: Stopping | None = None,
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     row_ids: ArrayLike | None = None,
@@ -247,6 +267,22 @@ def prefill(
             raise InputError(
                 f"{name} came with an earlier state, which holds that memory; pass one of them"
             )
+    max_new_tokens = output_size(request, max_new_tokens)
+    if request is not None:
+        from jspec.request import arguments  # decoding can be read without it
+
+        others = dict(
+            stopping=stopping, sampling=sampling, key=key, row_ids=row_ids,
+            processors=None if isinstance(processors, tuple) and not processors else processors,
+        )  # fmt: skip
+        if extra := [name for name, value in others.items() if value is not None]:
+            raise InputError(
+                f"request came with {' and '.join(extra)}, which it has fields for; leave them out"
+            )
+        tokens: Any = prompt
+        asks = arguments(request, len(tokens))
+        stopping, sampling, key, row_ids, processors = (asks[name] for name in others)
+    stopping = Stopping() if stopping is None else stopping
     call = prepare(
         model, prompt, prompt_lengths, max_new_tokens, stopping=stopping, sampling=sampling,
         key=key, row_ids=row_ids, capacity=capacity, earlier=earlier,
@@ -405,7 +441,7 @@ def _prefill(
         *(drafting.drafter, drafting.drafter_params, drafter_state, chunk),
     )
     keys = None if call.key is None else samplings.row_keys(call.key, call.row_ids)
-    request = replace(call.request, keys=keys)
+    controls = replace(call.controls, keys=keys)
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
         memory=memory,
@@ -413,10 +449,10 @@ def _prefill(
         root=root,
         tokens=jnp.zeros((batch, size), jnp.int32),
         lengths=zeros,
-        status=jnp.where(request.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
+        status=jnp.where(controls.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
         drafter_state=started,
         stats=no_rounds(FixedWidth(), trees.root_only(root)),
-        request=request,
+        controls=controls,
         capacity=capacity,
         processors=tuple(member.begin(start) for member in processors),
         policy_state=policy_state,

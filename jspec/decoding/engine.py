@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec import _struct as struct
 from jspec import decoding
+from jspec import request as requests
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
@@ -35,6 +36,7 @@ from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, WidthPolicy
+from jspec.request import Request, Room
 from jspec.round import processing
 from jspec.round.request import (
     Prepared,
@@ -42,10 +44,9 @@ from jspec.round.request import (
     check_drafter,
     check_model,
     check_policy,
-    check_stopping,
     prepare,
 )
-from jspec.types import Logprobs, PyTree, Sampling, State, Stats, Status, Stopping
+from jspec.types import Logprobs, PyTree, State, Stats, Status
 
 
 @struct.dataclass
@@ -77,9 +78,8 @@ class StepOutput:
 class Engine:
     """A batch of rows that come and go. Pure: the state is passed in, and out.
 
-    Everything that a request may ask for has its place from the start, so that no request compiles
-    anything: a processor that one of them needs is given here, with a neutral value and with room,
-    and a request gives its own in the same place.
+    Everything that a request may ask for has its place in the programs from the start, by `room`:
+    no request compiles anything.
 
     The drafter's memory is a row's own where it has an entry for each row: that comes with the
     request and goes with it. What rows share stays, and learns from all of them.
@@ -89,23 +89,19 @@ class Engine:
         num_slots: B, the slots of the batch: rows that decode together.
         capacity: most tokens that a row holds, prompt and output.
         drafter: proposes the trees.
-        processors: what a request may ask for, one or several: members of `jspec.processors` with
-            neutral values, a `jspec.grammar.Capacity` for a grammar, `jspec.processors.logprobs`.
-        stopping: the same of where rows end: `min_tokens=0` if a request may have a minimum, and as
-            `stop` a `jspec.grammar.StopCapacity` if it may have stop strings.
-        num_end_tokens: room for the end tokens of a row, and for its stop tokens.
+        room: what requests may ask for besides temperature, filters, limits and end tokens.
         policy: says how much is drafted and verified in a round, for all rows together.
 
     Raises:
-        InputError: if a number is out of range, or a processor is not valid.
+        InputError: if a number is out of range.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> engine, params = jspec.Engine(model, num_slots=2, capacity=16), model.init()
         >>> state = engine.init(params)
-        >>> stopping = jspec.Stopping(max_tokens=4)
-        >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], stopping=stopping))
+        >>> arrival = engine.prefill(params, [1, 2, 3], jspec.Request(max_tokens=4))
+        >>> state = engine.insert(state, 1, arrival)
         >>> while not state.done.all():
         ...     state, output = engine.generate(params, state, rounds=2)
         >>> jspec.Status(int(output.status[1])).name, jspec.Status(int(output.status[0])).name
@@ -120,9 +116,7 @@ class Engine:
     num_slots: int
     capacity: int
     drafter: Drafter = Autoregressive()  # noqa: RUF009 (frozen)
-    processors: Any = ()
-    stopping: Stopping = Stopping()  # noqa: RUF009 (frozen)
-    num_end_tokens: int = 8
+    room: Room = Room()  # noqa: RUF009 (frozen)
     policy: WidthPolicy = FixedWidth()  # noqa: RUF009 (frozen)
 
     def __post_init__(self):
@@ -133,18 +127,8 @@ class Engine:
         context = self.model.context
         most = 2**31 - 2 if context is None else context
         check_integer("capacity", self.capacity, 2, most, "what the model's context holds")
-        check_integer("num_end_tokens", self.num_end_tokens, 1, None)
-        check_stopping(self.stopping)
-        object.__setattr__(self, "processors", processing.several(self.processors))
-        for one in self.processors:
-            if one is None or isinstance(one, list | tuple):
-                raise InputError(
-                    f"processors holds {one!r:.60}; give an engine what makes room, and each "
-                    "request its own; a list has no place in an engine"
-                )
-        for one in processing.asked(self.processors, self.stopping):
-            if one is not None:
-                one.row(one)  # refuses what makes no room
+        if not isinstance(self.room, Room):
+            raise InputError(f"room is {self.room!r:.80}; pass a jspec.Room")
 
     def init(
         self,
@@ -186,7 +170,7 @@ class Engine:
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
-        plain = replace(one, request=replace(one.request, keys=None), processors=())
+        plain = replace(one, controls=replace(one.controls, keys=None), processors=())
         state = zeros(replace(plain, memory=None, drafter_state=None, policy_state=None))
         return owned(
             replace(
@@ -194,7 +178,7 @@ class Engine:
                 memory=self.model.init_memory(batch, self.capacity),
                 drafter_state=known,
                 policy_state=policy_known,
-                request=replace(state.request, keys=keys),
+                controls=replace(state.controls, keys=keys),
                 status=nobody,
                 processors=rows.repeat(
                     members, call.arrays, call.size, self.model.vocab_size, batch
@@ -206,14 +190,10 @@ class Engine:
         self,
         params: PyTree,
         prompt: Sequence[int] | ArrayLike,
+        request: Request = Request(),
         *,
         drafter_params: PyTree = None,
         policy_params: PyTree = None,
-        stopping: Stopping = Stopping(),
-        sampling: Sampling | None = None,
-        key: jax.Array | int | None = None,
-        row_id: int = 0,
-        processors: Any = None,
         earlier: State | None = None,
     ) -> State:
         """Returns a request whose prompt is read: a state of one row, for `insert`.
@@ -221,15 +201,10 @@ class Engine:
         Args:
             params: the model's weights.
             prompt: [T] token ids. If they are on a device, all of the request is sent there.
+            request: what is asked for, by default greedy tokens until the row is full. Rounds in
+                which nobody reads log-probabilities are shorter, and leave zeros.
             drafter_params: the drafter's weights, if it has any.
             policy_params: the policy's.
-            stopping: where the row ends, as in `decode`; by default where it is full.
-            sampling: None is greedy.
-            key: a random key or a seed; needed for sampling.
-            row_id: of the request for its randomness, whichever slot it gets.
-            processors: one for each of the engine's, or None for what is not asked for: of the same
-                function, or a grammar. None: the engine's own, and nothing for rooms.
-                Rounds in which nobody reads log-probabilities are shorter, and leave zeros.
             earlier: a state of one row, of `prefill` or `take`; donated. The prompt goes on where
                 its text ends, and may be empty: a long prompt can be read in chunks, a beginning
                 that requests share once.
@@ -238,7 +213,7 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        call, members = self._prepare(prompt, stopping, sampling, key, row_id, processors, earlier)
+        call, members = self._prepare(prompt, request, earlier)
         drafting = self._drafting(drafter_params, policy_params)
         return decoding.begin(self.model, params, call, members, drafting, (None, None), earlier)
 
@@ -323,12 +298,12 @@ class Engine:
             InputError: as `init` and `generate`.
         """
         weights: Any = dict(drafter_params=drafter_params, policy_params=policy_params)
-        state, none = self.init(params, **weights), Stopping(max_tokens=0)
-        for key in (1, -1, 2**40):  # which are made into keys in different ways
-            asked: Any = dict(stopping=none, sampling=Sampling(1.0), key=key, **weights)
+        state = self.init(params, **weights)
+        for seed in (1, -1, 2**40):  # which are made into keys in different ways
+            asked: Any = dict(request=Request(max_tokens=0, temperature=1.0, seed=seed), **weights)
             arrival = self.prefill(params, [0], **asked)
             again = rows.fork(
-                arrival, np.zeros(1, int), drafter=self.drafter, policy=self.policy, key=key
+                arrival, np.zeros(1, int), drafter=self.drafter, policy=self.policy, key=seed
             )
             state, _ = self.generate(params, self.insert(state, 0, again), rounds=rounds, **weights)
             for earlier in (self.take(state, 0), self.take(arrival, 0)):
@@ -355,14 +330,7 @@ class Engine:
         return Drafting(self.drafter, drafter_params, self.policy, policy_params)
 
     def _prepare(
-        self,
-        prompt: Any,
-        stopping: Stopping = Stopping(),
-        sampling: Sampling | None = None,
-        key: Any = None,
-        row_id: Any = 0,
-        processors: Any = None,
-        earlier: State | None = None,
+        self, prompt: Any, request: Request = Request(), earlier: State | None = None
     ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
         """Returns the checked arguments of a request, in the shapes that all requests have."""
         passed = to_array(prompt, "prompt")
@@ -385,9 +353,13 @@ class Engine:
                 f"the prompt has {count} tokens and a row holds {self.capacity}; shorten it, or "
                 "make the engine with more capacity"
             )
-        check_stopping(stopping)
-        if stopping.max_tokens is not None:
-            check_integer("max_tokens", stopping.max_tokens, 0, self.capacity, "what a row holds")
+        if not isinstance(request, Request):
+            raise InputError(f"request is {request!r:.80}; pass a jspec.Request")
+        self.room.check(request)
+        if request.max_tokens is not None:
+            check_integer("max_tokens", request.max_tokens, 0, self.capacity, "what a row holds")
+        asks = requests.arguments(request, 1, self.room)
+        processors, stopping = asks.pop("processors"), asks.pop("stopping")
         call = prepare(
             self.model,
             np.pad(tokens, (0, max(1 - count, 0)))[None],
@@ -395,40 +367,20 @@ class Engine:
             self.capacity,
             stopping=replace(
                 stopping,
-                eos=self._pad(stopping.eos, "eos"),
-                stop_token_ids=self._pad(stopping.stop_token_ids, "stop_token_ids"),
+                eos=self._pad(request.eos, "eos"),
+                stop_token_ids=self._pad(request.stop_token_ids, "stop_token_ids"),
             ),
-            # Rows of all kinds share a batch: a greedy one has temperature 0.
-            sampling=Sampling(temperature=0.0) if sampling is None else sampling,
-            key=0 if sampling is None and key is None else key,
-            row_ids=np.array([row_id]),
+            **asks,
             capacity=None if earlier is not None else self.capacity,
             earlier=earlier,
         )
-        given = self.processors if processors is None else processing.several(processors)
-        if len(given) != len(self.processors):
-            raise InputError(
-                f"the request has {len(given)} processors and the engine {len(self.processors)}; "
-                "pass one for each of the engine's, or None where nothing is asked for"
-            )
-        fitted = []
-        for own, its in zip(
-            processing.asked(self.processors, self.stopping),
-            processing.asked(given, stopping),
-            strict=True,
-        ):
-            if own is None and its is not None:
-                name, room = ("stop", "StopCapacity(..)") if fitted else ("min_tokens", "0")
-                raise InputError(
-                    f"the request has {name} and the engine no room for it; make the engine with "
-                    f"stopping=jspec.Stopping({name}={room})"
-                )
-            fitted.append(None if own is None else own.row(its))
-        least = stopping.min_tokens
-        if least is None:
-            least = self.stopping.min_tokens
-        vocab_size = self.model.vocab_size
-        members = processing.prepare(fitted, 1, vocab_size, call.end_tokens, least)
+        members = processing.prepare(
+            processing.asked(processors, stopping),
+            1,
+            self.model.vocab_size,
+            call.end_tokens,
+            stopping.min_tokens,
+        )
         return call._replace(arrays=placed(call.arrays, passed)), placed(members, passed)
 
     def _pad(self, tokens: Any, name: str) -> np.ndarray:
@@ -436,11 +388,11 @@ class Engine:
         known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
         if known.size and known.dtype.kind not in "iu":
             raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
-        missing = self.num_end_tokens - len(known)
+        missing = (room := self.room.num_end_tokens) - len(known)
         if missing < 0:
             raise InputError(
-                f"{name} has {len(known)} tokens and a row has room for {self.num_end_tokens}; "
-                f"make the engine with num_end_tokens={len(known)}"
+                f"{name} has {len(known)} tokens and a row has room for {room}; make the engine "
+                f"with room=jspec.Room(num_end_tokens={len(known)})"
             )
         # Of 64 bits, so that what is not a token is found to be none.
         return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)

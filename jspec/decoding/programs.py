@@ -19,9 +19,10 @@ import numpy as np
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RecompileError
-from jspec.decoding import Asked, decode, decode_rounds, prefill
+from jspec.decoding import Asked, decode, decode_rounds, output_size, prefill
 from jspec.decoding.streaming import stream
 from jspec.protocols import CausalLM, Drafting
+from jspec.request import check
 from jspec.round.request import Prepared, bucket, check_model
 from jspec.types import PyTree, State, Stopping
 
@@ -86,15 +87,20 @@ def warmup(
     check_model(model, params)
     batches = row_counts(rows)
     check_integer("prompt_tokens", prompt_tokens, 1, model.context)
-    new_tokens = request.setdefault("max_new_tokens", 128)
+    call: dict[str, Any] = {**request}
+    asks, stopping = call.get("request"), call.get("stopping") or Stopping()
+    call["max_new_tokens"] = new_tokens = output_size(asks, call.get("max_new_tokens"))
     check_integer("max_new_tokens", new_tokens, 1, model.context)
-    found, stopping = [], request.get("stopping", Stopping())
+    found = []
     for batch in batches:
-        request["stopping"] = replace(stopping, max_tokens=np.zeros(batch, np.int32))
+        if asks is None:
+            call["stopping"] = replace(stopping, max_tokens=np.zeros(batch, np.int32))
+        else:
+            call["request"] = [replace(one, max_tokens=0) for one in check(asks, batch)]
         for capacity, size in buckets(prompt_tokens, new_tokens, model.context):
             prompt = np.zeros((batch, size), np.int32)
-            jax.block_until_ready(decode(model, params, prompt, **request).lengths)
-            list(stream(model, params, prompt, **request))
+            jax.block_until_ready(decode(model, params, prompt, **call).lengths)
+            list(stream(model, params, prompt, **call))
             found.append(Program(batch, capacity))
     return tuple(found)
 

@@ -60,7 +60,7 @@ def fork(
     """
     drafting = Drafting(drafter, None, policy)
     check_same_memory(drafting, state)
-    asked = _check_fork(rows, row_ids, key, len(state.root), state.request.sampling)
+    asked = _check_fork(rows, row_ids, key, len(state.root), state.controls.sampling)
     return copies(state, *asked, drafting)
 
 
@@ -107,10 +107,10 @@ def copies(
     shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
     taken = jax.tree.map(lambda leaf: leaf[rows], by_row(state))
     keys = (
-        taken.request.keys if key is None or row_ids is None else samplings.row_keys(key, row_ids)
+        taken.controls.keys if key is None or row_ids is None else samplings.row_keys(key, row_ids)
     )
     taken = replace(taken, drafter_state=known, policy_state=policy_known)
-    return _join(replace(taken, request=replace(taken.request, keys=keys)), shared)
+    return _join(replace(taken, controls=replace(taken.controls, keys=keys)), shared)
 
 
 def _memories(state: State, drafting: Drafting) -> Iterator[tuple[PyTree, list[int | None]]]:

@@ -92,7 +92,7 @@ class LLM:
 
         prompts, call = self._call(prompts, request)
         result = decode(self.model, self.params, prompts, **self.drafting, **call)
-        stops = call["stopping"].stop_token_ids
+        stops = _stop_token_ids(call)
         lengths = call.get("prompt_lengths")
         return Completions(result, prompts, lengths, self.target.tokenizer, stops)
 
@@ -116,7 +116,7 @@ class LLM:
         chunks = stream(self.model, self.params, prompts, **self.drafting, **call)
         if self.target.tokenizer is None:
             return chunks
-        stops = call["stopping"].stop_token_ids
+        stops = _stop_token_ids(call)
         return self._with_texts(_rows(prompts, call.get("prompt_lengths")), chunks, stops)
 
     def engine(self, num_slots: int, capacity: int, **options: Any) -> "Engine":
@@ -149,6 +149,10 @@ class LLM:
             prompts = [prompts]
         if _are_texts(prompts):
             prompts = [self._tokenizer("prompts").encode(text).ids for text in prompts]
+        if (asks := request.get("request")) is not None:
+            listed = isinstance(asks, list | tuple)
+            asks = [self._complete(one) for one in asks] if listed else self._complete(asks)
+            return prompts, request | {"request": asks}
         check_stopping(stopping := request.get("stopping", Stopping()))
         if stopping.eos is None:
             stopping = replace(stopping, eos=self.target.eos)
@@ -156,6 +160,15 @@ class LLM:
         if _are_texts(texts):
             stopping = replace(stopping, stop=stop_strings(texts, self._tokenizer("stop")))
         return prompts, request | {"stopping": stopping}
+
+    def _complete(self, request: Any) -> Any:
+        """Returns a request with the checkpoint's end tokens, and with automata of its texts."""
+        from jspec.processors.grammar.stops import stop_strings
+
+        stop = [request.stop] if isinstance(request.stop, str) else request.stop
+        if _are_texts(stop):
+            request = replace(request, stop=stop_strings(stop, self._tokenizer("stop")))
+        return request if request.eos is not None else replace(request, eos=self.target.eos)
 
     def _tokenizer(self, name: str) -> Any:
         if self.target.tokenizer is None:
@@ -240,6 +253,18 @@ def _rows(prompts: Any, lengths: Any) -> list[list[int]]:
 
     rows = [np.asarray(row).tolist() for row in prompts]
     return rows if lengths is None else [row[:n] for row, n in zip(rows, lengths, strict=True)]
+
+
+def _stop_token_ids(call: dict[str, Any]) -> Any:
+    """Returns the stop tokens of a call's rows, as `Stopping` has them."""
+    from jspec.request import Request, pad_tokens
+
+    asks = call.get("request")
+    if asks is None:
+        return call["stopping"].stop_token_ids
+    if isinstance(asks, Request):
+        return list(asks.stop_token_ids)
+    return pad_tokens([one.stop_token_ids for one in asks])
 
 
 def _row_of(stops: Any, row: int) -> list[int]:

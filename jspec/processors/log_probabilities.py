@@ -34,27 +34,15 @@ class LogprobsSpec:
 
     num_top: int
     mode: str
-    read: bool | None = None
-    """True if someone reads them, in an engine of which rows differ in that."""
+    read: Bool[np.ndarray, " B"] | None = None
+    """The rows in which someone reads them; None: all."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "RecordedLogprobs":
         """Starts the records of B rows. Raises InputError if the vocabulary has fewer tokens."""
-        del end_tokens
+        del batch, end_tokens
         check_integer("logprobs", self.num_top, 0, vocab_size, "the vocabulary")
-        read: Any = None if self.read is None else np.full(batch, self.read)
+        read: Any = self.read
         return RecordedLogprobs(RecordedRows(None, read), num_top=int(self.num_top), mode=self.mode)
-
-    def row(self, given: Any) -> "LogprobsSpec":
-        """Starts the record of one row: all rows keep one, 0 where nobody reads it."""
-        if given is not None and (
-            not isinstance(given, LogprobsSpec)
-            or (given.num_top, given.mode) != (self.num_top, self.mode)
-        ):
-            raise InputError(
-                f"processors holds {given!r:.80} where the engine has logprobs({self.num_top}, "
-                f"{self.mode!r}); pass the engine's, or None"
-            )
-        return replace(self, read=given is not None)
 
 
 def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:

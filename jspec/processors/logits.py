@@ -78,39 +78,9 @@ class Processor:
         values = self.prepare(self.values, batch, vocab_size)
         return Functions(TextRows((values,), None), functions=(self._function,))
 
-    def row(self, given: Any) -> "_OfARow":
-        """Returns a row's values of the same function; None: the engine's neutral ones."""
-        its = self if given is None else given
-        if not isinstance(its, Processor) or its.function is not self.function:
-            raise InputError(
-                f"a processor is {getattr(its, 'name', its)!s:.60} and the engine has {self.name} "
-                "there; pass the engine's processors in its order"
-            )
-        return _OfARow(its, self)
-
     @property
     def _function(self) -> Function:
         return Function(self.function, self.is_on)
-
-
-@dataclass(frozen=True)
-class _OfARow:
-    """A row's processor in the shapes of an engine's."""
-
-    its: Processor
-    engines: Processor
-
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> Functions:
-        made, capacity = (
-            one.init(batch, vocab_size, end_tokens) for one in (self.its, self.engines)
-        )
-        shapes = [jax.tree.map(np.shape, one.rows.values[0]) for one in (made, capacity)]
-        if shapes[0] != shapes[1]:
-            raise InputError(
-                f"the value of {self.its.name} has shape {shapes[0]} and the engine's has room for "
-                f"{shapes[1]}; give the engine's more capacity"
-            )
-        return made
 
 
 def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = ()) -> Processor:

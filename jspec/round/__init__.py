@@ -62,8 +62,8 @@ def frame(state: State) -> Frame:
     return Frame(
         root=state.root,
         positions=state.positions,
-        keys=state.request.keys,
-        sampling=state.request.sampling,
+        keys=state.controls.keys,
+        sampling=state.controls.sampling,
         done=state.done,
         grammar=processing.grammar(state),
     )
@@ -128,8 +128,8 @@ def commit(
         counts=counts,
         positions=state.positions,
         done=status != Status.RUNNING,
-        keys=state.request.keys,
-        sampling=state.request.sampling,
+        keys=state.controls.keys,
+        sampling=state.controls.sampling,
         processed=None if decided is output.logits else decided,
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
@@ -234,10 +234,10 @@ def _truncate(
 
     Done once, before anything is stored: an end token may be inside an accepted path.
     """
-    request, lanes = state.request, jnp.arange(verdict.path.shape[1])[None]
+    controls, lanes = state.controls, jnp.arange(verdict.path.shape[1])[None]
     tokens = tokens_of(tree, verdict)
     offered = verdict.path_lengths - verdict.failed.astype(jnp.int32)
-    left = request.limits - state.lengths
+    left = controls.limits - state.lengths
     room = state.capacity - state.positions
     counts = jnp.minimum(jnp.minimum(offered, left), room)
     at_eos, at_stop = processing.ends(state, tokens)

@@ -24,13 +24,11 @@ from jspec.types import Logprobs, PyTree, State, Stopping, Tree
 def several(given: Any) -> tuple[Any, ...]:
     """Returns the entries of `processors=`, which is one or a list of them."""
     listed = given if isinstance(given, list | tuple) else [given]
-    for one in listed:
-        rows = one if isinstance(one, list | tuple) else [one]
-        if not all(row is None or (hasattr(row, "init") and hasattr(row, "row")) for row in rows):
-            raise InputError(
-                f"processors is {given!r:.80}; pass what jspec.processors and jspec.grammar make, "
-                "or a list of these"
-            )
+    if not all(hasattr(one, "init") for one in listed):
+        raise InputError(
+            f"processors is {given!r:.80}; pass what jspec.processors and jspec.grammar make, or a "
+            "list of these; rows that differ have a jspec.Request each"
+        )
     return tuple(listed)
 
 
@@ -42,13 +40,12 @@ def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
         from jspec.processors.logits import min_tokens
 
         first = min_tokens(stopping.min_tokens)
-    rows = stopping.stop if isinstance(stopping.stop, list | tuple) else [stopping.stop]
-    if any(isinstance(row, str) for row in rows):
+    if stopping.stop is not None and not hasattr(stopping.stop, "init"):
         raise InputError(
             f"stop is {stopping.stop!r:.80}; pass jspec.stop_strings(texts, tokenizer), since this "
-            "call knows no tokenizer"
+            "call knows no tokenizer; rows that differ have a jspec.Request each"
         )
-    return (first, *several(processors), *several((stopping.stop,)))
+    return (first, *several(processors), stopping.stop)
 
 
 def prepare(
@@ -61,8 +58,6 @@ def prepare(
     """Returns the members of a call, from left to right."""
     members: list[LogitsProcessor] = []
     for one in asked:
-        if isinstance(one, list | tuple):
-            one = _by_row(one)
         if one is None:
             continue
         member = one.init(batch, vocab_size, end_tokens)
@@ -84,27 +79,13 @@ def prepare(
     return tuple(one.waiting(least) if isinstance(one, RowControl) else one for one in members)
 
 
-def _by_row(rows: Sequence[Any]) -> Any:
-    """Returns what rows ask for of which each has its own, or None."""
-    kinds = {type(row) for row in rows if row is not None}
-    if not kinds:
-        return None
-    (kind, *others) = kinds
-    if others or not hasattr(kind, "by_row"):
-        raise InputError(
-            f"processors holds the list {rows!r:.80}; a list has a grammar, or stop strings, or "
-            "None for each row; other processors take arrays [B]"
-        )
-    return kind.by_row(rows)
-
-
 def process(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
     """Returns the logits that decide, each node's under its ancestors; the same if nothing asks."""
     members = [one for one in state.processors if one.process is not None]
     if not members:
         return logits
     # The root is not committed.
-    nodes = Nodes(tree, state.positions + 1, state.request.end_tokens)
+    nodes = Nodes(tree, state.positions + 1, state.controls.end_tokens)
 
     def after(logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
         for member in members:
@@ -137,7 +118,7 @@ def first(state: State, name: str) -> Any:
 def grammar(state: State) -> PyTree:
     """Returns `Frame.grammar`; None if every token is allowed."""
     found = first(state, "grammar")
-    return None if found is None else found(state.request.end_tokens)
+    return None if found is None else found(state.controls.end_tokens)
 
 
 def logprobs(state: State) -> Logprobs | None:
@@ -152,12 +133,12 @@ def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], B
         return (tokens[:, :, None] == listed[:, None, :]).any(-1)
 
     stopped = jnp.zeros(tokens.shape, bool)
-    if (stop_token_ids := state.request.stop_token_ids) is not None:
+    if (stop_token_ids := state.controls.stop_token_ids) is not None:
         stopped |= are(stop_token_ids)
     for member in _controls(state.processors):
         if member.ends is not None:
             stopped |= member.ends(tokens)
-    return are(state.request.eos), stopped
+    return are(state.controls.eos), stopped
 
 
 def advance(
@@ -174,7 +155,7 @@ def advance(
         return after
     round = Round(
         emitted=emitted, counts=counts, path=path, logits=logits, processed=processed,
-        sampling=before.request.sampling, text_lengths=before.positions + 1,
+        sampling=before.controls.sampling, text_lengths=before.positions + 1,
         begins=before.lengths, had_ended=before.done,
         tokens=after.tokens, ends=after.lengths, done=after.done,
     )  # fmt: skip

@@ -32,7 +32,7 @@ from jspec._xla import backend
 from jspec._xla.manual_axes import default_row_ids
 from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
 from jspec.tree.sanitize import check_state
-from jspec.types import PyTree, Request, Sampling, State, Stopping
+from jspec.types import Controls, PyTree, Sampling, State, Stopping
 from jspec.verify.choice import takes_parts
 
 
@@ -43,7 +43,7 @@ class PreparedArrays(NamedTuple):
     prompt_lengths: Int[Array, " B"]
     key: jax.Array | None
     row_ids: Int[Array, " B"]
-    request: Request
+    controls: Controls
     """Without the keys, which the program makes of `key` and `row_ids`."""
 
 
@@ -64,7 +64,7 @@ class Prepared(NamedTuple):
     @property
     def end_tokens(self) -> Any:
         """The tokens that end rows, of all kinds: [B, X]."""
-        eos, stop_token_ids = self.arrays.request.eos, self.arrays.request.stop_token_ids
+        eos, stop_token_ids = self.arrays.controls.eos, self.arrays.controls.stop_token_ids
         if stop_token_ids is None:
             return eos
         return library_of(eos).concatenate([eos, stop_token_ids], axis=1)
@@ -233,7 +233,7 @@ def prepare(
     *,
     stopping: Stopping = Stopping(),
     sampling: Sampling | None = None,
-    key: jax.Array | int | None = None,
+    key: jax.Array | int | tuple[Any, ...] | None = None,
     row_ids: ArrayLike | None = None,
     capacity: int | None = None,
     earlier: State | None = None,
@@ -273,7 +273,11 @@ def prepare(
     most_new = max_new_tokens if stopping.max_tokens is None else stopping.max_tokens
     allowed = integers(most_new, batch, "max_tokens", 0, max_new_tokens, why)
     sampling = samplings.by_row(sampling, batch)
-    key = seeds.to_key(samplings.key_of(sampling, key))
+    key = samplings.key_of(sampling, key)
+    if isinstance(key, tuple):
+        key = jnp.stack([jnp.asarray(seeds.to_key(own)) for own in key])
+    else:
+        key = seeds.to_key(key)
     if row_ids is None and sampling is not None:
         row_ids = default_row_ids(batch, tokens, key)
     tokens = tokens.astype(np.int32)
@@ -309,7 +313,7 @@ def prepare(
             2**31 - 1,
             "an id of 32 bits; two rows of the same id draw the same noise",
         ),
-        request=Request(
+        controls=Controls(
             limits=allowed,
             eos=end_tokens(stopping.eos, batch, model.vocab_size, "eos"),
             stop_token_ids=None
@@ -329,7 +333,7 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
     """Raises InputError unless every row's text fits a drafter's context."""
     lengths, limits = (
         known_values(call.arrays.prompt_lengths),
-        known_values(call.arrays.request.limits),
+        known_values(call.arrays.controls.limits),
     )
     longest = call.arrays.prompt.shape[1] if lengths is None else lengths
     before = None if earlier is None else known_values(earlier.positions)

@@ -2,19 +2,19 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 
-from jspec import processors
 from jspec.costs import metrics
 from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
 from jspec.models.lora import LoRAModel
 from jspec.policies.cost_curve import CostCurve
-from jspec.processors.grammar import Capacity
-from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
-from jspec.types import PyTree, Sampling, Stopping
+from jspec.request import Request
+from jspec.serve.jobs import Delta, TokenLogprobs
+from jspec.types import PyTree
 
 NUM_BIASES = 300
 """Maximum size of a `logit_bias`, as in the OpenAI API; all are padded to it: one program."""
@@ -58,18 +58,18 @@ class EngineDevice:
     def num_slots(self) -> int:
         return self.engine.num_slots
 
-    def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
+    def read(self, tokens: Sequence[int], request: Request, earlier: Any, adapter: int = 0) -> Any:
         """Returns the state of one row behind more tokens of its prompt."""
         model, params = self.engine.model, self._params
         if isinstance(model, LoRAModel):
-            params = model.choose(params, [settings.adapter])
+            params = model.choose(params, [adapter])
         return self.engine.prefill(
             params,
             tokens,
+            replace(request, eos=self._eos) if request.eos is None else request,
             drafter_params=self._drafter_params,
             policy_params=self._policy_params,
             earlier=earlier,
-            **self._arguments(settings),
         )
 
     def insert(self, row: int, arrival: Any) -> None:
@@ -138,8 +138,8 @@ class EngineDevice:
         would look cheaper alongside narrow ones than they are without it. All rows are free
         afterwards.
         """
-        settings = RowSettings(self.engine.capacity - len(text), ignore_eos=True)
-        arrival = self.read(text, settings, None)
+        endless = Request(max_tokens=self.engine.capacity - len(text), eos=())
+        arrival = self.read(text, endless, None)
 
         def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
             del rounds  # as many as in every call
@@ -166,45 +166,6 @@ class EngineDevice:
     def goes_by(self, curve: CostCurve) -> None:
         """Sets the cost curve by which the policy chooses widths from now on."""
         self._policy_params = curve
-
-    def _arguments(self, asked: RowSettings) -> dict[str, Any]:
-        return dict(
-            stopping=Stopping(
-                max_tokens=asked.limit,
-                min_tokens=asked.min_tokens or None,
-                eos=() if asked.ignore_eos else self._eos,
-                stop_token_ids=list(asked.stop_token_ids),
-                stop=asked.stop,
-            ),
-            sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
-            key=asked.seed,
-            row_id=asked.row,
-            processors=given(self.engine.processors, asked),
-        )
-
-
-def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
-    """Returns a row's processors in the engine's places; None: nothing."""
-    own = {one.function: one for one in processors_of(asked)}
-
-    def at(place: Any) -> Any:
-        if isinstance(place, processors.Processor):
-            return own.get(place.function, place)
-        if isinstance(place, Capacity):
-            return asked.grammar
-        return place if asked.logprobs else None
-
-    return [at(place) for place in places]
-
-
-def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
-    """Returns the processors of a row: the same functions for all of them."""
-    return (
-        processors.repetition_penalty(asked.repetition_penalty),
-        processors.frequency_penalty(asked.frequency_penalty),
-        processors.presence_penalty(asked.presence_penalty),
-        processors.logit_bias(asked.logit_bias, capacity=NUM_BIASES),
-    )
 
 
 def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:

@@ -13,6 +13,7 @@ from jspec.processors import grammar
 from jspec.processors.grammar.byte_machine import RAISE_MEMORY
 from jspec.processors.grammar.stops import StopStrings
 from jspec.processors.grammar.thoughts import behind
+from jspec.request import Room
 from jspec.serve.errors import APIError
 from jspec.serve.limits import ServerLimits
 from jspec.serve.making import Making
@@ -43,19 +44,6 @@ _OBJECT = _any_object()
 
 
 @dataclass(frozen=True)
-class RequestBounds:
-    """The room of a row for automata."""
-
-    max_model_len: int
-    max_logprobs: int | None
-    grammar_states: int
-    grammar_classes: int
-    stop_states: int
-    stop_classes: int
-    penalties: bool = True
-
-
-@dataclass(frozen=True)
 class Wanted:
     """The automata that a request asks for."""
 
@@ -72,10 +60,8 @@ Automata = tuple[grammar.Grammar | None, StopStrings | None]
 class Forms:
     """Makes automata, and keeps them; from any thread."""
 
-    def __init__(
-        self, spelled: Sequence[bytes | None], bounds: RequestBounds, limits: ServerLimits
-    ):
-        self._bounds = bounds
+    def __init__(self, spelled: Sequence[bytes | None], room: Room, limits: ServerLimits):
+        self._room = room
         self._limits = limits
         self._spelled = spelled
         self.making = Making(spelled, limits.form_megabytes)
@@ -93,7 +79,7 @@ class Forms:
                 400, f"{param} has a form of {size} letters, and the server takes {most}; make it "
                 "smaller, or start the server with more --form-kilobytes", param,
             )  # fmt: skip
-        if kind is not None and not self._bounds.grammar_states:
+        if kind is not None and self._room.grammar is None:
             raise APIError(
                 400, "grammars are switched off on this server; start it with --max-grammar-states",
                 param,
@@ -115,15 +101,14 @@ class Forms:
         """Returns the automata."""
         found: Any = None
         stop: Any = None
-        bounds = self._bounds
+        room = self._room
         if wanted.kind is not None:
             key = *(asked := (wanted.kind, wanted.text)), wanted.lead
-            room = bounds.grammar_states, bounds.grammar_classes
-            found = self._one(self._grammars, key, asked, room, "grammar", wanted.param, patience)
+            kept = self._grammars
+            found = self._one(kept, key, asked, room.grammar, "grammar", wanted.param, patience)
         if wanted.stops:
-            room = bounds.stop_states, bounds.stop_classes
             asked = "stops", wanted.stops
-            stop = self._one(self._stops, wanted.stops, asked, room, "stop", "stop", patience)
+            stop = self._one(self._stops, wanted.stops, asked, room.stop, "stop", "stop", patience)
         return found, stop
 
     def _one(
@@ -131,20 +116,21 @@ class Forms:
         kept: "OrderedDict[Any, Any]",
         key: Any,
         asked: tuple[str, Any],
-        room: tuple[int, int],
+        room: grammar.Capacity | None,
         option: str,
         param: str,
         patience: Patience,
     ) -> Any:
         """Returns one automaton, of those that are kept or a new one."""
+        assert room is not None, "without room it is refused before"
         with self._lock:
             if (known := _looked_up(kept, key)) is not None:
                 return known
         try:
-            (made,) = self.making.made([(*asked, room[0])], patience)
+            (made,) = self.making.made([(*asked, room.states)], patience)
             if isinstance(made, grammar.Grammar):
                 made = behind(made, key[-1], self._spelled)
-            _check_room(made, *room, option)
+            _check_room(made, room, option)
         except InputError as error:
             # The library's words for what is an option here.
             said = str(error)
@@ -186,8 +172,8 @@ def _form(form: Any) -> tuple[str, str | None, Any]:
     return "structured_outputs", "choices", tuple(form.choice)
 
 
-def _check_room(made: Any, states: int, classes: int, option: str) -> None:
-    size = made.automaton.table.shape
+def _check_room(made: Any, room: grammar.Capacity, option: str) -> None:
+    size, states, classes = made.automaton.table.shape, room.states, room.classes
     if size[0] > states or size[1] > classes:
         what = "all stop strings together" if option == "stop" else made.what
         raise InputError(

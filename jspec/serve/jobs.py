@@ -1,44 +1,15 @@
 """Jobs: the work of one row between request and device, and the deltas of its answer."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from jspec.costs.metrics import Metrics
+from jspec.request import Request
 from jspec.types import Status
 
-if TYPE_CHECKING:
-    from jspec.processors.grammar import Grammar
-    from jspec.processors.grammar.stops import StopStrings
-
-
-@dataclass(frozen=True)
-class RowSettings:
-    """One row's request in plain numbers; a value that is not given asks for nothing."""
-
-    limit: int = 1
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    row: int = 0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    min_tokens: int = 0
-    stop_token_ids: Sequence[int] = ()
-    ignore_eos: bool = False
-    grammar: "Grammar | None" = None
-    stop: "StopStrings | None" = None
-    logprobs: bool = False
-    adapter: int = 0
-
-    @property
-    def of_prompt(self) -> "RowSettings":
-        """The limits of reading a part of the prompt, which writes nothing."""
-        return RowSettings(adapter=self.adapter)
+PROMPT = Request(max_tokens=1)
+"""Of a part of a prompt, behind which nothing is written."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +52,12 @@ class Job:
     """One row's work, from its prompt to its last delta."""
 
     prompt: list[int]
-    settings: RowSettings
+    request: Request
     deliver: Callable[[Delta], None]
     shared: int = 0
     goes_on: bool = False
     salt: Hashable = ""
+    adapter: int = 0
 
     cancelled: bool = False
     """Nobody waits for it any longer. Set from any thread."""
@@ -107,10 +79,10 @@ class Executor(Protocol):
     @property
     def num_slots(self) -> int: ...
 
-    def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
+    def read(self, tokens: Sequence[int], request: Request, earlier: Any, adapter: int = 0) -> Any:
         """Returns the one-row state after more prompt tokens. Donates `earlier`.
 
-        Where the prompt goes on, the settings are `RowSettings.of_prompt`.
+        Where the prompt goes on, the request is `PROMPT`.
         """
         ...
 

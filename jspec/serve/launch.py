@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from jspec._validate.errors import InputError
 from jspec.methods import DEFAULT
@@ -160,7 +160,6 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
 def service_of(session: "Session", settings: ServeSettings) -> "Service":
     """Returns the compiled server without HTTP; its `application` is for any ASGI server."""
     from jspec.serve.compiled import CompileCounter
-    from jspec.serve.forms import RequestBounds
     from jspec.serve.request_parser import RequestParser
     from jspec.serve.scheduler import Scheduler
     from jspec.serve.service import Served, Service
@@ -181,17 +180,9 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     measure_costs(device, with_target(session, target))
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
-    bounds = RequestBounds(
-        device.engine.capacity,
-        None if settings.max_logprobs < 0 else settings.max_logprobs,
-        settings.grammar_states,
-        settings.grammar_classes,
-        settings.stop_states,
-        settings.stop_classes,
-        settings.penalties,
-    )
+    engine = device.engine
     parser = _call_parser(target, settings)
-    intake = RequestParser(target, bounds, parser, settings.limits, sampling)
+    intake = RequestParser(target, engine.capacity, engine.room, parser, settings.limits, sampling)
     intake.forms.making.warm_up()
     return Service(
         Served(settings.name, settings.clients(), int(time.time()), settings.adapters),
@@ -278,36 +269,32 @@ def device_of(
     import jspec
     from jspec._validate.arguments import check_integer
     from jspec.methods.grammars import with_jump_forward
-    from jspec.processors import banned_sequences, logprobs
-    from jspec.processors.grammar import Capacity, StopCapacity
-    from jspec.serve.device import NUM_STOP_TOKENS, EngineDevice, processors_of
-    from jspec.serve.jobs import RowSettings
+    from jspec.processors import banned_sequences
+    from jspec.processors.grammar import Capacity
+    from jspec.serve.device import NUM_BIASES, NUM_STOP_TOKENS, EngineDevice
     from jspec.sessions.memory_file import MemoryFile
 
     llm, target = session.llm, session.target
     context = target.model.context
     capacity = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
     check_integer("--max-model-len", capacity, 2, context, "the model's context")
-    processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
-    if words := settings.generation_config.banned_sequences(target):
-        processors.append(banned_sequences(words))
-    if settings.grammar_states:
-        processors.append(
-            Capacity(states=settings.grammar_states, classes=settings.grammar_classes)
-        )
-        # With one width for all rounds, nodes for forced tokens would be verified in each of them.
-        if llm.policy.widths:
-            llm = with_jump_forward(llm)
-    stops = StopCapacity(states=settings.stop_states, classes=settings.stop_classes)
-    if settings.max_logprobs >= 0:
-        processors.append(logprobs(settings.max_logprobs))
-    engine = llm.engine(
-        settings.rows,
-        capacity,
-        processors=processors,
-        stopping=jspec.Stopping(min_tokens=0 if settings.penalties else None, stop=stops),
+    words = settings.generation_config.banned_sequences(target)
+    room = jspec.Room(
+        min_tokens=settings.penalties,
+        penalties=settings.penalties,
+        num_biases=NUM_BIASES if settings.penalties else 0,
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
+        stop=Capacity(settings.stop_states, settings.stop_classes),
+        grammar=Capacity(settings.grammar_states, settings.grammar_classes)
+        if settings.grammar_states
+        else None,
+        logprobs=None if settings.max_logprobs < 0 else settings.max_logprobs,
+        processors=[banned_sequences(words)] if words else (),
     )
+    # With one width for all rounds, nodes for forced tokens would be verified in each of them.
+    if room.grammar is not None and llm.policy.widths:
+        llm = with_jump_forward(llm)
+    engine = llm.engine(settings.rows, capacity, room=room)
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, llm.drafter)
     known = None if memory is None else memory.read()
     device = EngineDevice(

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from jspec._validate.errors import InputError
 from jspec.models import reasoning
 from jspec.processors import grammar
+from jspec.request import Request, Room
 from jspec.serve import calls
 from jspec.serve.errors import APIError
-from jspec.serve.forms import Automata, Forms, RequestBounds, Wanted
-from jspec.serve.jobs import RowSettings
+from jspec.serve.forms import Automata, Forms, Wanted
 from jspec.serve.limits import ServerLimits
 from jspec.serve.schemas import AsJSON, AsObject, ChatRequest, CompletionRequest, Message, NamedTool
 from jspec.serve.schemas import SamplingParams as Asked
@@ -39,7 +39,7 @@ class ParsedRequest:
     """A request, ready for rows."""
 
     prompts: Sequence[list[int]]
-    settings: RowSettings
+    request: Request
     wanted: Wanted
     has_seed: bool
     num_answers: int = 1
@@ -49,10 +49,11 @@ class ParsedRequest:
     reader: Callable[..., calls.ContentReader] = calls.ContentReader
     marks: reasoning.Marks | None = None
     salt: Hashable = ""
+    adapter: int = 0
 
     def formed(self, made: Automata) -> "ParsedRequest":
         """Returns the order with its automata."""
-        return replace(self, settings=replace(self.settings, grammar=made[0], stop=made[1]))
+        return replace(self, request=replace(self.request, grammar=made[0], stop=made[1]))
 
 
 class RequestParser:
@@ -64,7 +65,8 @@ class RequestParser:
     def __init__(
         self,
         target: "Loaded",
-        bounds: RequestBounds,
+        max_model_len: int,
+        room: Room,
         call_parser: str | None = None,
         limits: ServerLimits = ServerLimits(),
         sampling: Mapping[str, float] = {},
@@ -74,14 +76,15 @@ class RequestParser:
         self._call_parser = call_parser
         template = "" if target.chat is None else target.chat.template
         self._marks = reasoning.marks_of(target.tokenizer, template)
-        self.bounds = bounds
+        self.max_model_len = max_model_len
+        self._room = room
         self.spelled = grammar.token_bytes(target.tokenizer)
         """The bytes of each token."""
         self.limits = limits
-        self.forms = Forms(self.spelled, bounds, limits)
+        self.forms = Forms(self.spelled, room, limits)
         texts = *self.spelled, *self.spelled.names.values()
         longest = max([1, *(len(text) for text in texts if text)])
-        self._most_bytes = bounds.max_model_len * longest
+        self._most_bytes = max_model_len * longest
         """Of a text: more have no room in a row whatever its tokens are."""
 
     def completion(self, asked: CompletionRequest, patience: Patience) -> ParsedRequest:
@@ -103,9 +106,9 @@ class RequestParser:
         limit = self._limit("prompt", prompts, asked.max_tokens, _COMPLETION, "max_tokens")
         wanted = self.forms.wanted(asked.stop_texts, asked.structured_outputs)
         num_top = self._num_top("logprobs", asked.logprobs)
-        settings = self._settings(asked, limit, wanted, num_top is not None)
+        request = self._request(asked, limit, wanted, num_top)
         return ParsedRequest(
-            prompts, settings, wanted, asked.seed is not None, asked.n, num_top,
+            prompts, request, wanted, asked.seed is not None, asked.n, num_top,
             salt=asked.cache_salt or "",
         )  # fmt: skip
 
@@ -145,9 +148,9 @@ class RequestParser:
             )
         top = (asked.top_logprobs or 0) if asked.logprobs else None
         num_top = self._num_top("top_logprobs" if top else "logprobs", top)
-        settings = self._settings(asked, limit, wanted, num_top is not None)
+        request = self._request(asked, limit, wanted, num_top)
         return ParsedRequest(
-            [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
+            [prompt], request, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
             function=function, reader=reader, marks=marks, salt=asked.cache_salt or "",
         )  # fmt: skip
 
@@ -238,12 +241,12 @@ class RequestParser:
         if size > self._most_bytes:
             raise APIError(
                 400, f"{param} has {size} bytes of text or more, and a row of "
-                f"{self.bounds.max_model_len} tokens holds {self._most_bytes} at most; shorten it, "
+                f"{self.max_model_len} tokens holds {self._most_bytes} at most; shorten it, "
                 "or start the server with more --max-model-len", param, "context_length_exceeded",
             )  # fmt: skip
 
     def _check_tokens(self, param: str, size: int) -> None:
-        if size >= (room := self.bounds.max_model_len):
+        if size >= (room := self.max_model_len):
             raise APIError(
                 400, f"{param} has {size} tokens and a row holds {room}, prompt and answer; "
                 "shorten it, or start the server with more --max-model-len", param,
@@ -259,7 +262,7 @@ class RequestParser:
         named: str,
     ) -> int:
         """Returns most tokens of an answer."""
-        longest, room = max(map(len, prompts)), self.bounds.max_model_len
+        longest, room = max(map(len, prompts)), self.max_model_len
         self._check_tokens(param, longest)
         if asked is not None and longest + asked > room:
             raise APIError(
@@ -270,7 +273,7 @@ class RequestParser:
         return asked or min(default or left, left)
 
     def _num_top(self, param: str, wanted: int | None) -> int | None:
-        most = self.bounds.max_logprobs
+        most = self._room.logprobs
         if wanted is not None and (most is None or wanted > most):
             kept = "none" if most is None else f"{most} at a place"
             raise APIError(
@@ -279,17 +282,11 @@ class RequestParser:
             )  # fmt: skip
         return wanted
 
-    def _settings(
-        self,
-        asked: Asked,
-        limit: int,
-        wanted: Wanted,
-        logprobs: bool,
-    ) -> RowSettings:
+    def _request(self, asked: Asked, limit: int, wanted: Wanted, logprobs: int | None) -> Request:
         own = {k: v for k, v in self._sampling.items() if k not in asked.model_fields_set}
         asked = asked.model_copy(update=own)
         vocab_size, bias = self.target.model.vocab_size, {}
-        for name in () if self.bounds.penalties else _PENALTIES:
+        for name in () if self._room.penalties else _PENALTIES:
             if getattr(asked, name) != type(asked).model_fields[name].get_default(
                 call_default_factory=True
             ):
@@ -316,8 +313,8 @@ class RequestParser:
                 400, "ignore_eos came with a grammar, whose answers have an end; leave it out",
                 "ignore_eos",
             )  # fmt: skip
-        return RowSettings(
-            limit=limit,
+        return Request(
+            max_tokens=limit,
             temperature=asked.temperature,
             top_k=max(asked.top_k, 0),
             top_p=asked.top_p,
@@ -330,18 +327,13 @@ class RequestParser:
             logit_bias=bias,
             min_tokens=asked.min_tokens,
             stop_token_ids=tuple(asked.stop_token_ids),
-            ignore_eos=asked.ignore_eos,
+            eos=() if asked.ignore_eos else None,
             logprobs=logprobs,
         )
 
 
 def _named(choice: str | NamedTool) -> str:
     return choice if isinstance(choice, str) else choice.function.name
-
-
-def numbered(settings: RowSettings, row: int) -> RowSettings:
-    """Returns the settings of one of several answers to a prompt."""
-    return replace(settings, row=row)
 
 
 def _for_template(message: Message) -> dict[str, Any]:

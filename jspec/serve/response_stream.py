@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from jspec.serve.errors import APIError
 from jspec.serve.formats import Format
 from jspec.serve.jobs import Delta, Job
 from jspec.serve.metrics import ServerMetrics
-from jspec.serve.request_parser import ParsedRequest, numbered
+from jspec.serve.request_parser import ParsedRequest
 from jspec.serve.scheduler import Busy, Scheduler
 
 Message = MutableMapping[str, Any]
@@ -55,14 +56,15 @@ class ResponseStream:
                 number = row if order.has_seed else index
                 job = Job(
                     prompt,
-                    numbered(order.settings, number),
+                    replace(order.request, row_id=number),
                     partial(_put, self._deltas, index),
                     shared=len(prompt) - 1 if several else 0,
                     goes_on=order.goes_on,
                     salt=order.salt,
+                    adapter=order.adapter,
                 )
                 self.jobs.append(job)
-                stops = order.settings.stop_token_ids
+                stops = order.request.stop_token_ids
                 self.answers.append(Answer(index, vocabulary, prompt, stops, order.marks))
         self._last: list[float | None] = [None] * len(self.jobs)
         self._prompts = order.prompts

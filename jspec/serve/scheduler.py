@@ -15,7 +15,7 @@ from typing import Any
 
 from jspec._validate.errors import InputError
 from jspec.serve.free_rows import FreeRows
-from jspec.serve.jobs import Delta, Executor, Job
+from jspec.serve.jobs import PROMPT, Delta, Executor, Job
 from jspec.serve.prefixes import Prefixes
 from jspec.types import Status
 
@@ -236,8 +236,8 @@ class Scheduler:
         if at.place < at.boundary:
             end = min(end, at.boundary)
         tokens, earlier = job.prompt[at.place : end], at.arrival
-        settings = job.settings if end == size else job.settings.of_prompt
-        at.arrival = self._call(self._device.read, tokens, settings, earlier)
+        request = job.request if end == size else PROMPT
+        at.arrival = self._call(self._device.read, tokens, request, earlier, job.adapter)
         at.place = end
         if end == at.boundary:
             copied = self._call(self._device.copy, at.arrival)
@@ -273,7 +273,7 @@ class Scheduler:
         running = list(self._running.items())
         deltas = self._device.deltas(output, list(self._running))
         for (row, job), delta in zip(running, deltas, strict=True):
-            if not job.settings.logprobs:  # the engine keeps the settings of all rows
+            if job.request.logprobs is None:  # the engine keeps those of all rows
                 delta = replace(delta, logprobs=None)
             job.written += delta.tokens
             if job.first_at is None and delta.tokens:

@@ -183,7 +183,7 @@ class Service:
             "created": self._served.started,
             "owned_by": "jspec",
             "parent": None if name == self._served.name else self._served.name,
-            "max_model_len": self._intake.bounds.max_model_len,
+            "max_model_len": self._intake.max_model_len,
         }
 
     async def _completions(self, request: Request) -> Any:
@@ -211,7 +211,7 @@ class Service:
         client = own.name or ("" if request.client is None else request.client.host)
 
         def read(patience: Patience) -> tuple[schemas.Asked, ParsedRequest]:
-            asked = schemas.parse(kind, body, self._intake.bounds.max_model_len)
+            asked = schemas.parse(kind, body, self._intake.max_model_len)
             if isinstance(asked, schemas.SamplingParams):
                 self._check_model(asked.model)
                 request.state.record["user"] = asked.user
@@ -231,7 +231,7 @@ class Service:
             number = self._served.names.index(asked.model)
             # Text that an adapter has read is useless to others.
             salt = number, *salt
-            order = replace(order, settings=replace(order.settings, adapter=number))
+            order = replace(order, adapter=number)
         return asked, replace(order, salt=salt)
 
     def _check_answers(self, asked: Any) -> None:

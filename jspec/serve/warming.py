@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from jspec import costs
+from jspec.request import Request
 from jspec.serve.device import EngineDevice
-from jspec.serve.jobs import RowSettings
+from jspec.serve.jobs import PROMPT
 from jspec.sessions import round_costs
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ def warm_up(device: EngineDevice) -> int:
     row_bytes = 0
     seeds = (1, -1, 2**40)  # they are made into keys in different ways
     for turn, seed in enumerate((*seeds, *seeds)):
-        asked = RowSettings(limit=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
-        begun = device.read([0, 1], asked.of_prompt, None)
+        asked = Request(max_tokens=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
+        begun = device.read([0, 1], PROMPT, None)
         kept = device.copy(begun)
         row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
         device.insert(0, device.read([1], asked, begun))
@@ -44,7 +45,7 @@ def measure_costs(device: EngineDevice, session: "Session") -> None:
         batch_size=engine.num_slots, sampled=True,
     )  # fmt: skip
     # What requests may ask for has its place in every round.
-    asked = f"serve-greedy-{len(engine.processors)}"
+    asked = "-".join(("serve-greedy", *engine.room.names))
     text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.capacity // 2)
     device.goes_by(
         round_costs.kept(where, f"{engine.capacity}-{asked}", lambda: device.costs(text.tolist()))

@@ -195,7 +195,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
             root=call.prompt[:, 0],
             positions=call.prompt_lengths - 1,
             keys=jax.random.split(jax.random.key(0), batch),
-            sampling=call.request.sampling,
+            sampling=call.controls.sampling,
             done=call.prompt_lengths < 0,
         )
         returned = drafter.draft(params, state, frame)

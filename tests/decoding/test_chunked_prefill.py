@@ -112,22 +112,19 @@ def test_copies_of_a_row_are_rows_of_a_batch_of_equal_prompts(name):
 def test_copies_of_a_row_are_under_the_same_control():
     """Penalties, grammars, stops and log-probabilities of each row go along."""
     letters = [bytes([97 + token]) for token in range(22)] + [None]
-    free, bound = None, jspec.grammar.choices(["abab", "cd"], letters)
+    bound = jspec.grammar.choices(["abab", "cd"], letters)
     stop = jspec.stop_strings(["ef"], letters)
     places = [2, 0, 0]
 
     def ask(rows):
-        return ASK | dict(
-            sampling=jspec.Sampling(0.9),
-            stopping=jspec.Stopping(
-                eos=22, stop_token_ids=7, stop=[[None, None, stop, None][row] for row in rows]
-            ),
-            processors=[
-                jspec.processors.repetition_penalty(np.array([1.0, 1.3, 2.0, 1.0])[rows]),
-                [[bound, free, free, free][row] for row in rows],
-                jspec.processors.logprobs(2),
-            ],
-        )  # fmt: skip
+        return dict(max_new_tokens=ASK["max_new_tokens"], request=[
+            jspec.Request(
+                eos=22, stop_token_ids=[7], stop=[None, None, stop, None][row], temperature=0.9,
+                seed=5, row_id=place, repetition_penalty=[1.0, 1.3, 2.0, 1.0][row],
+                grammar=[bound, None, None, None][row], logprobs=2,
+            )
+            for place, row in enumerate(rows)
+        ])  # fmt: skip
 
     wanted = jspec.decode(MODEL, PARAMS, PROMPTS[places], LENGTHS[places], **ask(places))
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ask([0, 1, 2, 3]))
@@ -156,8 +153,16 @@ def stopped(name):
     strings = [b"".join(texts[0][4:6]), b"".join(texts[1][:2]), None, texts[3][part][1:]]
     strings[3] += b"".join(texts[3][part + 1 : part + 2])
     stop = [one and jspec.stop_strings(one.decode(), SPELLED) for one in strings]
-    ask |= dict(stopping=jspec.Stopping(stop=stop))
-    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, capacity=64, **ask, **of(name))
+    asks = [
+        jspec.Request(
+            temperature=t, seed=5, row_id=row, stop=stop[row], repetition_penalty=1.5,
+            presence_penalty=0.5,
+        )
+        for row, t in enumerate(ASK["sampling"].temperature.tolist())
+    ]  # fmt: skip
+    state = jspec.prefill(
+        MODEL, PARAMS, PROMPTS, LENGTHS, request=asks, max_new_tokens=LIMIT, capacity=64, **of(name)
+    )
     state = run(state, *of(name).values())
     assert [jspec.Status(status).name for status in state.status.tolist()] == [
         "STOP", "STOP", "LIMIT", "STOP",

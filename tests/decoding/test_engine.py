@@ -1,5 +1,6 @@
 """Rows that come and go: each has the tokens of `decode` alone, whatever happens around it."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -21,11 +22,11 @@ LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
 END, SLOTS, LIMIT = 22, 48, 16
 MODEL = PrefixLM()
 PARAMS = MODEL.init()
-PROCESSORS = (
-    processors.repetition_penalty(1.0),
-    processors.logit_bias({}),
-)
-ROOM, STOP_ROOM = (kind(states=24, classes=24) for kind in (grammar.Capacity, grammar.StopCapacity))
+CAPACITY = grammar.Capacity(states=24, classes=24)
+ROOM = jspec.Room(
+    min_tokens=True, penalties=True, num_biases=4, grammar=CAPACITY, stop=CAPACITY, logprobs=2,
+    processors=[processors.banned_tokens([], capacity=4)],
+)  # fmt: skip
 BOUND = jspec.grammar.choices(["abab", "cdc", "a"], LETTERS)
 STOPS = [
     jspec.stop_strings(strings, LETTERS) for strings in (["e", "h", "o"], ["fg", "c", "t", "m"])
@@ -45,10 +46,8 @@ DRAFTERS = {
 def engine_of(drafter, policy=jspec.FixedWidth()):
     """Three rows with every kind of processor."""
     return jspec.Engine(
-        MODEL, num_slots=3, capacity=SLOTS, drafter=drafter, policy=policy,
-        processors=[*PROCESSORS, ROOM, processors.logprobs(2)],
-        stopping=jspec.Stopping(min_tokens=0, stop=STOP_ROOM),
-    )  # fmt: skip
+        MODEL, num_slots=3, capacity=SLOTS, drafter=drafter, policy=policy, room=ROOM
+    )
 
 
 @pytest.fixture(scope="module", params=["lookup", pytest.param("adaptive", marks=pytest.mark.slow)])
@@ -68,85 +67,48 @@ def plain():
     return jspec.Engine(MODEL, num_slots=2, capacity=SLOTS)
 
 
-def asking(penalty=1.0, stop=None):
-    """Returns what a request asks for that has a penalty and stop strings, or neither."""
-    own = [processors.repetition_penalty(penalty), *PROCESSORS[1:], None, None]
-    return dict(processors=own, stopping=jspec.Stopping(stop=stop))
-
-
 def reads_logprobs(number):
     return number % 4 != 0
 
 
 def requests(count, seed=0):
-    """Returns requests with all kinds of settings side by side."""
+    """Returns (prompt, request) pairs with all kinds of settings side by side."""
     rng = np.random.default_rng(seed)
     asked = []
     for number in range(count):
         few = rng.integers(0, 22, size=4)
-        asked.append(dict(
-            prompt=np.resize(few, int(rng.integers(1, 14))),
-            stopping=jspec.Stopping(
+        asked.append((
+            np.resize(few, int(rng.integers(1, 14))),
+            jspec.Request(
                 max_tokens=int(rng.integers(0 if number == 3 else 1, LIMIT)),
                 min_tokens=int(rng.integers(3)),
                 eos=END if number % 2 else [END, int(rng.integers(22))],
-                stop_token_ids=[int(rng.integers(22))] if number % 4 == 1 else None,
+                stop_token_ids=[int(rng.integers(22))] if number % 4 == 1 else (),
                 stop=STOPS[number % 2] if number % 3 != 2 else None,
+                temperature=0.9 if number % 3 else 0.0,
+                top_p=rng.uniform(0.5, 1) if number % 3 else 1.0,
+                seed=number, row_id=int(rng.integers(1000)),
+                repetition_penalty=float(rng.choice([1.0, 1.4])),
+                logit_bias={int(few[0]): -1.5} if number % 5 == 2 else {},
+                processors=[processors.banned_tokens([int(few[1])] if number % 5 == 3 else [])],
+                grammar=BOUND if number % 3 == 1 else None,
+                logprobs=2 if reads_logprobs(number) else None,
             ),
-            sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
-            row_id=int(rng.integers(1000)),
-            processors=[
-                processors.repetition_penalty(float(rng.choice([1.0, 1.4]))),
-                processors.logit_bias({int(few[0]): -1.5} if number % 5 == 2 else {}),
-                BOUND if number % 3 == 1 else None,
-                processors.logprobs(2) if reads_logprobs(number) else None,
-            ],
         ))  # fmt: skip
     return asked
 
 
 def alone(asked):
     """All requests by `decode`, plainly, in one batch of rows that never come or go."""
-
-    def filled(given):
-        listed = [np.atleast_1d([] if one is None else one) for one in given]
-        return np.array([np.pad(some, (0, 4 - len(some)), constant_values=-1) for some in listed])
-
-    def of(name):
-        return [one["sampling"] and getattr(one["sampling"], name) for one in asked]
-
-    ends = {
-        name: [getattr(one["stopping"], name) for one in asked]
-        for name in ("max_tokens", "min_tokens", "eos", "stop_token_ids", "stop")
-    }
-    ends |= {name: filled(ends[name]).astype(int) for name in ("eos", "stop_token_ids")}
-    ends["min_tokens"] = np.array(ends["min_tokens"])
-    return jspec.decode(
-        MODEL, PARAMS, [one["prompt"] for one in asked], max_new_tokens=LIMIT,
-        stopping=jspec.Stopping(**ends),
-        sampling=jspec.Sampling(
-            np.array([value or 0.0 for value in of("temperature")]),
-            top_p=np.array([value or 1.0 for value in of("top_p")]),
-        ),
-        key=7, row_ids=[one["row_id"] for one in asked],
-        processors=[
-            processors.repetition_penalty(
-                np.array([one["processors"][0].values for one in asked])
-            ),
-            processors.logit_bias([one["processors"][1].values for one in asked]),
-            [one["processors"][2] for one in asked],
-            processors.logprobs(2),
-        ],
-    )  # fmt: skip
+    prompts, asks = zip(*asked, strict=True)
+    return jspec.decode(MODEL, PARAMS, [*prompts], request=asks, max_new_tokens=LIMIT)
 
 
 def read(engine, one, pieces=1):
     """A request, its prompt read in so many pieces."""
-    engine, costs = engine
-    asked, state = one | dict(key=7), None
-    prompt = asked.pop("prompt")
+    (engine, costs), (prompt, request), state = engine, one, None
     for piece in np.array_split(prompt, min(pieces, len(prompt))):
-        state = engine.prefill(PARAMS, piece, policy_params=costs, earlier=state, **asked)
+        state = engine.prefill(PARAMS, piece, request, policy_params=costs, earlier=state)
     return state
 
 
@@ -198,14 +160,13 @@ def test_a_row_that_a_stop_string_ended_is_taken_with_it(lookup):
     whole = alone([1, 2, 3])
     for size in (2, 5):
         text = b"".join(LETTERS[token] for token in whole[size - 2 : size]).decode()
-        own = asking(1.5, jspec.stop_strings([text], LETTERS))
-        arrival = lookup.prefill(PARAMS, [1, 2, 3], **own)
+        own = jspec.Request(repetition_penalty=1.5, stop=jspec.stop_strings([text], LETTERS))
+        arrival = lookup.prefill(PARAMS, [1, 2, 3], own)
         state = to_the_end(lookup, lookup.insert(lookup.init(PARAMS), 1, arrival))
         assert state.lengths.tolist() == [0, size, 0]
         assert jspec.Status(int(state.status[1])) == Status.STOP
-        next_turn = asking(1.5) | dict(earlier=lookup.take(state, 1))
-        next_turn["stopping"] = jspec.Stopping(max_tokens=8)
-        arrival = lookup.prefill(PARAMS, [4, 5], **next_turn)
+        next_turn = jspec.Request(max_tokens=8, repetition_penalty=1.5)
+        arrival = lookup.prefill(PARAMS, [4, 5], next_turn, earlier=lookup.take(state, 1))
         state = to_the_end(lookup, lookup.insert(state, 0, arrival))
         assert state.tokens[0, :8].tolist() == alone([1, 2, 3, *whole[:size], 4, 5])
 
@@ -213,10 +174,10 @@ def test_a_row_that_a_stop_string_ended_is_taken_with_it(lookup):
 def test_a_rows_draft_memory_ends_with_it(lookup):
     """The rounds are those of the text alone: looked up in it, and in no other row's."""
     prompt = np.resize([3, 1, 4], 11)
-    other = lookup.prefill(PARAMS, np.resize([9, 8], 9), stopping=jspec.Stopping(max_tokens=20))
+    other = lookup.prefill(PARAMS, np.resize([9, 8], 9), jspec.Request(max_tokens=20))
     state = lookup.insert(lookup.init(PARAMS), 0, other)
     state, _ = lookup.generate(PARAMS, state, rounds=2)
-    arrival = lookup.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=20))
+    arrival = lookup.prefill(PARAMS, prompt, jspec.Request(max_tokens=20))
     state = to_the_end(lookup, lookup.insert(state, 1, arrival))
     one = jspec.decode(MODEL, PARAMS, prompt[None], drafter=LOOKUP, max_new_tokens=20)
     assert (state.tokens[1, :20] == one.tokens[0]).all()
@@ -266,7 +227,9 @@ def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for
 
 
 def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
-    changed = [*asked[:5], asked[5] | dict(row_id=asked[5]["row_id"] + 1), *asked[6:]]
+    prompt, request = asked[5]
+    other = replace(request, row_id=request.row_id + 1)
+    changed = [*asked[:5], (prompt, other), *asked[6:]]
     with pytest.raises(AssertionError):
         equal(serve(engine, changed, np.random.default_rng(0)), wanted)
 
@@ -276,27 +239,22 @@ def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine)
     """Checks that several requests continue from a copy of `take`, which stays unchanged."""
     engine, costs = engine
     read_by = partial(engine.prefill, PARAMS, policy_params=costs)
-    begun = read_by([5, 3, 9, 1], stopping=jspec.Stopping(max_tokens=0))
-    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:], None, None]
+    begun = read_by([5, 3, 9, 1], jspec.Request(max_tokens=0))
     state = engine.init(PARAMS, policy_params=costs)
     for row, rest in enumerate(([7, 2], [4])):
-        whole = dict(
-            stopping=jspec.Stopping(max_tokens=6),
-            processors=penalty,
-            sampling=jspec.Sampling(1.0),
-            key=row,
-            row_id=row,
+        whole = jspec.Request(
+            max_tokens=6, repetition_penalty=1.6, temperature=1.0, seed=row, row_id=row
         )
-        arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
+        arrival = read_by(rest, whole, earlier=engine.take(begun, 0))
         state = engine.insert(state, row, arrival)
-        state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
+        state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], whole))
         state, output = engine.generate(PARAMS, state, policy_params=costs)
         assert output.tokens[row].tolist() == output.tokens[2].tolist()
     # The next turn: behind the answer of row 1 comes another question.
     answer = state.tokens[1, :6].tolist()
-    turn = dict(stopping=jspec.Stopping(max_tokens=5), processors=penalty)
-    state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
-    state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
+    turn = jspec.Request(max_tokens=5, repetition_penalty=1.6)
+    state = engine.insert(state, 0, read_by([8, 8], turn, earlier=engine.take(state, 1)))
+    state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], turn))
     state, output = engine.generate(PARAMS, state, policy_params=costs)
     assert output.tokens[0].tolist() == output.tokens[2].tolist()
     assert output.counts.tolist() == [5, 0, 5]
@@ -307,7 +265,7 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
         state = plain.init(PARAMS)
         for row, limit in enumerate((3, 9)):
             state = plain.insert(
-                state, row, plain.prefill(PARAMS, [1, 2], stopping=jspec.Stopping(max_tokens=limit))
+                state, row, plain.prefill(PARAMS, [1, 2], jspec.Request(max_tokens=limit))
             )
         state, output = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
         assert output.counts.tolist() == [3, ran]
@@ -322,11 +280,11 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
 @pytest.mark.slow
 def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
     """And so are masks and penalties, which the other tests would miss."""
-    one = asked[2] | dict(stopping=jspec.Stopping(max_tokens=LIMIT))
+    prompt, request = asked[2]
     made, costs = engine
     for reads in (False, True):
-        own = [*one["processors"][:3], processors.logprobs(2) if reads else None]
-        arrival = read(engine, one | {"processors": own})
+        own = replace(request, max_tokens=LIMIT, logprobs=2 if reads else None)
+        arrival = read(engine, (prompt, own))
         state = made.insert(made.init(PARAMS, policy_params=costs), 1, arrival)
         _, output = made.generate(PARAMS, state, policy_params=costs, rounds=2)
         taken = np.asarray(output.logprobs.token_logprobs[1, : int(output.counts[1])])
@@ -341,8 +299,9 @@ def test_nothing_compiles_after_a_warmup():
     engine.warmup(params, rounds=2)
     with jspec.no_recompile():
         state = engine.init(params)
-        for number, sampling in enumerate((None, jspec.Sampling(0.8, top_k=3))):
-            arrival = engine.prefill(params, [1, 2, 3, number], sampling=sampling, key=number)
+        drawn = jspec.Request(temperature=0.8, top_k=3, seed=1)
+        for number, request in enumerate((jspec.Request(), drawn)):
+            arrival = engine.prefill(params, [1, 2, 3, number], request)
             again = jspec.fork(arrival, [0], drafter=LOOKUP, policy=policy, key=5, row_ids=[7])
             state = engine.insert(state, number, again)
         state, output = engine.generate(params, state, rounds=2)
@@ -378,33 +337,37 @@ WRONG = [
     (lambda e, s: e.prefill(PARAMS, []), "the prompt is empty; pass at least one"),
     (lambda e, s: e.prefill(PARAMS, [[1], [2, 3]]), "prompt is .*lists of equal length"),
     (lambda e, s: e.prefill(PARAMS, [2**32 + 1]), r"is token 4294967297, outside"),
-    (lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(eos=2**32 + 3)), "eos holds"),
+    (lambda e, s: e.prefill(PARAMS, [1], jspec.Request(eos=2**32 + 3)), "eos holds"),
     (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
     (
-        lambda e, s: e.prefill(PARAMS, [1], processors=BOUND, stopping=jspec.Stopping(eos=END)),
-        "the request has 1 processors and the engine 0; pass one for each",
+        lambda e, s: e.prefill(PARAMS, [1], jspec.Request(eos=list(range(9)))),
+        r"eos has 9 tokens and a row has room for 8; .*room=jspec.Room\(num_end_tokens=9\)",
     ),
     (
-        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(eos=list(range(9)))),
-        "eos has 9 tokens and a row has room for 8; make the engine with num_end_tokens=9",
-    ),
-    (
-        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(max_tokens=49)),
+        lambda e, s: e.prefill(PARAMS, [1], jspec.Request(max_tokens=49)),
         "max_tokens is 49; pass an integer in 0 .. 48",
     ),
+    (lambda e, s: e.prefill(PARAMS, [1], dict(eos=END)), "request is .*; pass a jspec.Request"),
     (lambda e, s: e.generate(PARAMS, s, rounds=0), "rounds is 0"),
     (lambda e, s: e.init(None), "params is None"),
-    (
-        lambda e, s: e.prefill(PARAMS, [1], processors=PROCESSORS),
-        "the request has 2 processors and the engine 0",
-    ),
-    (
-        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(min_tokens=2)),
-        r"the request has min_tokens and the engine no room.*jspec.Stopping\(min_tokens=0\)",
-    ),
-    (
-        lambda e, s: e.prefill(PARAMS, [1], stopping=jspec.Stopping(stop=STOPS[0])),
-        r"the request has stop and the engine no room .*jspec.Stopping\(stop=StopCapacity",
+    *(
+        (
+            lambda e, s, name=name, value=value: e.prefill(
+                PARAMS, [1], jspec.Request(**{name: value})
+            ),
+            rf"the request has {name} and the engine no room for it; .*jspec.Room\({place}=",
+        )
+        for name, value, place in (
+            ("min_tokens", 2, "min_tokens"),
+            ("repetition_penalty", 1.1, "penalties"),
+            ("frequency_penalty", 0.1, "penalties"),
+            ("presence_penalty", 0.1, "penalties"),
+            ("logit_bias", {1: 2.0}, "num_biases"),
+            ("grammar", BOUND, "grammar"),
+            ("logprobs", 0, "logprobs"),
+            ("stop", STOPS[0], "stop"),
+            ("processors", [processors.banned_tokens([1])], "processors"),
+        )
     ),
 ]
 
@@ -413,43 +376,37 @@ def test_misfits_are_refused_in_one_sentence(plain):
     refusals.check(WRONG, lambda call: call(plain, plain.init(PARAMS)))
 
 
-def test_processors_of_a_request_are_the_engines():
-    engine = jspec.Engine(MODEL, 2, SLOTS, processors=[processors.logit_bias({}, capacity=8)])
-    fits = [processors.logit_bias(dict.fromkeys(range(7), 1.0), capacity=8)]
-    engine.insert(engine.init(PARAMS), 0, engine.prefill(PARAMS, [1], processors=fits))
-    large = [processors.logit_bias(dict.fromkeys(range(9), 1.0))]
-    with pytest.raises(jspec.InputError, match=r"has shape .*12.* has room for .*8"):
-        engine.prefill(PARAMS, [1], processors=large)
-    with pytest.raises(jspec.InputError, match="a processor is frequency and the engine has bias"):
-        engine.prefill(PARAMS, [1], processors=[processors.frequency_penalty(2)])
-
-
-def test_requests_beyond_the_reserved_room_are_refused(engine):
-    engine, costs = engine
+def test_requests_beyond_the_reserved_room_are_refused(lookup):
     many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
-    with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):
-        engine.prefill(
-            PARAMS,
-            [1],
-            policy_params=costs,
-            processors=[*PROCESSORS, many, None],
-            stopping=jspec.Stopping(eos=END),
-        )
+    refusals.check(
+        [
+            (dict(grammar=many, eos=END), r"has 4\d states and a row has room for 24"),
+            (dict(logit_bias=dict.fromkeys(range(5), 1.0)), "logit_bias has 5 tokens .* for 4"),
+            (dict(logprobs=3), "logprobs has 3 tokens and the engine room for 2"),
+            (
+                dict(logprobs=1, logprobs_mode="processed_logprobs"),
+                "the engine's is 'raw_logprobs'",
+            ),
+            (
+                dict(processors=[processors.banned_tokens([1, 2, 3, 4, 5])]),
+                r"has shape .*8.* has room for .*4",
+            ),
+            (
+                dict(processors=[processors.banned_sequences([[1]])]),
+                r"has the processors \['banned_after'\] and the engine's room \['banned'\]",
+            ),
+            (dict(stop="a"), "stop is 'a'; pass jspec.stop_strings"),
+        ],
+        lambda fields: lookup.prefill(PARAMS, [1], jspec.Request(**fields)),
+    )
     with pytest.raises(jspec.InputError, match="capacity is 49"):
         jspec.Engine(MODEL, 2, 49)
     with pytest.raises(jspec.InputError, match="drafter is <class"):
         jspec.Engine(MODEL, 2, 9, jspec.PromptLookup)
     with pytest.raises(jspec.InputError, match="num_slots is 0"):
         jspec.Engine(MODEL, 0, 9)
-    for asked, said in (
-        (dict(stopping=jspec.Stopping(stop=STOPS[0])), r"is stop strings, \('e', 'h', 'o'\); give"),
-        (dict(processors=BOUND), "holds Grammar of .*; give it jspec.grammar.Capacity"),
-        (dict(processors=[[None]]), "each request its own; a list has no place in an engine"),
-        (dict(processors=5), "processors is 5; pass what jspec.processors and jspec"),
-    ):
-        with pytest.raises(jspec.InputError, match=said):
-            jspec.Engine(MODEL, 2, 9, **asked)
-    assert len(jspec.Engine(MODEL, 2, 9, processors=processors.logprobs()).processors) == 1
+    with pytest.raises(jspec.InputError, match="room is 5; pass a"):
+        jspec.Engine(MODEL, 2, 9, room=5)
 
 
 @pytest.mark.slow
@@ -463,7 +420,7 @@ def test_a_real_models_rows(tmp_path):
     for row, length in ((1, 8), (0, 2)):
         prompt = tiny.PROMPTS[1 - row, :length]
         arrival = engine.prefill(
-            params, prompt, drafter_params=weights, stopping=jspec.Stopping(max_tokens=12)
+            params, prompt, jspec.Request(max_tokens=12), drafter_params=weights
         )
         state = engine.insert(state, row, arrival)
         state, _ = engine.generate(params, state, drafter_params=weights, rounds=1)

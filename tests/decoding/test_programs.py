@@ -93,7 +93,7 @@ def test_an_engine_compiles_nothing_after_its_first_requests():
         state = engine.init(PARAMS)
         for prompt in ([1, 2, 3], list(range(17)) * 8):
             state = engine.insert(
-                state, 1, engine.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=4))
+                state, 1, engine.prefill(PARAMS, prompt, jspec.Request(max_tokens=4))
             )
             state, _ = engine.generate(PARAMS, state)
         engine.prefill(PARAMS, [4], earlier=engine.take(state, 1))

@@ -9,19 +9,19 @@ TOKENS = [bytes([97 + token]) for token in range(23)]
 
 
 def test_a_row_goes_on_behind_the_stop_string_that_ended_it():
-    room = jspec.Stopping(stop=jspec.grammar.StopCapacity(16, 16))
-    engine = jspec.Engine(MODEL, num_slots=1, capacity=32, stopping=room)
+    room = jspec.Room(stop=jspec.grammar.Capacity(16, 16))
+    engine = jspec.Engine(MODEL, num_slots=1, capacity=32, room=room)
     prompt = [1, 2, 3]
     plain = jspec.decode(MODEL, PARAMS, [prompt], max_new_tokens=8).tokens[0].tolist()
     # Of two tokens, the first of which is in the memory when the second completes the string.
     stop = jspec.stop_strings((TOKENS[plain[2]] + TOKENS[plain[3]]).decode(), TOKENS)
-    arrival = engine.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=8, stop=stop))
+    arrival = engine.prefill(PARAMS, prompt, jspec.Request(max_tokens=8, stop=stop))
     state = engine.insert(engine.init(PARAMS), 0, arrival)
     while not state.done.all():
         state, _ = engine.generate(PARAMS, state)
     assert state.status.tolist() == [Status.STOP]
-    stopping, earlier = jspec.Stopping(max_tokens=4), engine.take(state, 0)
-    after = engine.prefill(PARAMS, [7], stopping=stopping, earlier=earlier)
+    earlier = engine.take(state, 0)
+    after = engine.prefill(PARAMS, [7], jspec.Request(max_tokens=4), earlier=earlier)
     whole = jspec.decode(MODEL, PARAMS, [[*prompt, *plain[:4], 7]], max_new_tokens=4).tokens[0]
     while not after.done.all():
         after = jspec.step(MODEL, PARAMS, after)

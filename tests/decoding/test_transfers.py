@@ -38,12 +38,12 @@ def test_arrays_on_the_device_are_decoded_under_a_guard_and_streamed():
 
 
 def test_an_engine_that_was_pickled_serves_under_a_guard():
-    engine = jspec.Engine(MODEL, 2, 16, stopping=jspec.Stopping(min_tokens=0))
+    engine = jspec.Engine(MODEL, 2, 16, room=jspec.Room(min_tokens=True))
     there = pickle.loads(pickle.dumps(engine))
-    state, four = engine.init(PARAMS), jspec.Stopping(max_tokens=4)
+    state, four = engine.init(PARAMS), jspec.Request(max_tokens=4)
     with jax.transfer_guard("disallow"):
         prompt = jax.device_put(np.array([1, 2, 3]), ONE)
-        state = there.insert(state, 1, there.prefill(PARAMS, prompt, stopping=four))
+        state = there.insert(state, 1, there.prefill(PARAMS, prompt, four))
         state, _ = there.generate(PARAMS, state, rounds=4)
         taken = there.take(state, 1)
         state = there.free(state, 1)

@@ -140,12 +140,12 @@ def test_an_answer_does_not_depend_on_who_else_is_in_the_batch(dtype):
             for place in range(3) if company else ():
                 if place != slot and state.done[place] and draw.random() < 0.5:
                     other = draw.integers(0, tiny.VOCAB, draw.integers(1, 12))
-                    stopping = jspec.Stopping(max_tokens=int(draw.integers(1, 20)))
-                    arrival = engine.prefill(params, other, key=step, stopping=stopping)
+                    request = jspec.Request(max_tokens=int(draw.integers(1, 20)))
+                    arrival = engine.prefill(params, other, request)
                     state = engine.insert(state, place, arrival)
             if step == (3 if company else 0):
-                ask = dict(key=7, sampling=jspec.Sampling(temperature=0.7))
-                arrival = engine.prefill(params, tiny.PROMPTS[0], **ask)
+                drawn = jspec.Request(temperature=0.7, seed=7)
+                arrival = engine.prefill(params, tiny.PROMPTS[0], drawn)
                 state = engine.insert(state, slot, arrival)
             state, _ = engine.generate(params, state, rounds=2)
         assert state.done[slot]

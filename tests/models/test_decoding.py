@@ -85,8 +85,8 @@ def test_rows_that_come_and_go_are_as_alone(given):
     left = [12, 6, 9]
 
     def insert(state, slot, number):
-        stopping = jspec.Stopping(max_tokens=left[number])
-        return engine.insert(state, slot, engine.prefill(params, texts[number], stopping=stopping))
+        request = jspec.Request(max_tokens=left[number])
+        return engine.insert(state, slot, engine.prefill(params, texts[number], request))
 
     state = insert(insert(engine.init(params), 0, 0), 1, 1)
     where, output = {0: 0, 1: 1}, {}

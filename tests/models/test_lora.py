@@ -152,10 +152,10 @@ def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
 
     def arriving(number):
         chosen = adapted.model.choose(adapted.params, [wanted[number]])
-        first = engine.prefill(chosen, prompts[number][:2], stopping=jspec.Stopping(max_tokens=16))
+        first = engine.prefill(chosen, prompts[number][:2], jspec.Request(max_tokens=16))
         rest = prompts[number][2:]
         return (
-            engine.prefill(chosen, rest, stopping=jspec.Stopping(max_tokens=16), earlier=first)
+            engine.prefill(chosen, rest, jspec.Request(max_tokens=16), earlier=first)
             if rest
             else first
         )
@@ -179,17 +179,17 @@ def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
 
 
 def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, alone):
+    from jspec.request import Request
     from jspec.serve.device import EngineDevice
-    from jspec.serve.jobs import RowSettings
+    from jspec.serve.jobs import PROMPT
 
     engine = jspec.Engine(adapted.model, num_slots=2, capacity=40)
     device = EngineDevice(engine, adapted.params, None, eos=(), rounds=4)
 
     def answers(numbers):
-        asked = [RowSettings(limit=8, adapter=number) for number in numbers]
-        for slot, one in enumerate(asked):
-            begun = device.read([5, 3], one.of_prompt, None)
-            device.insert(slot, device.read([9, 1], one, begun))
+        for slot, number in enumerate(numbers):
+            begun = device.read([5, 3], PROMPT, None, number)
+            device.insert(slot, device.read([9, 1], Request(max_tokens=8), begun, number))
         written: list[list[int]] = [[], []]
         while min(map(len, written)) < 8:
             for own, delta in zip(written, device.deltas(device.step(False), [0, 1]), strict=True):

@@ -39,6 +39,16 @@ CALL = dict(
 )  # fmt: skip
 
 
+def ask(grammars):
+    """The same call for rows with a grammar each, or none."""
+    asks = [
+        jspec.Request(eos=EOS, temperature=t, seed=2, row_id=row, grammar=grammars[row])
+        for row, t in enumerate(TEMPERATURES.tolist())
+    ]
+    texts = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS)
+    return dict(**texts, max_new_tokens=LIMIT, request=asks)
+
+
 def on_device(made):
     return jax.tree.map(jnp.asarray, masks.Grammar.prepare([made], SIZE, np.array([[EOS]])))
 
@@ -76,7 +86,7 @@ def test_tokens_are_those_of_plain_decoding_under_the_mask():
         order = [(row + turn) % 3 for row in range(3)]
         texts = [None if place == 2 else LISTS[place] for place in order]
         given = [None if place == 2 else GRAMMARS[place] for place in order]
-        result = jspec.decode(MODEL, WEIGHTS, **CALL, drafter=DRAFTER, processors=[given])
+        result = jspec.decode(MODEL, WEIGHTS, **ask(given), drafter=DRAFTER)
         check(result, texts)
         assert int(result.stats.num_accepted_tokens.sum()) > 0
 
@@ -101,9 +111,8 @@ def test_tokens_are_those_of_plain_decoding_under_the_mask():
 )
 def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     result = jspec.decode(
-        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, **policy,
-        processors=[GRAMMARS],
-    )  # fmt: skip
+        MODEL, WEIGHTS, **ask(GRAMMARS), drafter=drafter, drafter_params=params, **policy
+    )
     check(result, LISTS)
     states = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=GRAMMARS[0]))
     assert states.processors[0].rows.states.shape == (3,)

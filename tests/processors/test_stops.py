@@ -124,7 +124,15 @@ def test_a_stop_comes_before_a_limit():
     text = "".join(TEXTS[token] for token in long.tokens[row, :3].tolist())
     limits, stop = np.full(ROWS, LIMIT), [None] * ROWS
     limits[row], stop[row] = 3, stop_strings(text, TOKENS)
-    found = jspec.decode(MODEL, WEIGHTS, **asking(stop, max_tokens=limits))
+    asks = [
+        jspec.Request(
+            eos=EOS, temperature=t, seed=0, row_id=n, max_tokens=limits[n], stop=stop[n], logprobs=2
+        )
+        for n, t in enumerate(CALL["sampling"].temperature)
+    ]  # fmt: skip
+    found = jspec.decode(
+        MODEL, WEIGHTS, CALL["prompt"], request=asks, max_new_tokens=LIMIT, drafter=DRAFTER
+    )
     assert found.status[row] == Status.STOP and int(found.stop_bytes[row]) == len(text)
     others = [other for other in range(ROWS) if other != row]
     assert found.tokens[np.array(others)].tolist() == long.tokens[np.array(others)].tolist()
@@ -150,10 +158,6 @@ def test_invalid_values_are_refused():
         (lambda: stop_strings("a", "letters"), "tokenizer is 'letters'; pass a tokenizers.Tokeniz"),
         (lambda: stop_strings("a", ["a"]), "the vocabulary has 'a'; pass the bytes of each token"),
         (lambda: free(processors="a"), "processors is 'a'; pass what jspec.processors"),
-        (
-            lambda: free(stopping=jspec.Stopping(stop=[_NEVER])),
-            "holds a list of 1 for 4 rows; pass what jspec.stop_strings makes for all",
-        ),
         (lambda: free(stopping=jspec.Stopping(stop=["a"])), "stop is .*; pass jspec.stop_strings"),
         (lambda: free(stopping=3), "stopping is 3; pass jspec.Stopping"),
         (
@@ -165,7 +169,7 @@ def test_invalid_values_are_refused():
 
 def test_nothing_is_kept_where_nothing_is_asked_for():
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, [[1]], max_new_tokens=3))
-    assert state.processors == () and state.request.stop_token_ids is None
+    assert state.processors == () and state.controls.stop_token_ids is None
 
 
 def test_long_stop_strings_are_refused_before_their_automaton_is_built(monkeypatch):

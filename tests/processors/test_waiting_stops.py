@@ -89,12 +89,12 @@ def test_strings_are_passed_over_while_the_output_is_shorter():
 def test_rows_of_an_engine_wait_each_for_its_own():
     engine = jspec.Engine(
         MODEL, num_slots=2, capacity=32,
-        stopping=jspec.Stopping(min_tokens=0, stop=jspec.grammar.StopCapacity(32, 16)),
+        room=jspec.Room(min_tokens=True, stop=jspec.grammar.Capacity(32, 16)),
     )  # fmt: skip
     state, made = engine.init(WEIGHTS), stop_strings("\n\n", TOKENS)
     for slot, least in enumerate((0, 6)):
-        stopping = jspec.Stopping(max_tokens=LIMIT, min_tokens=least, stop=made)
-        state = engine.insert(state, slot, engine.prefill(WEIGHTS, [2], stopping=stopping))
+        request = jspec.Request(max_tokens=LIMIT, min_tokens=least, stop=made)
+        state = engine.insert(state, slot, engine.prefill(WEIGHTS, [2], request))
     while not state.done.all():
         state, _ = engine.generate(WEIGHTS, state)
     for slot, least in enumerate((0, 6)):

@@ -8,15 +8,19 @@ from types import MappingProxyType
 import fakes
 from starlette.testclient import TestClient
 
+from jspec.processors.grammar import Capacity
+from jspec.request import Room
 from jspec.serve import calls
 from jspec.serve.clients import Client
-from jspec.serve.forms import RequestBounds
 from jspec.serve.limits import ServerLimits
 from jspec.serve.request_parser import RequestParser
 from jspec.serve.scheduler import Scheduler
 from jspec.serve.service import Served, Service
 
-BOUNDS = RequestBounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
+ROOM = Room(
+    min_tokens=True, penalties=True, num_biases=300, logprobs=2, grammar=Capacity(256, 64),
+    stop=Capacity(64, 64),
+)  # fmt: skip
 
 
 @contextmanager
@@ -25,7 +29,7 @@ def service(
     *,
     api_key=None,
     clients=(),
-    bounds=None,
+    room=None,
     target=None,
     adapters=(),
     sampling=MappingProxyType({}),
@@ -38,7 +42,8 @@ def service(
         Served("bytes", clients if api_key is None else (Client("", api_key),), 1, adapters),
         RequestParser(
             known,
-            replace(BOUNDS, **(bounds or {})),
+            fakes.CONTEXT,
+            replace(ROOM, **(room or {})),
             calls.parser_of(known.chat.with_tools),
             ServerLimits(form_seconds=60),  # a busy machine needs some to start the first process
             sampling,

@@ -12,7 +12,8 @@ from tokenizers import models as kinds
 from jspec.costs.metrics import Metrics
 from jspec.models import Loaded
 from jspec.models.chat_template import ChatTemplate
-from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
+from jspec.request import Request
+from jspec.serve.jobs import Delta, TokenLogprobs
 from jspec.types import Status
 
 END = 256
@@ -51,13 +52,15 @@ def _letter(byte: int) -> str:
     return chr(256 + others.index(byte))
 
 
-def answer(prompt: Sequence[int], settings: RowSettings) -> list[int]:
+def answer(prompt: Sequence[int], request: Request) -> list[int]:
     """The whole answer of the fake: letters that follow from prompt, seed and row alone. An odd
     sum of the prompt ends it after 10 tokens.
     """
-    rng = np.random.default_rng([sum(prompt), len(prompt), settings.seed % 2**32, settings.row])
-    written = [*rng.integers(97, 123, settings.limit - 1).tolist(), 46]
-    if sum(prompt) % 2 and settings.limit > 10:
+    rng = np.random.default_rng(
+        [sum(prompt), len(prompt), (request.seed or 0) % 2**32, request.row_id]
+    )
+    written = [*rng.integers(97, 123, request.max_tokens - 1).tolist(), 46]
+    if sum(prompt) % 2 and request.max_tokens > 10:
         return [*written[:9], END]
     return written
 
@@ -76,7 +79,7 @@ class FakeDevice:
         self.stepping = threading.Event()
         """Set by the first step."""
 
-    def read(self, tokens, settings, earlier):
+    def read(self, tokens, request, earlier, adapter=0):
         self.calls.append(("read", len(tokens), 0 if earlier is None else len(earlier.text)))
         if 666 in tokens:
             raise RuntimeError("the prompt cannot be read")
@@ -84,13 +87,15 @@ class FakeDevice:
         if earlier is not None:
             assert not earlier.gone, "a state was used after it was donated"
             before, earlier.gone = earlier.text, True
-        return SimpleNamespace(text=[*before, *tokens], settings=settings, done=0, gone=False)
+        return SimpleNamespace(
+            text=[*before, *tokens], request=request, adapter=adapter, done=0, gone=False
+        )
 
     def insert(self, row, arrival):
         self.calls.append(("insert", row))
-        assert not arrival.gone and arrival.settings is not None
+        assert not arrival.gone and arrival.request is not None
         arrival.gone = True
-        self.rows[row] = SimpleNamespace(text=arrival.text, settings=arrival.settings, done=0)
+        self.rows[row] = SimpleNamespace(text=arrival.text, request=arrival.request, done=0)
 
     def free(self, row):
         self.calls.append(("free", row))
@@ -99,13 +104,13 @@ class FakeDevice:
     def take(self, row):
         self.calls.append(("take", row))
         held = self.rows[row]
-        whole = [*held.text, *answer(held.text, held.settings)[: held.done]]
-        return SimpleNamespace(text=whole, settings=None, done=0, gone=False)
+        whole = [*held.text, *answer(held.text, held.request)[: held.done]]
+        return SimpleNamespace(text=whole, request=None, done=0, gone=False)
 
     def copy(self, arrival):
         self.calls.append(("copy", len(arrival.text)))
         assert not arrival.gone
-        return SimpleNamespace(text=[*arrival.text], settings=None, done=0, gone=False)
+        return SimpleNamespace(text=[*arrival.text], request=None, done=0, gone=False)
 
     def step(self, waiting):
         self.calls.append(("step", waiting))
@@ -116,7 +121,7 @@ class FakeDevice:
             if held is None:
                 found.append(([], Status.RUNNING))
                 continue
-            whole = answer(held.text, held.settings)
+            whole = answer(held.text, held.request)
             new = whole[held.done : held.done + self.pace]
             held.done += len(new)
             over = held.done == len(whole)

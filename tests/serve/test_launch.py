@@ -14,9 +14,9 @@ from jspec.models.chat_template import ChatTemplate
 from jspec.models.detokenise import Detokeniser
 from jspec.models.huggingface.config_json import Settings
 from jspec.processors import Processor
+from jspec.request import Request
 from jspec.serve import launch, warming
 from jspec.serve.compiled import CompileCounter
-from jspec.serve.jobs import RowSettings
 from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.method_choice import Choice
 from jspec.sessions.session import Session, with_target
@@ -84,7 +84,9 @@ def test_the_servers_rows_never_write_what_the_model_is_not_to(session):
     with pytest.raises(jspec.InputError, match="the file has a repetition_penalty, for which --no"):
         launch.service_of(asked, SETTINGS)
     device, _ = launch.device_of(asked, SETTINGS)
-    device.insert(0, device.read([5, 6], RowSettings(8, temperature=1.0, ignore_eos=True), None))
+    device.insert(
+        0, device.read([5, 6], Request(max_tokens=8, temperature=1.0, seed=0, eos=()), None)
+    )
     (delta,) = device.deltas(device.step(False), [0])
     assert delta.tokens and max(delta.tokens) < 40
     device, _ = launch.device_of(asked, replace(SETTINGS, generation_config=GenerationConfig.NONE))

@@ -16,11 +16,12 @@ from desk import service
 from jspec._validate.errors import InputError
 from jspec.models.chat_template import ChatTemplate
 from jspec.processors import grammar
-from jspec.processors.grammar import token_bytes
+from jspec.processors.grammar import Capacity, token_bytes
 from jspec.processors.grammar.stops import stop_strings
+from jspec.request import Room
 from jspec.serve import listening
 from jspec.serve.errors import APIError
-from jspec.serve.forms import Forms, RequestBounds
+from jspec.serve.forms import Forms
 from jspec.serve.limits import ServerLimits
 from jspec.serve.making import Making
 from jspec.serve.protocol import Connections, protocol
@@ -226,8 +227,8 @@ def test_a_process_has_so_much_memory_and_no_more():
 
 def test_a_process_below_has_the_memory_that_is_left():
     spelled = token_bytes(fakes.loaded().tokenizer)
-    bounds = RequestBounds(256, None, 64, 64, 64, 64)
-    forms = Forms(spelled, bounds, ServerLimits(form_megabytes=48))
+    room = Room(grammar=Capacity(64, 64), stop=Capacity(64, 64))
+    forms = Forms(spelled, room, ServerLimits(form_megabytes=48))
     wanted = forms.wanted((), StructuredOutputs(regex=EXPLODES))
     with pytest.raises(APIError, match=r"more than \d\d MB of memory; .* --form-megabytes"):
         forms.made(wanted, Patience(60))

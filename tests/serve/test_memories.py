@@ -20,7 +20,7 @@ class Mistaken(memories.EngineDevice):
     """Takes a text with a token more than was written."""
 
     def take(self, row):
-        return self.read([1], memories.RowSettings(), super().take(row))
+        return self.read([1], memories.Request(), super().take(row))
 
 
 @pytest.mark.slow

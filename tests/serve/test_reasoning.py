@@ -4,7 +4,7 @@ import json
 
 import fakes
 import pytest
-from desk import BOUNDS, events, service
+from desk import ROOM, events, service
 from test_calls import MakingHere, Speaker, tool
 
 from jspec.models.reasoning import THINK
@@ -86,7 +86,7 @@ def test_arguments_of_a_named_function_come_behind_the_thoughts(clients):
 
 def test_a_grammar_waits_for_the_end_of_thoughts():
     target = loaded(OPENED.replace("'<think>'", "'<think>' ~ rest | default('')"))
-    parser = RequestParser(target, BOUNDS)
+    parser = RequestParser(target, fakes.CONTEXT, ROOM)
 
     def lead(form="response_format", **more):
         body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
@@ -109,7 +109,7 @@ def test_a_grammar_waits_for_the_end_of_thoughts():
 
 
 def test_where_marks_are_several_tokens_a_grammar_and_the_content_begin_at_once():
-    parser = RequestParser(fakes.loaded(OPENED + "{# </think> #}"), BOUNDS)
+    parser = RequestParser(fakes.loaded(OPENED + "{# </think> #}"), fakes.CONTEXT, ROOM)
     for form, marks in (({}, THINK), ({"response_format": {"type": "json_object"}}, None)):
         body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
         asked = schemas.parse(schemas.ChatRequest, json.dumps(body | form).encode(), 999)
@@ -138,7 +138,7 @@ def shown(template, *messages):
     body = {"model": "bytes", "messages": [ASKED, *messages], "max_tokens": 1}
     asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
     target = fakes.loaded(template)
-    ids = RequestParser(target, BOUNDS).chat(asked, Patience(60)).prompts[0]
+    ids = RequestParser(target, fakes.CONTEXT, ROOM).chat(asked, Patience(60)).prompts[0]
     # Python's users may send the same.
     assert target.chat.render(body["messages"]).encode() == bytes(ids)
     return bytes(ids).decode()

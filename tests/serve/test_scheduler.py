@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from fakes import END, FakeDevice, answer
 
-from jspec.serve.jobs import Job, RowSettings
+from jspec.request import Request
+from jspec.serve.jobs import Job
 from jspec.serve.prefixes import WORTH, Prefixes, common_length
 from jspec.serve.scheduler import STOPPING, Busy, Scheduler
 
@@ -25,7 +26,12 @@ class Desk:
 
     def ask(self, prompt, **more):
         fields = {name: more.pop(name) for name in ("shared", "goes_on", "salt") if name in more}
-        job = Job(list(prompt), RowSettings(**{"limit": 7, **more}), lambda delta: None, **fields)
+        job = Job(
+            list(prompt),
+            Request(**{"max_tokens": 7, "seed": 0, **more}),
+            lambda delta: None,
+            **fields,
+        )
         self.scheduler.submit([job])
         return job
 
@@ -47,12 +53,12 @@ def test_every_job_gets_its_own_answer():
     jobs = []
     for number in range(60):
         prompt = rng.integers(1, 80, rng.integers(1, 50)).tolist()
-        jobs.append(desk.ask(prompt, limit=int(rng.integers(1, 20)), seed=number))
+        jobs.append(desk.ask(prompt, max_tokens=int(rng.integers(1, 20)), seed=number))
         for _ in range(rng.integers(0, 3)):
             desk.scheduler.turn()
     desk.drain()
     for job in jobs:
-        assert desk.tokens(job) == answer(job.prompt, job.settings)
+        assert desk.tokens(job) == answer(job.prompt, job.request)
         assert [delta.is_last for delta in desk.got[job]].index(True) == len(desk.got[job]) - 1
     assert desk.scheduler.num_running == desk.scheduler.num_waiting == 0
 
@@ -60,7 +66,7 @@ def test_every_job_gets_its_own_answer():
 def test_a_row_is_taken_again_within_one_step():
     desk = Desk(FakeDevice(2, pace=3))
     for _ in range(5):
-        desk.ask([2, 2], limit=3)
+        desk.ask([2, 2], max_tokens=3)
     desk.drain()
     steps = [call for call in desk.device.calls if call[0] == "step"]
     assert steps == [("step", True), ("step", True), ("step", False)]
@@ -68,21 +74,21 @@ def test_a_row_is_taken_again_within_one_step():
 
 def test_jobs_are_served_in_their_order():
     desk = Desk(FakeDevice(1))
-    jobs = [desk.ask([2, number], limit=3) for number in range(4)]
+    jobs = [desk.ask([2, number], max_tokens=3) for number in range(4)]
     desk.drain()
     assert list(desk.got) == jobs
 
 
 def test_a_long_prompt_is_read_in_chunks_between_steps():
     desk = Desk(FakeDevice(2, pace=1), prefill_tokens=10)
-    desk.ask([2, 2], limit=9)
+    desk.ask([2, 2], max_tokens=9)
     desk.scheduler.turn()
-    long = desk.ask([2] * 36, limit=2)
+    long = desk.ask([2] * 36, max_tokens=2)
     desk.drain()
     kinds = [call[0] for call in desk.device.calls]
     assert kinds[:10] == ["read", "insert", "step"] + ["read", "step"] * 3 + ["read"]
     assert desk.reads() == [(2, 0), (10, 0), (10, 10), (10, 20), (6, 30)]
-    assert desk.tokens(long) == answer(long.prompt, long.settings)
+    assert desk.tokens(long) == answer(long.prompt, long.request)
 
 
 def test_without_running_rows_a_prompt_is_read_at_once():
@@ -102,13 +108,15 @@ def test_the_queue_is_bounded_and_says_when_to_come_again():
     again = desk.ask([9])
     desk.drain()
     assert [desk.tokens(job) for job in (*jobs, again)] == [
-        answer(job.prompt, job.settings) for job in (*jobs, again)
+        answer(job.prompt, job.request) for job in (*jobs, again)
     ]
 
 
 def test_jobs_of_a_request_are_taken_together_or_not_at_all():
     desk = Desk(max_waiting=1)
-    several = [Job([2, 2], RowSettings(limit=3, row=row), lambda delta: None) for row in range(4)]
+    several = [
+        Job([2, 2], Request(max_tokens=3, row_id=row), lambda delta: None) for row in range(4)
+    ]
     with pytest.raises(Busy):
         desk.scheduler.submit(several)
     desk.scheduler.submit(several[:3])
@@ -120,41 +128,41 @@ def test_jobs_of_a_request_are_taken_together_or_not_at_all():
 def test_a_cancelled_job_frees_its_place(turns):
     """Cancels before and during the reading of a prompt, and during the answer."""
     desk = Desk(FakeDevice(1), prefill_tokens=4, max_waiting=1)
-    first = desk.ask([2, 2], limit=4)
+    first = desk.ask([2, 2], max_tokens=4)
     desk.scheduler.turn()
-    gone = desk.ask([3] * 11, limit=90)
+    gone = desk.ask([3] * 11, max_tokens=90)
     for _ in range(turns):
         desk.scheduler.turn()
     desk.scheduler.cancel(gone)
     desk.scheduler.turn()
     before = len(desk.got.get(gone, []))
-    last = desk.ask([4, 4], limit=4)
+    last = desk.ask([4, 4], max_tokens=4)
     desk.drain()
     assert len(desk.got.get(gone, [])) == before
-    assert desk.tokens(last) == answer([4, 4], last.settings)
-    assert desk.tokens(first) == answer([2, 2], first.settings)
+    assert desk.tokens(last) == answer([4, 4], last.request)
+    assert desk.tokens(first) == answer([2, 2], first.request)
     for _ in range(2):  # no place is lost
         desk.ask([5, 5])
 
 
 def test_one_that_cannot_be_read_hurts_no_other():
     desk = Desk()
-    good, bad, later = desk.ask([2, 2], limit=9), desk.ask([666]), desk.ask([4, 4])
+    good, bad, later = desk.ask([2, 2], max_tokens=9), desk.ask([666]), desk.ask([4, 4])
     desk.drain()
     assert [delta.error is not None for delta in desk.got[bad]] == [True]
     for job in (good, later):
-        assert desk.tokens(job) == answer(job.prompt, job.settings)
+        assert desk.tokens(job) == answer(job.prompt, job.request)
 
 
 def test_a_device_that_fails_costs_what_ran_and_no_more():
     desk = Desk()
-    desk.ask([2, 2], limit=90)
+    desk.ask([2, 2], max_tokens=90)
     desk.scheduler.turn()
     bad = desk.ask([88])
     later = desk.ask([4, 4])
     desk.drain()
     assert desk.got[bad][-1].error is not None
-    assert desk.tokens(later) == answer(later.prompt, later.settings)
+    assert desk.tokens(later) == answer(later.prompt, later.request)
     assert ("reset",) in desk.device.calls
 
 
@@ -173,7 +181,7 @@ def test_a_row_that_cannot_be_filled_is_not_lost():
     desk.drain()
     assert all(desk.got[job][-1].error is not None for job in bad)
     for job in later:
-        assert desk.tokens(job) == answer(job.prompt, job.settings)
+        assert desk.tokens(job) == answer(job.prompt, job.request)
     assert desk.device.calls.count(("reset",)) == 2
 
 
@@ -197,7 +205,7 @@ def test_a_device_that_cannot_start_over_leaves_nobody_waiting():
 def test_a_beginning_that_two_prompts_share_is_read_twice_and_not_again():
     desk, shared = Desk(capacity=1, prefill_tokens=1000), [7] * 50
     for number in range(4):
-        desk.ask([*shared, 10 + number, 3], limit=3)
+        desk.ask([*shared, 10 + number, 3], max_tokens=3)
         desk.drain()
     # The second stops where the two part.
     assert desk.reads() == [(52, 0), (50, 0), (2, 50), (2, 50), (2, 50)]
@@ -208,19 +216,19 @@ def test_several_answers_to_one_prompt_read_it_once():
     desk = Desk(FakeDevice(2), capacity=1, prefill_tokens=1000)
     prompt = list(range(1, 61))
     jobs = [
-        Job(prompt, RowSettings(limit=4, row=row), lambda delta: None, shared=59)
+        Job(prompt, Request(max_tokens=4, row_id=row), lambda delta: None, shared=59)
         for row in range(3)
     ]
     desk.scheduler.submit(jobs)
     desk.drain()
     assert desk.reads() == [(59, 0), (1, 59), (1, 59), (1, 59)]
-    assert [desk.tokens(job) for job in jobs] == [answer(prompt, job.settings) for job in jobs]
+    assert [desk.tokens(job) for job in jobs] == [answer(prompt, job.request) for job in jobs]
 
 
 def test_texts_in_free_rows_cost_others_nothing():
     desk = Desk(FakeDevice(3, pace=2))
-    desk.ask([2, 2], limit=4)
-    desk.ask([3, 3], limit=8)
+    desk.ask([2, 2], max_tokens=4)
+    desk.ask([3, 3], max_tokens=8)
     desk.drain()
     kinds = [call[0] for call in desk.device.calls]
     assert kinds == ["read", "insert"] * 2 + ["step"] * 2 + ["free"] + ["step"] * 2
@@ -230,24 +238,24 @@ def test_texts_in_free_rows_cost_others_nothing():
 def test_a_next_turn_goes_on_where_the_last_one_ended(others):
     """From its row, or from what was kept of it when the row was needed."""
     desk = Desk(FakeDevice(2), capacity=2, prefill_tokens=1000)
-    first = desk.ask([7] * 41, limit=20, goes_on=True)
+    first = desk.ask([7] * 41, max_tokens=20, goes_on=True)
     desk.drain()
     for number in range(others):
-        desk.ask([3 + number] * 2, limit=3)
+        desk.ask([3 + number] * 2, max_tokens=3)
         desk.drain()
     text = [*first.prompt, *desk.tokens(first)]
     assert text[-1] == END
-    second = desk.ask([*text, 9, 9, 9], limit=5, goes_on=True)
+    second = desk.ask([*text, 9, 9, 9], max_tokens=5, goes_on=True)
     desk.drain()
     assert desk.reads()[-1] == (3, len(text))
     assert second.reused == len(text)
-    assert desk.tokens(second) == answer(second.prompt, second.settings)
+    assert desk.tokens(second) == answer(second.prompt, second.request)
 
 
 def test_nothing_is_kept_where_there_is_no_room():
     desk = Desk(capacity=0, prefill_tokens=1000)
     for number in range(3):
-        desk.ask([*[7] * 50, number, 3], limit=3)
+        desk.ask([*[7] * 50, number, 3], max_tokens=3)
         desk.drain()
     assert desk.reads() == [(52, 0)] * 3
 
@@ -282,7 +290,7 @@ def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends
     thread.start()
     done = threading.Event()
     desk.deliver = lambda deltas: None
-    job = Job([2, 2], RowSettings(limit=5), lambda delta: None)
+    job = Job([2, 2], Request(max_tokens=5), lambda delta: None)
     received = []
 
     def deliver(deltas):
@@ -295,7 +303,7 @@ def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends
     assert done.wait(20)
     desk.device.go.clear()
     done.clear()
-    late = Job([2, 2], RowSettings(limit=50), lambda delta: None)
+    late = Job([2, 2], Request(max_tokens=50), lambda delta: None)
     desk.device.stepping.clear()
     desk.scheduler.submit([late])
     assert desk.device.stepping.wait(20)

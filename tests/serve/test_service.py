@@ -14,12 +14,13 @@ from desk import events, service
 from tokenizers import Tokenizer, decoders, models
 
 from jspec.processors.grammar import token_bytes
+from jspec.request import Request
 from jspec.serve import response_stream, responses
 from jspec.serve.answers import Answer, Spelling
 from jspec.serve.device import log_probabilities
 from jspec.serve.errors import APIError
 from jspec.serve.formats import CompletionFormat
-from jspec.serve.jobs import Delta, Job, RowSettings, TokenLogprobs
+from jspec.serve.jobs import Delta, Job, TokenLogprobs
 from jspec.types import Logprobs, Status
 
 
@@ -31,7 +32,7 @@ def client():
 
 def text_of(prompt: str, end: bool = True, **settings) -> str:
     """Returns what the fake answers."""
-    asked = RowSettings(**{"limit": 16, "temperature": 1.0, **settings})
+    asked = Request(**{"max_tokens": 16, "temperature": 1.0, "seed": 0, **settings})
     written = fakes.answer(list(prompt.encode()), asked)
     return bytes(token for token in written if token != fakes.END).decode()
 
@@ -62,7 +63,9 @@ def test_a_completion(client):
 
 def test_several_prompts_and_answers_keep_their_order(client):
     got = complete(client, prompt=["ab", "cd"], n=2, max_tokens=5).json()
-    expected = [text_of(p, seed=1, row=row, limit=5) for p in ("ab", "cd") for row in (0, 1)]
+    expected = [
+        text_of(p, seed=1, row_id=row, max_tokens=5) for p in ("ab", "cd") for row in (0, 1)
+    ]
     assert [choice["text"] for choice in got["choices"]] == expected
     assert [choice["index"] for choice in got["choices"]] == [0, 1, 2, 3]
     assert got["usage"]["prompt_tokens"] == 4
@@ -78,7 +81,7 @@ def test_unsupported_requests_are_never_ignored():
         "repetition_penalty": 1.5, "frequency_penalty": 1, "presence_penalty": -1,
         "logit_bias": {"5": 1}, "min_tokens": 3,
     }  # fmt: skip
-    with service(bounds={"penalties": False}) as client:
+    with service(room={"penalties": False}) as client:
         for name, value in asked.items():
             got = complete(client, **{name: value})
             assert got.status_code == 400 and got.json()["error"]["param"] == name
@@ -104,14 +107,14 @@ def test_prompts_of_tokens(client):
     one = complete(client, prompt=[72, 105]).json()["choices"]
     assert one[0]["text"] == text_of("Hi", seed=1)
     two = complete(client, prompt=[[72, 105], [99]], max_tokens=4).json()["choices"]
-    assert two[1]["text"] == text_of("c", seed=1, limit=4)
+    assert two[1]["text"] == text_of("c", seed=1, max_tokens=4)
 
 
 def test_a_chat(client):
     got = chat(client).json()
     (choice,) = got["choices"]
     assert choice["message"]["role"] == "assistant"
-    assert choice["message"]["content"] == text_of(HI, seed=1, limit=12)
+    assert choice["message"]["content"] == text_of(HI, seed=1, max_tokens=12)
     assert got["usage"]["prompt_tokens"] == len(HI)
 
 
@@ -215,9 +218,9 @@ def test_settings_come_to_the_row(client):
     seen = []
     read = client.device.read
 
-    def recorded(tokens, settings, earlier):
+    def recorded(tokens, settings, earlier, adapter):
         seen.append(settings)
-        return read(tokens, settings, earlier)
+        return read(tokens, settings, earlier, adapter)
 
     client.device.read = recorded
     try:
@@ -234,11 +237,11 @@ def test_settings_come_to_the_row(client):
     row = seen[0]
     assert (row.temperature, row.top_k, row.top_p, row.min_p, row.seed) == (0.5, 0, 0.5, 0.25, -5)
     assert (row.frequency_penalty, row.presence_penalty, row.repetition_penalty) == (1, -1, 1.5)
-    assert (row.min_tokens, row.stop_token_ids, row.ignore_eos, row.limit) == (3, (7,), True, 9)
+    assert (row.min_tokens, row.stop_token_ids, row.eos, row.max_tokens) == (3, (7,), (), 9)
     assert row.logit_bias == {65: -100}
     assert row.stop.strings == ("zz",)
-    assert seen[1].limit == 3
-    assert seen[2].limit == 16, "the API's default"
+    assert seen[1].max_tokens == 3
+    assert seen[2].max_tokens == 16, "the API's default"
     assert seen[2].seed != seen[3].seed
     assert row.grammar is None
 
@@ -450,7 +453,7 @@ def test_requests_name_an_adapter_as_their_model():
         asked, long = [], "a beginning that is long enough to be kept " * 2
         insert = device.insert
         device.insert = lambda row, arrival: (
-            asked.append(arrival.settings.adapter), insert(row, arrival),
+            asked.append(arrival.adapter), insert(row, arrival),
         )[1]  # fmt: skip
         reused = []
         for name in ("bytes", "sql", "poems", "sql", "bytes"):
@@ -728,9 +731,9 @@ def test_a_request_that_names_no_sampling_has_the_models():
     device = fakes.FakeDevice(2)
     read = device.read
 
-    def recorded(tokens, settings, earlier):
+    def recorded(tokens, settings, earlier, adapter):
         seen.append((settings.temperature, settings.top_p, settings.repetition_penalty))
-        return read(tokens, settings, earlier)
+        return read(tokens, settings, earlier, adapter)
 
     device.read = recorded
     own = {"temperature": 0.5, "top_p": 0.75, "repetition_penalty": 1.25}

@@ -6,16 +6,16 @@ import re
 
 import fakes
 import pytest
-from desk import BOUNDS, events, service
+from desk import ROOM, events, service
 from schema_suite import BYTES, accepts
 from tokenizers import Tokenizer, decoders, models
 
 from jspec.models.chat_template import ChatTemplate
 from jspec.processors import grammar
+from jspec.request import Request
 from jspec.serve import formats, forms, schemas
 from jspec.serve.calls import Call
 from jspec.serve.errors import APIError
-from jspec.serve.jobs import RowSettings
 from jspec.serve.limits import ServerLimits
 from jspec.serve.request_parser import RequestParser
 from jspec.serve.workers import Patience
@@ -45,7 +45,7 @@ def shown(template: str, *messages, **fields) -> str:
     """Returns what the model reads of a chat."""
     body = {"model": "bytes", "messages": [ASKED, *messages], "max_tokens": 1, **fields}
     asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
-    parser = RequestParser(fakes.loaded(template), BOUNDS)
+    parser = RequestParser(fakes.loaded(template), fakes.CONTEXT, ROOM)
     return bytes(parser.chat(asked, Patience(60)).prompts[0]).decode()
 
 
@@ -130,7 +130,7 @@ def test_any_json_object_is_a_form():
         assert isinstance(json.loads(text), dict) and accepts(made, text), text
     for text in ("", "[1]", "1", "{", '{"a": }', "{'a': 1}", '{"a": 1,}', '{"a": 1} x'):
         assert not accepts(made, text), text
-    form = forms.Forms([], BOUNDS, ServerLimits()).wanted((), schemas.AsObject(type="json_object"))
+    form = forms.Forms([], ROOM, ServerLimits()).wanted((), schemas.AsObject(type="json_object"))
     assert form.param == "response_format"
     asked = schemas.StructuredOutputs.model_validate({"json_object": True})
     assert forms._form(asked) == ("structured_outputs", "json_schema", schema)
@@ -162,7 +162,7 @@ def test_answers_do_not_repeat_a_prompt_that_ends_in_bytes():
             ("completions", "messages", body["prompt"]),
         ):
             sent = {name: value for name, value in body.items() if name != field}
-            want = fakes.answer([*prompt.encode()], RowSettings(limit=12, temperature=1.0, seed=1))
+            want = fakes.answer([*prompt.encode()], Request(max_tokens=12, temperature=1.0, seed=1))
             text = bytes(token for token in want if token < 256).decode()
             (whole,) = client.post(f"/v1/{path}", json=sent).json()["choices"]
             assert (whole.get("text") or whole["message"]["content"]) == text

@@ -111,7 +111,7 @@ def test_rows_are_forked_go_on_and_come_and_go():
     rows = engine.init(PARAMS)
     for place, prompt in ((1, [1, 2, 3]), (0, [5, 5]), (1, [7])):
         rows = engine.insert(
-            rows, place, engine.prefill(PARAMS, prompt, stopping=jspec.Stopping(max_tokens=9))
+            rows, place, engine.prefill(PARAMS, prompt, jspec.Request(max_tokens=9))
         )
         rows, _ = engine.generate(PARAMS, rows, rounds=20)
         alone = jspec.decode(MODEL, PARAMS, [prompt], max_new_tokens=9)

@@ -7,7 +7,7 @@ They are one *class*, and a table has a column for each class instead of one for
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -35,7 +35,20 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The room for an automaton of one row, where rows come and go (`jspec.Engine`); static."""
+    """The room for a row's grammar, or for its stop strings, in a `jspec.Engine`: of a
+    `jspec.Room`. Static.
+
+    Args:
+        states: most states.
+        classes: most classes of tokens: those that no state tells apart are one.
+
+    Raises:
+        InputError: if there is room for nothing.
+
+    Example:
+        >>> Capacity(states=512, classes=256).megabytes
+        0.5
+    """
 
     states: int
     classes: int
@@ -44,26 +57,10 @@ class Capacity:
         check_integer("states", self.states, 1, None)
         check_integer("classes", self.classes, 1, None)
 
-    kind: ClassVar[Any]
-    """The class of what a row may ask for."""
-
     @property
     def megabytes(self) -> float:
         """The memory of the table, for each row."""
         return self.states * self.classes * 4 / _MEGABYTE
-
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """Returns rows that ask for nothing."""
-        return self.kind.prepare([None] * batch, vocab_size, end_tokens, self)
-
-    def row(self, given: Any) -> "ByRow":
-        """Returns what one row asks for, in this room."""
-        if not (given is None or given is self or isinstance(given, self.kind)):
-            raise InputError(
-                f"processors holds {given!r:.80} where the engine has another capacity; pass "
-                f"{self.kind.what_row}, or None"
-            )
-        return ByRow(self.kind, [None if given is self else given], self)
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,8 @@ class ByRow:
     capacity: Capacity | None = None
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """Returns the member for B rows. Raises InputError unless there is an entry for each."""
-        if len(self.rows) != batch:
-            raise InputError(
-                f"processors holds a list of {len(self.rows)} for {batch} rows; pass "
-                f"{self.kind.what_row} for all, or a list with one or None for each row"
-            )
+        """Returns the member for B rows."""
+        del batch
         return self.kind.prepare(self.rows, vocab_size, end_tokens, self.capacity)
 
 

@@ -17,7 +17,7 @@ from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
     Automata,
     AutomatonRows,
-    ByRow,
+    Capacity,
     Tables,
     TokenAutomaton,
     stack,
@@ -46,8 +46,6 @@ class Grammar:
     forced: Int[np.ndarray, " states"]
     """The drafted token: the longest that the grammar forces; -2: an end token, -1: none."""
     sizes = None
-    what_row = "a Grammar"
-    by_row = classmethod(ByRow)
 
     def __repr__(self) -> str:
         states, classes = self.automaton.table.shape
@@ -84,31 +82,6 @@ class Grammar:
                     "not end; pass stopping=jspec.Stopping(eos=..), the model's end token"
                 )
         return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, capacity))
-
-    def row(self, given: Any) -> ByRow:
-        """Raises InputError: an engine's rows have a `Capacity`."""
-        raise InputError(
-            f"processors of an engine holds {self!r:.80}; give it jspec.grammar.Capacity(states, "
-            "classes), and each request its grammar"
-        )
-
-
-class Capacity(automaton.Capacity):
-    """The room for a row's grammar in a `jspec.Engine`, one of its `processors`. Static.
-
-    Args:
-        states: most states.
-        classes: most classes of tokens: those that no state tells apart are one.
-
-    Raises:
-        InputError: if there is room for nothing.
-
-    Example:
-        >>> Capacity(states=512, classes=256).megabytes
-        0.5
-    """
-
-    kind = Grammar
 
 
 @struct.dataclass

@@ -18,13 +18,12 @@ from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import library_of
 from jspec._xla.manual_axes import vary
-from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
     FREE,
     Automata,
     AutomatonRows,
     Bounds,
-    ByRow,
+    Capacity,
     Tables,
     TokenAutomaton,
     read_tokens,
@@ -51,9 +50,6 @@ class StopStrings:
     searching: Int[np.ndarray, " states"]
     """The way from a state that ends no row to the one that has read as much and does."""
 
-    what_row = "what jspec.stop_strings makes"
-    by_row = classmethod(ByRow)
-
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
         """Returns the stop strings of all rows."""
         return self.prepare([self] * batch, vocab_size, end_tokens)
@@ -63,7 +59,7 @@ class StopStrings:
         rows: "Sequence[StopStrings | None]",
         vocab_size: int,
         end_tokens: Any = None,
-        capacity: "StopCapacity | None" = None,
+        capacity: "Capacity | None" = None,
     ) -> "Stops":
         """Returns the stop strings of rows."""
         del end_tokens
@@ -71,27 +67,6 @@ class StopStrings:
         of_rows, tables = stack(rows, vocab_size, free, capacity, sized=True)
         zeros: Any = np.zeros(len(rows), np.int32)
         return Stops(StopRows(of_rows, zeros, zeros), tables)
-
-    def row(self, given: Any) -> ByRow:
-        """Raises InputError: an engine's rows have a `StopCapacity`."""
-        raise InputError(
-            f"stop of an engine is stop strings, {self.strings!r:.80}; give it "
-            "jspec.grammar.StopCapacity(states, classes), and each request its strings"
-        )
-
-
-class StopCapacity(automaton.Capacity):
-    """The room for a row's stop strings in a `jspec.Engine`: `Stopping.stop`. Static.
-
-    Args:
-        states: most states.
-        classes: most classes of tokens: those that no state tells apart are one.
-
-    Raises:
-        InputError: if there is room for nothing.
-    """
-
-    kind = StopStrings
 
 
 def stop_strings(

@@ -175,7 +175,7 @@ def _draw(
     for first in range(0, num_draws, _ROWS):
         ids = jnp.arange(first, first + _ROWS, dtype=jnp.int32) + first_id
         state = jax.tree.map(jnp.copy, start)
-        state = replace(state, request=replace(state.request, keys=subject.keys(ids)))
+        state = replace(state, controls=replace(state.controls, keys=subject.keys(ids)))
         while not jax.device_get(state.done).all():
             state = decoding.step(subject.model, subject.params, state, **drafting)
         tokens, lengths = jax.device_get((state.tokens, state.lengths))

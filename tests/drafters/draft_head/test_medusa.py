@@ -120,7 +120,7 @@ def test_in_sampling_the_known_noise_moves_the_tree(target):
         model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
         **options,
     )  # fmt: skip
-    request, positions = state.request, state.positions
+    request, positions = state.controls, state.positions
     frame = Frame(state.root, positions, request.keys, request.sampling, state.done)
     tree, _ = jax.jit(drafter.draft)(variables, jnp.zeros((3, 16)), frame)
     noise = jspec.sampling.gumbel(request.keys, positions, tiny.VOCAB)

@@ -183,10 +183,8 @@ def test_rows_of_an_engine_have_their_rollouts():
             engine.prefill(
                 params,
                 prompt,
-                stopping=jspec.Stopping(max_tokens=16),
-                row_id=slot,
+                jspec.Request(max_tokens=16, temperature=1.0, seed=0, row_id=slot),
                 drafter_params=one,
-                **asked,
             ),
         )
     state, output = engine.generate(params, state, drafter_params=given, rounds=2)

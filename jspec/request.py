@@ -1,0 +1,353 @@
+"""What a request asks for, and the room that an engine has for it.
+
+A `Request` is plain numbers on the host, checked when it is made. `arguments` makes the arrays of
+rows of it, which `jspec.decode` takes one by one: what no request asks for is not in the program.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
+from jspec.types import PyTree, Sampling, Stopping
+
+if TYPE_CHECKING:
+    import jax
+
+    from jspec.processors import Processor
+    from jspec.processors.grammar import Capacity, Grammar
+    from jspec.processors.grammar.stops import StopStrings
+
+_NUMBERS = {
+    "temperature": (0, 1e6, "0 is greedy"),
+    "top_p": (1e-6, 1, "1 is off"),
+    "min_p": (0, 1, "0 is off"),
+    "repetition_penalty": (1e-6, 1e6, "1 is off"),
+    "frequency_penalty": (-1e6, 1e6, "0 is off"),
+    "presence_penalty": (-1e6, 1e6, "0 is off"),
+}
+_INTEGERS = {"top_k": 0, "min_tokens": 0, "max_tokens": 0, "logprobs": 0, "row_id": -(2**31)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one request asks for, in the words of vLLM's `SamplingParams`. By default greedy tokens,
+    as many as there is room for.
+
+    Raises:
+        InputError: if a value is out of its bounds, when it is made.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> drawn = jspec.Request(temperature=0.8, seed=1, max_tokens=5)
+        >>> asks = [jspec.Request(max_tokens=3), drawn]
+        >>> result = jspec.decode(model, model.init(), [[1, 2], [3]], request=asks)
+        >>> result.lengths.tolist()
+        [3, 5]
+    """
+
+    max_tokens: int | None = None
+    """Maximum number of tokens to emit; None: as many as there is room for."""
+    min_tokens: int = 0
+    """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
+    eos: Sequence[int] | int | None = None
+    """Tokens that end the row with `Status.EOS`. None: the checkpoint's, if the call has one
+    (`jspec.LLM`), else no token; () is vLLM's `ignore_eos`."""
+    stop_token_ids: Sequence[int] = ()
+    """Tokens that end the row with `Status.STOP`."""
+    stop: "StopStrings | str | Sequence[str] | None" = None
+    """Texts that end the row with `Status.STOP`: of `jspec.stop_strings`; `jspec.LLM` takes the
+    texts themselves."""
+    temperature: float = 0.0
+    """0 is greedy. Temperature comes first, then top_k, top_p and min_p, each on what the one
+    before left; see `jspec.sampling.probabilities`."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: "jax.Array | int | None" = None
+    """A seed or a random key; needed with a temperature. The token at a position depends on (seed,
+    row_id, position) and the model alone."""
+    row_id: int = 0
+    """Tells answers of one seed apart."""
+    repetition_penalty: float = 1.0
+    """Of `jspec.processors`, as the two below and `logit_bias`."""
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    grammar: "Grammar | None" = None
+    """Of `jspec.grammar`; the row needs an end token."""
+    logprobs: int | None = None
+    """Log-probabilities of the emitted tokens, and of so many likeliest ones at each place."""
+    logprobs_mode: str = "raw_logprobs"
+    """See `jspec.processors.logprobs`; the same for all rows of a call."""
+    processors: "Sequence[Processor]" = ()
+    """Further members of `jspec.processors`, such as `own`. Requests of one call, or one engine,
+    have the same functions in the same order, each with its values."""
+
+    def __post_init__(self):
+        for name, bounds in _NUMBERS.items():
+            check_number(name, getattr(self, name), *bounds)
+        for name, low in _INTEGERS.items():
+            if (value := getattr(self, name)) is not None:
+                check_integer(name, value, low, 2**31 - 1)
+        if self.temperature and self.seed is None:
+            raise InputError(
+                f"temperature is {self.temperature} and seed is None; pass a seed such as 0, or "
+                "temperature=0, which is greedy"
+            )
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the requests of a `jspec.Engine` may ask for: each has its place in the programs, so
+    that no request compiles anything.
+
+    Raises:
+        InputError: if a number is out of range.
+
+    Example:
+        >>> import jspec
+        >>> room = jspec.Room(penalties=True, stop=jspec.grammar.Capacity(states=32, classes=64))
+    """
+
+    min_tokens: bool = False
+    penalties: bool = False
+    """Repetition, frequency and presence penalties."""
+    num_biases: int = 0
+    """Maximum number of tokens of a `logit_bias`."""
+    num_end_tokens: int = 8
+    """Maximum number of end tokens of a row, and of its stop tokens."""
+    stop: "Capacity | None" = None
+    """For the automaton of a row's stop strings."""
+    grammar: "Capacity | None" = None
+    logprobs: int | None = None
+    """Maximum number of likeliest tokens at a place; None: no log-probabilities."""
+    logprobs_mode: str = "raw_logprobs"
+    processors: "Sequence[Processor]" = ()
+    """Those that requests may have, with neutral values."""
+
+    def __post_init__(self):
+        check_integer("num_biases", self.num_biases, 0, None)
+        check_integer("num_end_tokens", self.num_end_tokens, 1, None)
+
+    @property
+    def names(self) -> list[str]:
+        """The fields of which there is something."""
+        return [name for name in _NO_ROOM if _has(self, name)]
+
+    def check(self, request: Request) -> None:
+        """Raises InputError if a request asks for what has no place."""
+        for name, (place, example) in _PLACES.items():
+            if _asks(request, name) and not _has(self, place):
+                raise InputError(
+                    f"the request has {name} and the engine no room for it; make the engine with "
+                    f"room=jspec.Room({place}={example})"
+                )
+        for name, count, most, place in (
+            ("logit_bias", len(request.logit_bias), self.num_biases, "num_biases"),
+            ("logprobs", request.logprobs or 0, self.logprobs or 0, "logprobs"),
+        ):
+            if count > most:
+                raise InputError(
+                    f"{name} has {count} tokens and the engine room for {most}; make the engine "
+                    f"with room=jspec.Room({place}={count})"
+                )
+        if request.logprobs is not None and request.logprobs_mode != self.logprobs_mode:
+            raise InputError(
+                f"logprobs_mode is {request.logprobs_mode!r} and the engine's is "
+                f"{self.logprobs_mode!r}; ask for that, or make the engine with "
+                f"room=jspec.Room(logprobs_mode={request.logprobs_mode!r})"
+            )
+
+
+_CAPACITY = "jspec.grammar.Capacity(states, classes)"
+_PLACES = {
+    "min_tokens": ("min_tokens", "True"),
+    "repetition_penalty": ("penalties", "True"),
+    "frequency_penalty": ("penalties", "True"),
+    "presence_penalty": ("penalties", "True"),
+    "logit_bias": ("num_biases", "300"),
+    "processors": ("processors", "[..]"),
+    "grammar": ("grammar", _CAPACITY),
+    "logprobs": ("logprobs", "0"),
+    "stop": ("stop", _CAPACITY),
+}
+"""Fields of a request that are in a program where they are asked for: their place in a room, in
+the order in which they come to bear."""
+_NEUTRAL = {each.name: each.default for each in fields(Request)}
+_NO_ROOM = {each.name: each.default for each in fields(Room)}
+
+
+def _asks(request: Request, name: str) -> bool:
+    value = getattr(request, name)
+    return bool(value) if name in ("processors", "logit_bias") else value != _NEUTRAL[name]
+
+
+def _has(room: Room, place: str) -> bool:
+    return getattr(room, place) != _NO_ROOM[place]
+
+
+def check(request: Any, batch: int) -> list[Request]:
+    """Returns the request of each row. Raises InputError unless there is one for all or each."""
+    rows = [request] * batch if isinstance(request, Request) else request
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, Request) for row in rows):
+        raise InputError(f"request is {request!r:.80}; pass a jspec.Request, or a list of them")
+    if len(rows) != batch:
+        raise InputError(
+            f"request has {len(rows)} entries and the prompt {batch} rows; pass one for each row, "
+            "or one for all"
+        )
+    return list(rows)
+
+
+def arguments(
+    request: Request | Sequence[Request], batch: int, room: Room | None = None
+) -> dict[str, Any]:
+    """Returns the arguments of `jspec.prefill` that rows with such requests have.
+
+    Args:
+        request: one for all rows, whose ids are then 0 .. B - 1, or a list with one for each.
+        batch: B.
+        room: of the engine. None: what no row asks for is not in the program.
+    """
+    rows = check(request, batch)
+
+    def each(name: str) -> list[Any]:
+        return [getattr(row, name) for row in rows]
+
+    def wants(name: str) -> bool:
+        if room is not None:
+            return _has(room, _PLACES[name][0])
+        return any(_asks(row, name) for row in rows)
+
+    greedy = room is None and not any(each("temperature"))
+    one = isinstance(request, Request)
+    seeds = tuple(0 if seed is None else seed for seed in each("seed"))
+    limits = each("max_tokens")
+    return dict(
+        stopping=Stopping(
+            max_tokens=None if None in limits else np.array(limits),
+            min_tokens=np.array(each("min_tokens")) if wants("min_tokens") else None,
+            eos=pad_tokens([() if eos is None else eos for eos in each("eos")]),
+            stop_token_ids=pad_tokens(each("stop_token_ids"))
+            if any(each("stop_token_ids"))
+            else None,
+            stop=_stops(each("stop"), room) if wants("stop") else None,
+        ),
+        sampling=None
+        if greedy
+        else Sampling(*(np.array(each(n)) for n in ("temperature", "top_k", "top_p", "min_p"))),
+        key=seeds[0] if one else seeds,
+        row_ids=None if one and room is None else np.array(each("row_id")),
+        processors=_processors(rows, wants, room),
+    )
+
+
+def _processors(
+    rows: Sequence[Request], wants: Callable[[str], bool], room: Room | None
+) -> list[Any]:
+    """Returns `processors` of a call, without the fewest tokens and stop strings."""
+    from jspec import processors
+    from jspec.processors.grammar import Grammar
+    from jspec.processors.grammar.automaton import ByRow
+    from jspec.processors.log_probabilities import LogprobsSpec
+
+    listed: list[Any] = []
+    penalties = [name for name, (place, _) in _PLACES.items() if place == "penalties"]
+    for name in filter(wants, penalties):
+        listed.append(getattr(processors, name)(np.array([getattr(row, name) for row in rows])))
+    if wants("logit_bias"):
+        capacity = 0 if room is None else room.num_biases
+        listed.append(processors.logit_bias([row.logit_bias for row in rows], capacity))
+    if wants("processors"):
+        listed += _own(rows, room)
+    if wants("grammar"):
+        listed.append(ByRow(Grammar, [row.grammar for row in rows], room and room.grammar))
+    if wants("logprobs"):
+        reading = [row for row in rows if row.logprobs is not None]
+        modes = {row.logprobs_mode for row in reading}
+        if len(modes) > 1:
+            raise InputError(f"logprobs_mode is {', '.join(sorted(modes))}; pass one for all rows")
+        top = [row.logprobs or 0 for row in reading] if room is None else [room.logprobs or 0]
+        num_top = max(top)
+        all_read = room is None and len(reading) == len(rows)
+        listed.append(
+            LogprobsSpec(
+                num_top,
+                modes.pop() if room is None else room.logprobs_mode,
+                None if all_read else np.array([row.logprobs is not None for row in rows]),
+            )
+        )
+    return listed
+
+
+def _own(rows: Sequence[Request], room: Room | None) -> "list[Processor]":
+    """Returns the further processors of rows, each with the values of all of them."""
+    from jspec.processors import Processor
+
+    own = rows[0].processors if room is None else room.processors
+    functions = [one.function for one in own]
+    made = []
+    for row in rows:
+        other = [one for one in row.processors if one.function not in functions]
+        if other or (room is None and len(row.processors) != len(own)):
+            what = "the first request" if room is None else "the engine's room"
+            raise InputError(
+                f"a request has the processors {[one.name for one in row.processors]} and {what} "
+                f"{[one.name for one in own]}; give all requests the same functions, with neutral "
+                "values where one asks for nothing"
+            )
+    for one in own:
+        its = [
+            next((its for its in row.processors if its.function is one.function), one)
+            for row in rows
+        ]
+        prepare = partial(_prepare_rows, one if room else None)
+        made.append(Processor(one.function, its, prepare, one.is_on))
+    return made
+
+
+def _prepare_rows(
+    place: "Processor | None", rows: "Sequence[Processor]", batch: int, vocab_size: int
+) -> PyTree:
+    """Returns the values of rows side by side, in the shapes that an engine has for them."""
+    import jax
+
+    values = [one.prepare(one.values, 1, vocab_size) for one in rows]
+    first = values[0] if place is None else place.prepare(place.values, 1, vocab_size)
+    room = jax.tree.map(np.shape, first)
+    for one, value in zip(rows, values, strict=True):
+        if (shapes := jax.tree.map(np.shape, value)) != room:
+            what = "the first row's" if place is None else "the engine's"
+            raise InputError(
+                f"the value of {one.name} has shape {shapes} and {what} has room for {room}; "
+                "give it more capacity"
+            )
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *values)
+
+
+def _stops(stops: list[Any], room: Room | None) -> Any:
+    from jspec.processors.grammar.automaton import ByRow
+    from jspec.processors.grammar.stops import StopStrings
+
+    for stop in stops:
+        if stop is not None and not isinstance(stop, StopStrings):
+            raise InputError(
+                f"stop is {stop!r:.80}; pass jspec.stop_strings(texts, tokenizer), since this call "
+                "knows no tokenizer"
+            )
+    return ByRow(StopStrings, stops, room and room.stop)
+
+
+def pad_tokens(rows: Sequence[Any]) -> np.ndarray:
+    """Returns tokens [B, X]; -1 fills up."""
+    listed = [np.atleast_1d(np.asarray(row, np.int64)) for row in rows]
+    longest = max(map(len, listed))
+    return np.array([np.pad(row, (0, longest - len(row)), constant_values=-1) for row in listed])
