@@ -301,9 +301,12 @@ def device_of(
     stops = StopCapacity(states=settings.stop_states, classes=settings.stop_classes)
     if settings.max_logprobs >= 0:
         processors.append(logprobs(settings.max_logprobs))
-    engine = llm.engine(
+    engine = jspec.Engine(
+        llm.model,
         settings.rows,
         capacity,
+        llm.drafter,
+        policy=llm.policy,
         processors=processors,
         stopping=jspec.Stopping(min_tokens=0 if settings.penalties else None, stop=stops),
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),

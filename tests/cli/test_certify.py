@@ -118,7 +118,7 @@ def test_a_bug_is_exit_code_1(certify, prompts, monkeypatch):
 
     def build(models):
         lookup = jspec.PromptLookup(num_speculative_tokens=2, min_match=1)
-        return LLM(models.target, jspec.with_verifier(lookup, accept_all))
+        return LLM(models.target, drafter=jspec.with_verifier(lookup, accept_all))
 
     monkeypatch.setitem(METHODS, "broken", Method("broken", "", build))
     ran = certify("--prompts", prompts, "--method", "broken", "--draws", 128)

@@ -35,7 +35,7 @@ def session() -> Session:
     chat = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", words)
     target = Loaded(model, model.init(), words, eos=(0,), bos=None, chat=chat)
     method = METHODS["autoregressive"]
-    return Session(LLM(target, jspec.Autoregressive()), Choice(method, {}))
+    return Session(LLM(target, drafter=jspec.Autoregressive()), Choice(method, {}))
 
 
 def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
