@@ -29,7 +29,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jspec
-from jspec import methods, models
+from jspec import models
 from jspec._xla import backend
 from jspec.drafters.draft_head.lyanna_resampling import Fused
 from jspec.methods import LLM, device_defaults
@@ -218,16 +218,17 @@ def _weights(model: Any) -> Any:
 def _built(method: str, target: models.Loaded) -> LLM:
     model = target.model
     if method == "plain":
-        return LLM(target, jspec.Autoregressive())
+        return LLM(target, drafter=jspec.Autoregressive())
     if method == "plain in one shape":
         invariant = model.clone(attention_impl=models.BatchInvariant(16))
-        return LLM(replace(target, model=invariant), jspec.Autoregressive())
+        return LLM(replace(target, model=invariant), drafter=jspec.Autoregressive())
     if method == "coupled_tree":
         small = replace(model.config, num_layers=1, num_heads=1, num_kv_heads=1)
         draft = model.clone(config=small)
-        return LLM(target, jspec.CoupledTree(draft, num_speculative_tokens=16), _weights(draft))
+        drafter = jspec.CoupledTree(draft, num_speculative_tokens=16)
+        return LLM(target, drafter=drafter, drafter_params=_weights(draft))
     if model is TPU_MODEL:
-        return LLM(target, jspec.TokenRecycling(model.vocab_size))
+        return LLM(target, drafter=jspec.TokenRecycling(model.vocab_size))
     if method in ("eagle2", "lyanna"):
         kinds = {"eagle2": (EAGLEHead, EAGLEConfig), "lyanna": (LyannaHead, LyannaConfig)}
         of_head, of_config = kinds[method]
@@ -243,16 +244,16 @@ def _built(method: str, target: models.Loaded) -> LLM:
         else:
             nodes, second = device_defaults.lyanna(None, None)
             drafter = jspec.Lyanna(head, nodes, resampling=Fused(second), sharpness=sharp)
-        return LLM(target, drafter, weights)
+        return LLM(target, drafter=drafter, drafter_params=weights)
     if method == "dyspec":
         draft = models.shapes("llama-1b", "bfloat16", num_layers=2)
-        return methods.build(method, target, draft=draft)
+        return LLM(target, method, draft=draft)
     name, _, part = method.partition(" ")
-    built = methods.build(name, target)
+    built = LLM(target, name)
     if part == "in back-off":  # the loop of the back-off alone
-        return replace(built, policy=jspec.FixedWidth(0), policy_params=None)
+        return LLM(target, name, policy=jspec.FixedWidth(0))
     if part:  # and of rounds of the largest width
-        return replace(built, policy=jspec.Adaptive(built.policy.widths[-1:]))
+        return LLM(target, name, policy=jspec.Adaptive(built.policy.widths[-1:]))
     return built
 
 

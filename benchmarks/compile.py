@@ -23,7 +23,6 @@ from rich.table import Table
 
 import jspec
 from benchmarks.harness import command, console, headline, record
-from jspec import methods
 from jspec._validate.errors import InputError
 from jspec._xla import backend
 from jspec.methods import LLM
@@ -92,7 +91,7 @@ def main(
 def of_call(name: str, model: str, new_tokens: int, _: None = None) -> dict[str, float]:
     """Counts what the first call of a method compiles here, and runs it."""
     method, options, extra = METHODS[name]
-    llm = methods.build(method, model, **options)
+    llm = jspec.LLM(model, method, **options)
     grammar = jspec.grammar.json_schema(SCHEMA, llm.target.tokenizer) if extra == GRAMMAR else None
     earlier = set(get_backend().live_executables())
     with count() as row:
@@ -113,7 +112,7 @@ def of_chip(name: str, model: str, new_tokens: int, chip: str) -> dict[str, floa
     """Counts the programs of a method for a chip that need not be here: they are not run."""
     method, options, extra = METHODS[name]
     with backend.planned("gpu"):
-        llm = methods.build(method, model, **options)
+        llm = jspec.LLM(model, method, **options)
     programs = Programs(
         llm.model, llm.params, llm.drafter, llm.drafter_params, Topology.of(chip).mesh(1, 1),
         capacity=2 * new_tokens, max_new_tokens=new_tokens,
@@ -128,11 +127,9 @@ def of_chip(name: str, model: str, new_tokens: int, chip: str) -> dict[str, floa
 def step(llm: LLM, new_tokens: int) -> Any:
     """Returns what the first rounds of an engine emit."""
     engine = llm.engine(1, 2 * new_tokens)
-    drafting = {"drafter_params": llm.drafter_params, "policy_params": llm.policy_params}
-    state = engine.init(llm.params, **drafting)
     prompt = llm.target.tokenizer.encode(PROMPT).ids
-    state = engine.insert(state, 0, engine.prefill(llm.params, prompt, **drafting))
-    return engine.generate(llm.params, state, **drafting)[1]
+    state = engine.insert(engine.init(), 0, engine.prefill(prompt))
+    return engine.generate(state)[1]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def build_those_there(names: Iterable[str], target: Loaded) -> dict[str, LLM]:
     built = {}
     for name in names:
         try:
-            built[name] = methods.build(name, target)
+            built[name] = LLM(target, name)
         except InputError as reason:
             console.print(f"{name}: left out, {reason}")
     return built

@@ -24,7 +24,6 @@ from benchmarks.recycling.wordings import wording
 from benchmarks.results.statistics import Estimate, ratio
 from benchmarks.texts import pad
 from benchmarks.whole_rounds import DEEPEST
-from jspec import methods
 from jspec.cli.bench.questions import Question
 from jspec.drafters.contrib.spine import _likeliest, _spine
 from jspec.drafters.contrib.spine_trees import COPY, MATCHES, TEMPLATES, check, name_node
@@ -199,7 +198,7 @@ def main(
     words = wording(subject.target, subject.texts)
     bench = Bench(subject.target, words, new_tokens, prompt_tokens)
     table = ngram_tables.find(subject.target)
-    spine = methods.build("spine", subject.target, num_speculative_tokens=nodes, ngrams=table)
+    spine = jspec.LLM(subject.target, "spine", num_speculative_tokens=nodes, ngrams=table)
     classes_of = [subject.texts.some(kind, 2 * count) for kind in subject.classes]
     first, second = (
         answers(bench, [one for each in classes_of for one in each[begin::2]]) for begin in (0, 1)

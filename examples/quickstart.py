@@ -15,7 +15,7 @@ import jspec
 # this model and comes with it. `auto` needs no training.
 
 # %%
-llm = jspec.methods.build("eagle", "jspec-7m")
+llm = jspec.LLM("jspec-7m", "eagle")
 
 # %% [markdown]
 # Decode. Without `sampling` it is greedy.
@@ -31,7 +31,7 @@ print(f"{stats.mean_acceptance_length[0]:.2f} tokens per forward pass of the mod
 # Plain decoding gives the same tokens, one per forward.
 
 # %%
-alone = jspec.methods.build("autoregressive", llm.target)
+alone = jspec.LLM(llm.target, "autoregressive")
 plain = alone.decode(prompt, max_new_tokens=64)
 assert (answer.result.tokens == plain.result.tokens).all()
 rounds = plain.result.stats.num_rounds[0]

@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import jax
 
 import jspec
-from jspec import models
 
 ROWS, SLOTS, ROUNDS = 4, 256, 8
 
@@ -40,13 +39,11 @@ class Rows:
     """The one thread that owns the device: it fills free rows, steps, and hands out the output."""
 
     def __init__(self, name: str):
-        self.target = models.load(name)
-        self.drafter = jspec.PromptLookup(num_speculative_tokens=6)
-        self.engine = jspec.Engine(
-            self.target.model,
+        llm = jspec.LLM(name, "prompt_lookup", num_speculative_tokens=6)
+        self.tokenizer = llm.target.tokenizer
+        self.engine = llm.engine(
             ROWS,
             SLOTS,
-            drafter=self.drafter,
             room=jspec.Room(penalties=True),  # what requests may ask for
         )
         self.waiting: queue.Queue[Job] = queue.Queue(maxsize=64)
@@ -55,11 +52,9 @@ class Rows:
     def arrival(self, job: Job) -> jspec.State:
         """Returns a one-row state after the job's prompt; programs hold nothing of a request."""
         return self.engine.prefill(
-            self.target.params,
             job.prompt,
             jspec.Request(
                 max_tokens=job.limit,
-                eos=self.target.eos,
                 temperature=job.temperature,
                 seed=job.seed,
                 frequency_penalty=job.penalty,
@@ -68,8 +63,7 @@ class Rows:
 
     def run(self) -> None:
         """Serves forever: the state of all rows goes from call to call, and is never copied."""
-        params = self.target.params
-        state = self.engine.init(params)
+        state = self.engine.init()
         while True:
             while len(self.jobs) < ROWS and not (self.jobs and self.waiting.empty()):
                 job = self.waiting.get()  # sleeps where there is nothing to do
@@ -81,7 +75,7 @@ class Rows:
                     job.status = str(error)
                     job.done.set()
             state, output = self.engine.generate(
-                params, state, rounds=ROUNDS, until_one_ends=not self.waiting.empty()
+                state, rounds=ROUNDS, until_one_ends=not self.waiting.empty()
             )
             output = jax.device_get(output)  # all that the host reads of a step
             for row, job in list(self.jobs.items()):
@@ -94,7 +88,7 @@ class Rows:
 
 def handler(rows: Rows) -> type[BaseHTTPRequestHandler]:
     """Returns what answers a POST; each runs in a thread of its own."""
-    tokenizer = rows.target.tokenizer
+    tokenizer = rows.tokenizer
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -10,7 +10,7 @@ import lazy_loader
 
 __version__ = "0.3.0"
 _GONE = {
-    "auto": 'jspec.methods.build("auto", jspec.models.Loaded(model, params))',
+    "auto": "jspec.LLM(jspec.models.Loaded(model, params))",
     "adaptive": "policy=jspec.Adaptive(widths)",
     "AdaptiveParams": "drafter_params= for weights and policy_params= for costs",
     "Limits": "stopping=jspec.Stopping(max_tokens=.., stop_token_ids=..)",

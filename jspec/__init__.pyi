@@ -65,6 +65,7 @@ from .memory import KVCache as KVCache
 from .memory import TreeKV as TreeKV
 from .methods.llm import LLM as LLM
 from .methods.llm import Completions as Completions
+from .methods.llm import LLMEngine as LLMEngine
 from .models.detokenise import Detokeniser as Detokeniser
 from .policies.adaptive import Adaptive as Adaptive
 from .policies.cost_curve import CostCurve as CostCurve

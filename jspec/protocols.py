@@ -1,6 +1,7 @@
 """Interfaces of model, drafter, policy, processor, rule and verifier. Axes: `jspec.types`."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import jax
@@ -221,6 +222,15 @@ class WidthPolicy(ABC):
     """Rising numbers of drafted nodes of a row that a round may verify, each a program of its
     own; 0 is plain decoding. Empty: the whole tree, and `choose` is not called."""
 
+    def init_params(self, model: CausalLM, params: PyTree) -> PyTree:
+        """Returns the params of a call that has none, such as a guess at what rounds cost.
+
+        Args:
+            model: the target.
+            params: its weights, or their shapes; a traced call has no values.
+        """
+        del model, params
+
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
         """Returns the memory that a call begins with, as `Drafter.init`.
 
@@ -285,6 +295,12 @@ class Drafting:
     drafter_params: PyTree
     policy: WidthPolicy = struct.field(pytree_node=False)
     policy_params: PyTree = None
+
+    def complete(self, model: CausalLM, params: PyTree) -> "Drafting":
+        """Returns it with the policy's own params, where the call has none."""
+        if self.policy_params is not None:
+            return self
+        return replace(self, policy_params=self.policy.init_params(model, params))
 
     def init(self, batch: int, capacity: int, earlier: PyTree = (None, None)) -> PyTree:
         """Returns the memories of both; see `Drafter.init` and `WidthPolicy.init`."""

@@ -17,7 +17,7 @@ def test_the_program_runs_and_gives_the_tokens_of_plain_decoding(capsys):
     text, acceptance = capsys.readouterr().out.rsplit("\n", 2)[:2]
     assert re.search("[a-z]", text)
     assert float(acceptance.strip("[]")) > 1
-    plain = names["jspec"].methods.build("autoregressive", "jspec-7m")
+    plain = names["jspec"].LLM("jspec-7m", "autoregressive")
     assert names["answer"].texts == plain.decode("Once upon a time", max_new_tokens=128).texts
 
 

@@ -8,6 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tokenizers import Tokenizer, decoders, pre_tokenizers, processors, trainers
+from tokenizers.models import BPE
 
 from jspec.models.heads import borrow
 from jspec.models.heads.block import BlockConfig, BlockHead
@@ -164,3 +166,19 @@ class Counted(Wrapper):
     def apply(self, params, tokens, *rest):
         self.traces.append(tokens.shape)
         return self.inner.apply(params, tokens, *rest)
+
+
+def words(texts, size: int) -> Tokenizer:
+    """A byte-level BPE of texts: token 0 begins and ends one, then bytes, then merges."""
+    end, bytes_alone = "<|endoftext|>", pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = bytes_alone, decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[end], initial_alphabet=bytes_alone.alphabet(),
+        show_progress=False,
+    )  # fmt: skip
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{end} $A", special_tokens=[(end, 0)]
+    )
+    return tokenizer

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import jspec
 from benchmarks.recycling.updates import AcceptedAlone, CellsMerge, FirstWins
 from benchmarks.texts import digest
-from jspec import methods
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.drafters.contrib.spine_trees import TEMPLATES, name_node, read
@@ -48,13 +47,13 @@ def method(name: str, cold: bool = False, **options: Any) -> Row:
     for file in known.keys() & {"datastore", "ngrams"}:
         known[file] = digest(Path(known[file]))
     told = json.dumps({"method": name, **known}, sort_keys=True)
-    return Row(lambda target: methods.build(name, target, **options), told, cold)
+    return Row(lambda target: LLM(target, name, **options), told, cold)
 
 
 def drafting(kind: Callable[..., Any], **options: Any) -> Row:
     """Returns a drafter of the benches' own, made of the target's vocabulary."""
     return Row(
-        lambda target: LLM(target, kind(target.model.vocab_size, **options)),
+        lambda target: LLM(target, drafter=kind(target.model.vocab_size, **options)),
         kind.__name__,
     )
 
@@ -76,9 +75,7 @@ def trained(named: str, target: Loaded) -> Rows:
     which = fingerprint(variables["params"])[:16]
     return {
         label: Row(
-            lambda target, name=name, options=options: methods.build(
-                name, target, head=named, **options
-            ),
+            lambda target, name=name, options=options: LLM(target, name, head=named, **options),
             json.dumps({"method": name, "head": which, **options}, sort_keys=True),
         )
         for label, (name, options) in TREES[kind](module).items()
@@ -152,7 +149,8 @@ def rows(part: str) -> Rows:
                 "TR, last": published,
                 "TR, accepted alone": Row(
                     lambda target: LLM(
-                        target, AcceptedAlone(jspec.TokenRecycling(target.model.vocab_size))
+                        target,
+                        drafter=AcceptedAlone(jspec.TokenRecycling(target.model.vocab_size)),
                     ),
                     "AcceptedAlone",
                     replayed=True,
@@ -196,15 +194,19 @@ def spine(nodes: int, part: str | None = None) -> Row:
     def make(target: Loaded) -> LLM:
         if (table := ngram_tables.find(target)) is None:
             raise InputError("the model has no n-gram table; make one by jspec warm")
-        llm = methods.build("spine", target, num_speculative_tokens=nodes, ngrams=table)
+        llm = LLM(target, "spine", num_speculative_tokens=nodes, ngrams=table)
         return LEFT_OUT[part](llm) if part else llm
 
     told = {"method": "spine", "num_speculative_tokens": nodes, "ngrams": "own", "without": part}
     return Row(make, json.dumps(told, sort_keys=True))
 
 
+def _exchange(llm: LLM, **part: Any) -> LLM:
+    return LLM(llm.target, **llm.drafting | part)
+
+
 def _change(llm: LLM, **options: Any) -> LLM:
-    return replace(llm, drafter=replace(llm.drafter, **options))
+    return _exchange(llm, drafter=replace(llm.drafter, **options))
 
 
 def _mean_template() -> str:
@@ -219,7 +221,7 @@ def _mean_template() -> str:
 
 def _without_pairs(llm: LLM) -> LLM:
     table = llm.drafter_params
-    return replace(
+    return _exchange(
         llm, drafter_params=replace(table, line_of_pair=jnp.full_like(table.line_of_pair, NONE))
     )
 
@@ -228,6 +230,6 @@ LEFT_OUT: dict[str, Callable[[LLM], LLM]] = {
     "copies": partial(_change, templates=TEMPLATES[:1] * len(TEMPLATES)),
     "a template for each match": partial(_change, templates=(_mean_template(),) * len(TEMPLATES)),
     "lines of pairs": _without_pairs,
-    "outputs of rejected nodes": lambda llm: replace(llm, drafter=AcceptedAlone(llm.drafter)),
+    "outputs of rejected nodes": lambda llm: _exchange(llm, drafter=AcceptedAlone(llm.drafter)),
 }
 """How Spine loses a part, by its name."""

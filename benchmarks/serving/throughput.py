@@ -39,7 +39,7 @@ def main(
     room = room_for(prompt_tokens + new_tokens)
     options = ["--model", model, "--method", method, "--rows", str(rows), "--max-model-len"]
     with ServerProcess([*options, str(room), *serve.split()]) as server:
-        built = jspec.methods.build(method, target)
+        built = jspec.LLM(target, method)
         speeds: dict[str, list[float]] = {"server": [], "static": [], "plain static": []}
         before: dict[str, float] = {}
         for repeat in range(repeats + 1):

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import jspec
 from benchmarks.harness import command, console, headline, paired, record
-from jspec import methods, models
+from jspec import models
 from jspec.costs.measuring import set_backoff
 from jspec.decoding import decode_rounds
 from jspec.methods import LLM
@@ -41,8 +41,8 @@ def main(
     headline(f"a round at rest over a plain one, {model}, {method}, {repeats} turns of {rounds}")
     table = Table("weights", "batch", "plain, ms", *(f"{name} back-off" for name in _RESTS))
     for dtype in dtypes.split(","):
-        drafting = methods.build(method, models.load(model, None, dtype, with_tokenizer=False))
-        plain = LLM(drafting.target, jspec.Autoregressive())
+        drafting = jspec.LLM(models.load(model, None, dtype, with_tokenizer=False), method)
+        plain = LLM(drafting.target, drafter=jspec.Autoregressive())
         for size in map(int, batch_sizes.split(",")):
             most = rounds * (repeats + 1)
             runs = {"plain": _rounds(plain, _begun(plain, size, most), rounds)}

@@ -23,7 +23,7 @@ class Option:
     """One option of a method, which is a key of `--speculative-config`.
 
     Args:
-        name: of the argument of `jspec.methods.build`.
+        name: of the argument of `jspec.LLM`.
         kind: the values it takes.
         help: its meaning, in a few words.
         required: whether the method cannot do without.

@@ -12,6 +12,7 @@ GONE = {
     "plan --device": "name the chips that are not here by --topology, such as v5e:2x4 or h100:1",
     "plan --devices": "pass --mesh model=N",
     "train eagle": "use jspec train head --kind eagle",
+    "train lm": "use jspec train draft for a draft model; the text alone makes none any more",
     "train lyanna": "use jspec train head --kind lyanna",
     "train medusa": "use jspec train head --kind medusa",
     "train ngrams": "use jspec train head --kind ngrams",

@@ -32,7 +32,7 @@ def show() -> None:
     console.print(
         f"The draft model of the bundled {BUNDLED} is {BUNDLED_DRAFT} if none is named.\n"
     )
-    console.print("Keys of --speculative-config besides method, and options of methods.build:\n")
+    console.print("Keys of --speculative-config besides method, and options of jspec.LLM:\n")
     for method in METHODS.values():
         if method.options:
             console.print(method.name)

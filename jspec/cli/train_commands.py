@@ -10,7 +10,7 @@ from jspec._validate.errors import InputError
 from jspec.cli import train_settings
 from jspec.cli.train_settings import takes
 
-train_app = typer.Typer(help="Train models and draft heads.", no_args_is_help=True)
+train_app = typer.Typer(help="Train draft models and heads.", no_args_is_help=True)
 
 DataFolder = Annotated[
     Path | None,
@@ -39,9 +39,9 @@ Resume = Annotated[
 _MORE = "Options override the recipe's settings, and these override the defaults."
 
 
-@train_app.command("lm", epilog=_MORE)
-@takes(train_settings.LM)
-def lm(
+@train_app.command("draft", epilog=_MORE)
+@takes(train_settings.DRAFT)
+def draft(
     out: Annotated[
         Path, typer.Option(help="Folder for checkpoints, learning curve and trained model.")
     ],
@@ -49,35 +49,28 @@ def lm(
     text: Text = None,
     recipe: Recipe = None,
     data: DataFolder = None,
-    model: Annotated[
-        str | None, typer.Option(help="The model to train, by its name in the recipe.")
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(help="Folder with a tokenizer.json; without it a tokenizer is trained."),
-    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
-            help="Train a draft model for this target: with the target's tokenizer, on its "
-            "distributions of the next token.",
-            show_default="learn the text alone",
+            help="The model that it drafts for: bundled name, smollm2-135m, folder or hub id.",
+            show_default="required",
         ),
     ] = None,
     states: Annotated[
         Path | None,
-        typer.Option(
-            help="With --target: folder that keeps the target's distributions for further epochs."
-        ),
+        typer.Option(help="Folder that keeps the target's distributions for further epochs."),
     ] = None,
     resume: Resume = False,
 ) -> None:
-    """Train a Llama-style language model from text, and save it in Hugging Face layout."""
-    from jspec.cli import train_lm, train_resume
+    """Train a draft model: some layers of a target, which learn its distributions.
 
-    paths = {"recipe": recipe, "data": data, "tokenizer": tokenizer, "states": states}
-    others = {"model": model, "target": target and train_resume.absolute(target)}
-    train_lm.run(train_resume.asked(out, resume, text, paths, others, changes), out, resume)
+    It has the target's tokenizer and is saved in Hugging Face layout.
+    """
+    from jspec.cli import train_draft, train_resume
+
+    paths = {"recipe": recipe, "data": data, "states": states}
+    others = {"target": target and train_resume.absolute(target)}
+    train_draft.run(train_resume.asked(out, resume, text, paths, others, changes), out, resume)
 
 
 @train_app.command("head", epilog=_MORE)
@@ -196,6 +189,8 @@ def data(
     from jspec.cli import train_data, train_texts
     from jspec.training import distill
 
+    if text and recipe:
+        raise InputError(f"{text[0]} was given with a recipe, which names its own texts")
     texts = train_texts.named(text or [], recipe, folder or Path())
     kinds = train_data.temperatures(temperature)
     prompts = train_data.ASKED if chat else train_data.CONTINUED

@@ -73,7 +73,7 @@ def run(
             f"prompts of {recipe.longest} tokens and {recipe.max_new_tokens} new ones are more "
             f"than the target's context of {context}; use a sum <= {context}"
         )
-    corpus = corpora.load(texts.sources, texts.heldout, prompts.row)
+    corpus = corpora.load(texts.sources, row=prompts.row)
     console = Console()
 
     def encode(text: str) -> list[int]:

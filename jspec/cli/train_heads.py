@@ -36,7 +36,7 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
     recipe, kind = path(asked, "recipe"), asked["kind"]
     made = job(kind, recipe, asked["changes"])
     data = path(asked, "data") or Path()
-    texts = train_texts.named(asked["text"] or [], recipe, data, replace=True)
+    texts = train_texts.named(asked["text"] or [], recipe, data)
     ready = prepare(kind, made, asked["model"], texts, asked["begin_with"])
     kept = asked["states_dtype"] or "bfloat16"
     ready.train(out, resume, path(asked, "states"), kept, asked)

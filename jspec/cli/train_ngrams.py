@@ -33,9 +33,8 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
     del resume
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
-    texts = train_texts.named(
-        asked["text"] or [], path(asked, "recipe"), path(asked, "data") or Path(), replace=True
-    )
+    data = path(asked, "data") or Path()
+    texts = train_texts.named(asked["text"] or [], path(asked, "recipe"), data)
     corpus.check_apart(out, (one.path for one in texts.sources))
     job = train_heads.job("ngrams", path(asked, "recipe"), asked["changes"])
     candidates = job.shape["candidates"]

@@ -1,4 +1,4 @@
-"""Shared parts of `jspec train lm` and `head`: batches, the loop, its curve and the scores."""
+"""Shared parts of `jspec train draft` and `head`: batches, the loop, its curve and the scores."""
 
 import json
 import logging
@@ -85,7 +85,6 @@ class TrainingRun:
         keep: Callable[[Console], States] | None = None,
         command: Mapping[str, Any] | None = None,
         notes: tuple[str, ...] = (),
-        score: Callable[[Scores], Scores] = lambda scores: scores,
         unit: str = "nats per token",
     ) -> tuple[PyTree, Scores]:
         """Trains, draws the curve, scores the held-out text, and gives the weights and scores."""
@@ -127,7 +126,7 @@ class TrainingRun:
                 examine,
             )
         curves.plot(checkpoints.curve(), out / "curve.png", unit)
-        scores = score(self.scores(params, frozen))
+        scores = self.scores(params, frozen)
         write_whole(out / "heldout.json", json.dumps(scores, indent=2) + "\n")
         if scores:
             console.print(table(scores))
@@ -160,7 +159,7 @@ def told(report: loop.UpdateMetrics) -> str:
 
 def table(scores: Scores) -> Table:
     """Returns loss and shares by class."""
-    names = [name for name in ("bits_per_byte", *SHOWN) if name in next(iter(scores.values()))]
+    names = [name for name in SHOWN if name in next(iter(scores.values()))]
     grid = Table("class", "loss", *names, "tokens", title="held out")
     for label, score in scores.items():
         shares = (_shares(score[name], 3) for name in names)

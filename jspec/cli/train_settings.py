@@ -94,28 +94,15 @@ def _run(steps: int, sequence: int, rate: float) -> tuple[JobOption, ...]:
     )
 
 
-LM = (
+DRAFT = (
     *_run(1000, 512, 2e-3),
-    JobOption("shape", "vocab_size", 4096, "Tokens of the tokenizer to train."),
-    JobOption("shape", "hidden_size", 256, "Width of the hidden states."),
-    JobOption("shape", "intermediate_size", 688, "Width inside the MLP."),
-    JobOption("shape", "num_layers", 8, "Layers of the model.", flag="layers"),
-    JobOption("shape", "num_heads", 4, "Query heads.", flag="heads"),
-    JobOption("shape", "num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
-    JobOption("shape", "head_dim", 64, "Width of an attention head."),
-    JobOption("shape", "context", 1024, "Maximum number of positions the model may see."),
     JobOption(
-        "shape", "keep_layers", "",
-        "With --target: layers of it to begin with, such as 0,15,29; the rest of the shape is the "
-        "target's.", shown="new layers",
+        "shape", "keep_layers", "", "Layers of the target to begin with, such as 0,15,29.",
+        shown="required",
     ),
+    JobOption("loss", "num_target_tokens", 32, "Tokens kept of each distribution."),
     JobOption(
-        "loss", "num_target_tokens", 32,
-        "With --target: tokens kept of each distribution.",
-    ),
-    JobOption(
-        "loss", "sequences", 0,
-        "With --target: train on at most this many sequences, repeatedly; 0: all.",
+        "loss", "sequences", 0, "Train on at most this many sequences, repeatedly; 0: all."
     ),
 )  # fmt: skip
 

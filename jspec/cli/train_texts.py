@@ -27,16 +27,12 @@ def source(argument: str) -> corpus.CorpusSource:
     return corpus.CorpusSource(Path(argument).stem, Path(argument))
 
 
-def named(
-    text: Sequence[str], recipe: Path | None, data: Path, replace: bool = False
-) -> jobs.Texts:
-    """Returns the texts of a command's options, with weights and held-out shares."""
-    if text and (recipe is None or replace):
+def named(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Texts:
+    """Returns the texts of a command's options, with weights; else those of its recipe."""
+    if text:
         return jobs.Texts(tuple(map(source, text)))
     if recipe is None:
         raise InputError("no text was given; name files or folders, or a --recipe")
-    if text:
-        raise InputError(f"{text[0]} was given with a recipe, which names its own texts")
     return jobs.read_texts(recipe, data)
 
 

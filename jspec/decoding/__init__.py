@@ -113,7 +113,8 @@ def decode(
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
         policy: says in which rounds the drafter is asked, and how many of its nodes are verified;
             static. The default verifies all of them, `jspec.Adaptive` as many as pay.
-        policy_params: what the policy knows alongside its state, such as what rounds cost.
+        policy_params: what the policy knows alongside its state, such as what rounds cost; None:
+            its own guess.
         policy_state: `Result.policy_state` of an earlier call.
         max_new_tokens: size of the output; static. None: the largest `max_tokens` of the requests,
             or 128.
@@ -459,7 +460,7 @@ def _prefill(
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
-    tree = check_drafter_shapes(drafting, state, output)
+    tree = check_drafter_shapes(drafting.complete(model, params), state, output)
     check_round(model, drafting.policy, tree)
     return replace(state, stats=vary(no_rounds(drafting.policy, tree), call))
 
@@ -481,7 +482,7 @@ def decode_rounds(
     Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
     """
     check_same_memory(drafting, state)
-    had_ended = state.done
+    drafting, had_ended = drafting.complete(model, params), state.done
 
     def going(carry):
         state, left = carry

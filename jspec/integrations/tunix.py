@@ -52,10 +52,10 @@ class JspecRollout(BaseRollout):
         method: one of `jspec.methods.names()`.
         drafter: in place of a method, a drafter that takes `jspec.Rollouts` as params, such as
             `jspec.Suffix()`: the last answers to the same prompts are drafts.
-        options: of the method, as in `jspec.methods.build`.
+        options: of the method, as in `jspec.LLM`.
 
     Raises:
-        InputError: if the policy's attention cannot score a tree, or as `jspec.methods.build`.
+        InputError: if the policy's attention cannot score a tree, or as `jspec.LLM`.
     """
 
     def __init__(
@@ -84,15 +84,7 @@ class JspecRollout(BaseRollout):
                 dtype=jax.tree.leaves(nnx.state(rollout_actor, nnx.Param))[0].dtype,
             )
         )
-        if drafter is not None and (options or method != methods.DEFAULT):
-            raise InputError(
-                f"a drafter was given with {', '.join(options) or f'method {method!r}'}; leave one "
-                "out, and give options to the drafter itself"
-            )
-        if drafter is None:
-            llm = methods.build(method, target, **options)
-        else:
-            llm = methods.LLM(target, drafter)
+        llm = methods.LLM(target, method, drafter=drafter, **options)
         # Without the first policy's weights, which would stay in memory.
         self._model, self._drafting = llm.model, llm.drafting
         self._reuses = drafter is not None

@@ -90,7 +90,7 @@ def build(
         fields["scheme"] = getattr(jspec.schemes, scheme.upper())
     if draft_temperature is not None:
         fields["sampling"] = jspec.Sampling(draft_temperature)
-    return LLM(target, kind(*made_of, **fields), params)
+    return LLM(target, drafter=kind(*made_of, **fields), drafter_params=params)
 
 
 def _head(models: Models, name: str | None, kinds: tuple[str, ...]) -> Any:
@@ -339,17 +339,13 @@ def widened(
     **options: Any,
 ) -> LLM:
     """Builds the drafter of a method whose rounds are as wide as pays, if widths are given."""
-    if widths is None:
-        return make(models, **options)
-    from jspec.costs.prior import prior
-    from jspec.policies.adaptive import Adaptive
-    from jspec.round.request import check_policy
-
     llm = make(models, **options)
-    held = getattr(models.target.model, "param_dtype", None)
-    policy = Adaptive(widths)
-    check_policy(policy, llm.drafter)
-    return replace(llm, policy=policy, policy_params=prior(models.target.params, held=held))
+    if widths is None:
+        return llm
+    from jspec.policies.adaptive import Adaptive
+
+    own = {"drafter": llm.drafter, "drafter_params": llm.drafter_params}
+    return LLM(llm.target, **own, policy=Adaptive(widths))
 
 
 def recommended(

@@ -1,7 +1,5 @@
 """Any drafter alongside the one that drafts what a grammar forces."""
 
-from dataclasses import replace
-
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.drafters.jump_forward import JumpForward
 from jspec.drafters.merge import merge
@@ -25,4 +23,5 @@ def with_jump_forward(llm: LLM) -> LLM:
     forced = JumpForward(usual if budget is None else min(usual, budget))
     # The policy, if it has widths, takes the nodes of largest value.
     params = (llm.drafter_params, None)
-    return replace(llm, drafter=merge(drafter, forced), drafter_params=params)
+    drafting = {"drafter": merge(drafter, forced), "drafter_params": params}
+    return LLM(llm.target, **llm.drafting | drafting)

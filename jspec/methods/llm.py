@@ -1,62 +1,121 @@
-"""A model and a method's drafter as one object: texts or tokens in and out."""
+"""A model and a drafter as one object: texts or tokens in and out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Unpack
 
 from jspec._validate.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jax.typing import ArrayLike
+
+    from jspec.decoding import Asked
     from jspec.decoding.engine import Engine
     from jspec.decoding.streaming import Chunk
     from jspec.models import Loaded
     from jspec.protocols import CausalLM, Drafter, WidthPolicy
-    from jspec.types import PyTree, Result
+    from jspec.request import Request, Room
+    from jspec.types import PyTree, Result, State, Stopping
 
 
-def _whole() -> "WidthPolicy":
-    """Returns the default policy, which imports JAX."""
-    from jspec.policies.fixed_width import FixedWidth
-
-    return FixedWidth()
-
-
-@dataclass(frozen=True, eq=False)
 class LLM:
-    """A language model that decodes with a drafter: what `jspec.methods.build` makes.
+    """A language model that decodes with a drafter, as vLLM's `LLM`.
 
-    Its calls are those of `jspec.decode`, which is pure, with its own arguments filled in; `jit`
-    and what else transforms a function take `jspec.decode(llm.model, llm.params, ..)` itself.
+    Options that are not given have the defaults of the command line: trees that the default device
+    scores cheaply, and for a bundled target the bundled head or draft model. Its calls are those of
+    `jspec.decode`, which is pure, with its own arguments filled in; `jit` and what else transforms
+    a function take `jspec.decode(llm.model, llm.params, ..)` itself.
 
     Args:
+        model: what is to be decoded from: a bundled name, a folder, a GGUF file or a hub id, as
+            `jspec.models.load` takes it; or what that gives; or `jspec.models.Loaded(model,
+            params)` for a model of your own.
+        method: one of `jspec.methods.names()`. "auto" is what is recommended.
+        draft: the draft model of a method that needs one, as `model`. If it is not given, the
+            bundled draft model serves every target that has its vocabulary.
+        drafter: a drafter of your own, in place of a method.
+        drafter_params: its weights, or other ones than the method finds.
+        policy: says how much is drafted and verified, in place of the method's.
+        policy_params: what the policy knows, such as what `jspec.costs.measure` gives. By default a
+            guess at what rounds cost.
+        num_speculative_tokens: drafted nodes.
+        widths: numbers of drafted nodes that a round may verify, such as (0, 3, 7).
+        options: the other fields of `jspec.methods.describe(method).options`, which
+            `--speculative-config` takes too.
+
+    Attributes:
         target: the model, its weights, its tokenizer and its end tokens. The model of an EAGLE-3
             head gives the states that the head reads, too.
-        drafter: proposes the trees.
-        drafter_params: the weights of the draft model or the head, or the datastore; None if there
-            is nothing.
-        policy: says how much is drafted and verified; as much as the drafter gives if not given.
-        policy_params: what the policy knows, such as a guess at what rounds cost; None if nothing.
+        drafter, drafter_params, policy, policy_params: as in `jspec.decode`.
+
+    Raises:
+        InputError: if the method or an option is unknown, a value is of the wrong kind or out of
+            range, or the method needs what is not there. Nothing has been compiled then.
 
     Example:
         >>> import jspec
-        >>> llm = jspec.methods.build("prompt_lookup", "jspec-800k")
+        >>> llm = jspec.LLM("jspec-800k", "prompt_lookup", num_speculative_tokens=4)
+        >>> llm.drafter.num_speculative_tokens
+        4
         >>> llm.decode(["Once upon a time", "The end"], max_new_tokens=8).texts  # doctest: +SKIP
         [', there was a little girl named', ...]
+        >>> model = jspec.testing.PrefixLM()  # a model that jspec has not loaded
+        >>> llm = jspec.LLM(jspec.models.Loaded(model, model.init()))
+        >>> llm.decode([[1, 2, 1, 2, 1]], max_new_tokens=8).result.tokens.shape  # doctest: +SKIP
+        (1, 8)
     """
 
     target: "Loaded"
     drafter: "Drafter"
-    drafter_params: "PyTree" = None
-    policy: "WidthPolicy" = field(default_factory=_whole)
-    policy_params: "PyTree" = None
+    drafter_params: "PyTree"
+    policy: "WidthPolicy"
+    policy_params: "PyTree"
 
-    def __post_init__(self):
-        if not hasattr(self.target, "eos"):
+    def __init__(
+        self,
+        model: "str | Path | Loaded",
+        method: str = "auto",
+        *,
+        draft: "str | Path | Loaded | None" = None,
+        drafter: "Drafter | None" = None,
+        drafter_params: "PyTree" = None,
+        policy: "WidthPolicy | None" = None,
+        policy_params: "PyTree" = None,
+        num_speculative_tokens: int | None = None,
+        widths: "Sequence[int] | None" = None,
+        **options: Any,
+    ):
+        from jspec.methods import DEFAULT, describe
+
+        # Nothing of JAX is imported before a wrong name is answered.
+        sizes = {"num_speculative_tokens": num_speculative_tokens, "widths": widths}
+        options |= {name: size for name, size in sizes.items() if size is not None}
+        if drafter is None:
+            built = describe(method).build(model, draft, **options)
+            model, drafter = built.target, built.drafter
+            if drafter_params is None:
+                drafter_params = built.drafter_params
+            if policy is None:
+                policy, own = built.policy, built.policy_params
+                policy_params = own if policy_params is None else policy_params
+        elif method != DEFAULT or draft is not None or options:
             raise InputError(
-                f"target is of type {type(self.target).__name__}; pass what jspec.models.load "
-                "gives, or jspec.models.Loaded(model, params) of a model of your own"
+                f"drafter and {'draft' if draft is not None else next(iter(options), 'method')} "
+                "were both given; leave one out, and give options to the drafter itself"
             )
+        from jspec.policies.fixed_width import FixedWidth
+        from jspec.round.request import check_drafter, check_policy
+
+        check_drafter(drafter)
+        check_policy(policy := FixedWidth() if policy is None else policy, drafter)
+        self.target, self.drafter, self.policy = loaded("model", model), drafter, policy
+        if policy_params is None:
+            policy_params = policy.init_params(self.model, self.params)
+        self.drafter_params, self.policy_params = drafter_params, policy_params
 
     @property
     def model(self) -> "CausalLM":
@@ -74,13 +133,19 @@ class LLM:
         names = "drafter", "drafter_params", "policy", "policy_params"
         return {name: getattr(self, name) for name in names}
 
-    def decode(self, prompts: Any, **request: Any) -> "Completions":
+    def decode(
+        self,
+        prompts: "str | Sequence[str] | Sequence[Sequence[int]] | ArrayLike",
+        prompt_lengths: "ArrayLike | None" = None,
+        **call: "Unpack[Asked]",
+    ) -> "Completions":
         """Generates tokens for prompts, as `jspec.decode` does.
 
         Args:
             prompts: a text or several; or token ids, [B, T] or a list for each row.
-            request: all else as in `jspec.decode`. The end tokens of `stopping` are those of the
-                checkpoint if it has none, and its stop strings may be texts.
+            prompt_lengths: as in `jspec.decode`.
+            call: all else as in `jspec.decode`. End tokens are by default those of the checkpoint;
+                stop strings may be texts.
 
         Returns:
             The result, and its texts.
@@ -90,18 +155,19 @@ class LLM:
         """
         from jspec.decoding import decode
 
-        prompts, call = self._call(prompts, request)
-        result = decode(self.model, self.params, prompts, **self.drafting, **call)
-        stops = _stop_token_ids(call)
-        lengths = call.get("prompt_lengths")
-        return Completions(result, prompts, lengths, self.target.tokenizer, stops)
+        prompts, asks, stops = self._call(prompts, call)
+        result = decode(self.model, self.params, prompts, prompt_lengths, **self.drafting, **asks)
+        return Completions(result, prompts, prompt_lengths, self.target.tokenizer, stops)
 
-    def stream(self, prompts: Any, **request: Any) -> "Iterator[Chunk]":
+    def stream(
+        self, prompts: Any, prompt_lengths: "ArrayLike | None" = None, **call: "Unpack[Asked]"
+    ) -> "Iterator[Chunk]":
         """Decodes round by round, as `jspec.stream` does, with the texts of each round.
 
         Args:
             prompts: as in `decode`.
-            request: as in `decode`.
+            prompt_lengths: as in `decode`.
+            call: as in `decode`.
 
         Returns:
             An iterator of chunks, one per round. `Chunk.texts` of all of them join to the texts of
@@ -112,63 +178,60 @@ class LLM:
         """
         from jspec.decoding.streaming import stream
 
-        prompts, call = self._call(prompts, request)
-        chunks = stream(self.model, self.params, prompts, **self.drafting, **call)
+        prompts, asks, stops = self._call(prompts, call)
+        chunks = stream(self.model, self.params, prompts, prompt_lengths, **self.drafting, **asks)
         if self.target.tokenizer is None:
             return chunks
-        stops = _stop_token_ids(call)
-        return self._with_texts(_rows(prompts, call.get("prompt_lengths")), chunks, stops)
+        return self._with_texts(_rows(prompts, prompt_lengths), chunks, stops)
 
-    def engine(self, num_slots: int, capacity: int, **options: Any) -> "Engine":
+    def engine(self, num_slots: int, capacity: int, room: "Room | None" = None) -> "LLMEngine":
         """Makes an engine of this model and drafter, for rows that come and go.
 
         Args:
             num_slots: rows that decode together.
             capacity: most tokens that a row holds, prompt and output.
-            options: all else as in `jspec.Engine`.
+            room: for what requests may ask for.
 
         Returns:
-            The engine. Its calls take `llm.params`, `llm.drafter_params`, `llm.policy_params` and,
-            in the `stopping` of a request, `llm.target.eos`.
+            The engine, whose calls need no weights and no end tokens.
 
         Raises:
             InputError: as `jspec.Engine`.
         """
         from jspec.decoding.engine import Engine
 
-        drafting = {"drafter": self.drafter, "policy": self.policy}
-        return Engine(self.model, num_slots, capacity, **drafting, **options)
+        own: dict[str, Any] = {"drafter": self.drafter, "policy": self.policy}
+        own |= {} if room is None else {"room": room}
+        return LLMEngine(self, Engine(self.model, num_slots, capacity, **own))
 
-    def _call(self, prompts: Any, request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Returns the prompts as tokens, and a call's arguments with the checkpoint's."""
+    def _call(self, prompts: Any, call: Any) -> tuple[Any, dict[str, Any], Any]:
+        """Returns prompts as tokens, a call's arguments with end tokens, and its stop tokens."""
+        from jspec.request import pad_tokens
+
+        prompts, request = [prompts] if isinstance(prompts, str) else prompts, call.get("request")
+        if _are_texts(prompts):
+            prompts = [self._tokenizer("prompts").encode(text).ids for text in prompts]
+        if isinstance(request, list | tuple):
+            rows = [self.with_ends(row) for row in request]
+            return prompts, call | {"request": rows}, pad_tokens([r.stop_token_ids for r in rows])
+        name = "stopping" if request is None else "request"
+        ends = self.with_ends(call.get(name))
+        return prompts, call | {name: ends}, ends.stop_token_ids
+
+    def with_ends(self, ends: "Stopping | Request | None") -> Any:
+        """Returns it with the checkpoint's end tokens, and its stop strings as automata."""
         from jspec.processors.grammar.stops import stop_strings
+        from jspec.request import Request
         from jspec.round.request import check_stopping
         from jspec.types import Stopping
 
-        if isinstance(prompts, str):
-            prompts = [prompts]
-        if _are_texts(prompts):
-            prompts = [self._tokenizer("prompts").encode(text).ids for text in prompts]
-        if (asks := request.get("request")) is not None:
-            listed = isinstance(asks, list | tuple)
-            asks = [self._complete(one) for one in asks] if listed else self._complete(asks)
-            return prompts, request | {"request": asks}
-        check_stopping(stopping := request.get("stopping", Stopping()))
-        if stopping.eos is None:
-            stopping = replace(stopping, eos=self.target.eos)
-        texts = [stopping.stop] if isinstance(stopping.stop, str) else stopping.stop
+        ends = Stopping() if ends is None else ends
+        if not isinstance(ends, Request):
+            check_stopping(ends)
+        texts: Any = [ends.stop] if isinstance(ends.stop, str) else ends.stop
         if _are_texts(texts):
-            stopping = replace(stopping, stop=stop_strings(texts, self._tokenizer("stop")))
-        return prompts, request | {"stopping": stopping}
-
-    def _complete(self, request: Any) -> Any:
-        """Returns a request with the checkpoint's end tokens, and with automata of its texts."""
-        from jspec.processors.grammar.stops import stop_strings
-
-        stop = [request.stop] if isinstance(request.stop, str) else request.stop
-        if _are_texts(stop):
-            request = replace(request, stop=stop_strings(stop, self._tokenizer("stop")))
-        return request if request.eos is not None else replace(request, eos=self.target.eos)
+            ends = replace(ends, stop=stop_strings(texts, self._tokenizer("stop")))
+        return replace(ends, eos=self.target.eos) if ends.eos is None else ends
 
     def _tokenizer(self, name: str) -> Any:
         if self.target.tokenizer is None:
@@ -201,6 +264,49 @@ class LLM:
                 last = _row_of(stops, row)
                 texts.append(text.finish(new, cut, why, last) if ends else text.push(new, cut))
             yield replace(chunk, texts=texts)
+
+
+class LLMEngine:
+    """A `jspec.Engine` with the weights and end tokens of an `LLM`: what `LLM.engine` gives.
+
+    Its calls are the engine's without the arguments that an `LLM` has.
+
+    Example:
+        >>> import jspec
+        >>> engine = jspec.LLM("jspec-800k", "prompt_lookup").engine(num_slots=2, capacity=64)
+        >>> state = engine.init()  # doctest: +SKIP
+        >>> state = engine.insert(state, 0, engine.prefill([1, 2, 3]))  # doctest: +SKIP
+        >>> state, output = engine.generate(state, rounds=4)  # doctest: +SKIP
+    """
+
+    def __init__(self, llm: LLM, engine: "Engine"):
+        weights: Any = {"drafter_params": llm.drafter_params, "policy_params": llm.policy_params}
+        self.engine, self._llm, self._weights = engine, llm, weights
+        self.init = partial(engine.init, llm.params, **weights)
+        self.generate = partial(engine.generate, llm.params, **weights)
+        self.warmup = partial(engine.warmup, llm.params, **weights)
+        self.memory = partial(engine.memory, llm.params, **weights)
+        self.insert, self.free, self.take = engine.insert, engine.free, engine.take
+
+    def prefill(
+        self,
+        prompt: "Sequence[int] | ArrayLike",
+        request: "Request | None" = None,
+        *,
+        earlier: "State | None" = None,
+    ) -> "State":
+        """Returns a request whose prompt is read, as `Engine.prefill`.
+
+        Args:
+            prompt: [T] token ids.
+            request: what is asked for; its stop strings may be texts.
+            earlier: as in `Engine.prefill`.
+        """
+        from jspec.request import Request
+
+        asks = self._llm.with_ends(Request() if request is None else request)
+        params = self._llm.params
+        return self.engine.prefill(params, prompt, asks, earlier=earlier, **self._weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,21 +361,25 @@ def _rows(prompts: Any, lengths: Any) -> list[list[int]]:
     return rows if lengths is None else [row[:n] for row, n in zip(rows, lengths, strict=True)]
 
 
-def _stop_token_ids(call: dict[str, Any]) -> Any:
-    """Returns the stop tokens of a call's rows, as `Stopping` has them."""
-    from jspec.request import Request, pad_tokens
-
-    asks = call.get("request")
-    if asks is None:
-        return call["stopping"].stop_token_ids
-    if isinstance(asks, Request):
-        return list(asks.stop_token_ids)
-    return pad_tokens([one.stop_token_ids for one in asks])
-
-
 def _row_of(stops: Any, row: int) -> list[int]:
     """Returns a row's stop tokens, which may be for all rows or of each."""
     import numpy as np
 
     ids = np.asarray([] if stops is None else stops)
     return (ids[row] if ids.ndim == 2 else ids.reshape(-1)).tolist()
+
+
+def loaded(name: str, model: "str | Path | Loaded") -> "Loaded":
+    """Returns the model, read if it was named. Raises InputError if it is neither."""
+    from jspec.models import Loaded, load
+    from jspec.round.request import check_model
+
+    if isinstance(model, Loaded):
+        check_model(model.model, ())  # the weights may be shapes, of a plan
+        return model
+    if isinstance(model, str | PurePath):
+        return load(model)
+    raise InputError(
+        f"{name} is of type {type(model).__name__}; pass a name or what jspec.models.load gives, "
+        "or jspec.models.Loaded(model, params) of a model of your own"
+    )

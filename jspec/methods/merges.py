@@ -74,8 +74,9 @@ def _merged(models: Models, built: list[LLM], num_speculative_tokens: int | None
 
     drafters = [one.drafter for one in built]
     params = tuple(one.drafter_params for one in built)
+    known = None if all(one is None for one in params) else params
     made = merge(*drafters, num_speculative_tokens=num_speculative_tokens)
     # A head may read more of the target than the last state; at most one of the members has one.
     plain = models.target
     target = next((one.target for one in built if one.model != plain.model), plain)
-    return LLM(target, made, None if all(one is None for one in params) else params)
+    return LLM(target, drafter=made, drafter_params=known)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
 from jspec._validate.options import Option, unknown
-from jspec.methods.llm import LLM
+from jspec.methods.llm import LLM, loaded
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
@@ -38,7 +38,7 @@ class Method:
     """A way to draft, by its name.
 
     Args:
-        name: for `jspec.methods.build` and `--method`.
+        name: for `jspec.LLM` and `--method`.
         summary: its proposals, in a few words.
         make: gets the options that were given. For the others the drafter's own defaults hold, or
             what `jspec.methods.device_defaults` finds to fit the device.
@@ -103,15 +103,15 @@ class Method:
         draft: "Loaded | str | Path | None" = None,
         **options: Any,
     ) -> LLM:
-        """Builds the model and drafter of this method, as `jspec.methods.build` does."""
+        """Builds the model and drafter of this method, as `jspec.LLM` does."""
         if "draft_model" in options:
             raise InputError(
                 "draft_model is an option of the command line; pass draft=.., a name or what "
                 "jspec.models.load gives"
             )
         checked = self.check(options)
-        model = _loaded("target", target)
-        second = None if draft is None else _loaded("draft", draft)
+        model = loaded("model", target)
+        second = None if draft is None else loaded("draft", draft)
         return self.make(Models(model, self._draft(model, second)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":
@@ -136,22 +136,6 @@ class Method:
                 "draft=jspec.models.load(..) of a model with the target's vocabulary"
             )
         return bundled
-
-
-def _loaded(role: str, model: "Loaded | str | Path") -> "Loaded":
-    """Returns the model, read if it was named. Raises InputError if it is neither."""
-    from jspec.models import Loaded, load
-    from jspec.round.request import check_model
-
-    if isinstance(model, str | Path):
-        return load(model)
-    if not isinstance(model, Loaded):
-        raise InputError(
-            f"{role} is of type {type(model).__name__}; pass a name or what jspec.models.load "
-            "gives, or jspec.models.Loaded(model, params) of a model of your own"
-        )
-    check_model(model.model, ())  # the weights may be shapes, of a plan
-    return model
 
 
 def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":

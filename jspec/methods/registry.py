@@ -1,6 +1,6 @@
 """The methods by name. A line here and the drafter's class are all that a new one needs.
 
-`jspec.methods.build`, `--method`, `--speculative-config` and `jspec methods` all derive from
+`jspec.LLM`, `--method`, `--speculative-config` and `jspec methods` all derive from
 `METHODS`. What options a method has, of which kind and meaning, say the fields of its class and
 their docstring. Nothing here imports JAX, so that a wrong name is answered at once.
 """

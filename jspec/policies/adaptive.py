@@ -34,7 +34,8 @@ from jspec._validate.errors import InputError
 from jspec.drafters.growth.union import check_deterministic
 from jspec.policies.backoff import Backoff
 from jspec.policies.cost_curve import CostCurve
-from jspec.protocols import WidthPolicy
+from jspec.policies.prior import prior
+from jspec.protocols import CausalLM, WidthPolicy
 from jspec.types import Frame, PolicyFeedback, PyTree, Tree, WidthChoice
 
 _WAITING = 0.08
@@ -73,9 +74,9 @@ class Adaptive(WidthPolicy):
     The nodes are those of largest value in the drafter's tree. With 0 among the widths it asks no
     draft where drafts save less time than they take.
 
-    Its `policy_params` are a `CostCurve`, which `jspec.costs.measure` measures: another curve
-    compiles nothing. Every width is a program of its own inside the loop: a few, far apart, are as
-    good as many.
+    Its `policy_params` are a `CostCurve`, which `jspec.costs.measure` measures and
+    `jspec.costs.prior` guesses, as it does where there is none: another curve compiles nothing.
+    Every width is a program of its own inside the loop: a few, far apart, are as good as many.
 
     Args:
         widths: rising numbers of drafted nodes that a round may verify of a row; 0 is plain
@@ -87,9 +88,8 @@ class Adaptive(WidthPolicy):
 
     Example:
         >>> import jspec
-        >>> model, costs = jspec.testing.PrefixLM(), jspec.CostCurve.of({1: 0.020, 8: 0.034})
-        >>> ask = dict(drafter=jspec.PromptLookup(num_speculative_tokens=7), max_new_tokens=6)
-        >>> ask |= dict(policy=Adaptive((0, 3, 7)), policy_params=costs)
+        >>> model, lookup = jspec.testing.PrefixLM(), jspec.PromptLookup(num_speculative_tokens=7)
+        >>> ask = dict(drafter=lookup, policy=Adaptive((0, 3, 7)), max_new_tokens=6)
         >>> jspec.decode(model, model.init(), [[1, 2, 1, 2, 1]], **ask).stats.widths
         (0, 3, 7)
     """
@@ -110,6 +110,9 @@ class Adaptive(WidthPolicy):
             raise InputError(
                 f"widths is {widths}; give rising numbers of drafted nodes, such as (0, 3, 7)"
             )
+
+    def init_params(self, model: CausalLM, params: PyTree) -> CostCurve:
+        return prior(params, held=getattr(model, "param_dtype", None))
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> AdaptiveState:
         shape = len(_PROMISES) + 1, len(self.widths)
@@ -138,8 +141,8 @@ class Adaptive(WidthPolicy):
         """Returns the round in which the rows are fastest."""
         if not isinstance(params, CostCurve):
             raise InputError(
-                f"policy_params is {params!r:.80} and Adaptive needs a cost curve; pass "
-                "jspec.costs.prior(params), or one from jspec.costs.measure(..)"
+                f"policy_params is {params!r:.80} and Adaptive takes a cost curve; pass one from "
+                "jspec.costs.measure(..), or leave it out"
             )
         check_deterministic(tree)
         value = jnp.clip(trees.values(tree), 0.0, 1.0)  # an infinite one would stay in the sums

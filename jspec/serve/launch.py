@@ -294,7 +294,9 @@ def device_of(
     # With one width for all rounds, nodes for forced tokens would be verified in each of them.
     if room.grammar is not None and llm.policy.widths:
         llm = with_jump_forward(llm)
-    engine = llm.engine(settings.rows, capacity, room=room)
+    engine = jspec.Engine(
+        llm.model, settings.rows, capacity, llm.drafter, room=room, policy=llm.policy
+    )
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, llm.drafter)
     known = None if memory is None else memory.read()
     device = EngineDevice(

@@ -73,7 +73,7 @@ class Runner:
         self._session = session
         self._settings = settings
         llm, own = session.llm, settings.control
-        self._llm = LLM(llm.target, Autoregressive()) if plain else llm
+        self._llm = LLM(llm.target, drafter=Autoregressive()) if plain else llm
         self.control = control or (
             own.processors(llm.target, session.lead),
             own.stopping(llm.target),

@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jspec.methods import BUNDLED
+from jspec.methods import BUNDLED, LLM
 from jspec.sessions.method_choice import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jspec.methods import LLM
     from jspec.models import Loaded
     from jspec.models.reasoning import Lead, Marks
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 class Session:
     """All that a run needs besides prompts and settings."""
 
-    llm: "LLM"
+    llm: LLM
     choice: Choice
     name: str = BUNDLED
     """The target's name, as it was given."""
@@ -57,7 +56,7 @@ def with_adapter(session: Session, name: str) -> Session:
 
 def with_target(session: Session, target: "Loaded") -> Session:
     """Returns the session with other weights, end tokens or template of its model."""
-    return replace(session, llm=replace(session.llm, target=target))
+    return replace(session, llm=LLM(target, **session.llm.drafting))
 
 
 def load(

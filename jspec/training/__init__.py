@@ -1,4 +1,4 @@
-"""Training of causal language models and of draft heads."""
+"""Training of draft models and of draft heads."""
 
 from jspec._validate import extras
 

@@ -4,10 +4,10 @@ import jax
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec.arrays.ragged import sequence
 from jspec.arrays.top_k import top_k
 from jspec.protocols import CausalLM
-from jspec.training.lm import forward
-from jspec.types import PyTree
+from jspec.types import Output, PyTree
 
 
 @struct.dataclass
@@ -44,6 +44,11 @@ def likeliest(scores: Float[Array, "*S V"], size: int) -> Distributions:
     """
     values, tokens = top_k(scores, min(size, scores.shape[-1]))
     return Distributions(tokens, jax.nn.softmax(values, axis=-1))
+
+
+def forward(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Output:
+    """Returns a causal forward pass over whole sequences."""
+    return model.apply(params, tokens, *sequence(*tokens.shape), None)
 
 
 def observe(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"], size: int) -> Observed:

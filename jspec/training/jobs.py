@@ -1,7 +1,7 @@
 """Settings of a training run, from options or a recipe file."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,11 @@ class Texts:
 
     sources: tuple[CorpusSource, ...]
     weights: Mapping[str, float] = field(default_factory=dict)
-    heldout: float = 0.05
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training run of a language model or a draft head."""
+    """A training run of a draft model or a draft head."""
 
     recipe: Recipe
     shape: Mapping[str, Any] = field(default_factory=dict)
@@ -71,37 +70,22 @@ def read_head(path: Path, kind: str) -> dict[str, Any]:
     return recipes.part(recipes.part(recipes.read(path), "heads", path), kind, path)
 
 
-def read_model(path: Path, model: str) -> dict[str, Any]:
-    """Returns the settings that a recipe file has for a language model."""
-    table = _table(path, ("models", "text"))
-    models = recipes.part(table, "models", path)
-    if model not in models:
-        raise InputError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
-    shared = (recipes.part(table, name, path) for name in ("tokenizer", "train"))
-    values = {name: value for one in shared for name, value in one.items()}
-    return values | recipes.part(models, model, path)
+def read_draft(path: Path) -> dict[str, Any]:
+    """Returns the settings that a recipe file has for a draft model; {} if it has none."""
+    return recipes.part(recipes.read(path), "draft", path)
 
 
 def read_texts(path: Path, data: Path) -> Texts:
-    """Returns the texts of a recipe file, with their weights and what is held out of them."""
-    table = _table(path, ("text",))
+    """Returns the texts of a recipe file, with their weights."""
+    table = recipes.read(path)
+    if "text" not in table:
+        raise InputError(f"{path} has no 'text'; write [[text]] for each text, or name texts")
     weights = recipes.part(table, "weights", path)
     recipes.check_like(weights, dict.fromkeys(weights, 1.0))
     bad = [label for label, weight in weights.items() if not 0 < weight < float("inf")]
     if bad:
         raise InputError(f"class {bad[0]} has weight {weights[bad[0]]}; use a finite one > 0")
-    heldout = recipes.part(table, "train", path).get("heldout", Texts.heldout)
-    recipes.check_like({"heldout": heldout}, {"heldout": 0.0})
-    _check_share("heldout", heldout)
-    return Texts(_sources(table, path, data), weights, heldout)
-
-
-def _table(path: Path, needs: Sequence[str]) -> dict[str, Any]:
-    table = recipes.read(path)
-    for name in needs:
-        if name not in table:
-            raise InputError(f"{path} has no {name!r}; a recipe needs {' and '.join(needs)}")
-    return table
+    return Texts(_sources(table, path, data), weights)
 
 
 def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[CorpusSource, ...]:
@@ -158,17 +142,12 @@ def _check(job: TrainingJob) -> None:
     for name, share in (("cooldown", job.recipe.cooldown), ("floor", job.recipe.floor)):
         if share > 1:
             raise InputError(f"{name} is {share}; use a share from 0 to 1")
-    _check_share("heldout", job.heldout)
-
-
-def _check_share(name: str, share: float) -> None:
-    if not 0 <= share < 1:
-        raise InputError(f"{name} is {share}; use a share >= 0 and < 1")
+    if not 0 <= job.heldout < 1:
+        raise InputError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
 
 
 _COUNTS = {
     *("steps", "checkpoint_every", "batch_size", "sequence", "unroll", "num_target_tokens"),
-    *("num_heads", "num_layers", "num_kv_heads", "head_dim", "hidden_size", "intermediate_size"),
-    *("context", "vocab_size"),
+    *("num_heads", "num_layers"),
 }
 """Settings that are at least 1; others are at least 0."""

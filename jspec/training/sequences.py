@@ -98,17 +98,6 @@ def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
     return Sequences(tokens, np.ones(tokens.shape, bool))
 
 
-def every(rows: Iterable[Sequence[int]], length: int) -> Sequences:
-    """Cuts like `cut`, with all of the stream: each token but the first is to be foretold once."""
-    stream = _stream(rows)
-    count = -(-(len(stream) - 1) // length)
-    places = np.arange(count)[:, None] * length + np.arange(length + 1)
-    tokens = np.pad(stream, (0, count * length + 1 - len(stream)))[places]
-    live = places < len(stream)
-    live[:, 0] = False
-    return Sequences(tokens, live)
-
-
 def _stream(rows: Iterable[Sequence[int]]) -> Int[np.ndarray, " S"]:
     return np.concatenate([np.zeros(0, np.int32), *(np.asarray(row, np.int32) for row in rows)])
 

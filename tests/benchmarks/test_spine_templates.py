@@ -36,7 +36,7 @@ def test_names_are_those_that_templates_have():
 def test_rounds_say_what_spine_accepts():
     nodes, count = 7, 40
     drafter, model = jspec.Spine(tiny.VOCAB, nodes, passes=2), tiny.model(num_layers=1)
-    llm = LLM(Loaded(model, tiny.params(model), None, (), None), drafter)
+    llm = LLM(Loaded(model, tiny.params(model), None, (), None), drafter=drafter)
     prompt = tiny.PROMPTS[0].tolist()
     counted = Decoding(model, llm.params, drafter, None, count).count(pad([prompt]))
     bench = SimpleNamespace(room=64, new_tokens=count + DEEPEST)

@@ -14,7 +14,6 @@ from jspec.cli import main as cli
 from jspec.models import export
 from jspec.models.llama import Llama
 from jspec.sessions import compilation
-from jspec.training import tokenizer as tokenizers
 
 TEXTS = [
     "Once upon a time there was a naïve 猫 named Žofie.",
@@ -44,7 +43,7 @@ Command = Callable[..., Ran]
 
 def make(folder: Path, vocab: int = VOCAB, kind: Callable[..., Llama] = tiny.model) -> Path:
     model = kind(vocab_size=vocab, context=CONTEXT)
-    words = tokenizers.train(TEXTS, vocab)
+    words = tiny.words(TEXTS, vocab)
     export.save_hf(model, tiny.params(model), folder, words, end=0, dtype="float32")
     return folder
 

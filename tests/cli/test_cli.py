@@ -139,7 +139,7 @@ def test_a_damaged_checkpoint_is_one_sentence(command, folder, tmp_path):
 def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, monkeypatch):
     def build(models):
         assert models.draft.model.vocab_size == models.target.model.vocab_size
-        return LLM(models.target, jspec.Autoregressive())
+        return LLM(models.target, drafter=jspec.Autoregressive())
 
     # One entry is all that a new method needs.
     monkeypatch.setitem(METHODS, "two", Method("two", "", build, needs_draft_model=True))

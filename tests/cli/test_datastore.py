@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from jspec import datastore, methods
+import jspec
+from jspec import datastore
 from jspec.models import load
 from jspec.sessions import method_choice
 
@@ -92,9 +93,9 @@ def test_defaults_fit_what_was_given(command, folder, texts):
     out = texts / "store.bin"
     assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0
     target, few = load(folder), {"num_matches": 1, "max_depth": 5}
-    drafter = methods.build("rest", target, datastore=out, **few).drafter
+    drafter = jspec.LLM(target, "rest", datastore=out, **few).drafter
     assert drafter.num_speculative_tokens == 5
-    mixture = methods.build("spine+rest", target, datastore=out, **few).drafter
+    mixture = jspec.LLM(target, "spine+rest", datastore=out, **few).drafter
     assert mixture.drafters[1].num_speculative_tokens == 5
 
 

@@ -68,7 +68,7 @@ def test_python_and_bench_stay_greedy(sampler):
     target = models.load(sampler)
     assert target.generation.get("temperature") == 0.9
     assert RunSettings().sampling is None
-    llm = jspec.LLM(target, jspec.Autoregressive())
+    llm = jspec.LLM(target, drafter=jspec.Autoregressive())
     ask = {"max_new_tokens": 4, "stopping": jspec.Stopping(eos=())}
     want = jspec.decode(target.model, target.params, [[5, 6]], **ask)
     assert llm.decode([[5, 6]], **ask).result.tokens.tolist() == want.tokens.tolist()

@@ -62,7 +62,7 @@ def test_a_line_says_everything(records, folder):
     plain = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12)
     assert record["tokens"] == plain.tokens[0].tolist()
     # The tree for a CPU has 7 nodes, of which those that repeat a sibling are not verified.
-    drafter = jspec.methods.build("token_recycling", loaded).drafter
+    drafter = jspec.LLM(loaded, "token_recycling").drafter
     same = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12, drafter=drafter)
     assert metrics["num_draft_tokens"] == same.stats.num_draft_tokens[0]
     assert metrics == jspec.metrics.of(same.stats).as_dict()

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import jspec.models
+import jspec
 from jspec.cli import text_output
 from jspec.cli.text_output import AnswerTiming
 from jspec.costs.metrics import Metrics
 from jspec.methods import LLM
-from jspec.models import heads
+from jspec.models import Loaded, heads
 from jspec.models.heads import registry
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
@@ -21,6 +21,7 @@ from jspec.sessions import method_choice, terminal
 from jspec.sessions.batches import Outcome
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
+from jspec.testing import PrefixLM
 
 
 def test_the_text_and_then_the_figures(command, folder):
@@ -159,7 +160,8 @@ def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys):
         ("coupled", 1.0, rounding), ("block", 0.0, rounding), ("block", 1.0, own)
     ):  # fmt: skip
         choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
-        session = Session(LLM(jspec.models.Loaded(None, ()), None), choice)
+        llm = LLM(Loaded(PrefixLM(), ()), drafter=jspec.Autoregressive())
+        session = Session(llm, choice)
         text_output.show(session, [[1]], RunSettings(temperature=temperature))
         assert why in capsys.readouterr().err
 

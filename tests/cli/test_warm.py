@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import jspec
-from jspec import costs, decoding, methods, models
+from jspec import costs, decoding, models
 from jspec.cli import train_progress, warming
 from jspec.decoding import programs
 from jspec.drafters.contrib import ngrams, vocabulary_table
@@ -46,7 +46,7 @@ def stopped_after(monkeypatch, parts):
 def test_auto_finds_the_table_and_a_stopped_run_goes_on(
     command, talker, stranger, target, cache, tmp_path, monkeypatch
 ):
-    assert methods.build("auto", target).drafter_params is None
+    assert jspec.LLM(target, "auto").drafter_params is None
     with monkeypatch.context() as patch:
         stopped_after(patch, 2)
         assert command("warm", talker).code == 130
@@ -68,9 +68,9 @@ def test_auto_finds_the_table_and_a_stopped_run_goes_on(
         np.testing.assert_array_equal(load_file(file)[name], array)
     asked = render(target, prompted("Explain it to me."))
     *_, lines = ngrams.tabulate(target.model, target.params, [asked, asked[:1]])
-    drafter_params = methods.build("auto", target).drafter_params
+    drafter_params = jspec.LLM(target, "auto").drafter_params
     np.testing.assert_array_equal(drafter_params.tokens, lines.tokens)
-    assert methods.build("auto", models.load(stranger)).drafter_params is None
+    assert jspec.LLM(models.load(stranger), "auto").drafter_params is None
 
 
 def test_without_a_template_tokens_stand_behind_what_a_text_begins_with(folder, target):
@@ -120,7 +120,7 @@ def test_a_file_that_is_something_else_stays(command, talker, target, cache, mad
     assert (cache / f"{weights}.safetensors").read_bytes() == before
     if made is not of_a_text:
         with pytest.raises(jspec.InputError, match=said):
-            methods.build("auto", target)
+            jspec.LLM(target, "auto")
 
 
 def test_a_full_disk_loses_nothing(command, talker, cache, monkeypatch, tmp_path):

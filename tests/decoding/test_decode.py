@@ -453,7 +453,7 @@ REFUSED = [
             policy=jspec.Adaptive((0, 2)),
             policy_params={1: 0.02},
         ),
-        r"policy_params is {1: .*} and Adaptive needs .*; pass jspec.costs.prior\(params\)",
+        r"policy_params is {1: .*} and Adaptive takes .*; pass one from jspec.costs.measure",
     ),
     (dict(stopping=jspec.Stopping(max_tokens=[99])), r"max_tokens\[0\] is 99, outside 0 .. 4"),
     (dict(stopping=jspec.Stopping(eos=[23])), "eos holds .*vocabulary of 23"),

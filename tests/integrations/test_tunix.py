@@ -177,7 +177,9 @@ def test_a_policy_whose_attention_takes_no_tree_is_refused():
 
 def test_a_drafter_takes_no_methods_options():
     for options in ({"method": "lookahead"}, {"num_speculative_tokens": 3}):
-        with pytest.raises(jspec.InputError, match=r"a drafter was given with .*leave one out"):
+        with pytest.raises(
+            jspec.InputError, match=r"drafter and .* were both given; leave one out"
+        ):
             worker(drafter=jspec.Suffix(), **options)
 
 

@@ -1,4 +1,4 @@
-"""`jspec.methods.build`: a program gets what the command line gets, in one call."""
+"""`jspec.LLM`: a program gets what the command line gets, in one call."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def test_methods_that_are_gone_say_what_to_use():
 @pytest.mark.parametrize("name", ["auto", "token_recycling"])
 def test_a_vocabulary_smaller_than_a_line_of_the_matrix(name):
     model = jspec.testing.PrefixLM(vocab_size=5)
-    built = methods.build(name, Loaded(model, model.init(), None, eos=(), bos=None))
+    built = jspec.LLM(Loaded(model, model.init(), None, eos=(), bos=None), name)
     ask = dict(drafter=built.drafter, drafter_params=built.drafter_params)
     jspec.prefill(built.model, model.init(), [[1, 2, 1]], max_new_tokens=4, **ask)
 
@@ -54,8 +54,8 @@ def test_a_vocabulary_smaller_than_a_line_of_the_matrix(name):
 def test_a_wrong_name_needs_no_jax():
     """Options are the drafter's own fields, which need it; nothing is compiled for them."""
     code = (
-        "import sys; from jspec import methods; methods.describe('dyspec'); methods.names()\n"
-        "try: methods.build('dyspc', None)\n"
+        "import sys, jspec; jspec.methods.describe('dyspec'); jspec.methods.names()\n"
+        "try: jspec.LLM(None, 'dyspc')\n"
         "except ValueError: print([m for m in ('jax', 'numpy') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -83,19 +83,19 @@ def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, dra
         choice = method_choice.choose(name, json.dumps(given))
         needed = METHODS[name].needs_draft_model
         session = sessions.start("target", "draft" if needed else None, choice, None)
-        built = methods.build(name, target, draft=draft if needed else None, **given)
+        built = jspec.LLM(target, name, draft=draft if needed else None, **given)
         assert built.drafter == session.llm.drafter
         assert built.model is session.llm.model is target.model
         assert built.drafter_params is session.llm.drafter_params or not needed
 
 
 def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
-    built = methods.build("eagle", bundled)
+    built = jspec.LLM(bundled, "eagle")
     assert built.model == bundled.model and built.drafter.head.vocab_size == 4096
     session = sessions.start("jspec-7m", None, method_choice.choose("eagle", None), None)
-    assert methods.build("eagle", session.target).drafter == session.llm.drafter
+    assert jspec.LLM(session.target, "eagle").drafter == session.llm.drafter
     small = load("jspec-800k")
-    found = methods.build("coupled_tree", bundled)
+    found = jspec.LLM(bundled, "coupled_tree")
     assert found.drafter == jspec.CoupledTree(small.model)
     same = jax.tree.map(np.array_equal, found.drafter_params, small.params)
     assert all(jax.tree.leaves(same))
@@ -103,9 +103,9 @@ def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
 
 def test_a_stranger_has_no_bundled_draft_model(target):
     with pytest.raises(InputError, match="dyspec needs a draft model and none was given"):
-        methods.build("dyspec", target)
+        jspec.LLM(target, "dyspec")
     with pytest.raises(InputError, match="no bundled eagle head was trained for this model"):
-        methods.build("eagle", target)
+        jspec.LLM(target, "eagle")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_program_reads_the_sentences_of_the_command_line(
     monkeypatch, target, name, options, said
 ):
     with pytest.raises(InputError, match=said):
-        methods.build(name, target, **options)
+        jspec.LLM(target, name, **options)
     if name in METHODS:
         monkeypatch.setattr(jspec.models, "load", lambda *_, **__: target)
         with pytest.raises(InputError, match=said):
@@ -137,28 +137,28 @@ def test_a_program_reads_the_sentences_of_the_command_line(
 
 def test_models_that_do_not_fit_are_refused(target, draft, loaded, words):
     with pytest.raises(
-        InputError, match=r"target is of type Llama; pass a name or what jspec.models"
+        InputError, match=r"model is of type Llama; pass a name or what jspec.models"
     ):
-        methods.build("suffix", target.model)
+        jspec.LLM(target.model, "suffix")
     with pytest.raises(
         InputError, match=r"draft is of type Llama; pass a name or what jspec.models"
     ):
-        methods.build("dyspec", target, draft=draft.model)
+        jspec.LLM(target, "dyspec", draft=draft.model)
     with pytest.raises(InputError, match=r"draft_model is .*; pass draft=.., a name or what"):
-        methods.build("dyspec", target, draft_model=draft)
+        jspec.LLM(target, "dyspec", draft_model=draft)
     for call in (
-        lambda: methods.build("auto", jspec.models.Loaded({"a": 1}, ())),
+        lambda: jspec.LLM(jspec.models.Loaded({"a": 1}, ()), "auto"),
         lambda: jspec.warmup({"a": 1}, (), prompt_tokens=4),
     ):
         with pytest.raises(InputError, match=r"model is .*, which has no apply; pass a model"):
             call()
-    with pytest.raises(InputError, match=r"target is of type dict; pass what jspec.models.load"):
-        jspec.LLM({"a": 1}, jspec.Suffix())
+    with pytest.raises(InputError, match=r"model is of type dict; pass a name or what"):
+        jspec.LLM({"a": 1}, drafter=jspec.Suffix())
     with pytest.raises(InputError, match="was given and method suffix uses none"):
-        methods.build("suffix", target, draft=draft)
+        jspec.LLM(target, "suffix", draft=draft)
     wide = loaded(tiny.draft(vocab_size=tiny.VOCAB + 1), words({"a": 0}))
     with pytest.raises(InputError, match=f"{tiny.VOCAB + 1} tokens and the target one of"):
-        methods.build("dyspec", target, draft=wide)
+        jspec.LLM(target, "dyspec", draft=wide)
     known = {str(i): i for i in range(tiny.VOCAB)}
     for other in (
         words({"a": 0}),
@@ -167,13 +167,13 @@ def test_models_that_do_not_fit_are_refused(target, draft, loaded, words):
         words({f"other {i}": i for i in range(tiny.VOCAB)}, range(tiny.VOCAB)),
     ):
         with pytest.raises(InputError, match="but other ones"):
-            methods.build("dyspec", target, draft=loaded(tiny.draft(), other))
+            jspec.LLM(target, "dyspec", draft=loaded(tiny.draft(), other))
 
 
 def test_a_draft_of_another_padding_is_made_a_pair(target, loaded):
     for difference in (-3, 4):
         draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
-        built = methods.build("speculative_decoding", target, draft=draft)
+        built = jspec.LLM(target, "speculative_decoding", draft=draft)
         assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
 
 
@@ -191,7 +191,7 @@ def test_added_tokens_may_differ(loaded, words):
     for ours, theirs in itertools.permutations(tokenizers, 2):
         for size in (tiny.VOCAB, tiny.VOCAB + 2):
             draft = loaded(tiny.draft(vocab_size=size), theirs)
-            built = methods.build("dyspec", loaded(tiny.model(), ours), draft=draft)
+            built = jspec.LLM(loaded(tiny.model(), ours), "dyspec", draft=draft)
             assert built.drafter.model.vocab_size == tiny.VOCAB
 
 
@@ -200,7 +200,7 @@ def test_added_tokens_may_differ(loaded, words):
 def test_a_draft_of_another_padding_is_a_pair(target, loaded, difference):
     """One tokenizer, and two sizes of embeddings: the tokens are the target's."""
     draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
-    built = methods.build("speculative_decoding", target, draft=draft, num_speculative_tokens=2)
+    built = jspec.LLM(target, "speculative_decoding", draft=draft, num_speculative_tokens=2)
     arguments = target.model, target.params, tiny.PROMPTS, tiny.LENGTHS
     plain = jspec.decode(*arguments, max_new_tokens=6)
     drafted = dict(drafter=built.drafter, drafter_params=built.drafter_params)
@@ -210,32 +210,30 @@ def test_a_draft_of_another_padding_is_a_pair(target, loaded, difference):
 
 
 def test_the_mask_of_a_parallel_draft_is_that_of_its_checkpoint(target, draft):
-    built = methods.build("pard", target, draft=draft)
+    built = jspec.LLM(target, "pard", draft=draft)
     assert built.drafter == jspec.PARD(draft.model, draft.mask_token_id)
-    built = methods.build("pard", target, draft=draft, mask_token_id=3, num_speculative_tokens=5)
+    built = jspec.LLM(target, "pard", draft=draft, mask_token_id=3, num_speculative_tokens=5)
     assert built.drafter == jspec.PARD(draft.model, 3, jspec.tree.chain(5))
     shape = jspec.tree.branching([2, 1])
-    built = methods.build("pard", target, draft=draft, template=shape, scheme="recursive")
+    built = jspec.LLM(target, "pard", draft=draft, template=shape, scheme="recursive")
     assert built.drafter == jspec.PARD.published(
         draft.model, mask_token_id=draft.mask_token_id, template=shape
     )
     plain = replace(draft, mask_token_id=None)
     with pytest.raises(InputError, match=r"pard needs a mask token .* has no pard_token; name a"):
-        methods.build("pard", target, draft=plain)
-    assert methods.build("pard", target, draft=plain, mask_token_id=1).drafter.mask_token_id == 1
+        jspec.LLM(target, "pard", draft=plain)
+    assert jspec.LLM(target, "pard", draft=plain, mask_token_id=1).drafter.mask_token_id == 1
     with pytest.raises(InputError, match="mask_token_id is 99; pass an integer in 0"):
-        methods.build("pard", target, draft=draft, mask_token_id=99)
+        jspec.LLM(target, "pard", draft=draft, mask_token_id=99)
 
 
 def test_options_come_as_python_has_them(target, draft):
     template = Template(((0,), (1,), (0, 0)))
     for given in (template, template.paths, [list(path) for path in template.paths]):
-        assert methods.build("sequoia", target, draft=draft, template=given).drafter == (
+        assert jspec.LLM(target, "sequoia", draft=draft, template=given).drafter == (
             jspec.Sequoia(draft.model, template)
         )
-    built = methods.build(
-        "suffix", target, num_speculative_tokens=np.int64(3), factor=np.float32(2)
-    )
+    built = jspec.LLM(target, "suffix", num_speculative_tokens=np.int64(3), factor=np.float32(2))
     assert built.drafter == jspec.Suffix(num_speculative_tokens=3, factor=2.0)
     assert type(built.drafter.num_speculative_tokens) is int, "drafters are static and hashable"
 
@@ -251,7 +249,7 @@ def test_the_defaults_are_the_drafters_own(target, draft):
         "calibrated_dyspec": jspec.CalibratedDySpec,
         "coupled_tree": jspec.CoupledTree,
     }.items():
-        built = methods.build(name, target, draft=draft)
+        built = jspec.LLM(target, name, draft=draft)
         assert (built.model, built.drafter) == (target.model, drafter(draft.model))
         assert built.drafter_params is draft.params
 
@@ -282,7 +280,7 @@ def test_the_defaults_are_the_drafters_own(target, draft):
 )
 def test_every_option_reaches_the_drafter_of_a_draft_model(target, draft, method, given, wanted):
     given = given | ({} if method == "coupled_tree" else {"draft_temperature": 0.5})
-    built = methods.build(method, target, draft=draft, **given)
+    built = jspec.LLM(target, method, draft=draft, **given)
     assert built.drafter_params is draft.params and built.drafter.model == draft.model
     made = ("scheme", "draft_temperature", "acceptance")
     simple = {name: value for name, value in given.items() if name not in made}
@@ -296,7 +294,7 @@ def test_every_option_reaches_the_drafter_of_a_draft_model(target, draft, method
 
 
 def drafter(target, name, **options):
-    return methods.build(name, target, **options).drafter
+    return jspec.LLM(target, name, **options).drafter
 
 
 def test_every_option_reaches_the_drafter(target):
@@ -340,7 +338,7 @@ def test_a_mixture_shares_its_options_and_bounds_its_tree(target, bundled):
 
 
 def test_the_default_tree_of_sequoia_is_made_for_the_bundled_models(target, draft):
-    made = methods.build("sequoia", target, draft=draft).drafter
+    made = jspec.LLM(target, "sequoia", draft=draft).drafter
     assert made.template == device_defaults.sequoia() and len(made.template.paths) == 15
     assert made.template.depth == 5
 
@@ -355,9 +353,9 @@ def test_a_whole_tree_stands_alone(target, draft):
     ):
         other = draft if method == "sequoia" else None
         with pytest.raises(InputError, match=r"template.* were both given.*leave one of"):
-            methods.build(method, target, draft=other, template=[[0]], **{key: value})
+            jspec.LLM(target, method, draft=other, template=[[0]], **{key: value})
     with pytest.raises(InputError, match="shape published and num_speculative_tokens were"):
-        methods.build("token_recycling", target, shape="published", num_speculative_tokens=4)
+        jspec.LLM(target, "token_recycling", shape="published", num_speculative_tokens=4)
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])
@@ -368,15 +366,15 @@ def test_methods_with_a_head_can_be_built_everywhere(bundled, block_head, monkey
     assert {"eagle", "eagle2", "medusa", "lyanna", "lyanna+suffix"} <= set(trained)
     for name in trained:
         files = {"head": block_head} if "block" in name.split("+") else {}
-        methods.build(name, bundled, **files)
-    methods.build("lyanna+suffix", bundled, num_speculative_tokens=100, beam=2)
-    methods.build("lyanna", bundled, beam=1)
-    methods.build("block", bundled, head=block_head, num_speculative_tokens=100)
-    methods.build("block", bundled, head=block_head, beam=1)
+        jspec.LLM(bundled, name, **files)
+    jspec.LLM(bundled, "lyanna+suffix", num_speculative_tokens=100, beam=2)
+    jspec.LLM(bundled, "lyanna", beam=1)
+    jspec.LLM(bundled, "block", head=block_head, num_speculative_tokens=100)
+    jspec.LLM(bundled, "block", head=block_head, beam=1)
     assert device_defaults.block(63, 8, None) == (63, 8)
     assert device_defaults.block(15, 8, None) == (15, 4 if on_cpu else 8)
-    methods.build("eagle2", bundled, beam=1)
-    methods.build("eagle2", bundled, num_speculative_tokens=100)
+    jspec.LLM(bundled, "eagle2", beam=1)
+    jspec.LLM(bundled, "eagle2", num_speculative_tokens=100)
 
 
 def test_every_method_but_plain_decoding_takes_widths(target, draft):
@@ -388,8 +386,8 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
         ("speculative_decoding", {"num_speculative_tokens": 5}),
     ):
         other = draft if METHODS[name].needs_draft_model else None
-        fixed = methods.build(name, target, draft=other, **options)
-        built = methods.build(name, target, draft=other, widths=[0, 2, 5], **options)
+        fixed = jspec.LLM(target, name, draft=other, **options)
+        built = jspec.LLM(target, name, draft=other, widths=[0, 2, 5], **options)
         assert (built.drafter, built.policy) == (fixed.drafter, jspec.Adaptive((0, 2, 5)))
         assert built.model is fixed.model
         assert built.drafter_params is fixed.drafter_params
@@ -401,13 +399,13 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
 def test_auto_is_spine_with_widths_that_fit_the_device(target, monkeypatch, on_cpu):
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
     widths = (0, 7) if on_cpu else (0, 15, 63)
-    built = methods.build("auto", target)
+    built = jspec.LLM(target, "auto")
     assert built.policy.widths == device_defaults.widths() == widths
     assert built.drafter == jspec.Spine(tiny.VOCAB, widths[-1])
-    given = methods.build("auto", target, widths=[0, 9], passes=2, k=4)
+    given = jspec.LLM(target, "auto", widths=[0, 9], passes=2, k=4)
     assert given.policy.widths == (0, 9)
     assert given.drafter == jspec.Spine(tiny.VOCAB, 9, passes=2, k=4)
-    assert methods.build("auto", target, widths=[0]).policy.widths == (0,)
+    assert jspec.LLM(target, "auto", widths=[0]).policy.widths == (0,)
 
 
 def test_auto_takes_what_is_given(target, draft, bundled):
@@ -415,17 +413,17 @@ def test_auto_takes_what_is_given(target, draft, bundled):
 
     The table of n-grams is that of the weights; there is none for others, or for other methods.
     """
-    assert isinstance(methods.build("auto", bundled).drafter_params, NGramTable)
-    usual = methods.build("auto", target)
+    assert isinstance(jspec.LLM(bundled, "auto").drafter_params, NGramTable)
+    usual = jspec.LLM(target, "auto")
     assert usual.drafter_params is None
-    assert methods.build("spine", bundled).drafter_params is None
-    with_draft = methods.build("auto", target, draft=draft)
+    assert jspec.LLM(bundled, "spine").drafter_params is None
+    with_draft = jspec.LLM(target, "auto", draft=draft)
     first, last = with_draft.drafter.drafters
     assert first == usual.drafter and isinstance(last, jspec.CoupledTree)
     assert with_draft.drafter_params[-1] is draft.params
     for head, kind in (("eagle", jspec.EAGLE2), ("lyanna", jspec.Lyanna), ("medusa", jspec.Medusa)):
         name = next(name for name in jspec.models.heads.bundled() if head in name)
-        first, last = methods.build("auto", bundled, head=name).drafter.drafters
+        first, last = jspec.LLM(bundled, "auto", head=name).drafter.drafters
         assert isinstance(first, jspec.Spine) and isinstance(last, kind)
 
 
@@ -451,4 +449,4 @@ def test_auto_takes_what_is_given(target, draft, bundled):
 def test_widths_that_do_not_fit_are_one_sentence(target, draft, name, options, said):
     other = draft if METHODS[name].needs_draft_model else None
     with pytest.raises(InputError, match=said):
-        methods.build(name, target, draft=other, **options)
+        jspec.LLM(target, name, draft=other, **options)

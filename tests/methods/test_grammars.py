@@ -1,7 +1,5 @@
 """Tokens forced by a grammar, with any method."""
 
-from typing import Any
-
 import jax
 import numpy as np
 import pytest
@@ -10,8 +8,7 @@ import tables
 import jspec
 from jspec.methods.grammars import with_jump_forward
 
-NOTHING: Any = None
-NO_TARGET = jspec.models.Loaded(NOTHING, ())
+TARGET = jspec.models.Loaded(jspec.testing.PrefixLM(), ())
 LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
 
 
@@ -31,7 +28,9 @@ def test_it_joins_every_drafter_that_can_be_merged():
     ]
     for drafter, params, widths in given:
         policy = jspec.Adaptive(widths) if widths else jspec.FixedWidth()
-        llm = with_jump_forward(jspec.LLM(NO_TARGET, drafter, params, policy))
+        llm = with_jump_forward(
+            jspec.LLM(TARGET, drafter=drafter, drafter_params=params, policy=policy)
+        )
         joined, weights_of = llm.drafter, llm.drafter_params
         assert any(isinstance(member, jspec.JumpForward) for member in joined.drafters)
         jax.eval_shape(  # traces a round, and compiles nothing
@@ -43,5 +42,5 @@ def test_it_joins_every_drafter_that_can_be_merged():
         )  # fmt: skip
     own = jspec.SpeculativeDecoding(draft, 3, scheme=jspec.schemes.RECURSIVE)
     for drafter in (own, jspec.Autoregressive()):
-        llm = jspec.LLM(NO_TARGET, drafter)
+        llm = jspec.LLM(TARGET, drafter=drafter)
         assert with_jump_forward(llm) is llm

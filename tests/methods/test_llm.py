@@ -15,7 +15,7 @@ ASK = dict(max_new_tokens=12)
 
 @pytest.fixture(scope="module")
 def llm():
-    return jspec.methods.build("prompt_lookup", "jspec-800k", num_speculative_tokens=3)
+    return jspec.LLM("jspec-800k", "prompt_lookup", num_speculative_tokens=3)
 
 
 def test_texts_are_those_of_the_tokens_of_decode(llm):
@@ -70,14 +70,13 @@ def test_the_token_that_ends_a_row_is_not_text(llm):
 
 def test_a_model_of_ones_own_has_tokens_alone():
     model = PrefixLM()
-    llm = jspec.LLM(Loaded(model, model.init()), jspec.PromptLookup(num_speculative_tokens=2))
+    lookup = jspec.PromptLookup(num_speculative_tokens=2)
+    llm = jspec.LLM(Loaded(model, model.init()), drafter=lookup)
     prompt = [[1, 2, 1, 2, 1]]
     answer = llm.decode(prompt, max_new_tokens=6)
     streamed = list(llm.stream(prompt, max_new_tokens=6))
     told = [token for chunk in streamed for token in chunk.tokens[0]]
     assert told == answer.result.tokens[0].tolist() and streamed[0].texts is None
-    engine = llm.engine(num_slots=1, capacity=16)
-    assert (engine.model, engine.drafter, engine.policy) == (model, llm.drafter, llm.policy)
     refusals.check([
         (lambda: answer.texts, "there is no tokenizer to make texts of"),
         (lambda: llm.decode("a"), "prompts is text and the target was loaded without a tokenizer"),
@@ -87,6 +86,68 @@ def test_a_model_of_ones_own_has_tokens_alone():
         ),
         (lambda: llm.decode(prompt, stopping=5), "stopping is 5; pass jspec.Stopping"),
     ])  # fmt: skip
+
+
+def test_rows_of_an_engine_need_no_weights_and_no_end_tokens():
+    model, prompt = PrefixLM(), [1, 2, 1, 2, 1]
+    own = dict(drafter=jspec.PromptLookup(2))
+    whole = jspec.LLM(Loaded(model, model.init()), **own).decode([prompt], max_new_tokens=9)
+    third = int(whole.result.tokens[0, 2])
+    llm = jspec.LLM(Loaded(model, model.init(), None, eos=(third,)), **own)
+    engine = llm.engine(num_slots=1, capacity=16)
+    assert sum(engine.memory().values()) > 0
+    state = engine.init()
+    for eos, length in ((None, 3), ((), 9)):
+        stopping = jspec.Stopping(max_tokens=9, eos=eos)
+        state = engine.insert(state, 0, engine.prefill(prompt, stopping=stopping))
+        state, output = engine.generate(state, rounds=9)
+        assert int(output.counts[0]) == length
+        np.testing.assert_array_equal(output.tokens[0, :length], whole.result.tokens[0, :length])
+        state = engine.free(state, 0)
+
+
+def test_what_is_given_goes_before_what_the_method_finds():
+    """Without costs the policy goes by the same guess, in an `LLM` and in `decode`."""
+    model, policy = PrefixLM(), jspec.Adaptive((0, 2))
+    target = Loaded(model, model.init())
+    asked = jspec.LLM(target, "prompt_lookup", num_speculative_tokens=3, policy=policy)
+    assert (asked.drafter.num_speculative_tokens, asked.policy) == (3, policy)
+    guess = jspec.costs.prior(target.params)
+    np.testing.assert_array_equal(asked.policy_params.seconds, guess.seconds)
+    costs = jspec.CostCurve.of({1: 1.0, 3: 1.0})
+    for own in (dict(policy=policy), dict(widths=(0, 2))):
+        told = jspec.LLM(target, "prompt_lookup", policy_params=costs, **own)
+        assert (told.policy, told.policy_params) == (policy, costs)
+    ask = dict(drafter=asked.drafter, policy=policy, **ASK)
+    prompt = [[1, 2, 1, 2, 1]]
+    plain = jspec.decode(model, target.params, prompt, **ask)
+    assert plain == jspec.decode(model, target.params, prompt, policy_params=guess, **ask)
+    assert plain == asked.decode(prompt, **ASK).result
+
+
+def test_what_does_not_go_together_is_refused(llm):
+    lookup = jspec.PromptLookup()
+    drafts = jspec.schemes.RECURSIVE
+    drawn = jspec.SpeculativeDecoding(llm.model, scheme=drafts)
+    refusals.check([
+        (lambda: jspec.LLM(llm.target, lookup), "method is PromptLookup.*; pass a name of"),
+        (
+            lambda: jspec.LLM(llm.target, "suffix", drafter=lookup),
+            "drafter and method were both given; leave one out",
+        ),
+        (
+            lambda: jspec.LLM(llm.target, drafter=lookup, widths=(0, 2)),
+            "drafter and widths were both given",
+        ),
+        (
+            lambda: jspec.LLM(llm.target, drafter=lookup, draft="jspec-800k"),
+            "drafter and draft were both given",
+        ),
+        (lambda: jspec.LLM(llm.target, drafter=drawn, policy=jspec.Adaptive((0, 2))), "a verifier"),
+        (lambda: jspec.LLM(llm.target, drafter=jspec.PromptLookup), "drafter is"),
+    ])  # fmt: skip
+    with pytest.raises(AttributeError, match=r"build is gone; use jspec.LLM\(model, method"):
+        jspec.methods.build("suffix", llm.target)
 
 
 def test_a_failed_row_is_raised_with_its_status_and_a_fix():

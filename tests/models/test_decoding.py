@@ -47,7 +47,7 @@ def test_and_by_plain_decoding_and_auto(given):
     plain = jspec.decode(found.model, found.params, **ask)
     np.testing.assert_array_equal(plain.tokens, wanted)
     target = jspec.models.Loaded(found.model, found.params)
-    llm = jspec.methods.build("auto", target, widths=(0, 3))
+    llm = jspec.LLM(target, "auto", widths=(0, 3))
     result = jspec.decode(llm.model, llm.params, **llm.drafting, **ask)
     np.testing.assert_array_equal(result.tokens, wanted)
 

@@ -2,6 +2,7 @@ import random
 from pathlib import Path
 
 import pytest
+import tiny
 import tiny_gguf
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -13,7 +14,6 @@ from jspec.models.huggingface.config_json import Settings
 from jspec.processors import grammar
 from jspec.processors.grammar.spelling import Vocabulary
 from jspec.serve.answers import Spelling
-from jspec.training import tokenizer as tokenizers
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 BAR = "\N{FULLWIDTH VERTICAL LINE}"
@@ -21,7 +21,7 @@ TEXT = "naïve 猫 🐈‍⬛ — «Žofie»\n\tok"
 
 
 def byte_level() -> Tokenizer:
-    return tokenizers.train([TEXT] * 3, 260)
+    return tiny.words([TEXT] * 3, 260)
 
 
 def byte_fallback() -> Tokenizer:

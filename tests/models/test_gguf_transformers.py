@@ -98,7 +98,7 @@ def test_answers_of_smollm2_are_those_of_transformers(capsys):
         )[0, len(ids) :].tolist()
         for ids in asked
     ]
-    built = jspec.methods.build("spine", target)
+    built = jspec.LLM(target, "spine")
     for drafter in (jspec.Autoregressive(), built.drafter):
         result = jax.device_get(
             jspec.decode(

@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 
 import jspec
 import jspec.models
-from jspec import methods
 from jspec.models import heads
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -152,15 +151,15 @@ def test_rejection_keeps_the_distribution(target, checkpoint, reference):
 def test_methods_find_it(target, checkpoint, fixtures, name):
     assert heads.own(target) == str(checkpoint)
     for method, kind in (("eagle", jspec.EAGLE), ("eagle2", jspec.EAGLE2)):
-        built = methods.build(method, target, num_speculative_tokens=3)
+        built = jspec.LLM(target, method, num_speculative_tokens=3)
         assert isinstance(built.drafter, kind) and heads.kind_of(built.drafter.head) == "mtp"
-    last = methods.build("auto", target).drafter.drafters[-1]
+    last = jspec.LLM(target, "auto").drafter.drafters[-1]
     assert isinstance(last, jspec.EAGLE2) and heads.kind_of(last.head) == "mtp"
     bare = jspec.models.load(fixtures / name, with_tokenizer=False)
     assert heads.own(bare) is None
-    assert isinstance(methods.build("auto", bare).drafter, jspec.Spine)
+    assert isinstance(jspec.LLM(bare, "auto").drafter, jspec.Spine)
     with pytest.raises(ValueError, match="no bundled eagle head was trained for this model"):
-        methods.build("eagle2", bare)
+        jspec.LLM(bare, "eagle2")
 
 
 @pytest.mark.parametrize("name", NAMES[1:2], indirect=True)

@@ -108,15 +108,12 @@ def test_widths_and_back_offs_at_random_are_counted(name):
     assert (np.asarray(stats.num_draft_tokens) <= most).all()
 
 
-def test_forgotten_costs_are_a_sentence_in_a_step_too():
+def test_other_params_than_costs_are_a_sentence_in_a_step_too():
     model = jspec.testing.PrefixLM()
     ask = dict(drafter=jspec.PromptLookup(2), policy=jspec.Adaptive((0, 2)))
-    costs = jspec.CostCurve.of({1: 1.0, 3: 1.1})
-    state = jspec.prefill(
-        model, model.init(), [[1, 2, 1]], **ask, policy_params=costs, max_new_tokens=4
-    )
-    with pytest.raises(jspec.InputError, match=r"policy_params is None and Adaptive needs"):
-        jspec.step(model, model.init(), state, **ask)
+    state = jspec.prefill(model, model.init(), [[1, 2, 1]], **ask, max_new_tokens=4)
+    with pytest.raises(jspec.InputError, match=r"policy_params is .* and Adaptive takes"):
+        jspec.step(model, model.init(), state, **ask, policy_params=np.float32(1))
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_invalid_policies_are_refused_before_anything_is_compiled():
         (Told(index=1.5), None, {}, r"returned index of shape \(\) and dtype float32; it must"),
         (Told(grows=True), one, {}, r"Told.update returned a state whose leaf .* shape \(4,\)"),
         (Told(), one, sampled, "SpeculativeDecoding's draws have a verifier of their own"),
-        (jspec.Adaptive((0, 2)), None, {}, "policy_params is None and Adaptive needs a cost curve"),
+        (jspec.Adaptive((0, 2)), one, {}, "policy_params is .* and Adaptive takes a cost curve"),
         (jspec.Adaptive((0, 2)), "dear", {}, "policy_params holds a str, which is not an array"),
     ):
         ask = CALL | dict(drafter=LOOKUP) | more

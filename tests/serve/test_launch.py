@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 from desk import service
 
 import jspec
@@ -20,7 +21,6 @@ from jspec.serve.compiled import CompileCounter
 from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.method_choice import Choice
 from jspec.sessions.session import Session, with_target
-from jspec.training import tokenizer as tokenizers
 
 SETTINGS = launch.ServeSettings(
     "tiny", rows=2, rounds=2, max_model_len=64, prefix_megabytes=1, max_logprobs=0,
@@ -31,11 +31,11 @@ SETTINGS = launch.ServeSettings(
 @pytest.fixture(scope="module")
 def session() -> Session:
     model = jspec.testing.PrefixLM(vocab_size=280, context=64)
-    words = tokenizers.train(["Once upon a time there was a naïve cat."] * 9, 280)
+    words = tiny.words(["Once upon a time there was a naïve cat."] * 9, 280)
     chat = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", words)
     target = Loaded(model, model.init(), words, eos=(0,), bos=None, chat=chat)
     method = METHODS["autoregressive"]
-    return Session(LLM(target, jspec.Autoregressive()), Choice(method, {}))
+    return Session(LLM(target, drafter=jspec.Autoregressive()), Choice(method, {}))
 
 
 def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):

@@ -79,7 +79,7 @@ def test_plain_decoding_needs_no_yardstick():
 def test_a_sound_drafter_is_certified():
     told = []
     found = certified(said=told.append)
-    assert found.verdict == "lossless" and found.exit_code == 0 and found.reasons == ()
+    assert found.verdict == "lossless" and found.exit_code == 0
     for compared in (found.greedy, found.sampled):
         assert compared.num_equal == 3 and compared.num_tokens == 60
     assert found.draws is None and found.rounding.width == 4
@@ -87,7 +87,7 @@ def test_a_sound_drafter_is_certified():
     assert {line.split(":")[0] for line in told} == {"greedy", "rounding", "sampled"}
     written = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert written["verdict"] == "lossless" and written["settings"]["widths"] == [3]
-    assert str(found).splitlines()[-1] == "Verdict: lossless within what was tested."
+    assert str(found).splitlines()[-1] == "Verdict: lossless."
 
 
 @pytest.mark.slow
@@ -102,14 +102,13 @@ def test_a_rule_that_draws_is_tested_by_its_distribution():
     assert found.greedy.bugs == () and not found.draws.passed
     assert found.verdict == "bug" and found.exit_code == 1
     assert "Law: BROKEN" in str(found)
-    assert "do not follow the target's distribution" in str(found).splitlines()[-1]
     json.dumps(found.as_dict(), allow_nan=False)
 
 
 @pytest.mark.slow
 def test_a_verifier_that_accepts_too_much_is_a_bug_in_both_parities():
     found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)))
-    assert found.verdict == "bug" and found.exit_code == 1 and len(found.reasons) == 2
+    assert found.verdict == "bug" and found.exit_code == 1
     assert found.greedy.bugs and found.sampled.bugs
     one = found.greedy.bugs[0]
     assert one.gap > 1e3 * found.rounding.bound and one.verdict == "bug"
@@ -126,7 +125,7 @@ def test_a_tie_is_called_a_tie_and_a_bug_a_bug():
         assert one.gap <= 2e-4 and one.bounds <= 1
     assert found.verdict == "lossless" and 0 < found.rounding.blind < 0.5
     assert found.greedy.nearest == max(one.bounds for one in found.greedy.divergences)
-    assert f"(up to {found.greedy.nearest:.2g} of what rounding does)" in str(found)
+    assert f"(up to {found.greedy.nearest:.2g} of rounding)" in str(found)
     found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)), **jittery())
     assert found.greedy.bugs and found.verdict == "bug"
 

@@ -10,7 +10,6 @@ import tiny
 
 from jspec.cli import main as cli
 from jspec.models import export
-from jspec.training import tokenizer as tokenizers
 
 TEXTS = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
 
@@ -31,7 +30,7 @@ def train():
 def folder(tmp_path_factory):
     """A target, another target, a text, and rows as `jspec train data` writes them."""
     place = tmp_path_factory.mktemp("training")
-    words = tokenizers.train(TEXTS * 3, 270)
+    words = tiny.words(TEXTS * 3, 270)
     for name, seed in (("model", 0), ("other", 1)):
         model = tiny.model(vocab_size=270, context=32)
         params = tiny.params(model, seed) if seed else tiny.params(model)

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny
+from tokenizers import Tokenizer
 
 import jspec
 from jspec.cli import main as cli
 from jspec.models import export
 from jspec.training import distill
-from jspec.training import tokenizer as tokenizers
 
 TEXTS = {
     "cats": [f"There were {i} grey cats. They slept all day." for i in range(9)],
@@ -138,7 +138,7 @@ def folder(tmp_path_factory):
     """A target of its own tokenizer, and a text to take prompts from."""
     place = tmp_path_factory.mktemp("distill")
     texts = [text for members in TEXTS.values() for text in members]
-    words = tokenizers.train(texts * 3, 270)
+    words = tiny.words(texts * 3, 270)
     model = tiny.model(vocab_size=270, context=32)
     export.save_hf(model, tiny.params(model), place / "model", words, end=0, dtype="float32")
     (place / "text.txt").write_text("<|endoftext|>".join(texts))
@@ -159,7 +159,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_rows(folder, tmp_path):
     assert whole.exit_code == 0, whole.output
     lines = (tmp_path / "whole.jsonl").read_text().splitlines()
     assert len(lines) == 10
-    words = tokenizers.load(folder / "model")
+    words = Tokenizer.from_file(str(folder / "model" / "tokenizer.json"))
     held = set()
     for line in map(json.loads, lines):
         assert line["class"] == "pets" and line["finish"] in ("stop", "length", "loop")
@@ -195,7 +195,7 @@ def test_chats_are_asked_whole_in_the_model_s_template(folder, tmp_path):
     done = run(folder, tmp_path / "rows.jsonl", *given, "--count", 4)
     assert done.exit_code == 0, done.output
     assert "chat: 1 of" in done.output
-    words = tokenizers.load(model)
+    words = Tokenizer.from_file(str(model / "tokenizer.json"))
     for line in map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines()):
         prompt = words.decode(line["tokens"][: line["prompt_tokens"]])
         assert re.fullmatch(r"<Say \d>:", prompt)
@@ -256,7 +256,7 @@ def test_held_out_documents_are_never_used(folder, tmp_path):
     (kept,), (held,) = parts.train.values(), parts.heldout.values()
     assert held
     known = {tuple(re.findall(r"^\D+\d", text)) for text in held}
-    words = tokenizers.load(folder / "model")
+    words = Tokenizer.from_file(str(folder / "model" / "tokenizer.json"))
     for line in map(json.loads, out.read_text().splitlines()):
         prompt = words.decode(line["tokens"][: line["prompt_tokens"]])
         assert tuple(re.findall(r"^\D+\d", prompt)) not in known - {()}

@@ -4,51 +4,41 @@ from pathlib import Path
 
 import pytest
 
-from jspec.cli import head_recipes, train_heads, train_lm, train_settings
+from jspec.cli import head_recipes, train_heads, train_settings
 from jspec.training import jobs
 from jspec.training.loop import Recipe
 
-ZOO = Path(__file__).parents[2] / "models" / "zoo" / "recipe.toml"
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
 
 
-def test_the_bundled_recipe_names_two_models_that_share_their_text(tmp_path):
-    texts = jobs.read_texts(ZOO, tmp_path)
-    assert {source.label for source in texts.sources} == set(texts.weights)
-    default = head_recipes.default(train_settings.LM)
-    for model in ("jspec-7m", "jspec-800k"):
-        job = jobs.override(default, jobs.read_model(ZOO, model))
-        train_lm.check(job)
-        assert job.shape["vocab_size"] == 4096
+def test_the_bundled_recipes_are_whole(tmp_path):
+    for recipe in ("recipe.toml", "smollm2-135m/draft.toml"):
+        texts = jobs.read_texts(ZOO / recipe, tmp_path)
+        assert {source.label for source in texts.sources} == set(texts.weights)
     for kind in ("eagle", "lyanna", "medusa"):
-        assert train_heads.job(kind, ZOO, {}).recipe.steps in (300, 500)
+        assert train_heads.job(kind, ZOO / "recipe.toml", {}).recipe.steps in (300, 500)
+    settings = jobs.read_draft(ZOO / "smollm2-135m" / "draft.toml")
+    job = jobs.override(head_recipes.default(train_settings.DRAFT), settings)
+    assert (job.recipe.steps, job.shape["keep_layers"]) == (800, "0,1,2,27,28,29")
 
 
-def test_unknown_model_and_setting():
-    with pytest.raises(ValueError, match="no model 'jspec-9m'; use one of jspec-7m, jspec-800k"):
-        jobs.read_model(ZOO, "jspec-9m")
+def test_unknown_setting():
     with pytest.raises(ValueError, match="no setting 'speed'"):
-        jobs.override(head_recipes.default(train_settings.LM), {"speed": 9})
+        jobs.override(head_recipes.default(train_settings.DRAFT), {"speed": 9})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"[models", "is not TOML"),
-        (b"[models.a]", "has no 'text'"),
+        (b"[draft", "is not TOML"),
+        (b"[draft]", "has no 'text'"),
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b"text = 3\n[models.a]", "as its texts; write .*text"),
-        (b"[models.a]\n[text]\npath = 'x'", "as its texts; write .*text"),
-        (b"models = 3\n[[text]]", "models = 3, which is not a table; write .models"),
-        (b"[models]\na = 3\n[[text]]\nclass = 'c'\npath = 'x'", "a = 3, which is not a table"),
-        (b"[models.a]\n[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
-        (
-            b"[models.a]\n[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'",
-            "c is 'much'; use a number",
-        ),
-        (
-            b"[models.a]\nlearning_rate = true\n[[text]]\nclass = 'c'\npath = 'x'",
-            "learning_rate is True; use a number",
-        ),
+        (b"text = 3\n[draft]", "as its texts; write .*text"),
+        (b"[draft]\n[text]\npath = 'x'", "as its texts; write .*text"),
+        (b"draft = 3\n[[text]]", "draft = 3, which is not a table; write .draft"),
+        (b"[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
+        (b"[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'", "c is 'much'; use a num"),
+        (b"[draft]\nlearning_rate = true\n[[text]]", "learning_rate is True; use a number"),
     ],
 )
 def test_a_file_that_is_not_a_recipe(tmp_path, text, message):
@@ -56,7 +46,7 @@ def test_a_file_that_is_not_a_recipe(tmp_path, text, message):
     path.write_bytes(text)
 
     def read():
-        jobs.override(head_recipes.default(train_settings.LM), jobs.read_model(path, "a"))
+        jobs.override(head_recipes.default(train_settings.DRAFT), jobs.read_draft(path))
         jobs.read_texts(path, tmp_path)
 
     with pytest.raises(ValueError, match=message):

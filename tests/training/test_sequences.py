@@ -37,9 +37,6 @@ def test_a_lone_token_is_dropped_from_a_cut_row_too():
 def test_streams_are_cut_anywhere_and_overlap_by_a_token():
     part = sequences.cut([[1, 2, 3], [4, 5, 6, 7, 8]], 3)
     assert text_of(part) == [[1, 2, 3, 4], [4, 5, 6, 7]]
-    part = sequences.every([[1, 2, 3], [4, 5, 6, 7, 8]], 3)
-    assert text_of(part) == [[2, 3, 4], [5, 6, 7], [8]]
-    assert part.tokens[:, 0].tolist() == [1, 4, 7]
 
 
 def test_prompts_are_read_and_not_foretold():

@@ -79,7 +79,7 @@ def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
     assert train_heads.job("medusa", recipe, {}).recipe.steps == 2000
     (source,) = train_texts.named([], recipe, folder).sources
     assert (source.label, source.path) == ("cats", folder / "text.txt")
-    (source,) = train_texts.named(["other.txt"], recipe, folder, replace=True).sources
+    (source,) = train_texts.named(["other.txt"], recipe, folder).sources
     assert source.label == "other"
 
 

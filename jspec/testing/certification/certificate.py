@@ -1,4 +1,4 @@
-"""The result of a certification: what was found, and what it means."""
+"""The result of a certification."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -37,36 +37,16 @@ class Certificate:
     compiler: str | None = None
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """Why the verdict is not `lossless`; empty if it is."""
-        found = [
-            f"{len(parity.bugs)} of {parity.num_prompts} {kind} texts differ from plain decoding "
-            "by more than rounding does"
-            for kind, parity in (("greedy", self.greedy), ("sampled", self.sampled))
-            if parity is not None and parity.bugs
-        ]
-        if self.draws is not None and not self.draws.passed:
-            found.append("drawn tokens do not follow the target's distribution")
-        if not found and self.rounding.blind > _TOO_BLIND:
-            found.append(
-                f"forward passes of different widths swap the two best tokens in "
-                f"{self.rounding.blind:.0%} of all places; take a wider dtype or matmul precision, "
-                "or run jspec.testing.check_model on the model"
-            )
-        return tuple(found)
-
-    @property
     def verdict(self) -> str:
         """`lossless` within what was tested, `bug`, or `undecided` where rounding hides too much.
 
         It is undecided if in more than half of all places the two best tokens are so near that
         rounding swaps them: most likely the model is at fault.
         """
-        if not self.reasons:
-            return LOSSLESS
-        broken = self.greedy.bugs or (self.sampled is not None and self.sampled.bugs)
-        failed = self.draws is not None and not self.draws.passed
-        return BROKEN if broken or failed else UNDECIDED
+        bugs = self.greedy.bugs or (self.sampled is not None and self.sampled.bugs)
+        if bugs or (self.draws is not None and not self.draws.passed):
+            return BROKEN
+        return UNDECIDED if self.rounding.blind > _TOO_BLIND else LOSSLESS
 
     @property
     def exit_code(self) -> int:
@@ -88,7 +68,6 @@ class Certificate:
             }
         return {
             "verdict": self.verdict,
-            "reasons": list(self.reasons),
             "settings": self.settings,
             "greedy": _parity(self.greedy),
             "sampled": None if self.sampled is None else _parity(self.sampled),
@@ -98,35 +77,38 @@ class Certificate:
         }
 
     def __str__(self) -> str:
-        rounding = self.rounding
-        precision = rounding.precision or "the device's default"
+        rounding, why = self.rounding, ""
         bits = (
-            f"Bitwise: {rounding.equal_bits:.1%} of {rounding.num_places} places have the same "
-            f"bits by forward passes of {rounding.width} tokens, {rounding.dtype}, "
-            f"products in {precision} precision."
+            f"Bitwise: {rounding.equal_bits:.1%} of {rounding.num_places} places by forward passes "
+            f"of {rounding.width} tokens, {rounding.dtype}, {rounding.precision or 'default'} "
+            "precision."
         )
         lines = [bits, *_lines("Greedy", self.greedy)]
         if self.sampled is not None:
-            lines += _lines("Sampled, same key", self.sampled)
+            lines += _lines("Sampled", self.sampled)
         if self.draws is not None:
             kept, test = "kept" if self.draws.passed else "BROKEN", self.draws.test
             lines.append(f"Law: {kept}, p = {test.p_value:.2g} by {test.num_draws} draws.")
         if self.compiler is not None:
             lines.append(f"Warning: {self.compiler}.")
-        because = f": {'; '.join(self.reasons)}" if self.reasons else " within what was tested"
-        return "\n".join([*lines, f"Verdict: {self.verdict}{because}."])
+        if self.verdict == UNDECIDED:
+            why = (
+                f", rounding swaps the two best tokens in {rounding.blind:.0%} of all places; take "
+                "a wider dtype or matmul precision, or run jspec.testing.check_model on the model"
+            )
+        return "\n".join([*lines, f"Verdict: {self.verdict}{why}."])
 
 
 def _lines(kind: str, parity: Parity) -> list[str]:
     ties = len(parity.divergences) - len(parity.bugs)
-    near = "" if parity.nearest is None else f" (up to {parity.nearest:.2g} of what rounding does)"
+    near = "" if parity.nearest is None else f" (up to {parity.nearest:.2g} of rounding)"
     head = (
-        f"{kind}: {parity.num_equal} of {parity.num_prompts} texts are those of plain decoding; "
-        f"ties {ties}{near}, bugs {len(parity.bugs)}."
+        f"{kind}: {parity.num_equal} of {parity.num_prompts} texts equal, ties {ties}{near}, "
+        f"bugs {len(parity.bugs)}."
     )
     return [head] + [
         f"  bug: prompt {one.prompt + 1}, place {one.position + 1}: {_name(one.drafted)} instead "
-        f"of {_name(one.plain)}, {one.bounds:.2g} times what rounding does"
+        f"of {_name(one.plain)}, {one.bounds:.2g} times rounding"
         for one in parity.bugs[:_SHOWN]
     ]
 

@@ -8,7 +8,7 @@ import pytest
 
 from jspec._validate.errors import InputError
 from jspec._xla import native
-from jspec.costs.prior import BACKOFF, DRAFT, launching, prior
+from jspec.policies.prior import BACKOFF, DRAFT, launching, prior
 
 PARAMS = {
     "kernel": jax.ShapeDtypeStruct((100_000, 50_000), np.float32),

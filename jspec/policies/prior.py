@@ -13,7 +13,7 @@ import numpy as np
 
 from jspec._validate.errors import InputError
 from jspec._xla import native
-from jspec.costs.devices import Device, figures
+from jspec._xla.devices import Device, figures
 from jspec.policies.cost_curve import CostCurve
 from jspec.types import PyTree
 

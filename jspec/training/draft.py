@@ -1,4 +1,4 @@
-"""Objectives of language models: the next token, or a target's distributions."""
+"""The objective of a draft model: its target's distributions."""
 
 from dataclasses import dataclass
 
@@ -7,25 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec.protocols import CausalLM
-from jspec.training import lm
+from jspec.training.distributions import forward
 from jspec.training.loop import Metrics
 from jspec.training.unroll import Batch, observed
 from jspec.types import PyTree
-
-
-@dataclass(frozen=True)
-class NextToken:
-    """Mean nats of each token that is to be foretold, as a `jspec.training.loop.Objective`."""
-
-    model: CausalLM
-
-    def loss(
-        self, params: PyTree, frozen: PyTree, batch: Batch
-    ) -> tuple[Float[Array, ""], Metrics]:
-        del frozen
-        live = batch.live[:, 1:]
-        nats = jnp.where(live, lm.losses(self.model, params, batch.tokens), 0).sum()
-        return nats / jnp.maximum(live.sum(), 1), {}
 
 
 @dataclass(frozen=True)
@@ -54,7 +39,7 @@ class NextDistribution:
         seen = observed(self.target, frozen, batch, self.num_target_tokens).distributions
         assert seen is not None, "an objective that reads distributions asks for some"
         tokens, probs = seen.tokens[:, :-1], seen.probs[:, :-1]
-        output = lm.forward(self.model, params, batch.tokens[:, :-1])
+        output = forward(self.model, params, batch.tokens[:, :-1])
         if self.drawn:
             assert output.hidden is not None, "a draft model gives its states"
             rows = params["params"]["embed"]
@@ -94,19 +79,3 @@ class NextDistribution:
         counted = jnp.concatenate([hot, drawn.astype(hot.dtype)])
         weight = jnp.log(cold / self.drawn) * (jnp.arange(len(counted)) >= len(hot))
         return counted, hidden @ rows[counted].T + weight
-
-
-def begin(params: PyTree, embed: Float[Array, "V F"]) -> PyTree:
-    """Returns a new draft model's weights with its target's embedding in place of its own.
-
-    Of its F directions the E that carry most are kept, the first principal components, not
-    centred. Tokens that are alike for the target are then alike for its draft from the beginning,
-    which a short run would not learn of a large vocabulary.
-
-    They have the size of the model's own, random ones: its first scores are as flat.
-    """
-    own = params["params"]["embed"]
-    _, directions = jnp.linalg.eigh(embed.T @ embed)  # in rising order
-    cut = embed @ directions[:, -own.shape[1] :]
-    cut *= jnp.sqrt(jnp.square(own).mean() / jnp.square(cut).mean())
-    return {**params, "params": {**params["params"], "embed": cut.astype(own.dtype)}}
