@@ -9,27 +9,25 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import check_number
-from jspec.types import PyTree, Sampling, Stopping
 
 if TYPE_CHECKING:
-    import jax
+    import numpy as np
 
     from jspec.processors import Processor
     from jspec.processors.grammar import Capacity, Grammar
     from jspec.processors.grammar.stops import StopStrings
+    from jspec.types import PyTree
 
 _NUMBERS = {
-    "temperature": (0, 1e6, "0 is greedy"),
+    "temperature": (0, 10**6, "0 is greedy"),
     "top_p": (1e-6, 1, "1 is off"),
     "min_p": (0, 1, "0 is off"),
-    "repetition_penalty": (1e-6, 1e6, "1 is off"),
-    "frequency_penalty": (-1e6, 1e6, "0 is off"),
-    "presence_penalty": (-1e6, 1e6, "0 is off"),
+    "repetition_penalty": (1e-6, 10**6, "1 is off"),
+    "frequency_penalty": (-(10**6), 10**6, "0 is off"),
+    "presence_penalty": (-(10**6), 10**6, "0 is off"),
 }
 _INTEGERS = {"top_k": 0, "min_tokens": 0, "max_tokens": 0, "logprobs": 0, "row_id": -(2**31)}
 
@@ -71,8 +69,8 @@ class Request:
     """0 is off."""
     top_p: float = 1.0
     min_p: float = 0.0
-    seed: "jax.Array | int | None" = None
-    """A seed or a random key; needed with a temperature. The token at a position depends on (seed,
+    seed: Any = None
+    """An int or a random key; needed with a temperature. The token at a position depends on (seed,
     row_id, position) and the model alone."""
     row_id: int = 0
     """Tells answers of one seed apart."""
@@ -217,6 +215,10 @@ def arguments(
         batch: B.
         room: of the engine. None: what no row asks for is not in the program.
     """
+    import numpy as np
+
+    from jspec.types import Sampling, Stopping
+
     rows = check(request, batch)
 
     def each(name: str) -> list[Any]:
@@ -254,6 +256,8 @@ def _processors(
     rows: Sequence[Request], wants: Callable[[str], bool], room: Room | None
 ) -> list[Any]:
     """Returns `processors` of a call, without the fewest tokens and stop strings."""
+    import numpy as np
+
     from jspec import processors
     from jspec.processors.grammar import Grammar
     from jspec.processors.grammar.automaton import ByRow
@@ -316,9 +320,10 @@ def _own(rows: Sequence[Request], room: Room | None) -> "list[Processor]":
 
 def _prepare_rows(
     place: "Processor | None", rows: "Sequence[Processor]", batch: int, vocab_size: int
-) -> PyTree:
+) -> "PyTree":
     """Returns the values of rows side by side, in the shapes that an engine has for them."""
     import jax
+    import numpy as np
 
     values = [one.prepare(one.values, 1, vocab_size) for one in rows]
     first = values[0] if place is None else place.prepare(place.values, 1, vocab_size)
@@ -346,8 +351,10 @@ def _stops(stops: list[Any], room: Room | None) -> Any:
     return ByRow(StopStrings, stops, room and room.stop)
 
 
-def pad_tokens(rows: Sequence[Any]) -> np.ndarray:
+def pad_tokens(rows: Sequence[Any]) -> "np.ndarray":
     """Returns tokens [B, X]; -1 fills up."""
+    import numpy as np
+
     listed = [np.atleast_1d(np.asarray(row, np.int64)) for row in rows]
     longest = max(map(len, listed))
     return np.array([np.pad(row, (0, longest - len(row)), constant_values=-1) for row in listed])

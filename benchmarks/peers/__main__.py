@@ -20,6 +20,7 @@ from jspec.cli.bench.contenders import Contender
 from jspec.cli.bench.ledger import Ledger
 from jspec.methods import BUNDLED, BUNDLED_DRAFT
 from jspec.models import Loaded, hub
+from jspec.request import Request
 from jspec.sessions import compilation
 from jspec.sessions.run_settings import RunSettings
 
@@ -48,7 +49,8 @@ def main(
     draft = draft_model
     if draft is None and any(known.PEERS[name].needs_draft_model for name in asked):
         draft = BUNDLED_DRAFT if model in (None, BUNDLED) else None
-    run = RunSettings(max_new_tokens, temperature, batch_size=batch_size)
+    request = Request(temperature=temperature, seed=0)
+    run = RunSettings(max_new_tokens, request, batch_size=batch_size)
     settings = checks.BenchSettings(run, repeats, limit, turns)
     found = asking.from_prompts(prompts) if prompts else asking.read(questions or asking.SAMPLE)
 

@@ -26,7 +26,7 @@ class PeerRun:
     @property
     def ends(self) -> tuple[int, ...]:
         """The end tokens; none where they are ignored."""
-        return () if self.run.ignore_eos else tuple(self.target.eos)
+        return () if self.run.request.eos == () else tuple(self.target.eos)
 
     @property
     def on_gpu(self) -> bool:

@@ -47,20 +47,20 @@ class Generate:
         self._ends = setting.ends
         self._forwards = 0
         self._model.register_forward_hook(self._count)
-        run = setting.run
+        run, request = setting.run, setting.run.request
         drawn = {
-            "temperature": run.temperature, "top_k": run.top_k, "top_p": run.top_p,
-            "min_p": run.min_p,
+            "temperature": request.temperature, "top_k": request.top_k, "top_p": request.top_p,
+            "min_p": request.min_p,
         }  # fmt: skip
         self._config = GenerationConfig(
             max_new_tokens=run.max_new_tokens,
-            do_sample=run.temperature > 0,
+            do_sample=run.request.temperature > 0,
             eos_token_id=list(setting.ends) or None,
             pad_token_id=0,
-            **(drawn if run.temperature > 0 else {}),
+            **(drawn if run.request.temperature > 0 else {}),
             **options,
         )
-        self._seed = run.seed
+        self._seed = run.request.seed
 
     def warm_up(self, group: Group) -> None:
         self.answer(group)

@@ -66,7 +66,7 @@ class LlamaCpp:
             n_threads=threads,
             n_threads_batch=threads,
             n_gpu_layers=-1 if setting.on_gpu else 0,
-            seed=run.seed,
+            seed=run.request.seed,
             draft_model=drafter,
             # It keeps the scores of all tokens then, and makes room for them only when asked.
             logits_all=drafter is not None,
@@ -74,8 +74,10 @@ class LlamaCpp:
         )
         self._ends = setting.ends
         self._most = run.max_new_tokens
+        request = run.request
         self._drawn = {
-            "temp": run.temperature, "top_k": run.top_k, "top_p": run.top_p, "min_p": run.min_p,
+            "temp": request.temperature, "top_k": request.top_k, "top_p": request.top_p,
+            "min_p": request.min_p,
         }  # fmt: skip
 
     def warm_up(self, group: Group) -> None:

@@ -13,7 +13,7 @@ from jspec.cli import options
 from jspec.cli.bench import questions as asking
 from jspec.methods import BUNDLED
 from jspec.sessions import method_choice
-from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.run_settings import RunSettings, sampling_request
 
 if TYPE_CHECKING:
     from jspec.sessions.session import Session
@@ -99,9 +99,8 @@ def certify(
     for name, value in (("--limit", limit), ("--draws", draws)):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}; pass at least 1")
-    settings = RunSettings(
-        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
-    )
+    request = sampling_request(temperature, top_k, top_p, min_p, seed, ignore_eos)
+    settings = RunSettings(max_new_tokens, request, batch_size=batch_size)
     choice = method_choice.choose(method, speculative_config)
     if head is not None:
         choice = method_choice.Choice(
@@ -150,17 +149,17 @@ def _certified(
 ) -> tuple[dict[str, Any], str, int]:
     """Certifies the session's method: what was found, its lines, and the exit code."""
     from jspec.testing import certify
-    from jspec.types import Stopping
+    from jspec.types import Sampling, Stopping
 
     llm, target, choice = session.llm, session.target, session.choice
-    sampling = settings.sampling
-    assert sampling is not None, "the temperature was found to be above 0"
+    request = settings.request
+    sampling = Sampling(request.temperature, request.top_k, request.top_p, request.min_p)
     found = certify(
         llm.model, llm.params, **llm.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
-        stopping=Stopping(eos=None if settings.ignore_eos else target.eos),
-        sampling=sampling, key=settings.seed, num_draws=draws, said=_progress,
+        stopping=Stopping(eos=target.eos if request.eos is None else None),
+        sampling=sampling, key=request.seed, num_draws=draws, said=_progress,
     )  # fmt: skip
     used = {"method": choice.method.name, "options": dict(choice.options)}
     written = found.as_dict()
@@ -195,7 +194,7 @@ def _compare_bits(
     least = num_tokens_of(target.model)
     found = check_bits(
         target.model, target.params, texts, sizes=(1, 2, 5, 8, 16) if least == 1 else (2, least),
-        batch_size=min(settings.batch_size, len(texts)), seed=settings.seed, said=_progress,
+        batch_size=min(settings.batch_size, len(texts)), seed=settings.request.seed, said=_progress,
     )  # fmt: skip
     wrong = compiler.wrong()
     warning = "" if wrong is None else f"\nWarning: {wrong}."

@@ -9,7 +9,7 @@ from jspec.cli.parsers import text
 from jspec.sessions import method_choice
 from jspec.sessions.conversations import Drop
 from jspec.sessions.generation_config import GenerationConfig
-from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.run_settings import RunSettings, sampling_request
 
 MODEL = "smollm2-135m"
 """The model that is talked to if none is named."""
@@ -40,7 +40,8 @@ def chat(
     kv_dtype: options.KvDtype = None,
 ) -> None:
     """Talk to a chat model in the terminal."""
-    settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, memory=memory)
+    request = sampling_request(temperature, top_k, top_p, min_p, seed)
+    settings = RunSettings(max_new_tokens, request, memory=memory)
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)
 

@@ -26,8 +26,9 @@ from jspec.cli.serve_command import serve
 from jspec.cli.trace_command import trace
 from jspec.cli.train_commands import train_app
 from jspec.cli.warm_command import warm
+from jspec.request import Request
 from jspec.sessions import conversations, method_choice
-from jspec.sessions.control_settings import ControlSettings
+from jspec.sessions.answer_form import AnswerForm, parse_logit_bias
 from jspec.sessions.conversations import Drop
 from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.run_settings import RunSettings
@@ -183,25 +184,24 @@ def generate(
     ] = False,
 ) -> None:
     """Continue a prompt, and report the speedup over plain decoding."""
-    control = ControlSettings(
+    form = AnswerForm(json_schema, regex, tuple(choice or ()))
+    request = Request(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        eos=() if ignore_eos else None,
         stop=tuple(stop or ()),
-        json_schema=json_schema,
-        regex=regex,
-        choices=tuple(choice or ()),
+        min_tokens=min_tokens,
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,
         presence_penalty=presence_penalty,
-        logit_bias=logit_bias,
-        min_tokens=min_tokens,
+        logit_bias=parse_logit_bias(logit_bias),
         logprobs=logprobs,
     )
-    settings = RunSettings(
-        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size, control,
-        memory,
-    )  # fmt: skip
+    settings = RunSettings(max_new_tokens, request, form, batch_size, memory)
     check_integer("-n", answers, 1, 4096)
-    if control.has_grammar and ignore_eos:
-        raise InputError("a grammar and --ignore-eos were given; an answer of a grammar has an end")
     if logprobs is not None and not as_json:
         raise InputError("--logprobs is written with --json alone; add it")
     chosen = method_choice.choose(method, speculative_config)

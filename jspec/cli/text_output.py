@@ -72,7 +72,7 @@ def show(
     screen = terminal.Screen(sys.stderr)
     plain = None
     if compare and drafts:
-        plain = Runner(session, settings, plain=True, control=runner.control)
+        plain = Runner(session, settings, plain=True, request=runner.request)
         if sys.stderr.isatty():
             print("Measuring plain decoding too; --no-compare leaves it out.", file=sys.stderr)
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
@@ -80,7 +80,7 @@ def show(
     if drafts:
         screen.line(together(timings[0].outcomes).log_line(timings[0].seconds))
     # Greedy decoding has one token to choose, in every scheme.
-    scheme = session.choice.scheme if settings.temperature > 0 else COUPLED
+    scheme = session.choice.scheme if settings.request.temperature > 0 else COUPLED
     for line in report(timings, repeats, scheme):
         screen.line(line)
     if method.needs_training and (warning := doubt(timings[0].outcomes)):
@@ -200,7 +200,7 @@ def _pieces(
     import jspec
 
     # What rounds cost is measured when the text is there.
-    arguments = runner.request(group)
+    arguments = runner.guess(group)
     rows = []
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()

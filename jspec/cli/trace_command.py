@@ -12,7 +12,7 @@ from jspec.cli import options, prompts
 from jspec.methods import BUNDLED
 from jspec.sessions import method_choice
 from jspec.sessions.method_choice import Choice
-from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.run_settings import RunSettings, sampling_request
 
 _OUT = Path("trace.html")
 
@@ -37,7 +37,8 @@ def trace(
     kv_dtype: options.KvDtype = None,
 ) -> None:
     """Continue a prompt, and write a page that shows every round of drafting."""
-    settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
+    request = sampling_request(temperature, top_k, top_p, min_p, seed, ignore_eos)
+    settings = RunSettings(max_new_tokens, request)
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)
     check_out(out)
@@ -70,14 +71,14 @@ def described(model: str | None, choice: Choice, settings: RunSettings) -> dict[
     """Returns the words of the page's head: what ran, and how its tokens were chosen."""
     options: Sequence[str] = [f"{name} {value}" for name, value in choice.options.items()]
     method = choice.method.name + (f" ({', '.join(options)})" if options else "")
-    if settings.temperature == 0:
+    if settings.request.temperature == 0:
         return {"model": model or BUNDLED, "method": method, "sampling": "greedy"}
     filters = {
-        "top-k": (settings.top_k, 0),
-        "top-p": (settings.top_p, 1),
-        "min-p": (settings.min_p, 0),
+        "top-k": (settings.request.top_k, 0),
+        "top-p": (settings.request.top_p, 1),
+        "min-p": (settings.request.min_p, 0),
     }
-    words = [f"temperature {settings.temperature:g}"]
+    words = [f"temperature {settings.request.temperature:g}"]
     words += [f"{name} {value:g}" for name, (value, off) in filters.items() if value != off]
-    words.append(f"seed {settings.seed}")
+    words.append(f"seed {settings.request.seed}")
     return {"model": model or BUNDLED, "method": method, "sampling": ", ".join(words)}

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from jspec.costs.metrics import Metrics, by_row
+from jspec.request import Request, arguments
 from jspec.sessions.memory_file import MemoryFile
 from jspec.sessions.round_costs import RoundCosts
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
 if TYPE_CHECKING:
-    from jspec.types import Logprobs, PyTree, Result, State, Stopping
+    from jspec.types import Logprobs, PyTree, Result, State
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class Runner:
         session: Session,
         settings: RunSettings,
         plain: bool = False,
-        control: "tuple[list[Any], Stopping] | None" = None,
+        request: Request | None = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
         """Leaves the session's drafter out with `plain`, for a comparison."""
@@ -72,14 +73,11 @@ class Runner:
 
         self._session = session
         self._settings = settings
-        llm, own = session.llm, settings.control
+        llm = session.llm
         self._llm = LLM(llm.target, drafter=Autoregressive()) if plain else llm
-        self.control = control or (
-            own.processors(llm.target, session.lead),
-            own.stopping(llm.target),
-        )
-        """The processors and the stopping of `settings.control`."""
-        if not plain and settings.control.has_grammar:
+        self.request = request or settings.request_of(llm.target, session.lead)
+        """What is asked for, but for the most tokens."""
+        if not plain and settings.form:
             self._llm = with_jump_forward(llm)
         self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
@@ -125,20 +123,25 @@ class Runner:
 
     def arguments(self, group: Group) -> dict[str, Any]:
         """Returns the arguments of `jspec.decode` and `jspec.stream`."""
-        return self.request(group) | {"policy_params": self.costs(group)}
+        return self.guess(group) | {"policy_params": self.costs(group)}
 
     def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
         """Returns the policy's params, measuring costs if they are unknown."""
         return self._costs.known(self._llm.drafting, group, capacity)
 
-    def request(self, group: Group) -> dict[str, Any]:
+    def guess(self, group: Group) -> dict[str, Any]:
         """Returns the same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
         model = target.model
         # More than the context is room that is never filled, and the output is made in advance.
         context = model.context
         most = settings.max_new_tokens if context is None else context
-        limits, (processors, stopping) = np.minimum(group.limits, most), self.control
+        limits = np.minimum(group.limits, most).tolist()
+        ids = [*group.rows, *[0] * (len(limits) - len(group.rows))]
+        rows = [
+            replace(self.request, max_tokens=limit, row_id=row)
+            for limit, row in zip(limits, ids, strict=True)
+        ]
         call: dict[str, Any] = dict(
             model=model,
             params=target.params,
@@ -146,14 +149,9 @@ class Runner:
             prompt_lengths=group.lengths,
             **self._llm.drafting,
             max_new_tokens=min(settings.max_new_tokens, most),
-            stopping=replace(
-                stopping, max_tokens=limits, eos=() if settings.ignore_eos else target.eos
-            ),
-            sampling=settings.sampling,
-            key=settings.seed,
-            row_ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
+            **arguments(rows, len(rows)),
         )
-        return call | {"processors": processors} | self._known
+        return call | self._known
 
     def keep(self, after: "State | Result") -> None:
         """Takes over what drafter and policy remember of a run."""

@@ -20,8 +20,8 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
     about = {
         "model": session.name,
         "method": session.choice.method.name,
-        "temperature": settings.temperature,
-        "seed": settings.seed,
+        "temperature": settings.request.temperature,
+        "seed": settings.request.seed,
     }
     for group in groups(prompts, settings):
         for outcome in runner.run(group):

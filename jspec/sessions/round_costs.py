@@ -13,7 +13,7 @@ from jspec._validate.errors import InputError
 from jspec.sessions import terminal
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
-from jspec.types import Stopping
+from jspec.types import Sampling, Stopping
 
 if TYPE_CHECKING:
     from jspec.costs import CostCurve, CostSetting
@@ -57,21 +57,25 @@ class RoundCosts:
 
         settings, target = self._settings, self._session.target
         model, batch = target.model, len(group.lengths)
-        sampled = settings.sampling is not None
+        request = settings.request
+        sampled = request.temperature > 0
         drafter, policy = drafting["drafter"], drafting["policy"]
         where = costs.setting(
             model, target.params, drafter, policy, batch_size=batch, sampled=sampled
         )
 
+        filters = request.temperature, request.top_k, request.top_p, request.min_p
+        sampling = Sampling(*filters) if sampled else None
+
         def measured() -> "CostCurve":
-            ends = () if settings.ignore_eos else target.eos
+            ends = target.eos if request.eos is None else ()
             never = np.full((batch, len(ends)), -1, np.int32)
             most = settings.max_new_tokens if model.context is None else model.context
             return costs.measure(
                 model, target.params, drafter, drafting["drafter_params"], policy=policy,
                 batch_size=batch, prompt_tokens=group.prompt.shape[1],
-                max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
-                stopping=Stopping(eos=never if ends else None), key=settings.seed,
+                max_new_tokens=min(settings.max_new_tokens, most), sampling=sampling,
+                stopping=Stopping(eos=never if ends else None), key=request.seed,
                 capacity=capacity if model.context is None else min(capacity, model.context),
             )  # fmt: skip
 

@@ -1,19 +1,29 @@
-"""The settings of `jspec generate` besides models and method, checked early."""
+"""The settings of a run besides models and method, checked early."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
-from jspec.sessions.control_settings import ControlSettings
+from jspec.request import Request
+from jspec.sessions.answer_form import AnswerForm
 from jspec.sessions.generation_config import GenerationConfig
 
 if TYPE_CHECKING:
     from jspec.models.load import Loaded
-    from jspec.types import Sampling
+    from jspec.models.reasoning import Lead
 
 _SEEDS = 2**32
+
+
+def sampling_request(
+    temperature: float, top_k: int, top_p: float, min_p: float, seed: int, ignore_eos: bool = False
+) -> Request:
+    """Returns what commands ask for that have no other options of a request."""
+    filters: Any = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    eos = () if ignore_eos else None
+    return Request(temperature=temperature, seed=seed, eos=eos, **filters)
 
 
 @dataclass(frozen=True)
@@ -21,53 +31,45 @@ class RunSettings:
     """The settings by which the prompts of a run are continued."""
 
     max_new_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    ignore_eos: bool = False
+    request: Request = Request(seed=0)  # noqa: RUF009 (frozen)
+    """What is asked for, but for the most tokens; stop strings are texts."""
+    form: AnswerForm = AnswerForm()  # noqa: RUF009 (frozen)
     batch_size: int = 1
-    control: ControlSettings = field(default_factory=ControlSettings)
     memory: Path | None = None
 
     def __post_init__(self):
-        _at_least("--max-new-tokens", self.max_new_tokens, 1)
-        _at_least("--batch-size", self.batch_size, 1)
-        _at_least("--top-k", self.top_k, 0, "0 switches it off")
-        # The bounds are those of `jspec.decode`, which loads a model before it can be asked.
-        _within("--temperature", self.temperature, 0, 1e6, "0 is greedy")
-        _within("--top-p", self.top_p, 1e-6, 1, "1 switches it off")
-        _within("--min-p", self.min_p, 0, 1, "0 switches it off")
-        if not 0 <= self.seed < _SEEDS:
-            raise InputError(f"--seed is {self.seed}; pass an integer in 0 .. {_SEEDS - 1}")
+        for name in ("max_new_tokens", "batch_size"):
+            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if value < 1:
+                raise InputError(f"{option} is {value}; pass at least 1")
+            if value >= 2**31:
+                raise InputError(f"{option} is {value}; pass at most {2**31 - 1}")
+        if not 0 <= (seed := self.request.seed) < _SEEDS:
+            raise InputError(f"--seed is {seed}; pass an integer in 0 .. {_SEEDS - 1}")
+        texts: Any = self.request.stop or ()
+        if not all(texts):
+            raise InputError("an empty text was given to --stop; give it a letter")
+        if self.form and self.request.eos == ():
+            raise InputError(
+                "a grammar and --ignore-eos were given; an answer of a grammar has an end"
+            )
 
     def by_model(
         self, target: "Loaded", config: GenerationConfig, names: Collection[str]
     ) -> "RunSettings":
         """Returns the settings with the model's values for all but the options of these names."""
         own: dict[str, Any] = config.sampling(target, names)
-        control = {"banned_sequences": config.banned_sequences(target)}
-        control |= {name: own.pop(name) for name in ("repetition_penalty",) if name in own}
-        return replace(self, control=replace(self.control, **control), **own)
+        if words := config.banned_sequences(target):
+            from jspec.processors import banned_sequences
 
-    @property
-    def sampling(self) -> "Sampling | None":
-        """The `sampling` of `jspec.decode`; None is greedy."""
-        from jspec.types import Sampling
+            own["processors"] = (banned_sequences(words),)
+        return replace(self, request=replace(self.request, **own))
 
-        if self.temperature == 0:
-            return None
-        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+    def request_of(self, target: "Loaded", lead: "Lead | None" = None) -> Request:
+        """Returns what is asked of a model: with its end tokens, and automata for texts."""
+        from jspec.processors.grammar.stops import stop_strings
 
-
-def _within(name: str, value: float, low: float, high: float, why: str) -> None:
-    if not low <= value <= high:  # NaN is outside too
-        raise InputError(f"{name} is {value:g}; pass a number in {low:g} .. {high:g} ({why})")
-
-
-def _at_least(name: str, value: int, least: int, why: str = "") -> None:
-    if value < least:
-        raise InputError(f"{name} is {value}; pass at least {least}{why and f' ({why})'}")
-    if value >= 2**31:
-        raise InputError(f"{name} is {value}; pass at most {2**31 - 1}")
+        request: Any = self.request
+        stop = stop_strings(request.stop, target.tokenizer) if request.stop else None
+        eos = target.eos if request.eos is None else request.eos
+        return replace(request, stop=stop, eos=eos, grammar=self.form.grammar(target, lead))

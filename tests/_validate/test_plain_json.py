@@ -11,7 +11,7 @@ from jspec.cli import train_resume
 from jspec.cli.bench.ledger import Ledger
 from jspec.decoding.artefact import run as artefact
 from jspec.models.chat_template import ChatTemplate
-from jspec.sessions.control_settings import ControlSettings
+from jspec.sessions.answer_form import parse_logit_bias
 from jspec.training import chats, checkpoints, corpus, distill, recipes, sequences
 
 TEXTS = {
@@ -37,7 +37,7 @@ READERS = {
     "rows that were written": _rows,
     "settings of a run": lambda file: checkpoints.agree(file, {"a": 1}),
     "command of a run": lambda file: train_resume.asked(file.parent, True, None, {}, {}, {}),
-    "--logit-bias": lambda file: ControlSettings(logit_bias=file.read_text()),
+    "--logit-bias": lambda file: parse_logit_bias(file.read_text()),
     "rows of a bench": Ledger,
     "prompts of an artefact": lambda file: artefact._parse(file.read_text()),
 }

@@ -23,7 +23,7 @@ REFUSED = [
     (["--limit", 0], "--limit is 0; pass at least 1"),
     (["--turns", 0], "--turns is 0; pass at least 1"),
     (["--max-new-tokens", 0], "--max-new-tokens is 0"),
-    (["--temperature", -1], "--temperature is -1"),
+    (["--temperature", -1], "temperature is -1"),
     (["--draft-model", "x"], "--draft-model is 'x' and none of"),
     (["--head", "x"], "--head is 'x' and none of"),
     (["--methods", "coupled_tree"], "needs a draft model and none was given"),

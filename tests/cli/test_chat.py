@@ -13,6 +13,7 @@ import jspec
 from jspec import decoding, models
 from jspec.cli import chat
 from jspec.models import reasoning
+from jspec.request import Request
 from jspec.sessions import conversations, method_choice, terminal
 from jspec.sessions.conversations import Drop
 from jspec.sessions.run_settings import RunSettings
@@ -28,6 +29,7 @@ def session(talker) -> Session:
 
 
 SETTINGS = RunSettings(max_new_tokens=6)
+ENDLESS = Request(seed=0, eos=())
 
 
 @pytest.mark.slow
@@ -83,7 +85,7 @@ def test_turns_are_dropped_if_the_user_says_so(session, capsys):
 
 
 def test_ctrl_c_ends_the_answer_and_keeps_what_came(session, monkeypatch, capsys):
-    conversation = chat.Conversation(session, replace(SETTINGS, max_new_tokens=30, ignore_eos=True))
+    conversation = chat.Conversation(session, replace(SETTINGS, max_new_tokens=30, request=ENDLESS))
     rounds = []
     finish = chat._finish
 
@@ -133,7 +135,7 @@ def test_a_turn_reads_what_is_new_alone(session, monkeypatch, capsys):
         return prefill(**arguments)
 
     monkeypatch.setattr(jspec, "prefill", watched)
-    conversation = chat.Conversation(session, replace(SETTINGS, ignore_eos=True))
+    conversation = chat.Conversation(session, replace(SETTINGS, request=ENDLESS))
     for question in ("Once", "upon"):
         conversation.answer(question, terminal.Screen())
     first, second = asked
@@ -153,7 +155,8 @@ def test_the_first_answer_is_compiled_while_its_question_is_written(session, cap
     made = decoding._prefill._cache_size(), decoding.decode_rounds._cache_size()
     conversation.answer("Once", terminal.Screen())
     assert (decoding._prefill._cache_size(), decoding.decode_rounds._cache_size()) == made
-    unprepared = chat.Conversation(session, replace(SETTINGS, temperature=0.5))
+    drawn = replace(SETTINGS, request=Request(temperature=0.5, seed=0))
+    unprepared = chat.Conversation(session, drawn)
     unprepared.answer("Once", terminal.Screen())
     assert decoding._prefill._cache_size() > made[0], "the first comparison could not fail"
 

@@ -81,10 +81,13 @@ REFUSED = [
     (["--max-new-tokens", 0], "--max-new-tokens is 0; pass at least 1"),
     (["--drop", "oldest"], "--drop is oldest, and turns are dropped of a conversation"),
     (["--max-new-tokens", "x"], "'--max-new-tokens': 'x' is not an integer"),
-    (["--temperature", "nan"], "--temperature is nan"),
+    (["--temperature", "nan"], "temperature is nan"),
     (["--temperature", "warm"], "'warm' is not a number"),
-    (["--temperature", 1e9], "--temperature is 1e+09; pass a number in 0 .. 1e+06"),
-    (["--top-p", 1.5], "--top-p is 1.5; pass a number in 1e-06 .. 1"),
+    (
+        ["--temperature", 1e9],
+        "temperature is 1000000000.0; pass a number x with 0 <= x <= 1000000, 0 is greedy",
+    ),
+    (["--top-p", 1.5], "top_p is 1.5; pass a number x with 1e-06 <= x <= 1, 1 is off"),
     (["--dtype", "float7"], "'float7' is unknown; use one of"),
     (
         ["--draft-model", "x", "--method", "suffix"],

@@ -7,7 +7,7 @@ import pytest
 
 import jspec
 import jspec.models
-from jspec.sessions.control_settings import ControlSettings
+from jspec.sessions.answer_form import AnswerForm
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_several_answers_draw_anew(records):
 
 def test_invalid_options_are_refused_before_anything_is_loaded(command):
     for arguments, said in (
-        (["--repetition-penalty", 0], "--repetition-penalty is 0.0; pass a number x with 1e-06"),
+        (["--repetition-penalty", 0], "repetition_penalty is 0.0; pass a number x with 1e-06"),
         (["--logit-bias", "5"], "--logit-bias is '5'; pass a JSON object"),
         (["--logit-bias", '{"5": NaN}'], "pass a JSON object of token ids and numbers"),
         (["--json-schema", "nowhere.json"], "'nowhere.json' cannot be read"),
@@ -83,7 +83,7 @@ def test_invalid_options_are_refused_before_anything_is_loaded(command):
         (["--choice", ""], "an empty text was given"),
         (["--choice", "a", "--ignore-eos"], "a grammar and --ignore-eos were given"),
         (["--logprobs", 3], "--logprobs is written with --json alone"),
-        (["--logprobs", -1, "--json"], "--logprobs is -1; pass an integer"),
+        (["--logprobs", -1, "--json"], "logprobs is -1; pass an integer"),
         (["-n", 0], "-n is 0; pass an integer in 1 .. 4096"),
         *(
             ([option, "a\udcff"], "is not UTF-8; encode it so")  # a byte, as Python has it
@@ -97,11 +97,7 @@ def test_invalid_options_are_refused_before_anything_is_loaded(command):
 
 def test_half_a_surrogate_pair_in_a_schema_is_not_a_letter():
     for text in ('{"enum": ["a\udcff"]}', '{"enum": ["a\\uD83d"]}'):
-        schema = json.loads(ControlSettings(json_schema=text)._schema())
+        schema = json.loads(AnswerForm(json_schema=text)._schema())
         assert schema == {"enum": ["a\N{REPLACEMENT CHARACTER}"]}
     whole = '{"enum":  ["\\ud83d\\ude00"]}'
-    assert ControlSettings(json_schema=whole)._schema() == whole
-
-
-def test_nothing_is_asked_for_by_default(folder):
-    assert ControlSettings().processors(jspec.models.load(folder)) == []
+    assert AnswerForm(json_schema=whole)._schema() == whole

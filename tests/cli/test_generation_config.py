@@ -67,7 +67,7 @@ def test_chat_samples_as_generate_does(command, sampler, talker):
 def test_python_and_bench_stay_greedy(sampler):
     target = models.load(sampler)
     assert target.generation.get("temperature") == 0.9
-    assert RunSettings().sampling is None
+    assert RunSettings().request.temperature == 0
     llm = jspec.LLM(target, drafter=jspec.Autoregressive())
     ask = {"max_new_tokens": 4, "stopping": jspec.Stopping(eos=())}
     want = jspec.decode(target.model, target.params, [[5, 6]], **ask)
@@ -85,7 +85,7 @@ def test_tokens_that_are_not_written():
     assert found == [[5], [5, 6], [7], [2]]  # an answer may end, unless that is suppressed
     assert not GenerationConfig.NONE.banned_sequences(target)
     settings = RunSettings().by_model(target, GenerationConfig.AUTO, set())
-    (made,) = settings.control.processors(target)
+    (made,) = settings.request.processors
     model = jspec.testing.PrefixLM(vocab_size=100)
     ask = {"max_new_tokens": 40, "sampling": jspec.Sampling(1.0), "key": 0}
     written = jspec.decode(model, model.init(), [[1, 2]], processors=[made], **ask).tokens.tolist()

@@ -1,6 +1,7 @@
 import pytest
 
 from jspec import methods
+from jspec.request import Request
 from jspec.sessions import method_choice
 from jspec.sessions.run_settings import RunSettings
 
@@ -97,5 +98,6 @@ def test_settings_have_bounds():
         ("seed", -1),
         ("seed", 2**32),
     ):
-        with pytest.raises(ValueError, match=f"--{field.replace('_', '-')} is .*; pass"):
-            RunSettings(**{field: value})
+        own = {field: value} if field in ("max_new_tokens", "batch_size") else {}
+        with pytest.raises(ValueError, match=f"{field.replace('_', '.')} is .*; pass"):
+            RunSettings(**own, request=Request(**{"seed": 0} | ({} if own else {field: value})))

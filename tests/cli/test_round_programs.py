@@ -12,11 +12,12 @@ from jspec import costs, models
 from jspec.cli import chat, round_programs
 from jspec.cli.round_programs import RoundPrograms
 from jspec.decoding import programs
+from jspec.request import Request
 from jspec.sessions import method_choice, terminal
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
-SETTINGS = RunSettings(max_new_tokens=20, ignore_eos=True)
+SETTINGS = RunSettings(max_new_tokens=20, request=Request(seed=0, eos=()))
 WIDTHS = '{"widths": [0, 3], "num_speculative_tokens": 3}'
 
 
@@ -132,7 +133,7 @@ def test_failures_of_the_whole_program_are_reported_once(session, widths, monkey
 class Idle:
     """A runner that nothing is asked of."""
 
-    def request(self, group):
+    def guess(self, group):
         drafting = {"drafter": jspec.PromptLookup(), "policy": jspec.FixedWidth()}
         return drafting | {"drafter_params": None, "policy_params": None}
 

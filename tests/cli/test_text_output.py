@@ -17,6 +17,7 @@ from jspec.models import Loaded, heads
 from jspec.models.heads import registry
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
+from jspec.request import Request
 from jspec.sessions import method_choice, terminal
 from jspec.sessions.batches import Outcome
 from jspec.sessions.run_settings import RunSettings
@@ -162,7 +163,8 @@ def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys):
         choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
         llm = LLM(Loaded(PrefixLM(), ()), drafter=jspec.Autoregressive())
         session = Session(llm, choice)
-        text_output.show(session, [[1]], RunSettings(temperature=temperature))
+        settings = RunSettings(request=Request(temperature=temperature, seed=0))
+        text_output.show(session, [[1]], settings)
         assert why in capsys.readouterr().err
 
 

@@ -98,8 +98,8 @@ def test_rows_of_an_engine_need_no_weights_and_no_end_tokens():
     assert sum(engine.memory().values()) > 0
     state = engine.init()
     for eos, length in ((None, 3), ((), 9)):
-        stopping = jspec.Stopping(max_tokens=9, eos=eos)
-        state = engine.insert(state, 0, engine.prefill(prompt, stopping=stopping))
+        arrival = engine.prefill(prompt, jspec.Request(max_tokens=9, eos=eos))
+        state = engine.insert(state, 0, arrival)
         state, output = engine.generate(state, rounds=9)
         assert int(output.counts[0]) == length
         np.testing.assert_array_equal(output.tokens[0, :length], whole.result.tokens[0, :length])

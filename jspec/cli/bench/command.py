@@ -10,7 +10,7 @@ from jspec.cli import options
 from jspec.cli.bench import questions as asking
 from jspec.cli.bench import settings as checks
 from jspec.cli.bench.ledger import Ledger
-from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.run_settings import RunSettings, sampling_request
 
 
 def bench(
@@ -97,10 +97,8 @@ def bench(
             "--peers is gone from jspec bench; run `python -m benchmarks.peers` in a checkout of "
             "jspec, which has the same options"
         )
-    run = RunSettings(
-        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size,
-        memory=memory,
-    )  # fmt: skip
+    request = sampling_request(temperature, top_k, top_p, min_p, seed, ignore_eos)
+    run = RunSettings(max_new_tokens, request, batch_size=batch_size, memory=memory)
     settings = checks.BenchSettings(run, repeats, limit, turns, cold, raw)
     chosen = checks.choices(methods, speculative_config or [], head, draft_model)
     draft = checks.draft_model(chosen, model, draft_model)

@@ -56,7 +56,7 @@ def run(
             if isinstance(peer, str):
                 absent[name] = peer
             else:
-                greedy = job.settings.run.temperature == 0
+                greedy = job.settings.run.request.temperature == 0
                 entries[name] = ReportedContender(peer, is_peer=True, same_tokens=greedy)
     about = _about(job, target, draft, wording, asked)
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
@@ -123,7 +123,7 @@ def _methods(
         entries[label] = ReportedContender(
             Drafting(sessions.Session(llm, choice), run, cold=cold),
             # Greedy decoding has one token to choose, in every scheme.
-            same_tokens=run.temperature == 0 or choice.scheme == COUPLED,
+            same_tokens=run.request.temperature == 0 or choice.scheme == COUPLED,
         )
     return entries
 
@@ -208,12 +208,12 @@ def _tell(
 def _facts(about: dict[str, Any]) -> dict[str, str]:
     """Returns what was measured, in words."""
     settings = about["settings"]
-    run = settings["run"]
-    kind = "greedy" if run["temperature"] == 0 else f"temperature {run['temperature']:g}"
+    run, asks = settings["run"], settings["run"]["request"]
+    kind = "greedy" if asks["temperature"] == 0 else f"temperature {asks['temperature']:g}"
     filters = [
-        f"{name} {run[name]:g}"
+        f"{name} {asks[name]:g}"
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
-        if run[name] != off
+        if asks[name] != off
     ]
     memory = "empty before each prompt" if settings["cold"] else "kept from prompt to prompt"
     if run["memory"] is not None:
@@ -222,7 +222,7 @@ def _facts(about: dict[str, Any]) -> dict[str, str]:
         "model": f"{about['model']}, {about['dtype']}, weights {about['weights']}",
         "run": f"{kind}, batch {run['batch_size']}, at most {run['max_new_tokens']} tokens, "
         f"{about['num_questions']} questions, {settings['repeats']} repeats",
-        "sampling": ", ".join([kind, *filters, f"seed {run['seed']}"]),
+        "sampling": ", ".join([kind, *filters, f"seed {asks['seed']}"]),
         "prompts": f"{about['wording']}, at most {settings['turns']} turn"
         f"{'s' if settings['turns'] > 1 else ''}",
         "drafters' memory": memory,
