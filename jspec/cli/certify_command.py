@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,14 +73,7 @@ def certify(
             "single tokens, bit by bit.",
         ),
     ] = False,
-    batch_invariant: Annotated[
-        int | None,
-        options.integer_option(
-            "Score all rounds by forward passes of N tokens, and attend in the order of positions "
-            "(`jspec.models.BatchInvariant`).",
-            show_default="as the model is",
-        ),
-    ] = None,
+    batch_invariant: options.BatchInvariance = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of the report.")
     ] = False,
@@ -123,13 +116,7 @@ def certify(
     from jspec.sessions.batches import interruptible
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, choice, dtype, kv_dtype)
-    if batch_invariant is not None:
-        from jspec.models import BatchInvariant
-
-        network: Any = session.target.model
-        network = network.clone(attention_impl=BatchInvariant(batch_invariant))
-        session = sessions.with_target(session, replace(session.target, model=network))
+    session = sessions.start(model, draft, choice, dtype, kv_dtype, batch_invariant=batch_invariant)
     target, network = session.target, session.target.model
     worded = wording(target)
     texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in asked]

@@ -172,6 +172,7 @@ def generate(
     speculative_config: options.SpeculativeConfig = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
+    batch_invariant: options.BatchInvariance = None,
     lora: options.Adapter = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per line instead of text.")
@@ -226,7 +227,9 @@ def generate(
 
     compilation.keep_on_disk()
     adapters = None if lora is None else {"lora": lora}
-    session = sessions.start(model, draft, chosen, dtype, kv_dtype, adapters=adapters)
+    session = sessions.start(
+        model, draft, chosen, dtype, kv_dtype, adapters=adapters, batch_invariant=batch_invariant
+    )
     if lora is not None:
         session = sessions.with_adapter(session, "lora")
     target = session.target

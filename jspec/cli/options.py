@@ -160,6 +160,14 @@ KvDtype = Annotated[
         show_default="the dtype of computation",
     ),
 ]
+BatchInvariance = Annotated[
+    int | None,
+    integer_option(
+        "Score all rounds by forward passes of N tokens, and attend in the order of positions: no "
+        "drafter and no company changes a bit of the logits.",
+        show_default="as the model is",
+    ),
+]
 Lora = Annotated[
     list[str] | None,
     typer.Option(

@@ -149,6 +149,7 @@ def serve(
     memory: options.Memory = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
+    batch_invariant: options.BatchInvariance = None,
     lora: options.Lora = None,
 ) -> None:
     """Serve a model over HTTP with the OpenAI API."""
@@ -202,6 +203,12 @@ def serve(
 
     compilation.keep_on_disk()
     session = sessions.start(
-        model, draft, launch.narrowed(choice, rows), dtype, kv_dtype, adapters=adapters
+        model,
+        draft,
+        launch.narrowed(choice, rows),
+        dtype,
+        kv_dtype,
+        adapters=adapters,
+        batch_invariant=batch_invariant,
     )
     launch.serve(session, settings, taken)

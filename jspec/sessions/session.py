@@ -39,9 +39,16 @@ def start(
     kv_dtype: str | None = None,
     scan_layers: bool | None = None,
     adapters: "Mapping[str, str] | None" = None,
+    batch_invariant: int | None = None,
 ) -> Session:
     """Loads the models and builds the drafter."""
     target = load(model or BUNDLED, dtype, kv_dtype, scan_layers, adapters)
+    if batch_invariant is not None:
+        from jspec.models import BatchInvariant
+
+        network: Any = target.model
+        network = network.clone(attention_impl=BatchInvariant(batch_invariant))
+        target = replace(target, model=network)
     draft = None if draft_model is None else load(draft_model, dtype, kv_dtype, scan_layers)
     llm = choice.method.build(target, draft, **choice.options)
     return Session(llm, choice, model or BUNDLED)
