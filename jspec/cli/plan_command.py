@@ -17,6 +17,7 @@ from jspec.sessions import method_choice
 DOES_NOT_FIT = 3
 """The exit code of programs that hold more than the memory of their devices."""
 _MOST_DEVICES = 2**16
+_TILE = 16
 
 
 def plan(
@@ -134,6 +135,9 @@ def plan(
         "model": name, "method": picked.name, "rows": rows, "capacity": capacity,
         "device": device.name, "mesh": axes, "usable": usable, "fits": fits,
     }  # fmt: skip
+    if device.platform == "gpu":
+        for width in programs.state.stats.widths:
+            _warn_of_tiles(width, rows // axes["data"])
     if as_json:
         sys.stdout.write(json.dumps(head | {"programs": [each.as_dict() for each in found]}) + "\n")
     else:
@@ -155,6 +159,18 @@ def _axes(mesh: str | None) -> dict[str, int] | None:
         axes[name] = int(size)
         check_integer(f"{name} of --mesh", axes[name], 1, _MOST_DEVICES)
     return {"data": 1, "model": 1} | axes
+
+
+def _warn_of_tiles(nodes: int, rows: int) -> None:
+    """Says so where a round's tokens fill tiles of a GPU's products and a little of one more."""
+    tokens = rows * (nodes + 1)
+    full, more = divmod(tokens, _TILE)
+    if full and 0 < more <= _TILE // 4:
+        print(
+            f"jspec: a round of {nodes} nodes has {tokens} tokens, and a GPU multiplies tiles of "
+            f"{_TILE}, the last of which has {more}; draft {full * _TILE // rows - 1}",
+            file=sys.stderr,
+        )
 
 
 def _show(head: dict[str, Any], found: list[Any], version: str) -> None:

@@ -55,6 +55,28 @@ def test_figures_are_shown_as_text_and_json(command, folder, monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rows", "said"),
+    [
+        (80, 1, "81 tokens"),
+        (80, 4, "324 tokens"),
+        (63, 1, ""),
+        (0, 1, ""),
+        (15, 4, ""),
+        (30, 1, ""),
+    ],
+)
+def test_a_gpu_is_not_given_a_tile_of_few_tokens(nodes, rows, said, capsys):
+    """The nodes that the sentence advises are fewer, and need no sentence."""
+    plan_command._warn_of_tiles(nodes, rows)
+    sentence = capsys.readouterr().err
+    assert bool(sentence) == bool(said) and said in sentence
+    if said:
+        advised = int(sentence.split()[-1])
+        plan_command._warn_of_tiles(advised, rows)
+        assert advised < nodes and capsys.readouterr().err == ""
+
+
 def test_impossible_plans_are_refused_in_one_sentence(command, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("jspec.planning.topology.find_spec", lambda name: None)
