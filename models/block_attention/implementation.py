@@ -22,9 +22,9 @@ class BlockAttention(Implementation):
     more so if the nodes are in a good order, see `jspec.tree.heavy_paths`. The committed past is
     read block by block, up to the last live slot, once for all queries of a tile.
 
-    What the kernel cannot do is left to XLA: a head's size that Triton does not take, fewer slots
-    than a block, arrays on a mesh of several devices, latents, and a memory in 8 bits. It has no
-    gradients.
+    What the kernel cannot do is left to XLA: a head's size that Triton does not take, a JAX without
+    Triton, fewer slots than a block, arrays on a mesh of several devices, latents, and a memory in
+    8 bits. It has no gradients.
 
     Args:
         nodes: starts the kernel over the tree's nodes; None: XLA.
