@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -53,6 +54,11 @@ def test_figures_are_shown_as_text_and_json(command, folder, monkeypatch):
     assert (
         "does not fit: a device holds 2.5 kB, and has 2.4 kB" in command("plan", folder, *QUICK).out
     )
+    assert "milliseconds" not in told  # but of one GPU
+    monkeypatch.setattr(devices, "here", lambda: devices.find("h200"))
+    monkeypatch.setattr(devices, "usable", lambda device: 2500)
+    words = " ".join(command("plan", folder, *QUICK).out.split())
+    assert re.search(r"about 0\.\d+ ms in plain decoding, 0\.\d+ ms with 63 nodes", words)
 
 
 @pytest.mark.parametrize(
