@@ -95,21 +95,21 @@ def tpu(method: str, held: int, chips: str = "v5e:1x1", **more: Any) -> Program:
 # of the cache and 16 MiB, and the cache once where the program makes it.
 EIGHT = dict(rows=8, copied=5)
 PROGRAMS = {
-    "plain": one("plain", 74, 2, 1, 1.05),
-    "plain, one shape": one("plain in one shape", 83, 2, 1, 8.65),
-    "plain, sampled": one("plain", 162, 2, 1, 2.1, sampled=True),
-    "token_recycling": one("token_recycling", 98, 2, 1, 35.2),
+    "plain": one("plain", 63, 2, 1, 1.1),
+    "plain, one shape": one("plain in one shape", 84, 2, 1, 8.5),
+    "plain, sampled": one("plain", 148, 2, 1, 2.6, sampled=True),
+    "token_recycling": one("token_recycling", 89, 2, 1, 35.1),
     # The visit of the root, and the loop of those below it.
-    "token_recycling, sampled": one("token_recycling", 291, 4, 3, 36.6, sampled=True),
+    "token_recycling, sampled": one("token_recycling", 281, 4, 3, 35.1, sampled=True),
     # A round has one of three widths, or is a back-off in a loop of its own: all four are counted.
-    "auto": one("auto", 434, 4, 2, 35.3, landing=True),
-    "auto, in back-off": one("auto in back-off", 96, 2, 1, 0.55),
-    "auto, 63 nodes": one("auto of 63", 125, 2, 1, 35.3),
+    "auto": one("auto", 393, 4, 2, 35.3, landing=True),
+    "auto, in back-off": one("auto in back-off", 83, 2, 1, 1.55),
+    "auto, 63 nodes": one("auto of 63", 114, 2, 1, 35.3),
     # Their trees stop growing where it does not pay: a wait a level.
-    "eagle2": one("eagle2", 224, 8, 3, 33.6),
-    "lyanna": one("lyanna", 329, 14, 5, 11.55, copied=2),
-    "dyspec": one("dyspec", 274, 9, 3, 10.5),
-    "lookahead": one("lookahead", 161, 21, 1, 31.5),
+    "eagle2": one("eagle2", 216, 8, 3, 32.9),
+    "lyanna": one("lyanna", 323, 14, 5, 11.45, copied=2),
+    "dyspec": one("dyspec", 266, 9, 3, 9.6),
+    "lookahead": one("lookahead", 152, 21, 1, 30.7),
     "token_recycling, 8 rows": one("token_recycling", 132, 3, 1, 282, **EIGHT),
     "Engine.step, 8 rows": one(
         "token_recycling", 132, 3, 1, 282, function="step", landing=True, **EIGHT
@@ -117,14 +117,14 @@ PROGRAMS = {
     "prefill": Program(
         "h100:1", "token_recycling", {"MiB of temporaries": 126}, function="prefill"
     ),
-    "plain, whole": one("plain", 799, 2, 1, 1.05, layers=32),
-    "token_recycling, whole": one("token_recycling", 860, 2, 1, 59.2, layers=32),
-    "plain, a host": host("plain", 9, 52),
-    "token_recycling, a host": host("token_recycling", 10, 3500),
-    "token_recycling, a host, 8 rows": host("token_recycling", 10, 28_000, rows=8),
-    "plain, two hosts": host("plain", 11, 43, rows=2, hosts=2),
+    "plain, whole": one("plain", 598, 2, 1, 1.1, layers=32),
+    "token_recycling, whole": one("token_recycling", 689, 2, 1, 35.6, layers=32),
+    "plain, a host": host("plain", 8, 85),
+    "token_recycling, a host": host("token_recycling", 9, 2770),
+    "token_recycling, a host, 8 rows": host("token_recycling", 10, 22_100, rows=8),
+    "plain, two hosts": host("plain", 9, 43, rows=2, hosts=2),
     "token_recycling, two hosts": host(
-        "token_recycling", 14, 4000, rows=2, hosts=2, landing=True
+        "token_recycling", 12, 3310, rows=2, hosts=2, landing=True
     ),
     "tpu, plain": tpu("plain", 2576, rows=4, function="decode"),
     "tpu, token_recycling": tpu("token_recycling", 2576, rows=4, function="decode"),

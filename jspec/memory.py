@@ -9,17 +9,22 @@ A model whose memory is this one has three lines:
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int, Num
+from jaxtyping import Array, Bool, Float, Float32, Int, Num
 
 from jspec import _struct as struct
 from jspec._xla.backend import platform
 from jspec._xla.compiler import RELEASE
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
+from jspec.types import PyTree
+
+ROOM = 64
+"""Slots behind the capacity of a cache on a GPU: one for each token of the largest default tree."""
 
 
 @struct.dataclass
@@ -97,6 +102,15 @@ def widened(slots: Held, dtype: DTypeLike) -> Float[Array, "*S D"]:
 
 
 @struct.dataclass
+class Behind:
+    """What N new tokens see of a cache's slots, themselves among them behind the live ones."""
+
+    seen: Bool[Array, "B N S"] | Any
+    positions: Int[Array, "B S"] | Any
+    """Of the tokens in the slots."""
+
+
+@struct.dataclass
 class KVCache:
     """Keys and values of the committed tokens. Slot s of a row holds its token at position s.
 
@@ -112,9 +126,18 @@ class KVCache:
     values: tuple[Num[Array, "B _ S D"] | Any, ...]
     lengths: Int[Array, " B"]
     """The number of committed tokens per row; slots at or beyond it are never read."""
+    behind: Behind | None = None
+    """Given where a forward pass may write its tokens behind the live slots, see `opened`."""
+    room: int = struct.field(pytree_node=False, default=0)
+    """Slots after the capacity, for such tokens."""
 
     @property
     def capacity(self) -> int:
+        return self.slots - self.room
+
+    @property
+    def slots(self) -> int:
+        """S."""
         return jax.tree.leaves(self.keys)[0].shape[2]
 
 
@@ -124,6 +147,8 @@ class TreeKV:
 
     keys: tuple[Num[Array, "B _ M D"] | Any, ...]
     values: tuple[Num[Array, "B _ M D"] | Any, ...]
+    in_slots: bool = struct.field(pytree_node=False, default=False)
+    """True where the arrays are a cache's, with the nodes behind its live slots; see `opened`."""
 
     def concat(self, later: "TreeKV") -> "TreeKV":
         """Returns these M nodes, followed by N later ones: arrays of M + N."""
@@ -182,8 +207,8 @@ def commit(
 ) -> KVCache:
     """Writes keys and values of the first `counts` nodes of `path` to the cache.
 
-    The tree's keys and values live in the output, never in the cache, so accepting a path is one
-    gather from that small array and one scatter: no scratch slots, nothing to compact.
+    The tree's keys and values live in the output, so accepting a path is one gather from that
+    small array and one scatter. Nodes that the forward pass wrote behind the live slots move there.
 
     Args:
         cache: the cache; read, not donated (inside a loop XLA updates it in place).
@@ -191,19 +216,92 @@ def commit(
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
+    lengths, step = cache.lengths, jnp.arange(path.shape[1], dtype=jnp.int32)
+    if nodes.in_slots:
+        parts = nodes.keys, nodes.values
+        if len(step) > 1:
+            parts = _moved(parts, lengths[:, None] + path, lengths)
+        return replace(cache, keys=parts[0], values=parts[1], lengths=lengths + counts)
     counts = _known_after(nodes, counts)
-    step = jnp.arange(path.shape[1])[None]
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
-    places = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.capacity)
+    places = jnp.where(step < counts[:, None], lengths[:, None] + step, cache.slots)
 
     def write(old: Array, new: Array) -> Array:
         return _write(old, new, path, places)
 
-    return KVCache(
+    return replace(
+        cache,
         keys=jax.tree.map(write, cache.keys, nodes.keys),
         values=jax.tree.map(write, cache.values, nodes.values),
-        lengths=cache.lengths + counts,
+        lengths=lengths + counts,
     )
+
+
+def opened(memory: PyTree, mask: Bool[Array, "B N N"], positions: Int[Array, "B N"]) -> PyTree:
+    """Returns a memory into which a forward pass may write its tokens, behind the live slots.
+
+    Then attention is one over all slots, of fewer kernels than one over the slots and one over the
+    tokens. What is tentative of such a pass are the cache's own arrays, for `commit` alone. Caches
+    without room for so many tokens stay closed.
+
+    Args:
+        memory: of a model, which may have caches inside.
+        mask: who of the new tokens sees whom.
+        positions: of the new tokens.
+    """
+    count = mask.shape[1]
+
+    def of_cache(cache: Any) -> Any:
+        if not isinstance(cache, KVCache) or cache.room < count:
+            return cache
+        slots = jnp.arange(cache.slots, dtype=jnp.int32)
+        node = slots - cache.lengths[:, None]
+        new = (node >= 0) & (node < count)
+        at = jnp.clip(node, 0, count - 1)
+        own = jnp.take_along_axis(mask, at[:, None], axis=2)
+        seen = jnp.where(new[:, None], own, node[:, None] < 0)
+        places = jnp.where(new, jnp.take_along_axis(positions, at, axis=1), slots)
+        # Behind the barrier it is made once, and not in each layer that reads it.
+        behind = jax.lax.optimization_barrier(Behind(seen, places))
+        return replace(cache, behind=behind)
+
+    return jax.tree.map(of_cache, memory, is_leaf=lambda part: isinstance(part, KVCache))
+
+
+def closed(memory: PyTree, most: int) -> PyTree:
+    """Returns a memory with those caches closed of which new tokens see more than `most` slots."""
+
+    def of_cache(cache: Any) -> Any:
+        if not isinstance(cache, KVCache) or cache.behind is None or cache.behind.seen.size <= most:
+            return cache
+        return replace(cache, behind=None)
+
+    return jax.tree.map(of_cache, memory, is_leaf=lambda part: isinstance(part, KVCache))
+
+
+def put(
+    old: Num[Array, "B H S D"], new: Num[Array, "B H N D"], at: Int[Array, " B"]
+) -> Num[Array, "B H S D"]:
+    """Returns the slots with new ones in a row, from slot `at` of each row on."""
+
+    def write(old: Array, new: Array, at: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new, at, axis=-2)
+
+    new = new.astype(old.dtype)
+    if len(at) == 1:  # over several rows it is a scatter
+        return write(old, new, at[0])
+    return jax.vmap(write)(old, new, at)
+
+
+def _moved(parts: PyTree, places: Int[Array, "B P"], at: Int[Array, " B"]) -> PyTree:
+    """Returns arrays of slots, those at `places` moved to the slots from `at` on."""
+
+    def take(slots: Num[Array, "B H S D"]) -> Num[Array, "B H P D"]:
+        return jnp.take_along_axis(slots, places[:, None, :, None], axis=2, mode="clip")
+
+    # Nothing is written before all is read: no array is copied.
+    taken = jax.lax.optimization_barrier(jax.tree.map(take, parts))
+    return jax.tree.map(partial(put, at=at), parts, taken)
 
 
 def until(cache: KVCache, lengths: Int[Array, " B"]) -> KVCache:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
-from jspec.memory import Held, KVCache, Rounded, TreeKV, widened
+from jspec.memory import Behind, Held, KVCache, Rounded, TreeKV, put, widened
 from jspec.models.online_softmax import (
     LOW,
     Softmax,
@@ -24,7 +24,7 @@ _MANY_QUERIES = 128
 """The number of queries of a head from which a loop over blocks pays on any device."""
 _FEW_SLOTS, _MANY_SLOTS = 128, 512
 """The slots of a block, for few queries and for many."""
-_GPU_SCORES = 1 << 24
+GPU_SCORES = 1 << 24
 """Scores, all heads and rows together, that a GPU computes at once; 64 MiB. Writing and
 reading so many of an H100's takes as long as its host takes to decide two or three times that a
 loop goes on.
@@ -46,6 +46,8 @@ class Cached(NamedTuple):
     """The number of live slots of each row, or of each query of a head."""
     layer: Int[Array, ""] | None = None
     """Index of the layer among L; None: there is one."""
+    behind: Behind | None = None
+    """Where given, new tokens are written behind the live slots."""
 
     @property
     def slots(self) -> int:
@@ -83,13 +85,22 @@ class Past(NamedTuple):
         cached = None if self.cached is None else self.cached._replace(layer=layer)
         return Past(cached, nodes, own)
 
+    def put(self, k: Held, v: Held) -> tuple[Held, Held]:
+        """Returns new keys and values as the layer hands them out: as they are, or where they are
+        written behind the live slots, the slots.
+        """
+        if self.cached is None or self.cached.behind is None:
+            return k, v
+        slots = self.cached.keys, self.cached.values
+        return jax.tree.map(partial(put, at=self.cached.lengths), slots, finite(k, v))
+
 
 def past(cache: KVCache | None, nodes: TreeKV | None, array: int) -> Past:
     """Returns the keys and values of one layer, from the cache and from the nodes."""
     return Past(
         cached=None
         if cache is None
-        else Cached(cache.keys[array], cache.values[array], cache.lengths),
+        else Cached(cache.keys[array], cache.values[array], cache.lengths, behind=cache.behind),
         nodes=None if nodes is None else (nodes.keys[array], nodes.values[array]),
     )
 
@@ -145,16 +156,11 @@ class Implementation:
         soft_cap: float | None,
     ) -> Softmax:
         """Returns the softmax over the nodes that each node sees, itself among them."""
-        batch, new, _ = seen.shape
-        scores = scores_of(queries, keys, soft_cap)
         # A masked token weighs 0, and 0 * NaN would reach every query. So values that are not
         # finite count as 0, and make those queries NaN that may see them.
         poison = jax.lax.stop_gradient((0.0 * values).sum(-1))[:, :, None].astype(jnp.float32)
         values = jnp.where(jnp.isfinite(values), values, 0)
-        group = queries.shape[2] // new
-        seen = jnp.broadcast_to(seen[:, None, None], (batch, 1, group, *seen.shape[1:]))
-        seen = seen.reshape(batch, 1, group * new, -1)
-        return softmax_over(jnp.where(seen, scores + poison, LOW), values)
+        return _seen_alone(queries, keys, values, seen, soft_cap, poison)
 
     def with_past(
         self,
@@ -171,6 +177,44 @@ class Implementation:
 
 
 XLA = Implementation()
+
+
+class _Written(Implementation):
+    """XLA's over slots behind whose live ones the new tokens are written, with `finite` values."""
+
+    def own(self, queries, keys, values, seen, soft_cap):
+        return _seen_alone(queries, keys, values, seen, soft_cap)
+
+
+def _seen_alone(
+    queries: Float[Array, "B H G*N D"],
+    keys: Float[Array, "B H K D"] | tuple[Float[Array, "B H K _"], ...],
+    values: Float[Array, "B H K V"],
+    seen: Bool[Array, "B N K"],
+    soft_cap: float | None,
+    poison: Float[Array, "B H 1 K"] | float = 0.0,
+) -> Softmax:
+    """Returns the softmax over the keys that each query sees."""
+    batch, new, _ = seen.shape
+    group = queries.shape[2] // new
+    seen = jnp.broadcast_to(seen[:, None, None], (batch, 1, group, *seen.shape[1:]))
+    seen = seen.reshape(batch, 1, group * new, -1)
+    scores = scores_of(queries, keys, soft_cap) + poison
+    return softmax_over(jnp.where(seen, scores, LOW), values)
+
+
+def finite(k: Any, v: Any) -> tuple[Any, Any]:
+    """Returns keys and values whose values are finite.
+
+    The key of a value that is not becomes NaN, for those queries that see it alone.
+    """
+    if isinstance(k, Rounded):
+        scales = finite(k.scales, v.scales)
+        return Rounded(k.values, scales[0]), Rounded(v.values, scales[1])
+    nothing = 0.0 * v
+    if k.shape[-1] != v.shape[-1]:
+        nothing = nothing.sum(-1, keepdims=True)
+    return k + nothing, jnp.where(jnp.isfinite(v), v, 0)
 
 
 def attend(
@@ -193,18 +237,28 @@ def attend(
     Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
     """
     factor: float = q.shape[-1] ** -0.5 if scale is None else scale
-    oldest = None
+    cached, oldest = past.cached, None
+    behind = None if cached is None else cached.behind
+    if behind is not None:
+        k, v, mask, cached, impl = (
+            *(widened(x, q.dtype) for x in (k, v)),
+            behind.seen,
+            None,
+            _Written(),
+        )
     if window is not None:
         assert positions is not None, "a window is counted in positions"
-        mask = near(mask, positions, window)
         oldest = positions - window + 1
+        if behind is None:
+            mask = near(mask, positions, window)
+        else:
+            mask = mask & (behind.positions[:, None] >= oldest[..., None])
     k, v = (own.astype(q.dtype) if isinstance(own, Rounded) else own for own in (k, v))
     if past.nodes is not None:
         k, v = (
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    cached = past.cached
     keys: Any = k
     if latent:
         keys = v, k
@@ -296,10 +350,10 @@ def with_past(
     slots = cached.slots
     if queries.shape[2] >= _MANY_QUERIES:
         size = min(_MANY_SLOTS, slots)
-        most = _GPU_SCORES // queries[..., 0].size // size * size
+        blocks = max(slots // max(GPU_SCORES // queries[..., 0].size // size * size, size), 1)
         return jax.lax.platform_dependent(
             *(softmax, queries, cached, oldest),
-            cuda=partial(by_blocks, min(max(most, size), slots), soft_cap, most_apart=_FEW_BLOCKS),
+            cuda=partial(by_blocks, -(-slots // blocks), soft_cap, most_apart=_FEW_BLOCKS),
             default=partial(by_blocks, size, soft_cap),
         )
     if slots <= 2 * _FEW_SLOTS:  # a loop would cost what it saves

@@ -118,7 +118,10 @@ class Hybrid(RotaryDecoder):
             return attention.past(None if memory is None else memory.attention, nodes, number)
         return attention.Past(None, None) if memory is None else memory.recurrent[number]
 
-    def tentative(self, added: Sequence[tuple[Any, ...]]) -> HybridTentative:
+    def tentative(
+        self, added: Sequence[tuple[Any, ...]], memory: HybridMemory | None
+    ) -> HybridTentative:
         pairs = [own for own in added if len(own) == 2]
         updates = tuple(own[0] for own in added if len(own) == 1)
-        return HybridTentative(super().tentative(pairs), updates)
+        cache = None if memory is None else memory.attention
+        return HybridTentative(super().tentative(pairs, cache), updates)

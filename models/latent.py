@@ -111,6 +111,7 @@ def attend(
     absorbed = jnp.einsum("bnhd,hdr->bnhr", plain, key_up)
     keys = kept(key.swapaxes(1, 2), block.kv_dtype)
     values = kept(norm("kv_norm", latents)[:, None], block.kv_dtype)
+    keys, values = past.put(keys, values)
     mixed = attention.attend(
         jnp.concatenate([absorbed, turned], axis=-1),
         *(keys, values, mask, past, positions),

@@ -82,6 +82,7 @@ class Block(nn.Module):
             q, k, v = qkv(config).apart(fused, self.tp_size)
             shape = (*y.shape[:2], config.num_heads, config.head_dim)
             k, v = (kept(x.reshape(shape).swapaxes(1, 2), self.kv_dtype) for x in (k, v))
+            k, v = past.put(k, v)
             mixed = attention.attend(q.reshape(shape), k, v, mask, past, impl=self.attention_impl)
             return _dense(self, config.hidden_size, "output")(mixed), k, v
 

@@ -226,7 +226,8 @@ class Block(nn.Module):
             turn = turns(layer.rope, q.shape[-1], config.context, positions)
             q, *made[:1] = (rotate(x, turn, layer.rope.interleaved) for x in (q, *made[:1]))
         made = [kept(part.swapaxes(1, 2), self.kv_dtype) for part in made]
-        keys = tuple(made) or past.own
+        made = past.put(*made) if made else ()
+        keys = made or past.own
         assert keys is not None, "another layer has made them, see `keys_of`"
         k, v = keys
         sinks = None

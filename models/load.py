@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, groupby
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from jax.typing import DTypeLike
 
 from jspec._validate.errors import InputError
 from jspec._xla import backend, native
+from jspec.costs import devices
 from jspec.models import (
     blocks,
     columns,
@@ -44,6 +46,8 @@ _NO_SETTINGS = Settings({}, "generation_config.json")
 
 _READERS = 4
 """Maximum number of threads that read weights; each holds one tensor."""
+_WEIGHTS = 0.8
+"""The most of a GPU's memory that weights take, alongside keys and values."""
 
 
 class Tensors(Protocol):
@@ -137,7 +141,8 @@ def load(
             as they are, and others are rounded to it; in "q4_k" or "q6_k" each stays in the blocks
             that it is in, and what is in none is dequantised. "auto": as the file has them, in
             bfloat16 or each in its blocks, where a CPU's kernels multiply with them as with
-            float32: to the last bit.
+            float32: to the last bit. On a GPU, which multiplies faster with bfloat16, blocks stay
+            where that does not fit, and a warning says which it is.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLES` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
@@ -180,6 +185,8 @@ def load(
         plain = mesh is None and not adapters and not any(one.transposed for one in table)
         exact = plain and dtype in (None, "float32", np.float32) and precision.widens_natively()
         param_dtype = checkpoint.held(scan_layers) if exact else None
+        if plain and dtype is None and backend.platform() == "gpu":
+            param_dtype = _on_gpu(checkpoint.held(scan_layers), table, name)
         as_in_file = True
     compute, held = precision.pair(dtype, param_dtype)
     if blocks.FORMATS.get(eight_bits.called(held)) in blocks.FROM_FILES and not as_in_file:
@@ -405,6 +412,22 @@ def read_weights(
     with ThreadPoolExecutor(count, "jspec-weights") as readers:
         held = chain.from_iterable(readers.map(leaves, table))
         return weights.tree(stacking.collected(held, model.groups, place))
+
+
+def _on_gpu(held: str | None, table: Sequence[weights.Weight], name: str | Path) -> str | None:
+    """Returns the blocks in which a GPU holds a file's weights, if bfloat16 is too large for it."""
+    if held not in blocks.SIZES:
+        return None
+    size = 2 * sum(prod(shape) for weight in table for shape in weight.shapes)
+    room = devices.usable(devices.here())
+    large = size > _WEIGHTS * room
+    reason = (
+        f"stays so: in bfloat16 its weights take {size / 1e9:.3g} of {room / 1e9:.3g} GB"
+        if large
+        else f"is held in bfloat16, with which a GPU multiplies faster; dtype {held} keeps it"
+    )
+    warnings.warn(f"{name} is in {held} and {reason}", stacklevel=3)
+    return held if large else None
 
 
 def _check_blocks(held: str, found: str | None, name: str | Path, alike: bool) -> None:

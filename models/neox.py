@@ -71,6 +71,7 @@ class NeoXBlock(nn.Module):
         turn = turns(config.rope, dim, config.context, positions)
         q, k = rotate(q, turn), rotate(k, turn)
         k, v = (kept(part.swapaxes(1, 2), self.kv_dtype) for part in (k, v))
+        k, v = past.put(k, v)
         mixed = attention.attend(q, k, v, mask, past, impl=self.attention_impl)
         mixed = Linear(width, config.attention_bias, *dtypes, name="output")(mixed)
         seen = x if config.parallel else x + mixed

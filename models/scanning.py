@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jaxtyping import Array, Float, Num
 
-from jspec._xla import native
+from jspec._xla import backend, native
 from jspec._xla.manual_axes import vary
-from jspec.memory import KVCache, TreeKV, init
+from jspec.memory import ROOM, KVCache, TreeKV, closed, init
 from jspec.models import attention, blocks, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
 from jspec.types import PyTree
@@ -86,14 +86,26 @@ class LayeredDecoder(Decoder):
         """Returns empty keys and values of ranges of layers, which share an array."""
         owners = [layers for layers in ranges if self.keys_of(layers.start) is None]
         sizes = [self.kept_sizes(layers.start) for layers in owners]
+        room = ROOM if backend.platform() == "gpu" else 0
         parts = [
-            init(*(batch, capacity, 1, heads * len(layers), lanes, self.memory_dtype, value_lanes))
+            init(
+                *(
+                    batch,
+                    capacity + room,
+                    1,
+                    heads * len(layers),
+                    lanes,
+                    self.memory_dtype,
+                    value_lanes,
+                )
+            )
             for layers, (heads, lanes, value_lanes) in zip(owners, sizes, strict=True)
         ]
         return KVCache(
             keys=tuple(part.keys[0] for part in parts),
             values=tuple(part.values[0] for part in parts),
             lengths=parts[0].lengths,
+            room=room,
         )
 
     def through_layers(
@@ -118,6 +130,8 @@ class LayeredDecoder(Decoder):
             taps: layers whose inputs are handed out.
             inputs: what each layer gets of its own, last; None: nothing.
         """
+        at_once = not self.scan_layers and self.attention_impl == attention.XLA
+        memory = closed(memory, at_once * attention.GPU_SCORES // self.config.num_heads)
         tapped, kept = dict[int, Array](), list[tuple[Any, ...]]()
         for group in self.groups:
             pasts = [
@@ -137,7 +151,7 @@ class LayeredDecoder(Decoder):
                 x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps, inputs)
                 tapped |= entered
             kept += added
-        tentative = self.tentative(kept)
+        tentative = self.tentative(kept, memory)
         return Ran(x, tentative, tuple(tapped[tap] for tap in taps))
 
     def past_of(self, memory: PyTree, nodes: TreeKV | None, place: int) -> Any:
@@ -162,10 +176,11 @@ class LayeredDecoder(Decoder):
         of = ranges[place]
         return past if len(of) == 1 else past.of_layer(jnp.int32(of.index(source)), len(of))
 
-    def tentative(self, added: Sequence[tuple[Any, ...]]) -> PyTree:
+    def tentative(self, added: Sequence[tuple[Any, ...]], memory: PyTree) -> PyTree:
         """Returns what `commit` gets, from what each range of layers gave."""
         pairs = [own for own in added if own]
-        return TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs))
+        in_slots = memory is not None and memory.behind is not None
+        return TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs), in_slots)
 
     def _scanned(
         self,

@@ -17,6 +17,7 @@ from jspec.sessions import method_choice
 DOES_NOT_FIT = 3
 """The exit code of programs that hold more than the memory of their devices."""
 _MOST_DEVICES = 2**16
+_TILE = 16
 
 
 def plan(
@@ -87,7 +88,7 @@ def plan(
 
     from jspec import models
     from jspec._xla import backend
-    from jspec.costs import devices
+    from jspec.costs import devices, prior
     from jspec.models.published_shapes import SHAPES
     from jspec.planning import Programs, Topology, mesh_here
     from jspec.sessions import compilation
@@ -134,6 +135,17 @@ def plan(
         "model": name, "method": picked.name, "rows": rows, "capacity": capacity,
         "device": device.name, "mesh": axes, "usable": usable, "fits": fits,
     }  # fmt: skip
+    if device.platform == "gpu":
+        widths = programs.state.stats.widths
+        for width in widths:
+            _warn_of_tiles(width, rows // axes["data"])
+        if chips.size == 1:
+            curve = prior(target.params, device)
+            seconds = curve.undrafted, *curve.at([rows * (1 + width) for width in widths])
+            names = "plain", *map(str, widths)
+            head["milliseconds"] = {
+                name: 1e3 * float(taken) for name, taken in zip(names, seconds, strict=True)
+            }
     if as_json:
         sys.stdout.write(json.dumps(head | {"programs": [each.as_dict() for each in found]}) + "\n")
     else:
@@ -155,6 +167,18 @@ def _axes(mesh: str | None) -> dict[str, int] | None:
         axes[name] = int(size)
         check_integer(f"{name} of --mesh", axes[name], 1, _MOST_DEVICES)
     return {"data": 1, "model": 1} | axes
+
+
+def _warn_of_tiles(nodes: int, rows: int) -> None:
+    """Says so where a round's tokens fill tiles of a GPU's products and a little of one more."""
+    tokens = rows * (nodes + 1)
+    full, more = divmod(tokens, _TILE)
+    if full and 0 < more <= _TILE // 4:
+        print(
+            f"jspec: a round of {nodes} nodes has {tokens} tokens, and a GPU multiplies tiles of "
+            f"{_TILE}, the last of which has {more}; draft {full * _TILE // rows - 1}",
+            file=sys.stderr,
+        )
 
 
 def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
@@ -189,6 +213,13 @@ def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
                 f"{launches.waits} times; {launches.exchanges} exchanges between devices of "
                 f"{_size(launches.exchanged)}."
             )
+    if "milliseconds" in head:
+        plain, *rest = head["milliseconds"].items()
+        drafted = "".join(f", {taken:.3g} ms with {width} nodes" for width, taken in rest)
+        print(
+            f"A round takes about {plain[1]:.3g} ms in plain decoding{drafted}, and what a draft "
+            "model or a head takes: the guess of a cost curve, not a measurement."
+        )
     most, usable = max(each.held for each in found), head["usable"]
     verdict = "fits" if head["fits"] else "does not fit"
     print(f"It {verdict}: a device holds {_size(most)}, and has {_size(usable)}.")

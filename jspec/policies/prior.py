@@ -1,8 +1,7 @@
 """Estimates the cost curve from the model's shapes and the device.
 
-The time of a forward pass is that of the roofline model (Williams et al. 2009); a GPU needs some
-alongside it for launches and waits. The figures of a launch are assumed, not measured: an empty
-kernel takes about as long, and XLA's host takes some tens of microseconds to read a condition.
+On a TPU the time of a forward pass is that of the roofline model (Williams et al. 2009). On a CPU
+and a GPU its form was measured, and a GPU needs some alongside it for kernels and for its host.
 """
 
 from collections import Counter
@@ -38,21 +37,24 @@ rounded too, with AMX, and by XLA. XLA packs the weights of several rows before 
 which is why the second token costs so much there. Blocks are read in a fraction of float32's time
 and multiplied in the same, unless activations are rounded (`python -m benchmarks.speed.forwards`).
 """
-_KERNEL = 2e-6
-"""Seconds between two small kernels of a graph."""
-_LAUNCH = 4e-6
-"""Seconds that the host takes for a graph, or for a kernel alone."""
-_WAIT = 20e-6
-"""Seconds until the host has read a condition and gone on."""
+# For all GPUs, what one H200 measured (benchmarks/results/engineering_devices.md, 2026-11-28).
+_GPU_FORM = {1: 1.0, 16: 1.02, 32: 1.07, 64: 1.15, 65: 1.42, 128: 1.42, 256: 2.0, 16_384: 128.0}
+"""The time of reading and multiplying all weights by a round's tokens, in that of one token."""
+_READ = 0.75
+"""The part of its memory's bandwidth by which products of one token read weights."""
+_KERNEL = 1.8e-6
+"""Seconds of a kernel of a graph besides."""
+_WAIT = 17e-6
+"""Seconds of the host for a round."""
+DRAFT = 0.75e-3
+"""Seconds of a round that drafts besides its forward pass, as Token Recycling's."""
 # What XLA makes of rounds, as compiled for an H100 (`.ci/ahead.py`, 2026-11-28).
-_OF_AN_ARRAY = 4
-"""Kernels for each array of weights: a layer of Llama has 6 arrays, and 23 kernels."""
-_PLAIN = 25
-"""Kernels of a round of plain decoding outside the layers; besides 2 launches and a wait."""
-BACKOFF = 26 * _KERNEL
-"""Seconds of launches that a round of `auto` without a draft adds to plain decoding."""
-DRAFT = 72 * _KERNEL
-"""The same for a round of `auto` that drafts."""
+_OF_AN_ARRAY = 17 / 6
+"""Kernels for each array of weights: a layer of Llama has 6 arrays, and 17 kernels."""
+_PLAIN = 18
+"""Kernels of a round of plain decoding outside the layers."""
+BACKOFF = 19 * _KERNEL
+"""Seconds of kernels that a round of `auto` without a draft adds to plain decoding."""
 
 
 def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
@@ -60,8 +62,8 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
 
     On a CPU it has the form of a small model's. On an accelerator a round takes as
     long as reading the weights, up to the number of tokens whose arithmetic takes that long too:
-    by the data sheet where the device has one. On a GPU it takes longer by what is launched, and
-    the more so where the round drafts.
+    on a TPU by the data sheet, on a GPU as an H200 measured it. There it takes longer by its
+    kernels, and the more so where the round drafts.
 
     Args:
         params: the model's weights; only their sizes are read.
@@ -90,11 +92,13 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
         most = "XLA" if found is None else _most(leaves, held)
         form = _CPU_FORMS.get(f"{most}, {found}", _CPU_FORMS[most])
         forwards = {tokens: times * size / known.bandwidth for tokens, times in form.items()}
+    elif known.platform == "gpu":
+        drafting, in_backoff = launching(params) + DRAFT, launching(params) + BACKOFF
+        reading = size / (_READ * known.bandwidth)
+        forwards = {tokens: times * reading for tokens, times in _GPU_FORM.items()}
     else:
         free = int(known.flops / known.bandwidth)
         forwards = {tokens: _roofline(known, tokens, size) for tokens in (1, free, 8 * free)}
-    if known.platform == "gpu":
-        drafting, in_backoff = launching(params) + DRAFT, launching(params) + BACKOFF
     drafted = {tokens: taken + drafting for tokens, taken in forwards.items()}
     return CostCurve.of(drafted, undrafted=forwards[1] + in_backoff)
 
@@ -119,7 +123,7 @@ def _roofline(device: Device, tokens: int, size: int) -> float:
 
 
 def launching(params: PyTree) -> float:
-    """Estimates the seconds of the launches and waits of a round of plain decoding on a GPU."""
+    """Estimates the seconds of kernels and host in a round of plain decoding on a GPU."""
 
     def layers(path: tuple[Any, ...], leaf: Any) -> int:
         # A stack is called after the range of its layers, such as "layers_1:26:2".
@@ -127,4 +131,4 @@ def launching(params: PyTree) -> float:
         return leaf.shape[0] if stacked else 1
 
     arrays = sum(layers(*each) for each in jax.tree_util.tree_leaves_with_path(params))
-    return _KERNEL * (_PLAIN + _OF_AN_ARRAY * arrays) + 2 * _LAUNCH + _WAIT
+    return _KERNEL * (_PLAIN + _OF_AN_ARRAY * arrays) + _WAIT

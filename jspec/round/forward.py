@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jspec.memory import opened
 from jspec.protocols import CausalLM
 from jspec.types import Output, PyTree
 
@@ -26,15 +27,18 @@ def apply(
     has its way where it is set.
 
     A model may ask for one shape of all rounds (`jspec.models.BatchInvariant`): nodes that see
-    themselves alone then fill up the others.
+    themselves alone then fill up the others. So they do on a GPU for a single token: of two XLA
+    makes fewer kernels, and products with the bits of larger ones.
     """
     count, least = tokens.shape[1], num_tokens_of(model)
+    if tokens.size == 1 and getattr(memory, "room", 0):
+        least = max(least, 2)
     if more := max(least - count, 0):
         lanes = ((0, 0), (0, more))
         tokens, positions = (jnp.pad(x, lanes, mode="edge") for x in (tokens, positions))
         mask = jnp.pad(mask, (*lanes, (0, more))) | jnp.eye(count + more, dtype=bool)
     with jax.default_matmul_precision(precision_of(model, params)):
-        output = model.apply(params, tokens, positions, mask, memory)
+        output = model.apply(params, tokens, positions, mask, opened(memory, mask, positions))
     if least == 1:
         return output
     # Without the barrier XLA would fuse the pass with its readers, which differ by program.

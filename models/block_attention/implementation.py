@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import Rounded
-from jspec.models.attention import Cached, Implementation
+from jspec.models.attention import Cached, Implementation, finite
 from jspec.models.block_attention import visits
 from jspec.models.block_attention.kernel import AttentionWork, Triton
 from jspec.models.online_softmax import Softmax, merged
@@ -22,9 +22,9 @@ class BlockAttention(Implementation):
     more so if the nodes are in a good order, see `jspec.tree.heavy_paths`. The committed past is
     read block by block, up to the last live slot, once for all queries of a tile.
 
-    What the kernel cannot do is left to XLA: a head's size that Triton does not take, fewer slots
-    than a block, arrays on a mesh of several devices, latents, and a memory in 8 bits. It has no
-    gradients.
+    What the kernel cannot do is left to XLA: a head's size that Triton does not take, a JAX without
+    Triton, fewer slots than a block, arrays on a mesh of several devices, latents, and a memory in
+    8 bits. It has no gradients.
 
     Args:
         nodes: starts the kernel over the tree's nodes; None: XLA.
@@ -58,11 +58,10 @@ class BlockAttention(Implementation):
         if launch is None or isinstance(keys, tuple):
             return super().own(queries, keys, values, seen, soft_cap)
         # Score and weight of a value that is not finite become NaN for those that see it alone.
-        finite = jnp.isfinite(values)
-        keys = jnp.where(finite.all(-1, keepdims=True), keys, jnp.nan)
-        values = jnp.where(finite, values, 0)
-        more = -keys.shape[2] % launch.block
-        keys, values = (jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)]) for x in (keys, values))
+        more = -values.shape[2] % launch.block
+        keys, values = (
+            jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)]) for x in finite(keys, values)
+        )
         words = visits.packed(jnp.pad(seen, [(0, 0), (0, 0), (0, more)]))
         # A tile holds all group-mates of few nodes, which leaves most blocks to skip.
         group = count // seen.shape[1]

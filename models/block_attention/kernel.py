@@ -4,6 +4,7 @@ One softmax runs over all. Several programs may share a tile's blocks and merge 
 """
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,8 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.models.block_attention.visits import Seen, Visits
 from jspec.models.online_softmax import LOW, Softmax, joined, merged, scores_of
+
+_TRITON = "jax.experimental.pallas.triton"
 
 
 class AttentionWork(NamedTuple):
@@ -79,7 +82,7 @@ def outputs(*shape: int, dim: int) -> list[jax.ShapeDtypeStruct]:
 class Triton:
     """The kernel on a CUDA GPU.
 
-    JAX 0.11 announces that Triton will be taken out of Pallas.
+    JAX 0.11 announces that Triton will be taken out of Pallas; XLA's attention is used then.
 
     Raises:
         InputError: if a size is not as it says.
@@ -112,14 +115,15 @@ class Triton:
             check_integer(name, getattr(self, name), 1, None)
 
     def sized(self, queries: int, slots: int, dim: int) -> "Triton | None":
-        """Returns the same for arrays of such sizes; None: it cannot. Triton wants powers of two.
+        """Returns the same for arrays of such sizes; None: it cannot. Triton wants powers of two,
+        and a JAX that still has it.
 
         Args:
             queries: of a head.
             slots: keys of a head; nodes are padded to a multiple of `block` afterwards.
             dim: of a head.
         """
-        if dim < 16 or dim & (dim - 1) or slots < self.block:
+        if dim < 16 or dim & (dim - 1) or slots < self.block or find_spec(_TRITON) is None:
             return None
         return replace(self, tile=min(self.tile, max(16, pl.next_power_of_2(queries))))
 

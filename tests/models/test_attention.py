@@ -12,7 +12,7 @@ import tiny
 from ancestry import ancestors
 
 import jspec
-from jspec import models
+from jspec import memory, models
 from jspec._xla import native
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
@@ -23,8 +23,20 @@ BAD = 777
 PARENTS = np.array([-1, 0, 0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("earlier", [0, 3])
+def run_behind(q, k, v, mask, slots, lengths, positions, **options):
+    """Attention whose new tokens are written behind the live slots, where NaN must not be left."""
+    room = (0, 0), (0, 0), (0, q.shape[1]), (0, 0)
+    keys, values = (jnp.pad(x, room, constant_values=7) for x in slots)
+    cache = memory.KVCache((keys,), (values,), lengths, room=q.shape[1])
+    past = attention.past(memory.opened(cache, mask, positions), None, 0)
+    k, v = past.put(k, v)
+    return attend(q, k, v, mask, past, positions, **options), v
+
+
+@pytest.mark.parametrize("earlier", [0, 3, "behind"])
 def test_a_nan_node_affects_only_its_descendants(earlier):
+    behind = earlier == "behind"
+    earlier = 0 if behind else earlier
     draw = np.random.default_rng(0)
     size, cached = len(PARENTS), 4
     q = draw.normal(size=(1, size - earlier, 4, 8)).astype(np.float32)
@@ -32,9 +44,14 @@ def test_a_nan_node_affects_only_its_descendants(earlier):
     past = draw.normal(size=(2, 1, 2, cached, 8)).astype(np.float32)
     mask = ancestors(PARENTS)[None, earlier:]
 
-    attended = jax.jit(attend)
+    attended = jax.jit(run_behind if behind else attend)
 
     def run(k, v):
+        if behind:
+            lengths = np.array([3])
+            found, written = attended(q, k, v, mask, past, lengths, lengths + mask.sum(-1) - 1)
+            assert np.isfinite(written).all()
+            return np.asarray(found)[0]
         nodes = (k[:, :, :earlier], v[:, :, :earlier]) if earlier else None
         held = Past(Cached(*past, np.array([3])), nodes)
         return np.asarray(attended(q, k[:, :, earlier:], v[:, :, earlier:], mask, held))[0]
@@ -60,13 +77,15 @@ SINKS = np.array([-1.0, 0.0, 1.5, 30.0])
             *(earlier, window, sinks),
             marks=[pytest.mark.slow] if (number + bool(earlier) + (sinks is None)) % 2 else [],
         )
-        for earlier in (0, 3)
+        for earlier in (0, 3, "behind")
         for number, window in enumerate((None, 1, 2, 4))
         for sinks in (None, SINKS)
     ],
 )
 def test_scale_cap_window_and_sinks_are_those_of_one_long_softmax(earlier, window, sinks):
     """Against float64 NumPy over slots and nodes in a row, each with its position."""
+    behind = earlier == "behind"
+    earlier = 0 if behind else earlier
     draw = np.random.default_rng(0)
     size, lengths = len(PARENTS), np.array([3, 1])
     q = draw.normal(size=(2, size, 4, 8)).astype(np.float32)
@@ -77,11 +96,16 @@ def test_scale_cap_window_and_sinks_are_those_of_one_long_softmax(earlier, windo
     mask = np.broadcast_to(tree, (2, size, size))[:, earlier:]
     positions = lengths[:, None] + depths
     nodes = (k[:, :, :earlier], v[:, :, :earlier]) if earlier else None
-    found = jax.jit(partial(attend, scale=0.7, soft_cap=1.5, window=window))(
-        *(q[:, earlier:], k[:, :, earlier:], v[:, :, earlier:], mask),
-        *(Past(Cached(keys, values, lengths), nodes), positions[:, earlier:]),
-        sinks=None if sinks is None else jnp.asarray(sinks, jnp.float32),
-    )
+    new = q[:, earlier:], k[:, :, earlier:], v[:, :, earlier:], mask
+    options: dict = dict(scale=0.7, soft_cap=1.5, window=window)
+    if sinks is not None:
+        options["sinks"] = jnp.asarray(sinks, jnp.float32)
+    if behind:
+        run = jax.jit(partial(run_behind, **options))
+        found, _ = run(*new, (keys, values), lengths, positions)
+    else:
+        past = Past(Cached(keys, values, lengths), nodes)
+        found = jax.jit(partial(attend, **options))(*new, past, positions[:, earlier:])
     places = np.concatenate([np.tile(np.arange(5), (2, 1)), positions], axis=1)
     for row, node, head in np.ndindex(2, size - earlier, 4):
         live = np.arange(5) < lengths[row]
@@ -108,7 +132,7 @@ def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
     mask = np.broadcast_to(np.tril(np.ones((size, size), bool)), (2, size, size))
     monkeypatch.setattr(attention, "_MANY_QUERIES", 1 if many else 99)
     if many == "as on a GPU":
-        monkeypatch.setattr(attention, "_GPU_SCORES", 0)
+        monkeypatch.setattr(attention, "GPU_SCORES", 0)
         monkeypatch.setattr(
             jax.lax,
             "platform_dependent",

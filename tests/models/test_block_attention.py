@@ -14,7 +14,7 @@ import jspec
 from jspec._xla import native
 from jspec.models import BatchInvariant, attention
 from jspec.models.attention import Cached, Past, attend
-from jspec.models.block_attention import AttentionWork, BlockAttention, Triton, visits
+from jspec.models.block_attention import AttentionWork, BlockAttention, Triton, kernel, visits
 
 TRITON = BlockAttention(
     nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, num_splits=2, interpret=True)
@@ -184,13 +184,17 @@ def test_unlisted_blocks_are_not_seen(arrays):
     assert (np.asarray(fewer)[:, 16:] != np.asarray(all_of_them)[:, 16:]).all()
 
 
-def test_unsupported_shapes_are_left_to_xla(arrays):
+def test_what_is_not_supported_is_left_to_xla(arrays, monkeypatch):
     assert Triton().sized(queries=8, slots=64, dim=24) is None
     assert Triton().sized(queries=8, slots=31, dim=64) is None
     few = BlockAttention(past=Triton(16, 128))  # more slots than there are
     found = attended(**arrays, impl=few)
     with native.disabled():
         np.testing.assert_array_equal(found, attended(**arrays, impl=attention.XLA))
+    # A JAX that has it no more; with it, this asks for a GPU.
+    monkeypatch.setattr(kernel, "_TRITON", "jax.experimental.pallas.gone")
+    np.testing.assert_array_equal(attended(**arrays, impl=BlockAttention(nodes=Triton(64))), found)
+    monkeypatch.undo()
     with pytest.raises(ValueError, match="interpret"):
         attended(**arrays, impl=BlockAttention(nodes=Triton(16, 32)))
 

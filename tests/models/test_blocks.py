@@ -14,7 +14,8 @@ import tiny_gguf
 from oracle import superblocks
 
 import jspec
-from jspec._xla import native
+from jspec._xla import backend, native
+from jspec.costs import devices
 from jspec.models import blocks, checkpoint, export, linear, precision
 from jspec.models.fingerprint import fingerprint
 
@@ -200,6 +201,25 @@ def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path):
     if native.instruction_set() and not in_tiles(kind):
         np.testing.assert_array_equal(found, wanted)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_a_gpu_holds_blocks_where_bfloat16_does_not_fit(folder, tmp_path, monkeypatch):
+    file = tiny_gguf.convert(folder, tmp_path / "model.gguf", gguf.GGMLQuantizationType.Q8_0)
+
+    def held(path, **options):
+        with backend.planned("gpu"):
+            found = jspec.models.load(path, with_tokenizer=False, **options)
+        assert found.model.dtype == jnp.bfloat16
+        return found.model.param_dtype
+
+    with pytest.warns(UserWarning, match=r"is in q8_0 and is held in bfloat16, .* dtype q8_0"):
+        assert held(file, param_dtype="auto") == jnp.bfloat16
+    monkeypatch.setattr(devices, "usable", lambda device: 100_000)
+    with pytest.warns(UserWarning, match=r"stays so: in bfloat16 its weights take .* of 0.0001 GB"):
+        assert held(file, param_dtype="auto") == "q8_0"
+    # Nothing is said of what was asked for, or is in no blocks.
+    assert held(file, dtype="q8_0") == "q8_0"
+    assert held(folder, param_dtype="auto") == jnp.bfloat16
 
 
 K = gguf.GGMLQuantizationType

@@ -1,11 +1,15 @@
 """Every family against recorded logits of `transformers`, whole and in parts."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tiny
 from ancestry import ancestors
 
+from jspec import memory
 from jspec.memory import KVCache
 from jspec.models import checkpoint
 
@@ -28,26 +32,8 @@ def test_logits_are_those_of_transformers(variant):
 
 def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant):
     """Rows of unequal pasts; siblings do not see each other; no cached slot beyond is read."""
-    tokens, positions, mask = tiny.causal(variant.tokens)
-    prompt = variant.forward(variant.params, tokens, positions, mask, None)
-    batch, _ = variant.tokens.shape
-    every = jnp.broadcast_to(jnp.arange(PAST.max()), (batch, PAST.max()))
-    cache = variant.model.commit(
-        stale(variant.model.init_memory(batch, SLOTS)),
-        prompt.tentative,
-        every,
-        jnp.asarray(PAST),
-    )
-
-    nodes = np.random.default_rng(1).integers(0, variant.model.vocab_size, (batch, len(PARENTS)))
-    seen = ancestors(PARENTS)
-    scored = variant.forward(
-        variant.params,
-        jnp.asarray(nodes, jnp.int32),
-        jnp.asarray(PAST)[:, None] + seen.sum(-1) - 1,
-        jnp.broadcast_to(seen, (batch, *seen.shape)),
-        cache,
-    )
+    cache, (nodes, positions, mask) = tree_behind_a_cache(variant)
+    scored = variant.forward(variant.params, nodes, positions, mask, cache)
 
     for path in PATHS:
         texts = variant.tokens.copy()
@@ -64,21 +50,79 @@ def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant):
                 )
 
 
+def test_a_tree_in_the_slots_behind_the_live_ones_scores_as_one_apart(variant):
+    """As on a GPU; and the memory after the round has the nodes of the path in order."""
+    cache, (nodes, positions, mask) = tree_behind_a_cache(variant)
+    apart = variant.forward(variant.params, nodes, positions, mask, cache)
+    opened = memory.opened(each_cache(partial(replace, room=len(PARENTS)), cache), mask, positions)
+    behind = variant.forward(variant.params, nodes, positions, mask, opened)
+    for field in ("logits", "hidden"):
+        both = getattr(behind, field), getattr(apart, field)
+        np.testing.assert_allclose(*both, atol=TOLERANCE, rtol=0)
+
+    path, counts = jnp.array([[0, 2, 4], [0, 2, 5]]), jnp.array([3, 2])
+    commit = jax.jit(variant.model.commit)
+    wanted = commit(cache, apart.tentative, path, counts)
+    after = commit(opened, behind.tentative, path, counts)
+    unmoved = commit(opened, behind.tentative, jnp.tile(jnp.arange(3), (2, 1)), counts)
+    assert all(same(after, wanted)) and not any(same(unmoved, wanted))
+
+
+def tree_behind_a_cache(variant):
+    """A cache with stale slots, and the tokens, positions and mask of a tree behind its rows."""
+    prompt = variant.forward(variant.params, *tiny.causal(variant.tokens), None)
+    batch, _ = variant.tokens.shape
+    every = jnp.broadcast_to(jnp.arange(PAST.max()), (batch, PAST.max()))
+    cache = variant.model.commit(
+        stale(variant.model.init_memory(batch, SLOTS)),
+        prompt.tentative,
+        every,
+        jnp.asarray(PAST),
+    )
+    nodes = np.random.default_rng(1).integers(0, variant.model.vocab_size, (batch, len(PARENTS)))
+    seen = ancestors(PARENTS)
+    positions = jnp.asarray(PAST)[:, None] + seen.sum(-1) - 1
+    mask = jnp.broadcast_to(seen, (batch, *seen.shape))
+    return cache, (jnp.asarray(nodes, jnp.int32), positions, mask)
+
+
+def same(one, other):
+    """Of each array of two memories, whether the rows' tokens are the same."""
+    live = [], []
+    for state, arrays in zip((one, other), live, strict=True):
+        each_cache(lambda cache, arrays=arrays: arrays.extend((*cache.keys, *cache.values)), state)
+    lengths = PAST + np.array([3, 2])
+    return [
+        all(
+            np.allclose(x[row, :, :length], y[row, :, :length], atol=TOLERANCE)
+            for row, length in enumerate(lengths)
+        )
+        for x, y in zip(*live, strict=True)
+    ]
+
+
 def test_the_table_of_weights_is_the_module(variant):
     """Same tree, same shapes: what the module would create is what the loader builds."""
     created = checkpoint.shapes(variant.model)
     assert jax.tree.map(jnp.shape, variant.params) == jax.tree.map(jnp.shape, created)
 
 
-def stale(memory):
+def stale(state):
     """The memory with wrong numbers in its slots: a forward pass that read one would show it.
 
     A state has no slots, and all of it counts.
     """
 
-    def wrong(part):
-        if not isinstance(part, KVCache):
-            return part
-        return jax.tree.map(lambda array: array + 7 * (array.ndim > 1), part)
+    def wrong(cache):
+        return jax.tree.map(lambda array: array + 7 * (array.ndim > 1), cache)
 
-    return jax.tree.map(wrong, memory, is_leaf=lambda part: isinstance(part, KVCache))
+    return each_cache(wrong, state)
+
+
+def each_cache(change, state):
+    """A model's memory with its caches changed."""
+
+    def of_part(part):
+        return change(part) if isinstance(part, KVCache) else part
+
+    return jax.tree.map(of_part, state, is_leaf=lambda part: isinstance(part, KVCache))
