@@ -1,4 +1,4 @@
-"""The figures of a bench, its last sentence, its tables and its page, from hand-made rows."""
+"""The figures of a bench, its last sentence and its tables, from hand-made rows."""
 
 import io
 import math
@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from jspec.cli.bench import figure, page, statistics, tables, verdict
+from jspec.cli.bench import statistics, tables, verdict
 from jspec.cli.bench.settings import PLAIN
 
 
@@ -61,7 +61,7 @@ def test_reading_the_prompt_counts_apart_and_together():
 
 
 def test_a_class_may_have_any_name():
-    """Brackets are not markup, dollars no mathematics: the words come as they are."""
+    """Brackets are not markup: the words come as they are."""
     names = ["a [/b] class", r"[red]cost $\frac{$"]
     rows = [
         one | {"category": names[one["prompt"]]}
@@ -70,9 +70,9 @@ def test_a_class_may_have_any_name():
     report = statistics.report(rows, [PLAIN, "quick"])
     screen = Console(record=True, width=120, file=io.StringIO())
     tables.show(screen, report, {})
-    shown, drawn = screen.export_text(), figure.draw(report)
+    shown = screen.export_text()
     for name in names:
-        assert name in shown and name in drawn
+        assert name in shown
 
 
 def test_a_model_that_writes_nothing_has_figures():
@@ -162,14 +162,3 @@ def test_the_tables_hold_every_contender_and_class(capsys):
     assert "llama_cpp is not installed" in out
     assert re.search(r"^ a +2 +2\.00x, 2\.00 *$", out, re.M), out
     assert re.search(r"^ b +2 +1\.00x, 2\.00 *$", out, re.M), out
-
-
-def test_the_page_needs_no_other_file_and_runs_nothing():
-    report = made([2.0, 0.5, 2.0, 0.5, 1.0])
-    facts = {"model": "<script>alert(1)</script>"}
-    text = page.render(report, {"llama.cpp": "a & b"}, facts, figure.draw(report))
-    assert text.startswith("<!doctype html>") and "<script" not in text and "a &amp; b" in text
-    assert not re.search(r"""(src|href)=["'](?!#)""", text.replace("xlink:href", "href"))
-    assert "prefers-color-scheme: dark" in text and "currentColor" in text and "<svg" in text
-    assert verdict.sentence(report).split(":")[0] in text
-    assert 'class="gain"' in text and 'class="loss"' in text

@@ -81,9 +81,7 @@ def bench(
     out: Annotated[
         Path,
         typer.Option(
-            metavar="FOLDER",
-            help="Folder for measurements, figure and page. The same command resumes from the "
-            "measurements in it.",
+            metavar="FOLDER", help="Folder for measurements. The same command resumes from them."
         ),
     ] = Path("jspec-bench"),
     peers: Annotated[str | None, typer.Option(hidden=True)] = None,

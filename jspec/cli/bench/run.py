@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -15,9 +14,8 @@ import jax
 import jspec
 from jspec import models
 from jspec._validate.errors import InputError
-from jspec._validate.whole_files import write_whole
 from jspec._xla import native
-from jspec.cli.bench import chat, figure, page, tables, timing, verdict
+from jspec.cli.bench import chat, tables, timing, verdict
 from jspec.cli.bench.contenders import Contender, Drafting
 from jspec.cli.bench.ledger import Ledger, Row
 from jspec.cli.bench.measure import Bench, ReportedContender, fits
@@ -183,56 +181,38 @@ def _tell(
     about: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Prints the tables, writes figure and page, and ends with the advice."""
+    """Prints the tables, and ends with the advice."""
     figures = report(rows, names)
     # A peer that stopped half way is not held against others that answered everything.
     for name in absent:
         figures.summaries.pop(name, None)
         for found in figures.by_class.values():
             found.pop(name, None)
-    facts = _facts(about)
     screen = tables.console()
-    screen.print(f"\n{facts['model']} · {facts['run']} · {facts['device']}", markup=False)
+    screen.print(f"\n{_headline(about)}", markup=False)
     tables.show(screen, figures, absent)
-    file = folder / "report.html"
-    drawn = figure.draw(figures)
-    write_whole(file, page.render(figures, absent, facts, drawn))
-    # Alone it is on a white page.
-    write_whole(folder / "figure.svg", drawn.replace("currentColor", "black"))
     for note in verdict.notes(figures):
         screen.print(note, markup=False, soft_wrap=True)
-    screen.print(f"Rows: {folder / 'rows.jsonl'} · page: {file}\n", markup=False, soft_wrap=True)
+    screen.print(f"Rows: {folder / 'rows.jsonl'}\n", markup=False, soft_wrap=True)
     screen.print(verdict.sentence(figures), markup=False, soft_wrap=True)
 
 
-def _facts(about: dict[str, Any]) -> dict[str, str]:
+def _headline(about: dict[str, Any]) -> str:
     """Returns what was measured, in words."""
     settings = about["settings"]
     run, asks = settings["run"], settings["run"]["request"]
     kind = "greedy" if asks["temperature"] == 0 else f"temperature {asks['temperature']:g}"
     filters = [
-        f"{name} {asks[name]:g}"
+        f", {name} {asks[name]:g}"
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
         if asks[name] != off
     ]
-    memory = "empty before each prompt" if settings["cold"] else "kept from prompt to prompt"
-    if run["memory"] is not None:
-        memory += f", the first of {run['memory']}"
-    return {
-        "model": f"{about['model']}, {about['dtype']}, weights {about['weights']}",
-        "run": f"{kind}, batch {run['batch_size']}, at most {run['max_new_tokens']} tokens, "
-        f"{about['num_questions']} questions, {settings['repeats']} repeats",
-        "sampling": ", ".join([kind, *filters, f"seed {asks['seed']}"]),
-        "prompts": f"{about['wording']}, at most {settings['turns']} turn"
-        f"{'s' if settings['turns'] > 1 else ''}",
-        "drafters' memory": memory,
-        "draft model": str(about["draft_model"] or "none"),
-        "head": str(about["head"] or "none given"),
-        "device": about["device"],
-        "versions": f"jspec {about['jspec']}, jax {about['jax']}, Python "
-        f"{platform.python_version()}",
-        "date": date.today().isoformat(),
-    }
+    return (
+        f"{about['model']}, {about['dtype']}, weights {about['weights']} · "
+        f"{kind}{''.join(filters)}, batch {run['batch_size']}, at most {run['max_new_tokens']} "
+        f"tokens, {about['num_questions']} questions, {settings['repeats']} repeats · "
+        f"{about['device']}, jspec {about['jspec']}, jax {about['jax']}, {date.today().isoformat()}"
+    )
 
 
 def _say(line: str) -> None:
