@@ -17,7 +17,7 @@ from jspec._validate.errors import InputError
 from jspec.decoding import decode
 from jspec.drafters.retrieval.suffix import Rollouts
 from jspec.protocols import Drafter
-from jspec.types import Sampling, Status, Stopping
+from jspec.types import Sampling, Stats, Status, Stopping
 
 if find_spec("tunix") is None:
     raise InputError(
@@ -41,7 +41,7 @@ class JspecRollout(BaseRollout):
     call, and the position, so not on the rest of the batch. Log-probabilities are those of
     `get_per_token_logps` over the temperature. All answers are the policy's as it is in the call,
     since tunix trains this very module where actor and rollout share a mesh. Other temperatures,
-    filters, seeds and weights compile nothing.
+    filters, seeds and weights compile nothing. `stats` are a `jspec.Stats` of the last call.
 
     Args:
         rollout_actor: the policy, one of `tunix.models` without sliding windows and with
@@ -89,6 +89,7 @@ class JspecRollout(BaseRollout):
         self._model, self._drafting = llm.model, llm.drafting
         self._reuses = drafter is not None
         self._answers: dict[tuple[str, int], np.ndarray] = {}
+        self.stats: Stats | None = None
 
     def generate(
         self, prompts: list[str], rollout_config: RolloutConfig, **kwargs: Any
@@ -96,13 +97,16 @@ class JspecRollout(BaseRollout):
         """Returns answers without their end tokens, and the log-probability of each token."""
         del kwargs
         asked, rows = rollout_config, [self._encoded(prompt) for prompt in prompts]
-        lengths = np.array([len(ids) for ids in rows], np.int32)
-        size = asked.max_prompt_length
-        if lengths.max() > size:
-            size = next_power_of_2(lengths.max())  # as tunix pads
+        size, longest = asked.max_prompt_length, max(map(len, rows))
+        if longest > size:
+            size = next_power_of_2(longest)  # as tunix pads
         tokens, left = (np.full((len(rows), size), self.pad_id(), np.int32) for _ in range(2))
+        lengths = np.zeros(len(rows), np.int32)
         for row, ids in enumerate(rows):
-            tokens[row, : len(ids)] = left[row, size - len(ids) :] = ids
+            left[row, size - len(ids) :] = ids
+            # A pad token within is none to tunix's trainer and sampler.
+            text = [token for token in ids if token != self.pad_id()] or ids
+            tokens[row, : len(text)], lengths[row] = text, len(text)
         equals = {prompt: count() for prompt in prompts}
         names = [(prompt, next(equals[prompt])) for prompt in prompts]
         drafting = self._drafting
@@ -124,6 +128,7 @@ class JspecRollout(BaseRollout):
             row_ids=[crc32(repr(name).encode()) >> 1 for name in names],
             processors=processors.logprobs(0, "temp_scaled_logprobs"),
         )
+        self.stats = result.stats
         wrote, scores, written, status = jax.device_get(
             (result.tokens, result.logprobs.token_logprobs, result.lengths, result.status)
         )

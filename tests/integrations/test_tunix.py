@@ -116,6 +116,37 @@ def test_a_prompt_that_is_too_long_is_padded_as_tunix_pads_it():
     same(worker().generate(long, asked()), vanilla().generate(long, asked()))
 
 
+def test_a_policy_with_qwix_adapters_is_sampled_with_them():
+    qwix = pytest.importorskip("qwix")
+    adapted = qwix.LoraProvider(module_path=".*(q_proj|kv_proj|down_proj)", rank=2, alpha=2.0)
+    made = policy(3)
+    made = qwix.apply_lora_to_model(made, adapted, **made.get_model_input(), rngs=nnx.Rngs(1))
+    drawn = np.random.default_rng(1)
+    nnx.update(made, jax.tree.map(
+        lambda leaf: jnp.asarray(drawn.normal(0, 0.5, leaf.shape), leaf.dtype),
+        nnx.state(made, nnx.LoRAParam),
+    ))  # fmt: skip
+    ours = JspecRollout(made, Letters(), method="prompt_lookup")
+    found = ours.generate(PROMPTS, asked(max_tokens_to_generate=8))
+    theirs = VanillaRollout(made, Letters(), CacheConfig(64, 2, 2, 8))
+    same(found, theirs.generate(PROMPTS, asked(max_tokens_to_generate=8)))
+    assert found.text != worker(3).generate(PROMPTS, asked(max_tokens_to_generate=8)).text
+    assert ours.stats.num_rounds.shape == (len(PROMPTS),)
+
+
+def test_a_pad_token_in_a_prompt_is_padding_as_in_tunix():
+    """As where it ends turns too. Of this policy's answers none has one."""
+
+    class Ending(Letters):
+        def encode(self, text):
+            return [0, *super().encode(text), 0, *super().encode(text)]
+
+    ours = JspecRollout(policy(3), Ending(), drafter=jspec.Suffix())
+    theirs = VanillaRollout(policy(3), Ending(), CacheConfig(64, 2, 2, 8))
+    prompts = ["abc", "c"]
+    same(ours.generate(prompts, asked()), theirs.generate(prompts, asked()))
+
+
 def test_sampled_answers_repeat_themselves_and_are_scored_as_tunix_scores_them():
     """tunix draws with other noise, so that its sampled tokens are others."""
     ours, warm = worker(), asked(temperature=0.7, top_p=0.8, top_k=6, seed=5)
