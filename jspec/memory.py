@@ -216,10 +216,10 @@ def commit(
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
-    lengths, step = cache.lengths, jnp.arange(path.shape[1], dtype=jnp.int32)
+    lengths, step = cache.lengths, jnp.arange(path.shape[1])[None]
     if nodes.in_slots:
         parts = nodes.keys, nodes.values
-        if len(step) > 1:
+        if path.shape[1] > 1:
             parts = _moved(parts, lengths[:, None] + path, lengths)
         return replace(cache, keys=parts[0], values=parts[1], lengths=lengths + counts)
     counts = _known_after(nodes, counts)
@@ -254,7 +254,7 @@ def opened(memory: PyTree, mask: Bool[Array, "B N N"], positions: Int[Array, "B 
     def of_cache(cache: Any) -> Any:
         if not isinstance(cache, KVCache) or cache.room < count:
             return cache
-        slots = jnp.arange(cache.slots, dtype=jnp.int32)
+        slots = jnp.arange(cache.slots, dtype=jnp.int32)[None]
         node = slots - cache.lengths[:, None]
         new = (node >= 0) & (node < count)
         at = jnp.clip(node, 0, count - 1)
