@@ -140,6 +140,31 @@ class KVCache:
         """S."""
         return jax.tree.leaves(self.keys)[0].shape[2]
 
+    def opened(self, mask: Bool[Array, "B N N"], positions: Int[Array, "B N"]) -> "KVCache":
+        """Returns the cache, open to a forward pass that writes its tokens behind the live slots.
+
+        Then attention is one over all slots, of fewer kernels than one over the slots and one over
+        the tokens. What is tentative of such a pass are the cache's own arrays, for `commit` alone.
+        A cache without room for so many tokens stays closed.
+
+        Args:
+            mask: who of the new tokens sees whom.
+            positions: of the new tokens.
+        """
+        count = mask.shape[1]
+        if count > self.room:
+            return self
+        slots = jnp.arange(self.slots, dtype=jnp.int32)[None]
+        node = slots - self.lengths[:, None]
+        new = (node >= 0) & (node < count)
+        at = jnp.clip(node, 0, count - 1)
+        own = jnp.take_along_axis(mask, at[:, None], axis=2)
+        seen = jnp.where(new[:, None], own, node[:, None] < 0)
+        places = jnp.where(new, jnp.take_along_axis(positions, at, axis=1), slots)
+        # Behind the barrier it is made once, and not in each layer that reads it.
+        behind = jax.lax.optimization_barrier(Behind(seen, places))
+        return replace(self, behind=behind)
+
 
 @struct.dataclass
 class TreeKV:
@@ -148,7 +173,7 @@ class TreeKV:
     keys: tuple[Num[Array, "B _ M D"] | Any, ...]
     values: tuple[Num[Array, "B _ M D"] | Any, ...]
     in_slots: bool = struct.field(pytree_node=False, default=False)
-    """True where the arrays are a cache's, with the nodes behind its live slots; see `opened`."""
+    """True where these are a cache's arrays, with the nodes behind the live slots."""
 
     def concat(self, later: "TreeKV") -> "TreeKV":
         """Returns these M nodes, followed by N later ones: arrays of M + N."""
@@ -216,10 +241,10 @@ def commit(
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
-    lengths, step = cache.lengths, jnp.arange(path.shape[1], dtype=jnp.int32)
+    lengths, step = cache.lengths, jnp.arange(path.shape[1])[None]
     if nodes.in_slots:
         parts = nodes.keys, nodes.values
-        if len(step) > 1:
+        if path.shape[1] > 1:
             parts = _moved(parts, lengths[:, None] + path, lengths)
         return replace(cache, keys=parts[0], values=parts[1], lengths=lengths + counts)
     counts = _known_after(nodes, counts)
@@ -235,37 +260,6 @@ def commit(
         values=jax.tree.map(write, cache.values, nodes.values),
         lengths=lengths + counts,
     )
-
-
-def opened(memory: PyTree, mask: Bool[Array, "B N N"], positions: Int[Array, "B N"]) -> PyTree:
-    """Returns a memory into which a forward pass may write its tokens, behind the live slots.
-
-    Then attention is one over all slots, of fewer kernels than one over the slots and one over the
-    tokens. What is tentative of such a pass are the cache's own arrays, for `commit` alone. Caches
-    without room for so many tokens stay closed.
-
-    Args:
-        memory: of a model, which may have caches inside.
-        mask: who of the new tokens sees whom.
-        positions: of the new tokens.
-    """
-    count = mask.shape[1]
-
-    def of_cache(cache: Any) -> Any:
-        if not isinstance(cache, KVCache) or cache.room < count:
-            return cache
-        slots = jnp.arange(cache.slots, dtype=jnp.int32)
-        node = slots - cache.lengths[:, None]
-        new = (node >= 0) & (node < count)
-        at = jnp.clip(node, 0, count - 1)
-        own = jnp.take_along_axis(mask, at[:, None], axis=2)
-        seen = jnp.where(new[:, None], own, node[:, None] < 0)
-        places = jnp.where(new, jnp.take_along_axis(positions, at, axis=1), slots)
-        # Behind the barrier it is made once, and not in each layer that reads it.
-        behind = jax.lax.optimization_barrier(Behind(seen, places))
-        return replace(cache, behind=behind)
-
-    return jax.tree.map(of_cache, memory, is_leaf=lambda part: isinstance(part, KVCache))
 
 
 def closed(memory: PyTree, most: int) -> PyTree:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, groupby
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,6 @@ from jax.typing import DTypeLike
 
 from jspec._validate.errors import InputError
 from jspec._xla import backend, native
-from jspec.costs import devices
 from jspec.models import (
     blocks,
     columns,
@@ -419,7 +418,7 @@ def _on_gpu(held: str | None, table: Sequence[weights.Weight], name: str | Path)
     if held not in blocks.SIZES:
         return None
     size = 2 * sum(prod(shape) for weight in table for shape in weight.shapes)
-    room = devices.usable(devices.here())
+    room = _room()
     large = size > _WEIGHTS * room
     reason = (
         f"stays so: in bfloat16 its weights take {size / 1e9:.3g} of {room / 1e9:.3g} GB"
@@ -428,6 +427,11 @@ def _on_gpu(held: str | None, table: Sequence[weights.Weight], name: str | Path)
     )
     warnings.warn(f"{name} is in {held} and {reason}", stacklevel=3)
     return held if large else None
+
+
+def _room() -> float:
+    """Returns the bytes that JAX has of its device's memory."""
+    return (jax.devices()[0].memory_stats() or {}).get("bytes_limit", inf)
 
 
 def _check_blocks(held: str, found: str | None, name: str | Path, alike: bool) -> None:

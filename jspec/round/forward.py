@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jspec.memory import opened
 from jspec.protocols import CausalLM
 from jspec.types import Output, PyTree
 
@@ -38,13 +37,24 @@ def apply(
         tokens, positions = (jnp.pad(x, lanes, mode="edge") for x in (tokens, positions))
         mask = jnp.pad(mask, (*lanes, (0, more))) | jnp.eye(count + more, dtype=bool)
     with jax.default_matmul_precision(precision_of(model, params)):
-        output = model.apply(params, tokens, positions, mask, opened(memory, mask, positions))
+        output = model.apply(params, tokens, positions, mask, _opened(memory, mask, positions))
     if least == 1:
         return output
     # Without the barrier XLA would fuse the pass with its readers, which differ by program.
     output = jax.lax.optimization_barrier(output)
     logits, hidden = jax.tree.map(lambda x: x[:, :count], (output.logits, output.hidden))
     return replace(output, logits=logits, hidden=hidden)
+
+
+def _opened(memory: PyTree, mask: Bool[Array, "B N N"], positions: Int[Array, "B N"]) -> PyTree:
+    """Returns a memory whose caches, where they can, take the pass's tokens into their slots."""
+
+    def can(part: Any) -> bool:
+        return hasattr(part, "opened")
+
+    return jax.tree.map(
+        lambda part: part.opened(mask, positions) if can(part) else part, memory, is_leaf=can
+    )
 
 
 def num_tokens_of(model: CausalLM) -> int:

@@ -28,7 +28,7 @@ def run_behind(q, k, v, mask, slots, lengths, positions, **options):
     room = (0, 0), (0, 0), (0, q.shape[1]), (0, 0)
     keys, values = (jnp.pad(x, room, constant_values=7) for x in slots)
     cache = memory.KVCache((keys,), (values,), lengths, room=q.shape[1])
-    past = attention.past(memory.opened(cache, mask, positions), None, 0)
+    past = attention.past(cache.opened(mask, positions), None, 0)
     k, v = past.put(k, v)
     return attend(q, k, v, mask, past, positions, **options), v
 

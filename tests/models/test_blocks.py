@@ -1,6 +1,7 @@
 """Weights in GGUF's blocks, kept byte for byte and multiplied exactly."""
 
 import shutil
+import sys
 from dataclasses import replace
 
 import gguf
@@ -15,7 +16,6 @@ from oracle import superblocks
 
 import jspec
 from jspec._xla import backend, native
-from jspec.costs import devices
 from jspec.models import blocks, checkpoint, export, linear, precision
 from jspec.models.fingerprint import fingerprint
 
@@ -214,7 +214,7 @@ def test_a_gpu_holds_blocks_where_bfloat16_does_not_fit(folder, tmp_path, monkey
 
     with pytest.warns(UserWarning, match=r"is in q8_0 and is held in bfloat16, .* dtype q8_0"):
         assert held(file, param_dtype="auto") == jnp.bfloat16
-    monkeypatch.setattr(devices, "usable", lambda device: 100_000)
+    monkeypatch.setattr(sys.modules["jspec.models.load"], "_room", lambda: 100_000)
     with pytest.warns(UserWarning, match=r"stays so: in bfloat16 its weights take .* of 0.0001 GB"):
         assert held(file, param_dtype="auto") == "q8_0"
     # Nothing is said of what was asked for, or is in no blocks.

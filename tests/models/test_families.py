@@ -1,7 +1,6 @@
 """Every family against recorded logits of `transformers`, whole and in parts."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,6 @@ import numpy as np
 import tiny
 from ancestry import ancestors
 
-from jspec import memory
 from jspec.memory import KVCache
 from jspec.models import checkpoint
 
@@ -54,7 +52,8 @@ def test_a_tree_in_the_slots_behind_the_live_ones_scores_as_one_apart(variant):
     """As on a GPU; and the memory after the round has the nodes of the path in order."""
     cache, (nodes, positions, mask) = tree_behind_a_cache(variant)
     apart = variant.forward(variant.params, nodes, positions, mask, cache)
-    opened = memory.opened(each_cache(partial(replace, room=len(PARENTS)), cache), mask, positions)
+    room = len(PARENTS)
+    opened = each_cache(lambda part: replace(part, room=room).opened(mask, positions), cache)
     behind = variant.forward(variant.params, nodes, positions, mask, opened)
     for field in ("logits", "hidden"):
         both = getattr(behind, field), getattr(apart, field)
