@@ -4,9 +4,10 @@ A `Request` is plain numbers on the host, checked when it is made. `arguments` m
 rows of it, which `jspec.decode` takes one by one: what no request asks for is not in the program.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.arguments import check_integer
@@ -95,6 +96,17 @@ class Request:
         for name, low in _INTEGERS.items():
             if (value := getattr(self, name)) is not None:
                 check_integer(name, value, low, 2**31 - 1)
+        for name in ("eos", "stop_token_ids"):
+            tokens = getattr(self, name)
+            listed = [tokens] if isinstance(tokens, Integral) else tokens
+            if not isinstance(listed, Iterable | None):
+                raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
+            for token in listed or ():
+                check_integer(f"{name}: a token", token, 0, 2**31 - 1)
+        if not isinstance(self.logit_bias, Mapping):
+            raise InputError(
+                f"logit_bias is {self.logit_bias!r:.80}; pass a mapping of token ids to numbers"
+            )
         if self.temperature and self.seed is None:
             raise InputError(
                 f"temperature is {self.temperature} and seed is None; pass a seed such as 0, or "
@@ -192,7 +204,7 @@ def _has(room: Room, place: str) -> bool:
     return getattr(room, place) != _NO_ROOM[place]
 
 
-def check(request: Any, batch: int) -> list[Request]:
+def by_row(request: Any, batch: int) -> list[Request]:
     """Returns the request of each row. Raises InputError unless there is one for all or each."""
     rows = [request] * batch if isinstance(request, Request) else request
     if not isinstance(rows, list | tuple) or not all(isinstance(row, Request) for row in rows):
@@ -206,20 +218,21 @@ def check(request: Any, batch: int) -> list[Request]:
 
 
 def arguments(
-    request: Request | Sequence[Request], batch: int, room: Room | None = None
+    request: Request | Sequence[Request], batch: int, size: int, room: Room | None = None
 ) -> dict[str, Any]:
     """Returns the arguments of `jspec.prefill` that rows with such requests have.
 
     Args:
         request: one for all rows, whose ids are then 0 .. B - 1, or a list with one for each.
         batch: B.
+        size: of the output, the limit of rows that name none.
         room: of the engine. None: what no row asks for is not in the program.
     """
     import numpy as np
 
     from jspec.types import Sampling, Stopping
 
-    rows = check(request, batch)
+    rows = by_row(request, batch)
 
     def each(name: str) -> list[Any]:
         return [getattr(row, name) for row in rows]
@@ -232,15 +245,14 @@ def arguments(
     greedy = room is None and not any(each("temperature"))
     one = isinstance(request, Request)
     seeds = tuple(0 if seed is None else seed for seed in each("seed"))
-    limits = each("max_tokens")
+    limits = [size if limit is None else limit for limit in each("max_tokens")]
+    stop_token_ids = pad_tokens(each("stop_token_ids"))
     return dict(
         stopping=Stopping(
-            max_tokens=None if None in limits else np.array(limits),
+            max_tokens=np.array(limits),
             min_tokens=np.array(each("min_tokens")) if wants("min_tokens") else None,
             eos=pad_tokens([() if eos is None else eos for eos in each("eos")]),
-            stop_token_ids=pad_tokens(each("stop_token_ids"))
-            if any(each("stop_token_ids"))
-            else None,
+            stop_token_ids=stop_token_ids if stop_token_ids.size else None,
             stop=_stops(each("stop"), room) if wants("stop") else None,
         ),
         sampling=None
@@ -261,61 +273,70 @@ def _processors(
     from jspec import processors
     from jspec.processors.grammar import Grammar
     from jspec.processors.grammar.automaton import ByRow
-    from jspec.processors.log_probabilities import LogprobsSpec
+    from jspec.processors.log_probabilities import logprobs
 
-    listed: list[Any] = []
+    specs: list[Any] = []
     penalties = [name for name, (place, _) in _PLACES.items() if place == "penalties"]
     for name in filter(wants, penalties):
-        listed.append(getattr(processors, name)(np.array([getattr(row, name) for row in rows])))
+        specs.append(getattr(processors, name)(np.array([getattr(row, name) for row in rows])))
     if wants("logit_bias"):
         capacity = 0 if room is None else room.num_biases
-        listed.append(processors.logit_bias([row.logit_bias for row in rows], capacity))
+        specs.append(processors.logit_bias([row.logit_bias for row in rows], capacity))
     if wants("processors"):
-        listed += _own(rows, room)
+        specs += _further_processors(rows, room)
     if wants("grammar"):
-        listed.append(ByRow(Grammar, [row.grammar for row in rows], room and room.grammar))
+        grammars = [row.grammar for row in rows]
+        for grammar in grammars:
+            if not isinstance(grammar, Grammar | None):
+                raise InputError(f"grammar is {grammar!r:.80}; pass what jspec.grammar makes")
+        specs.append(ByRow(Grammar, grammars, room and room.grammar))
     if wants("logprobs"):
-        reading = [row for row in rows if row.logprobs is not None]
-        modes = {row.logprobs_mode for row in reading}
+        counts = [row.logprobs for row in rows if row.logprobs is not None]
+        modes = {row.logprobs_mode for row in rows if row.logprobs is not None}
+        if room is not None:
+            counts, modes = [room.logprobs or 0], {room.logprobs_mode}
         if len(modes) > 1:
-            raise InputError(f"logprobs_mode is {', '.join(sorted(modes))}; pass one for all rows")
-        top = [row.logprobs or 0 for row in reading] if room is None else [room.logprobs or 0]
-        num_top = max(top)
-        all_read = room is None and len(reading) == len(rows)
-        listed.append(
-            LogprobsSpec(
-                num_top,
-                modes.pop() if room is None else room.logprobs_mode,
-                None if all_read else np.array([row.logprobs is not None for row in rows]),
-            )
-        )
-    return listed
+            raise InputError(f"logprobs_mode is {' and '.join(sorted(modes))}; pass one for all")
+        read = np.array([row.logprobs is not None for row in rows])
+        every = room is None and read.all()
+        specs.append(replace(logprobs(max(counts), *modes), read=None if every else read))
+    return specs
 
 
-def _own(rows: Sequence[Request], room: Room | None) -> "list[Processor]":
-    """Returns the further processors of rows, each with the values of all of them."""
+def _further_processors(rows: Sequence[Request], room: Room | None) -> "list[Processor]":
+    """Returns the processors of rows, each with the values of all of them."""
     from jspec.processors import Processor
 
-    own = rows[0].processors if room is None else room.processors
-    functions = [one.function for one in own]
-    made = []
-    for row in rows:
-        other = [one for one in row.processors if one.function not in functions]
-        if other or (room is None and len(row.processors) != len(own)):
+    places = rows[0].processors if room is None else room.processors
+    for owner in (rows[0] if room is None else room, *rows):
+        listed = owner.processors
+        if not isinstance(listed, list | tuple) or not all(
+            isinstance(one, Processor) for one in listed
+        ):
+            raise InputError(
+                f"processors is {listed!r:.80}; pass a list of what jspec.processors makes"
+            )
+        names, most = [one.name for one in listed], [one.name for one in places]
+        other = any(one.function not in {place.function for place in places} for one in listed)
+        if other or (room is None and len(listed) != len(places)):
             what = "the first request" if room is None else "the engine's room"
             raise InputError(
-                f"a request has the processors {[one.name for one in row.processors]} and {what} "
-                f"{[one.name for one in own]}; give all requests the same functions, with neutral "
-                "values where one asks for nothing"
+                f"a request has the processors {names} and {what} {most}; give all requests the "
+                "same functions, with neutral values where one asks for nothing"
             )
-    for one in own:
-        its = [
-            next((its for its in row.processors if its.function is one.function), one)
-            for row in rows
-        ]
-        prepare = partial(_prepare_rows, one if room else None)
-        made.append(Processor(one.function, its, prepare, one.is_on))
-    return made
+
+    def of_row(row: Request, place: Processor) -> Processor:
+        return next((one for one in row.processors if one.function is place.function), place)
+
+    return [
+        Processor(
+            place.function,
+            [of_row(row, place) for row in rows],
+            partial(_prepare_rows, place if room else None),
+            place.is_on,
+        )
+        for place in places
+    ]
 
 
 def _prepare_rows(

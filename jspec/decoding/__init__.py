@@ -281,7 +281,7 @@ def prefill(
                 f"request came with {' and '.join(extra)}, which it has fields for; leave them out"
             )
         tokens: Any = prompt
-        asks = arguments(request, len(tokens))
+        asks = arguments(request, len(tokens), max_new_tokens)
         stopping, sampling, key, row_ids, processors = (asks[name] for name in others)
     stopping = Stopping() if stopping is None else stopping
     call = prepare(

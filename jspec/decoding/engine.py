@@ -358,7 +358,7 @@ class Engine:
         self.room.check(request)
         if request.max_tokens is not None:
             check_integer("max_tokens", request.max_tokens, 0, self.capacity, "what a row holds")
-        asks = requests.arguments(request, 1, self.room)
+        asks = requests.arguments(request, 1, self.capacity, self.room)
         processors, stopping = asks.pop("processors"), asks.pop("stopping")
         call = prepare(
             self.model,

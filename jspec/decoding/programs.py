@@ -22,7 +22,7 @@ from jspec._validate.errors import InputError, RecompileError
 from jspec.decoding import Asked, decode, decode_rounds, output_size, prefill
 from jspec.decoding.streaming import stream
 from jspec.protocols import CausalLM, Drafting
-from jspec.request import check
+from jspec.request import by_row
 from jspec.round.request import Prepared, bucket, check_model
 from jspec.types import PyTree, State, Stopping
 
@@ -96,7 +96,7 @@ def warmup(
         if asks is None:
             call["stopping"] = replace(stopping, max_tokens=np.zeros(batch, np.int32))
         else:
-            call["request"] = [replace(one, max_tokens=0) for one in check(asks, batch)]
+            call["request"] = [replace(one, max_tokens=0) for one in by_row(asks, batch)]
         for capacity, size in buckets(prompt_tokens, new_tokens, model.context):
             prompt = np.zeros((batch, size), np.int32)
             jax.block_until_ready(decode(model, params, prompt, **call).lengths)

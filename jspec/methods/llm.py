@@ -206,16 +206,16 @@ class LLM:
 
     def _call(self, prompts: Any, call: Any) -> tuple[Any, dict[str, Any], Any]:
         """Returns prompts as tokens, a call's arguments with end tokens, and its stop tokens."""
-        from jspec.request import check, pad_tokens
+        from jspec.request import by_row, pad_tokens
 
         prompts, request = [prompts] if isinstance(prompts, str) else prompts, call.get("request")
         if _are_texts(prompts):
             prompts = [self._tokenizer("prompts").encode(text).ids for text in prompts]
         if isinstance(request, list | tuple):
-            rows = [self.with_ends(row) for row in check(request, len(request))]
+            rows = [self.with_ends(row) for row in by_row(request, len(request))]
             return prompts, call | {"request": rows}, pad_tokens([r.stop_token_ids for r in rows])
         if request is not None:
-            check(request, 1)
+            by_row(request, 1)
         name = "stopping" if request is None else "request"
         ends = self.with_ends(call.get(name))
         return prompts, call | {name: ends}, ends.stop_token_ids

@@ -149,7 +149,7 @@ class Runner:
             prompt_lengths=group.lengths,
             **self._llm.drafting,
             max_new_tokens=min(settings.max_new_tokens, most),
-            **arguments(rows, len(rows)),
+            **arguments(rows, len(rows), most),
         )
         return call | self._known
 

@@ -337,7 +337,8 @@ WRONG = [
     (lambda e, s: e.prefill(PARAMS, []), "the prompt is empty; pass at least one"),
     (lambda e, s: e.prefill(PARAMS, [[1], [2, 3]]), "prompt is .*lists of equal length"),
     (lambda e, s: e.prefill(PARAMS, [2**32 + 1]), r"is token 4294967297, outside"),
-    (lambda e, s: e.prefill(PARAMS, [1], jspec.Request(eos=2**32 + 3)), "eos holds"),
+    (lambda e, s: e.prefill(PARAMS, [1], jspec.Request(eos=2**32 + 3)), "eos: a token is 429"),
+    (lambda e, s: e.prefill(PARAMS, [1], jspec.Request(eos=22 + 1)), "eos holds"),
     (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
     (
         lambda e, s: e.prefill(PARAMS, [1], jspec.Request(eos=list(range(9)))),

@@ -1,0 +1,85 @@
+"""A request's fields have the effect of the arguments of the same names, row by row."""
+
+import numpy as np
+import refusals
+
+import jspec
+from jspec import processors
+from jspec.processors import grammar
+from jspec.testing.prefix_lm import PrefixLM
+
+MODEL = PrefixLM()
+PARAMS = MODEL.init()
+PROMPTS = [[1, 2, 3], [4, 5], [6]]
+LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
+
+
+def decode(request, **more):
+    return jspec.decode(MODEL, PARAMS, PROMPTS, request=request, max_new_tokens=8, **more)
+
+
+def test_one_for_all_rows_is_the_call_with_arguments():
+    ask = jspec.Request(
+        max_tokens=6, min_tokens=2, eos=22, stop_token_ids=0, temperature=0.9, top_k=9, top_p=0.95,
+        min_p=0.01, seed=5, repetition_penalty=1.2, frequency_penalty=0.3, presence_penalty=0.1,
+        logit_bias={3: 1.5}, processors=[processors.banned_tokens([7])], logprobs=2,
+    )  # fmt: skip
+    wanted = jspec.decode(
+        MODEL, PARAMS, PROMPTS, max_new_tokens=8, key=5,
+        stopping=jspec.Stopping(max_tokens=6, min_tokens=2, eos=22, stop_token_ids=0),
+        sampling=jspec.Sampling(0.9, 9, 0.95, 0.01),
+        processors=[
+            processors.repetition_penalty(1.2), processors.frequency_penalty(0.3),
+            processors.presence_penalty(0.1), processors.logit_bias({3: 1.5}),
+            processors.banned_tokens([7]), processors.logprobs(2),
+        ],
+    )  # fmt: skip
+    found = decode(ask)
+    np.testing.assert_array_equal(found.tokens, wanted.tokens)
+    np.testing.assert_array_equal(found.status, wanted.status)
+    np.testing.assert_array_equal(found.logprobs.top_tokens, wanted.logprobs.top_tokens)
+    other = decode(jspec.Request(max_tokens=6, temperature=0.9, seed=6))
+    assert (other.tokens != wanted.tokens).any()
+
+
+def test_each_row_has_its_own():
+    """Also the limit of the output where a row names none, and a seed."""
+    asks = [
+        jspec.Request(max_tokens=3),
+        jspec.Request(temperature=1.0, seed=2, row_id=4, logprobs=0),
+        jspec.Request(grammar=grammar.choices(["ab"], LETTERS), eos=22, temperature=1.0, seed=1),
+    ]
+    found = decode(asks)
+    assert found.lengths.tolist() == [3, 8, 3]
+    assert found.tokens[2, :2].tolist() == [0, 1]
+    alone = jspec.decode(
+        MODEL, PARAMS, PROMPTS[1:2], max_new_tokens=8, sampling=jspec.Sampling(), key=2, row_ids=[4]
+    )
+    np.testing.assert_array_equal(found.tokens[1], alone.tokens[0])
+    assert (found.logprobs.token_logprobs[1] != 0).all()
+
+
+def test_bad_fields_are_one_sentence():
+    refusals.check([
+        (lambda: jspec.Request(temperature=-1), "temperature is -1; pass a number x with 0 <= x"),
+        (lambda: jspec.Request(temperature=0.5), "temperature is 0.5 and seed is None; pass a se"),
+        (lambda: jspec.Request(top_p=float("nan")), "top_p is nan; pass a number"),
+        (lambda: jspec.Request(top_k=1.5), "top_k is 1.5; pass an integer"),
+        (lambda: jspec.Request(eos="a"), "eos: a token is 'a'; pass an integer"),
+        (lambda: jspec.Request(stop_token_ids=1.5), "stop_token_ids is 1.5; pass token ids"),
+        (lambda: jspec.Request(logit_bias=[3]), r"logit_bias is \[3\]; pass a mapping"),
+        (lambda: decode(3), "request is 3; pass a jspec.Request, or a list"),
+        (lambda: decode([jspec.Request()]), "request has 1 entries and the prompt 3 rows"),
+        (lambda: decode(jspec.Request(max_tokens=9)), "max_tokens"),
+        (lambda: decode(jspec.Request(stop="a")), "stop is 'a'; pass jspec.stop_strings"),
+        (lambda: decode(jspec.Request(grammar="a")), "grammar is 'a'; pass what jspec.grammar"),
+        (lambda: decode(jspec.Request(processors=[5])), r"processors is \[5\]; pass a list of"),
+        (lambda: decode(jspec.Request(), key=3), "request came with key, which it has fields for"),
+        (
+            lambda: decode(
+                [jspec.Request(logprobs=1, logprobs_mode=mode) for mode in ("raw_logprobs",) * 2]
+                + [jspec.Request(logprobs=1, logprobs_mode="processed_logprobs")]
+            ),
+            "logprobs_mode is processed_logprobs and raw_logprobs; pass one for all",
+        ),
+    ])  # fmt: skip
