@@ -45,7 +45,7 @@ FORBIDDEN = {
     "jspec.serve.scheduler": ["starlette", "pydantic", "jspec.serve.service", "jax"],
     "jspec.serve.prefixes": ["jax"],
 }
-CLOSURE = 5_500
+CLOSURE = 5_300
 """The most lines that `import jspec.decoding` reads of jspec."""
 COMPILERS = {"jit", "pmap", "pjit"}
 
