@@ -377,5 +377,5 @@ def pad_tokens(rows: Sequence[Any]) -> "np.ndarray":
     import numpy as np
 
     listed = [np.atleast_1d(np.asarray(row, np.int64)) for row in rows]
-    longest = max(map(len, listed))
+    longest = max(map(len, listed), default=0)
     return np.array([np.pad(row, (0, longest - len(row)), constant_values=-1) for row in listed])

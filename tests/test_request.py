@@ -70,6 +70,7 @@ def test_bad_fields_are_one_sentence():
         (lambda: jspec.Request(logit_bias=[3]), r"logit_bias is \[3\]; pass a mapping"),
         (lambda: decode(3), "request is 3; pass a jspec.Request, or a list"),
         (lambda: decode([jspec.Request()]), "request has 1 entries and the prompt 3 rows"),
+        (lambda: decode([]), "request has 0 entries and the prompt 3 rows"),
         (lambda: decode(jspec.Request(max_tokens=9)), "max_tokens"),
         (lambda: decode(jspec.Request(stop="a")), "stop is 'a'; pass jspec.stop_strings"),
         (lambda: decode(jspec.Request(grammar="a")), "grammar is 'a'; pass what jspec.grammar"),
