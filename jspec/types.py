@@ -431,7 +431,7 @@ class State:
         status: A `Status` per row.
         drafter_state: The drafter's memory.
         stats: The statistics of the rounds.
-        request: The arguments of the call.
+        controls: The arguments of the call.
         capacity: S, the most tokens that a row's memory holds; static.
         processors: The call's `jspec.protocols.LogitsProcessor`s in order, with their states.
         policy_state: The memory of the policy that says how much is drafted and verified.
