@@ -14,7 +14,6 @@ from jspec.models import Loaded
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.detokenise import Detokeniser
 from jspec.models.huggingface.config_json import Settings
-from jspec.processors import Processor
 from jspec.request import Request
 from jspec.serve import launch, warming
 from jspec.serve.compiled import CompileCounter
@@ -90,4 +89,4 @@ def test_the_servers_rows_never_write_what_the_model_is_not_to(session):
     (delta,) = device.deltas(device.step(False), [0])
     assert delta.tokens and max(delta.tokens) < 40
     device, _ = launch.device_of(asked, replace(SETTINGS, generation_config=GenerationConfig.NONE))
-    assert not any(isinstance(one, Processor) for one in device.engine.processors)
+    assert not device.engine.room.processors

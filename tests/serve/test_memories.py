@@ -10,10 +10,10 @@ from benchmarks.serving import memories
 class Misread(memories.EngineDevice):
     """Reads another token where a prompt goes on."""
 
-    def read(self, tokens, settings, earlier):
+    def read(self, tokens, request, earlier, adapter=0):
         if earlier is not None:
             tokens = [tokens[0] % (memories.VOCAB - 1) + 1, *tokens[1:]]
-        return super().read(tokens, settings, earlier)
+        return super().read(tokens, request, earlier, adapter)
 
 
 class Mistaken(memories.EngineDevice):
