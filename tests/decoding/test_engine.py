@@ -149,6 +149,7 @@ def to_the_end(engine, state):
     return state
 
 
+@pytest.mark.slow
 def test_a_row_that_a_stop_string_ended_is_taken_with_it(lookup):
     """A next turn goes on behind it, under penalties that count its tokens."""
     ask = dict(processors=processors.repetition_penalty(1.5), max_new_tokens=8)

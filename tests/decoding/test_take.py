@@ -1,5 +1,7 @@
 """A row that is taken: its text goes on, whatever ended it, also of a memory that cannot be cut."""
 
+import pytest
+
 import jspec
 from jspec.types import Status
 
@@ -8,6 +10,7 @@ PARAMS = MODEL.init()
 TOKENS = [bytes([97 + token]) for token in range(23)]
 
 
+@pytest.mark.slow
 def test_a_row_goes_on_behind_the_stop_string_that_ended_it():
     room = jspec.Room(stop=jspec.grammar.Capacity(16, 16))
     engine = jspec.Engine(MODEL, num_slots=1, capacity=32, room=room)

@@ -106,6 +106,7 @@ def test_rows_of_an_engine_need_no_weights_and_no_end_tokens():
         state = engine.free(state, 0)
 
 
+@pytest.mark.slow
 def test_what_is_given_goes_before_what_the_method_finds():
     """Without costs the policy goes by the same guess, in an `LLM` and in `decode`."""
     model, policy = PrefixLM(), jspec.Adaptive((0, 2))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tiny
 from ancestry import ancestors
 
@@ -48,6 +49,7 @@ def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant):
                 )
 
 
+@pytest.mark.slow
 def test_a_tree_in_the_slots_behind_the_live_ones_scores_as_one_apart(variant):
     """As on a GPU; and the memory after the round has the nodes of the path in order."""
     cache, (nodes, positions, mask) = tree_behind_a_cache(variant)
