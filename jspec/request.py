@@ -103,6 +103,7 @@ class Request:
                 raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
             for token in listed or ():
                 check_integer(f"{name}: a token", token, 0, 2**31 - 1)
+            object.__setattr__(self, name, None if listed is None else tuple(listed))
         if not isinstance(self.logit_bias, Mapping):
             raise InputError(
                 f"logit_bias is {self.logit_bias!r:.80}; pass a mapping of token ids to numbers"
@@ -154,6 +155,7 @@ class Room:
 
     def check(self, request: Request) -> None:
         """Raises InputError if a request asks for what has no place."""
+        ends: Any = request.eos or ()
         for name, (place, example) in _PLACES.items():
             if _asks(request, name) and not _has(self, place):
                 raise InputError(
@@ -161,6 +163,8 @@ class Room:
                     f"room=jspec.Room({place}={example})"
                 )
         for name, count, most, place in (
+            ("eos", len(ends), self.num_end_tokens, "num_end_tokens"),
+            ("stop_token_ids", len(request.stop_token_ids), self.num_end_tokens, "num_end_tokens"),
             ("logit_bias", len(request.logit_bias), self.num_biases, "num_biases"),
             ("logprobs", request.logprobs or 0, self.logprobs or 0, "logprobs"),
         ):
@@ -246,12 +250,13 @@ def arguments(
     one = isinstance(request, Request)
     seeds = tuple(0 if seed is None else seed for seed in each("seed"))
     limits = [size if limit is None else limit for limit in each("max_tokens")]
-    stop_token_ids = pad_tokens(each("stop_token_ids"))
+    least = 0 if room is None else room.num_end_tokens
+    stop_token_ids = pad_tokens(each("stop_token_ids"), least)
     return dict(
         stopping=Stopping(
             max_tokens=np.array(limits),
             min_tokens=np.array(each("min_tokens")) if wants("min_tokens") else None,
-            eos=pad_tokens([() if eos is None else eos for eos in each("eos")]),
+            eos=pad_tokens([eos or () for eos in each("eos")], least),
             stop_token_ids=stop_token_ids if stop_token_ids.size else None,
             stop=_stops(each("stop"), room) if wants("stop") else None,
         ),
@@ -372,10 +377,10 @@ def _stops(stops: list[Any], room: Room | None) -> Any:
     return ByRow(StopStrings, stops, room and room.stop)
 
 
-def pad_tokens(rows: Sequence[Any]) -> "np.ndarray":
-    """Returns tokens [B, X]; -1 fills up."""
+def pad_tokens(rows: Sequence[Any], least: int = 0) -> "np.ndarray":
+    """Returns tokens [B, X], X at least `least`; -1 fills up."""
     import numpy as np
 
-    listed = [np.atleast_1d(np.asarray(row, np.int64)) for row in rows]
-    longest = max(map(len, listed), default=0)
-    return np.array([np.pad(row, (0, longest - len(row)), constant_values=-1) for row in listed])
+    longest = max([least, *map(len, rows)])
+    # Of 64 bits, so that what is not a token is found to be none.
+    return np.array([[*row, *[-1] * (longest - len(row))] for row in rows], np.int64)

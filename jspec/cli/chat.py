@@ -191,14 +191,14 @@ class Conversation:
         group, state = self._group(new), self._state
         if known and state is not None:
             capacity = state.capacity
-            arguments = self._runner.guess(group) | {
+            arguments = self._runner.prior_arguments(group) | {
                 "earlier": state, "drafter_state": None, "policy_state": None,
             }  # fmt: skip
         else:
             if state is not None:
                 self._runner.keep(state)
             capacity = self._room(len(new))
-            arguments = self._runner.guess(group) | {"capacity": capacity}
+            arguments = self._runner.prior_arguments(group) | {"capacity": capacity}
         return arguments, self._programs.rounds(group, capacity)
 
     def _group(self, tokens: list[int]) -> Group:

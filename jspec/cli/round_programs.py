@@ -50,7 +50,7 @@ class RoundPrograms:
 
         def work() -> None:
             try:
-                asked: dict[str, Any] = self._runner.guess(group) | {"capacity": capacity}
+                asked: dict[str, Any] = self._runner.prior_arguments(group) | {"capacity": capacity}
                 names = "drafter", "drafter_params", "policy", "policy_params"
                 drafting = Drafting(*(asked.pop(name) for name in names))
                 first_rounds = replace(drafting, policy=_first_policy(drafting.policy))
@@ -95,7 +95,7 @@ class RoundPrograms:
         """
         import jspec
 
-        asked = self._runner.guess(group)
+        asked = self._runner.prior_arguments(group)
         drafting = {name: asked[name] for name in ("drafter", "drafter_params")}
         step = partial(jspec.step, asked["model"], asked["params"], **drafting)
         policy, whole = asked["policy"], self._whole

@@ -200,7 +200,7 @@ def _pieces(
     import jspec
 
     # What rounds cost is measured when the text is there.
-    arguments = runner.guess(group)
+    arguments = runner.prior_arguments(group)
     rows = []
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()

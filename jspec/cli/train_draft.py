@@ -50,7 +50,7 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
     model, params = pruning.pruned(cast(Llama, target.model), target.params, kept)
     export.config(model.config, None, "float32")  # raises before a run that could not be saved
     text = train_texts.read(texts, target, job.sequence, job.heldout)
-    whole = chosen(text, job)
+    whole = select(text, job)
     text = replace(text, heldout={name: scored(part, job) for name, part in text.heldout.items()})
     size, weights = job.loss["num_target_tokens"], fingerprint(target.params)
     exact = NextDistribution(cast(CausalLM, model), target.model, size)
@@ -85,7 +85,7 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
     Console().print(f"model in {out / 'model'}", soft_wrap=True)
 
 
-def chosen(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
+def select(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
     """Returns the sequences to read: all, or the job's number, each class by its weight."""
     whole = sequences.join(list(text.train.values()))
     if not job.loss["sequences"]:

@@ -274,7 +274,7 @@ def prefill(
 
         others = dict(
             stopping=stopping, sampling=sampling, key=key, row_ids=row_ids,
-            processors=None if isinstance(processors, tuple) and not processors else processors,
+            processors=processors or None,
         )  # fmt: skip
         if extra := [name for name, value in others.items() if value is not None]:
             raise InputError(

@@ -365,11 +365,7 @@ class Engine:
             np.pad(tokens, (0, max(1 - count, 0)))[None],
             np.array([count]),
             self.capacity,
-            stopping=replace(
-                stopping,
-                eos=self._pad(request.eos, "eos"),
-                stop_token_ids=self._pad(request.stop_token_ids, "stop_token_ids"),
-            ),
+            stopping=stopping,
             **asks,
             capacity=None if earlier is not None else self.capacity,
             earlier=earlier,
@@ -382,20 +378,6 @@ class Engine:
             stopping.min_tokens,
         )
         return call._replace(arrays=placed(call.arrays, passed)), placed(members, passed)
-
-    def _pad(self, tokens: Any, name: str) -> np.ndarray:
-        """Returns end tokens, as many for every request."""
-        known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
-        if known.size and known.dtype.kind not in "iu":
-            raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
-        missing = (room := self.room.num_end_tokens) - len(known)
-        if missing < 0:
-            raise InputError(
-                f"{name} has {len(known)} tokens and a row has room for {room}; make the engine "
-                f"with room=jspec.Room(num_end_tokens={len(known)})"
-            )
-        # Of 64 bits, so that what is not a token is found to be none.
-        return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)
 
     def _check_slot(self, slot: Any, batch: int) -> None:
         if not isinstance(slot, jax.Array):

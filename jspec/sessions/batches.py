@@ -123,13 +123,13 @@ class Runner:
 
     def arguments(self, group: Group) -> dict[str, Any]:
         """Returns the arguments of `jspec.decode` and `jspec.stream`."""
-        return self.guess(group) | {"policy_params": self.costs(group)}
+        return self.prior_arguments(group) | {"policy_params": self.costs(group)}
 
     def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
         """Returns the policy's params, measuring costs if they are unknown."""
         return self._costs.known(self._llm.drafting, group, capacity)
 
-    def guess(self, group: Group) -> dict[str, Any]:
+    def prior_arguments(self, group: Group) -> dict[str, Any]:
         """Returns the same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
         model = target.model

@@ -133,7 +133,7 @@ def test_failures_of_the_whole_program_are_reported_once(session, widths, monkey
 class Idle:
     """A runner that nothing is asked of."""
 
-    def guess(self, group):
+    def prior_arguments(self, group):
         drafting = {"drafter": jspec.PromptLookup(), "policy": jspec.FixedWidth()}
         return drafting | {"drafter_params": None, "policy_params": None}
 

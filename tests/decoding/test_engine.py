@@ -343,7 +343,7 @@ WRONG = [
     (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
     (
         lambda e, s: e.prefill(PARAMS, [1], jspec.Request(eos=list(range(9)))),
-        r"eos has 9 tokens and a row has room for 8; .*room=jspec.Room\(num_end_tokens=9\)",
+        r"eos has 9 tokens and the engine room for 8; .*room=jspec.Room\(num_end_tokens=9\)",
     ),
     (
         lambda e, s: e.prefill(PARAMS, [1], jspec.Request(max_tokens=49)),

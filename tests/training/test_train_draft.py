@@ -137,7 +137,7 @@ def test_no_text_is_a_sentence(folder, tmp_path, train):
 
 def test_an_error_of_jax_keeps_its_traceback(folder, tmp_path, monkeypatch, train):
     """Bad input is an InputError; another ValueError is a bug and is not swallowed."""
-    monkeypatch.setattr(train_draft, "chosen", lambda *_: jnp.zeros(4).reshape(3))
+    monkeypatch.setattr(train_draft, "select", lambda *_: jnp.zeros(4).reshape(3))
     given = (folder / "text.txt", "--target", folder / "model", *SMALL)
     with pytest.raises((ValueError, TypeError), match="reshape"):
         train("draft", *given, "--out", tmp_path / "run", "--steps", 2)
