@@ -19,6 +19,10 @@ _GONE = {
     "Verified": "jspec.with_verifier",
     "StopStrings": "jspec.stop_strings",
     "DynamicTokenRecycling": "jspec.Spine",
+    "CalibratedDySpec": "jspec.CoupledTree",
+    "InformedMedusa": "jspec.Medusa, or jspec.Spine, which needs no heads",
+    "MultiPathBlockVerification": "jspec.schemes.TRAVERSAL, or K_SEQ of chains",
+    "export": "jax.export.export of a function that calls jspec.decode (docs/plans.md)",
 }
 """Names that 0.2 had and their replacements, kept for one version."""
 

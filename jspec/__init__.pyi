@@ -21,7 +21,6 @@ from .costs import metrics as metrics
 from .decoding import decode as decode
 from .decoding import prefill as prefill
 from .decoding import step as step
-from .decoding.artefact import export as export
 from .decoding.engine import Engine as Engine
 from .decoding.engine import StepOutput as StepOutput
 from .decoding.programs import Program as Program
@@ -32,9 +31,7 @@ from .decoding.streaming import Chunk as Chunk
 from .decoding.streaming import stream as stream
 from .drafters import memory_file as memory_file
 from .drafters.autoregressive import Autoregressive as Autoregressive
-from .drafters.contrib.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
 from .drafters.contrib.coupled_tree import CoupledTree as CoupledTree
-from .drafters.contrib.informed_medusa import InformedMedusa as InformedMedusa
 from .drafters.contrib.spine import Spine as Spine
 from .drafters.draft_head.block import BlockDrafter as BlockDrafter
 from .drafters.draft_head.draft_head import DraftHead as DraftHead
@@ -102,9 +99,6 @@ from .verify import proposals as proposals
 from .verify import rules as rules
 from .verify import schemes as schemes
 from .verify.block_verification import BlockVerification as BlockVerification
-from .verify.multi_path_block_verification import (
-    MultiPathBlockVerification as MultiPathBlockVerification,
-)
 from .verify.schemes import Scheme as Scheme
 from .verify.traversal_verification import TraversalVerification as TraversalVerification
 from .verify.tree_verifier import TreeVerifier as TreeVerifier

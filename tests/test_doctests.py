@@ -24,7 +24,7 @@ MODULES = ["jspec"] + [
 DEAR = {
     f"jspec.{name}"
     for name in (
-        "costs.measuring costs.metrics decoding.artefact.write decoding.engine "
+        "costs.measuring costs.metrics decoding.engine "
         "decoding.programs drafters.cost_curve drafters.draft_head.eagle "
         "drafters.draft_head.lyanna drafters.draft_model.acceptance_vector "
         "drafters.jump_forward drafters.memory_file models.function models.heads.loading "

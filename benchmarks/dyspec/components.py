@@ -34,7 +34,7 @@ from jspec.types import Frame, PyTree, State, Tree, Verdict
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
 
 
-METHODS = "dyspec,calibrated_dyspec,coupled_tree,sequoia,speculative_decoding"
+METHODS = "dyspec,coupled_tree,sequoia,speculative_decoding"
 
 
 def main(

@@ -118,13 +118,11 @@ METHODS = (
     "rsd_s",
     "sequoia",
     "dyspec",
-    "calibrated_dyspec",
     "coupled_tree",
     "speculative_decoding coupled",
     "rsd_s coupled",
     "sequoia coupled",
     "dyspec coupled",
-    "calibrated_dyspec coupled",
 )
 """Methods' names. Those not called coupled verify by recursive rejection, as published."""
 EXTRA = (
@@ -134,14 +132,8 @@ EXTRA = (
     "dyspec beam 8",
     "dyspec deep",
     "sequoia deep",
-    "calibrated_dyspec whole",
 )
-LEARNING = (
-    "calibrated_dyspec",
-    "calibrated_dyspec whole",
-    "calibrated_dyspec coupled",
-    "coupled_tree",
-)
+LEARNING = ("coupled_tree",)
 """Methods that start with what they learnt from separate prompts, as Sequoia has its vector."""
 
 
@@ -199,14 +191,6 @@ def drafter(
             return jspec.DySpec.published(
                 model, num_speculative_tokens=budget, threshold=least, **how
             )
-        case "calibrated_dyspec":
-            return jspec.CalibratedDySpec(model, **narrow(budget), **how)
-        case "calibrated_dyspec whole":
-            bounds = jspec.DySpec.published(model, num_speculative_tokens=budget)
-            return jspec.CalibratedDySpec(
-                model, num_speculative_tokens=budget, max_depth=bounds.max_depth,
-                beam=bounds.beam, **how,
-            )  # fmt: skip
         case "coupled_tree":
             return jspec.CoupledTree(model, **narrow(budget))
     raise ValueError(f"no method {name!r}; there are {', '.join((*METHODS, *EXTRA))}")

@@ -30,7 +30,6 @@ CHANGED = (
     "sequoia at the target's",
     "dyspec deep",
     "sequoia deep",
-    "calibrated_dyspec whole",
 )
 """One thing changed: the draft's temperature is the target's, trees may be 30 levels deep
 (Sequoia's 24) in place of 16 (12), or the acceptance is learnt."""

@@ -159,10 +159,8 @@ def rows(part: str) -> Rows:
         case "pairs":  # which the paper has not
             pairs = method("token_recycling", shape="published", pairs=1 << 17)
             auto = method("auto", num_speculative_tokens=63)
-            informed = method("informed_medusa", num_speculative_tokens=79)
             return {
-                "TR, pairs": pairs, "auto, 63 nodes": auto, "Medusa, informed": informed,
-                "TR, published": published,
+                "TR, pairs": pairs, "auto, 63 nodes": auto, "TR, published": published,
             }  # fmt: skip
         case "spine":  # GOOSE's and RACER's claims, at equal nodes
             return (

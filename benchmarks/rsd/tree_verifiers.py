@@ -1,8 +1,7 @@
 """Trees of as many tokens, each judged by all verifiers that are lossless for its draws.
 
-Alongside the paper's rules: traversal verification (Weng et al. 2025), greedy multi-path block
-verification (GBV; Thomas and Pal 2026, arXiv:2602.16961), and trees whose branching is delayed
-(Thomas et al. 2026, arXiv:2602.16994).
+Alongside the paper's rules: traversal verification (Weng et al. 2025), and trees whose
+branching is delayed (Thomas et al. 2026, arXiv:2602.16994).
 
 python -m benchmarks.rsd.tree_verifiers --out rows.jsonl
 """
@@ -21,7 +20,6 @@ from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.rsd.settings import TEMPERATURES
 from benchmarks.whole_rounds import Decoding
-from jspec.verify import proposals
 from jspec.verify.schemes import COUPLED, K_SEQ, MULTI_ROUND, RECURSIVE, TRAVERSAL, Scheme
 
 WITHOUT = {"recursive": RECURSIVE, "traversal": TRAVERSAL, "coupled": COUPLED}
@@ -38,12 +36,11 @@ class Tree:
 
 def _chains(number: int, length: int) -> Tree:
     """Draws independent chains."""
-    best = Scheme(proposals.with_replacement, jspec.MultiPathBlockVerification(number))
     return Tree(
         lambda model, scheme: jspec.SpecTr(
             model, num_chains=number, max_depth=length, scheme=scheme
         ),
-        {"multi-round": MULTI_ROUND, "K-SEQ": K_SEQ, "GBV": best},
+        {"multi-round": MULTI_ROUND, "K-SEQ": K_SEQ},
     )
 
 
@@ -72,7 +69,7 @@ TREES: dict[str, Tree] = {
         WITHOUT,
     ),
 }
-"""The first four have 15 tokens: GBV's chains, and a tree that branches ever later."""
+"""The first four have 15 tokens: chains, and a tree that branches ever later."""
 
 
 def main(

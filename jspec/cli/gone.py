@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 GONE = {
+    "export": "use jax.export in a program of ten lines (docs/plans.md)",
     "plan --compile": "plan always compiles, so leave it out",
     "plan --compile-layers": "pass --scan-layers, with which layers that are alike compile as one",
     "plan --device": "name the chips that are not here by --topology, such as v5e:2x4 or h100:1",

@@ -19,7 +19,6 @@ from jspec.cli.bench.command import bench
 from jspec.cli.certify_command import certify
 from jspec.cli.chat_command import chat
 from jspec.cli.datastore_commands import datastore_app
-from jspec.cli.export_command import export
 from jspec.cli.parsers import text
 from jspec.cli.plan_command import plan
 from jspec.cli.serve_command import serve
@@ -256,7 +255,6 @@ def generate(
 
 
 app.command()(trace)
-app.command()(export)
 app.command()(plan)
 app.command()(warm)
 

@@ -260,13 +260,6 @@ def medusa(
     return _tree(template, grow, num_speculative_tokens=num_speculative_tokens)
 
 
-def informed_medusa(
-    models: Models, num_speculative_tokens: int | None = None, **options: Any
-) -> Fields:
-    nodes = num_speculative_tokens or device_defaults.budget(15)
-    return options | {"num_speculative_tokens": nodes}
-
-
 def eagle2(
     models: Models,
     num_speculative_tokens: int | None = None,

@@ -21,7 +21,9 @@ from jspec.methods.method import Method
 DEFAULT = "auto"
 """The method of the command line if none is named."""
 GONE = {
+    "calibrated_dyspec": "coupled_tree",
     "dynamic_token_recycling": "spine",
+    "informed_medusa": "medusa",
     "token_recycling+suffix": "spine, which copies the text by itself",
     "token_recycling+suffix+rest": "spine+rest",
     "eagle2+token_recycling": "eagle2+spine",
@@ -212,12 +214,6 @@ _FIXED = (
     _drafting("rsd_c", "RSDC", "a tree of draws without replacement", schemes=_DRAWN),
     _drafting("rsd_s", "RSDS", "a tree of a stochastic beam search's sequences", schemes=_DRAWN),
     _drafting("dyspec", "DySpec", "a tree grown by the draft's own probabilities", schemes=_DRAWN),
-    _drafting(
-        "calibrated_dyspec",
-        "CalibratedDySpec",
-        "a tree grown by learnt acceptance rates",
-        schemes=_DRAWN,
-    ),
     _COUPLED_TREE,
     _method(
         "eagle",
@@ -229,13 +225,6 @@ _FIXED = (
     ),
     _EAGLE2,
     _MEDUSA,
-    _method(
-        "informed_medusa",
-        "InformedMedusa",
-        "the same heads, multiplied by what earlier forward passes ranked highly after each token",
-        builders.informed_medusa,
-        heads=("medusa",),
-    ),
     _LYANNA,
     _BLOCK,
 )

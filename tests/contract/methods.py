@@ -130,17 +130,6 @@ _MAKERS = {
         jspec.DySpec(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4),
         _weights(),
     ),
-    "calibrated_dyspec": lambda: (
-        jspec.CalibratedDySpec(
-            _DRAFT,
-            num_speculative_tokens=8,
-            max_depth=4,
-            beam=4,
-            threshold=0.05,
-            order=trees.depth_first,
-        ),
-        _weights(),
-    ),
     "coupled_tree": lambda: (
         jspec.CoupledTree(
             _DRAFT, num_speculative_tokens=8, max_depth=4, beam=4, order=trees.heavy_paths
@@ -187,10 +176,6 @@ _MAKERS = {
     "eagle_candidates": lambda: (jspec.EAGLE(_NARROW, _SMALL), _variables(_NARROW)),
     "mtp": lambda: (jspec.EAGLE(_MTP, _SMALL), _variables(_MTP)),
     "medusa": lambda: (jspec.Medusa(_MEDUSA, _SMALL), _medusa()),
-    "informed_medusa": lambda: (
-        jspec.InformedMedusa(_MEDUSA, num_speculative_tokens=7, max_depth=4, beam=3, pairs=64),
-        _medusa(),
-    ),
     "lyanna": lambda: (
         jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3),
         _variables(_LYANNA),
@@ -244,7 +229,6 @@ IN_MERGE_TOO = (
     "spine",
     "rest",
     "lookahead",
-    "calibrated_dyspec",
     "eagle",
     "block",
 )
@@ -261,5 +245,5 @@ OF_A_RULE_OF_THEIR_OWN = (
 OF_NO_DRAFT = ("jump_forward",)
 """Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
 
-ON_A_TRANSFORMER = ("medusa", "informed_medusa", "eagle2", "speculative_decoding", "pard")
+ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
 """Drafters that are also run on a target whose logits are not a table."""

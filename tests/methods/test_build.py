@@ -71,7 +71,7 @@ GIVEN = {
     "sequoia": {"template": [[0], [1], [0, 0]]},
     "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
     "pard": {"num_speculative_tokens": 2, "mask_token_id": 3},
-    "calibrated_dyspec": GROWN | {"threshold": 0.1},
+    "dyspec": GROWN | {"threshold": 0.1},
 }
 
 
@@ -246,7 +246,6 @@ def test_the_defaults_are_the_drafters_own(target, draft):
         "rsd_c": jspec.RSDC,
         "rsd_s": jspec.RSDS,
         "dyspec": jspec.DySpec,
-        "calibrated_dyspec": jspec.CalibratedDySpec,
         "coupled_tree": jspec.CoupledTree,
     }.items():
         built = jspec.LLM(target, name, draft=draft)
@@ -274,7 +273,6 @@ def test_the_defaults_are_the_drafters_own(target, draft):
             {"template": Template(((0,), (1,), (0, 0)))},
         ),
         ("dyspec", GROWN | {"threshold": 0.1}, {}),
-        ("calibrated_dyspec", GROWN | {"threshold": 0}, {}),
         ("coupled_tree", GROWN, {}),
     ],
 )

@@ -32,7 +32,6 @@ import tiny_gguf
 from safetensors.numpy import save_file
 
 import jspec
-from jspec.decoding.artefact import run as artefact
 from jspec.drafters.contrib import ngrams
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 from jspec.models.huggingface import pickles
@@ -49,7 +48,7 @@ FOUND: dict[str, tuple[int, ...]] = {
     "gguf": (0, 1, 2694, 501489), "folder": (0, 1, 47), "tokenizer": (0, 45), "head": (0, 1),
     "orbax": (1, 7, 10, 12, 22, 26), "run": (9, 20), "published": (0, 1), "memory": (0, 1),
     "pickle": (0, 5, 144, 147, 275), "datastore": (0, 1), "ngrams": (0, 2082), "costs": (0, 1),
-    "artefact": (0, 1), "qwen3_next": (7, 93, 98, 225), "qwen3_5_moe": (0,), "granite4": (0,),
+    "qwen3_next": (7, 93, 98, 225), "qwen3_5_moe": (0,), "granite4": (0,),
     "deepseek_v2": (0,), "deepseek_v3": (0,), "gpt_oss": (0,), "gemma4": (0,),
     "gemma4_moe": (0,),
 }  # fmt: skip
@@ -152,8 +151,6 @@ class Readers:
         self._setting = jspec.costs.setting(model, model.init(), self._suffix)
         curve = jspec.CostCurve.of({1: 0.02, 8: 0.03})
         jspec.costs.save(curve, self._setting, folder / "whole.costs")
-        bounds = dict(prompt_tokens=4, max_new_tokens=2, platforms=["cpu"])
-        jspec.export(folder / "whole.artefact", model, model.init(), **bounds)
         with zipfile.ZipFile(folder / "whole.pickle", "w") as archive:
             archive.writestr("a/data.pkl", _PICKLE)
             archive.writestr("a/data/0", b"\0" * 64)
@@ -253,12 +250,6 @@ class Readers:
     def read_costs(self, place: Path) -> Any:
         return jspec.costs.load(place, self._setting)
 
-    def read_artefact(self, place: Path) -> Any:
-        try:
-            return artefact.load(place)([[1, 2]])
-        except ValueError as error:  # it knows nothing of jspec
-            raise jspec.InputError(_plain(error)) from error
-
 
 def _save_published(folder: Path, target: Any) -> None:
     """A head of EAGLE in the layout in which it is published."""
@@ -282,12 +273,6 @@ def _save_published(folder: Path, target: Any) -> None:
     folder.mkdir()
     save_file(arrays, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
-
-
-def _plain(error: ValueError) -> str:
-    """The sentence of a program that runs without jspec."""
-    assert type(error) is ValueError and len(str(error)) < 1000, repr(error)
-    return str(error)
 
 
 _PICKLE = (

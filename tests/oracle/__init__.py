@@ -13,7 +13,6 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     suffix           places that end like the text, and the trie of what followed them
     rules            acceptance at one node: accept probabilities and the residual distribution
     block            a chain judged as a whole, or token by token: how much is kept, what follows
-    multi_path_block the last of several chains judged as a whole
     traversal        a tree judged from its leaves to its root: the tests, what follows each
     draws            every way the children of a node can be drawn, with its probability
     trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the distribution of a walk
@@ -44,12 +43,6 @@ from .control import (
 )
 from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
-from .multi_path_block import (
-    multi_path_block,
-    multi_path_distribution,
-    multi_path_kept,
-    of_the_last,
-)
 from .prompt_lookup import prompt_lookup, prompt_lookup_decode
 from .proposals import (
     acceptance,
@@ -130,11 +123,7 @@ __all__ = [
     "lookahead",
     "lookahead_insert",
     "min_tokens",
-    "multi_path_block",
-    "multi_path_distribution",
-    "multi_path_kept",
     "multi_round",
-    "of_the_last",
     "optimal_acceptance",
     "plain",
     "presence_penalty",

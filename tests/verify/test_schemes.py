@@ -38,14 +38,6 @@ PUBLISHED = {
     "speculative_decoding": jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE),
     "sd_block": jspec.SpeculativeDecoding(MODEL, 2, scheme=schemes.BLOCK),
     "spectr": jspec.SpecTr(MODEL, num_chains=3, max_depth=2, scheme=schemes.K_SEQ),
-    "spectr_multi_path_block": jspec.SpecTr(
-        MODEL,
-        num_chains=3,
-        max_depth=2,
-        scheme=schemes.Scheme(
-            proposals.with_replacement, jspec.MultiPathBlockVerification(num_chains=3)
-        ),
-    ),
     "specinfer": jspec.SpecInfer(MODEL, (3, 2), scheme=schemes.MULTI_ROUND),
     "sequoia": jspec.Sequoia(
         MODEL, trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0))), **RECURSIVE
@@ -74,9 +66,6 @@ PUBLISHED = {
         order=trees.depth_first,
         sampling=jspec.Sampling(top_k=2),
         **RECURSIVE,
-    ),
-    "calibrated_dyspec": jspec.CalibratedDySpec(
-        MODEL, num_speculative_tokens=5, max_depth=3, beam=3, **RECURSIVE
     ),
 }
 

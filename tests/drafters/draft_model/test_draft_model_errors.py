@@ -78,7 +78,6 @@ class WithoutNodes(tables.Table):
             )
         ],
         (lambda: jspec.CoupledTree.published(MODEL), "CoupledTree is jspec's own and has no pub"),
-        (lambda: jspec.CalibratedDySpec.published(MODEL), "jspec's own and has no published"),
         (lambda: jspec.RSDS.published(MODEL, beam=6), r"beam is 6; pass an integer in 1 \.\. 5"),
         (
             lambda: jspec.CoupledTree(MODEL, beam=4, **RECURSIVE),
@@ -184,7 +183,6 @@ def state(memory):
     return start.replace(memory=memory)
 
 
-CALIBRATED = jspec.CalibratedDySpec(MODEL, num_speculative_tokens=3, max_depth=2, beam=2)
 COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, beam=2)
 
 
@@ -292,8 +290,8 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, b
             ),
         ),
         (
-            lambda: decode(CALIBRATED, drafter_state=state(())),
-            "the memory of another method, a tuple, and this one keeps a AcceptanceRates",
+            lambda: decode(COUPLED_TREE, drafter_state=state(())),
+            "the memory of another method, a tuple, and this one keeps a InverseTemperature",
         ),
         (
             lambda: decode(CHAIN, drafter_state=state(COUPLED_TREE.init_memory(2, None))),
@@ -317,10 +315,9 @@ def test_a_vocabulary_that_is_padded_is_said_to_be():
         drafter.prefill(None, drafter.init(1, 16, None), chunk)
 
 
-@pytest.mark.parametrize("drafter", [CALIBRATED, COUPLED_TREE])
-def test_a_learnt_memory_serves_a_batch_of_another_size(drafter):
-    earlier = drafter.init(3, 16, None)
-    again = drafter.init(2, 24, earlier)
+def test_a_learnt_memory_serves_a_batch_of_another_size():
+    earlier = COUPLED_TREE.init(3, 16, None)
+    again = COUPLED_TREE.init(2, 24, earlier)
     assert jax.tree.all(jax.tree.map(lambda leaf: leaf.shape[0] == 2, again.memory))
 
 

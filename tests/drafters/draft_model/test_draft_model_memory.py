@@ -23,9 +23,6 @@ BUDGET = {
     "spectr": jspec.SpecTr(MODEL, num_chains=8, max_depth=8, scheme=schemes.K_SEQ),
     "specinfer": jspec.SpecInfer(MODEL, (4, 3, 1, 1, 1, 1), scheme=schemes.MULTI_ROUND),
     "dyspec": jspec.DySpec(MODEL, num_speculative_tokens=64, max_depth=8, beam=16, **RECURSIVE),
-    "calibrated_dyspec": jspec.CalibratedDySpec(
-        MODEL, num_speculative_tokens=64, max_depth=8, beam=16, **RECURSIVE
-    ),
     "coupled_tree": jspec.CoupledTree(MODEL, num_speculative_tokens=64, max_depth=8, beam=16),
 }
 

@@ -35,10 +35,9 @@ def test_the_remaining_mass_is_rounded_without_the_draw(first):
         ("min_gain is 0.1", dict(scheme=schemes.MULTI_ROUND, min_gain=0.1)),
     ],
 )
-@pytest.mark.parametrize("method", [jspec.DySpec, jspec.CalibratedDySpec])
-def test_growing_trees_refuse_what_would_be_biased(method, message, settings):
+def test_growing_trees_refuse_what_would_be_biased(message, settings):
     with pytest.raises(ValueError, match=message):
-        method(MODEL, num_speculative_tokens=4, max_depth=2, beam=2, **settings)
+        jspec.DySpec(MODEL, num_speculative_tokens=4, max_depth=2, beam=2, **settings)
 
 
 def test_growth_may_stop_under_the_coupled_rule():
