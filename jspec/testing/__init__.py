@@ -1,10 +1,9 @@
 """The contract of drafters and models, for other people's code: plain functions, no pytest.
 
 `check_drafter` and `check_model` run what they are given and raise AssertionError with a sentence
-where a promise is broken; `fuzz` drafts thousands of random trees. All three raise
-`jspec.InputError` if they are called in a wrong way, and return a `Report`. `PrefixLM` is the
-target that they use if they are given none; the memory of `RecurrentLM` is a state a row.
-`check_partitions` decodes the same rows in batches of several sizes.
+where a promise is broken. Both raise `jspec.InputError` if they are called in a wrong way, and
+return a `Report`. `PrefixLM` is the target that they use if they are given none; the memory of
+`RecurrentLM` is a state a row. `check_partitions` decodes the same rows in batches of several sizes.
 
 `certify` is for a model and a drafter in use: it compares texts, judges what differs, and returns a
 `Certificate`. `check_bits` compares forward passes of trees with forward passes of one token, bit
@@ -16,7 +15,6 @@ from jspec.testing.certification.bitwise import check_bits as check_bits
 from jspec.testing.certification.certificate import Certificate as Certificate
 from jspec.testing.certification.certifying import certify as certify
 from jspec.testing.drafter_contract import check_drafter as check_drafter
-from jspec.testing.fuzzing import fuzz as fuzz
 from jspec.testing.model_contract import check_model as check_model
 from jspec.testing.partitions import check_partitions as check_partitions
 from jspec.testing.prefix_lm import PrefixLM as PrefixLM
@@ -34,5 +32,4 @@ __all__ = [
     "check_drafter",
     "check_model",
     "check_partitions",
-    "fuzz",
 ]
