@@ -428,14 +428,6 @@ class RowControl(LogitsProcessor):
         return None
 
 
-class ProcessorSpec(Protocol):
-    """A member of `processors=` of a call, such as `jspec.processors.logprobs(3)`."""
-
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
-        """Returns the member for B rows, of NumPy arrays; InputError for values out of range."""
-        ...
-
-
 class NodeRule(Protocol):
     """Turns distributions at one node into probabilities; draws nothing.
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jspec import memory
 from jspec.memory import KVCache
-from jspec.models import precision, streaming
+from jspec.models import precision
 from jspec.models.attention import XLA, Implementation
 from jspec.models.columns import FusedProjection
 from jspec.types import PyTree
@@ -93,8 +93,7 @@ class Decoder(nn.Module):
         """
         if self.is_initializing():
             return block.clone(parent=self, name=name)(*arguments)
-        weights = streaming.on_device(self.variables["params"][name])
-        return traced_once(block, weights, *arguments)
+        return traced_once(block, self.variables["params"][name], *arguments)
 
 
 @partial(jax.jit, static_argnums=0)

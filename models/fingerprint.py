@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.models import blocks, stacking, streaming
+from jspec.models import blocks, stacking
 from jspec.models.columns import axis, fused_of
 from jspec.models.eight_bits import called
 from jspec.models.lora import of_base
@@ -83,9 +83,6 @@ def _sample(
 ) -> jax.Array | np.ndarray:
     """Returns values of one layer, with permuted columns if `moved`, of blocks if of a `kind`."""
     # Gathered where the parameter lies: a device keeps its gigabytes.
-    if layer and streaming.on_host(leaf):
-        leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))
-        layer = ()
     if isinstance(leaf, jax.Array) and {d.platform for d in leaf.devices()} == {"cpu"}:
         leaf = np.asarray(leaf)  # a view: each gather by JAX would take a millisecond
     size = math.prod(shape)

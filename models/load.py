@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, Sharding, SingleDeviceSharding
+from jax.sharding import Mesh, Sharding
 from jax.typing import DTypeLike
 
 from jspec._validate.errors import InputError
@@ -24,13 +24,11 @@ from jspec.models import (
     columns,
     eight_bits,
     gguf,
-    host_layers,
     hub,
     lora,
     precision,
     sharding,
     stacking,
-    streaming,
 )
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, quantised, weights
@@ -115,7 +113,6 @@ def load(
     with_tokenizer: bool = True,
     mesh: Mesh | None = None,
     scan_layers: bool = False,
-    layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
     strict: bool = False,
     kv_dtype: DTypeLike | None = None,
@@ -147,8 +144,6 @@ def load(
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
             compiles as quickly as a shallow one. See `jspec.models.scanning`. On a GPU it warns: a
             step copies its layer's weights there.
-        layer_memory: the kind of memory that the weights of scanned layers are in. "pinned_host":
-            in the host's, from where they are streamed; see `jspec.models.streaming`.
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
         strict: True refuses a mesh that does not divide what the rules split; else it stays whole.
         kv_dtype: "int8" or "float8_e4m3fn" keeps keys and values in 8 bits, each vector of a head
@@ -198,8 +193,7 @@ def load(
     model = sharding.laid_out(model, mesh, rules)
     if mesh is not None and strict:
         sharding.check(model, mesh, rules)
-    host_layers.check(model, layer_memory)
-    if scan_layers and layer_memory == streaming.DEVICE and backend.platform() == "gpu":
+    if scan_layers and backend.platform() == "gpu":
         warnings.warn(
             "scan_layers copies the weights of each layer in every round on a GPU, and reads them "
             "again; leave it out: unrolled layers compile in seconds there",
@@ -209,7 +203,7 @@ def load(
     words = checkpoint.tokenizer() if with_tokenizer else None
     eos, bos = checkpoint.special_tokens(model.vocab_size, words)
     files = checkpoint.tensors(table)
-    params = read_weights(files, family, table, model, mesh, layer_memory, rules, as_in_file)
+    params = read_weights(files, family, table, model, mesh, rules, as_in_file)
     params = native.hold_in_large_pages(params)
     if adapters:
         model, params = lora.adapted(model, params, family, table, adapters)
@@ -238,7 +232,6 @@ def read_weights(
     table: Sequence[weights.Weight],
     model: LayeredDecoder,
     mesh: Mesh | None = None,
-    layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
     as_in_file: bool = False,
 ) -> PyTree:
@@ -284,21 +277,9 @@ def read_weights(
         and model.dtype == np.float32
         and precision.widens_natively()
     )
-    stacked = {
-        f"layers_{layer}"
-        for group in model.groups
-        for layers in group
-        for layer in layers
-        if len(layers) > 1
-    }
 
     def place(path: stacking.Path, shape: tuple[int, ...]) -> Sharding | None:
-        there = None if mesh is None else sharding.parameter(path, shape, mesh, rules)
-        if stacking.layers_of(path[0]) is None or not streaming.streamed(shape):
-            return there
-        if layer_memory == streaming.DEVICE:
-            return there
-        return (there or SingleDeviceSharding(jax.devices()[0])).with_memory_kind(layer_memory)
+        return None if mesh is None else sharding.parameter(path, shape, mesh, rules)
 
     def joined(
         weight: weights.Weight,
@@ -380,7 +361,6 @@ def read_weights(
 
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
         *path, name = weight.path
-        streams = layer_memory != streaming.DEVICE and bool(path) and path[0] in stacked
         if parts := in_files(weight):
             arrays = {
                 f"{name}_{n}" if n else name: in_blocks(part, kind) if kind else joined(part, high)
@@ -397,13 +377,9 @@ def read_weights(
             # A factor is of all inputs, so that the whole is read first.
             low, factors = eight_bits.quantised(joined(weight, np.float32), model.param_dtype)
             arrays = {name: low, f"{name}{eight_bits.SUFFIX}": factors}
-        elif streams:
-            arrays = {name: joined(weight, high if weight.dtype is None else weight.dtype)}
         else:
             return [(weight.path, placed(weight))]
         paths = {(*path, name): array for name, array in arrays.items()}
-        if streams:
-            return list(paths.items())  # its stack is made in the same memory
         return [(at, jax.device_put(x, place(at, x.shape))) for at, x in paths.items()]
 
     # Casts and transposes let other threads run; with a mesh, room counts more.

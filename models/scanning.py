@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Num
 from jspec._xla import backend, native
 from jspec._xla.manual_axes import vary
 from jspec.memory import ROOM, KVCache, TreeKV, closed, init
-from jspec.models import attention, blocks, eight_bits, stacking, streaming
+from jspec.models import attention, blocks, eight_bits, stacking
 from jspec.models.decoder import Decoder, traced_once
 from jspec.types import PyTree
 
@@ -223,7 +223,8 @@ class LayeredDecoder(Decoder):
             return (x, entered), added
 
         begin = vary((x, {tap: jnp.zeros_like(x) for tap in inside}), arguments, pasts, weights)
-        (x, entered), added = streaming.over_layers(run, begin, parts, count)
+        numbers = jnp.arange(count, dtype=jnp.int32)
+        (x, entered), added = jax.lax.scan(run, begin, (numbers, parts))
         return x, jax.tree.map(_beside, added), entered
 
     def _taken_whole(self, x: Float[Array, "B N E"], stacks: PyTree) -> tuple[PyTree, PyTree]:
@@ -232,8 +233,6 @@ class LayeredDecoder(Decoder):
         XLA for a CPU would copy a layer's weights out of their stack before it multiplies.
         """
         flat: Any = traverse_util.flatten_dict(stacks)
-        if streaming.on_host(stacks):
-            return {}, flat
         found = dict[eight_bits.Path, Array]()
         for path, stack in flat.items():
             *module, name = path

@@ -143,15 +143,3 @@ def check_number(
     top = float("inf") if high is None else high
     kind = Number(low, top, above_low=above_low, below_high=below_high or high is None)
     read(name, value, kind, why)
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Raises InputError unless `value` is Python's True or False.
-
-    Example:
-        >>> check_flag("per_row", False)
-        >>> check_flag("per_row", "false")
-        Traceback (most recent call last):
-        jspec.InputError: per_row is 'false'; pass true or false
-    """
-    read(name, value, Flag())

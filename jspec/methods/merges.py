@@ -14,16 +14,6 @@ MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
 
 
-def united(*members: Method) -> Maker:
-    """Returns the builder of a tree of all nodes that the members offer; a budget is not needed."""
-
-    def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
-        built = [member.make(models, **_known(member, options)) for member in members]
-        return _merged(models, built, num_speculative_tokens)
-
-    return make
-
-
 def competing(*members: Method) -> Maker:
     """Returns the builder of a tree of the likeliest nodes of all that the members offer.
 

@@ -15,12 +15,15 @@ from jspec._validate.options import Option, options_of
 from jspec.methods import builders
 from jspec.methods.builders import Fit
 from jspec.methods.llm import LLM
-from jspec.methods.merges import competing, joined_by, united
+from jspec.methods.merges import competing, joined_by
 from jspec.methods.method import Method
 
 DEFAULT = "auto"
 """The method of the command line if none is named."""
 GONE = {
+    "block+suffix": "auto, with the option head",
+    "lyanna+suffix": "auto, with the option head",
+    "token_recycling+prompt_lookup": "spine, which copies the text by itself",
     "calibrated_dyspec": "coupled_tree",
     "dynamic_token_recycling": "spine",
     "informed_medusa": "medusa",
@@ -52,14 +55,16 @@ def _method(
 _drafting = partial(_method, needs_draft_model=True)
 
 
-def _together(*members: Method, help: str = "drafted nodes") -> Callable[[], Mapping[str, Option]]:
+def _together(*members: Method) -> Callable[[], Mapping[str, Option]]:
     """Returns the options of all members, each name once, and one budget."""
 
     def read() -> Mapping[str, Option]:
         found: dict[str, Option] = {}
         for member in reversed(members):
             found |= member.read_options()
-        return found | {"num_speculative_tokens": Option("num_speculative_tokens", COUNT, help)}
+        return found | {
+            "num_speculative_tokens": Option("num_speculative_tokens", COUNT, "drafted nodes")
+        }
 
     return read
 
@@ -175,19 +180,7 @@ _FIXED = (
     ),
     _SUFFIX,
     _REST,
-    Method(
-        "token_recycling+prompt_lookup",
-        "both methods' nodes, in one tree",
-        united(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
-        _together(
-            _TOKEN_RECYCLING,
-            _PROMPT_LOOKUP,
-            help="drafted nodes, the likeliest of both; by default all",
-        ),
-    ),
     _merge("spine+rest", _SPINE, _REST),
-    _merge("lyanna+suffix", _LYANNA, _SUFFIX),
-    _merge("block+suffix", _BLOCK, _SUFFIX),
     _merge("eagle2+spine", _EAGLE2, _SPINE),
     _drafting(
         "speculative_decoding",

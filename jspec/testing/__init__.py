@@ -3,7 +3,8 @@
 `check_drafter` and `check_model` run what they are given and raise AssertionError with a sentence
 where a promise is broken. Both raise `jspec.InputError` if they are called in a wrong way, and
 return a `Report`. `PrefixLM` is the target that they use if they are given none; the memory of
-`RecurrentLM` is a state a row. `check_partitions` decodes the same rows in batches of several sizes.
+`RecurrentLM` is a state a row. `check_partitions` decodes the same rows in batches of several
+sizes.
 
 `certify` is for a model and a drafter in use: it compares texts, judges what differs, and returns a
 `Certificate`. `check_bits` compares forward passes of trees with forward passes of one token, bit

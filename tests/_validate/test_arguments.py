@@ -6,7 +6,7 @@ import refusals
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._validate.kinds import check_flag, check_number
+from jspec._validate.kinds import check_number
 
 
 def test_integers_within_their_bounds_pass():
@@ -48,11 +48,3 @@ def test_the_bounds_themselves_may_be_refused():
         check_number("share", 1, 0, 1, below_high=True)
     with pytest.raises(InputError, match="0 < x <= 1"):
         check_number("share", 0, 0, 1, above_low=True)
-
-
-def test_a_flag_is_true_or_false():
-    for value in (True, False):
-        check_flag("per_row", value)
-    for value in ("false", 0, 1, None):
-        with pytest.raises(InputError, match=r"^per_row is .*; pass true or false$"):
-            check_flag("per_row", value)

@@ -77,7 +77,7 @@ def test_lines_draw_the_same_however_they_are_grouped(records, batch):
         ("autoregressive", 5),
         ("token_recycling", 1),
         ("token_recycling", 2),
-        ("token_recycling+prompt_lookup", 2),
+        ("prompt_lookup", 2),
     ):
         found = records("--batch-file", batch, "--batch-size", size, "--method", method, *SAMPLED)
         tokens = [record["tokens"] for record in found]

@@ -31,7 +31,7 @@ def made() -> str:
 def test_the_page_holds_the_generation_of_generate(command, folder, tmp_path):
     out = tmp_path / "page.html"
     call = ["Once upon", "--model", folder, "--max-new-tokens", 12, "--temperature", 0.9]
-    call += ["--seed", 5, "--method", "token_recycling+prompt_lookup"]
+    call += ["--seed", 5, "--method", "spine"]
     ran = command("trace", *call, "--out", out)
     assert ran.code == 0, ran.err
     assert re.fullmatch(r".*page.html: 12 tokens in \d+ rounds, .* a round .*\n", ran.out)
@@ -41,7 +41,7 @@ def test_the_page_holds_the_generation_of_generate(command, folder, tmp_path):
     assert "".join(held["pieces"]) == line["text"]
     assert held["prompt_text"] == "Once upon"
     assert held["settings"]["sampling"] == "temperature 0.9, seed 5"
-    assert held["trace"]["origins"] == ["TokenRecycling", "PromptLookup"]
+    assert held["trace"]["origins"] == ["Spine"]
     shown = {token for one in held["trace"]["rounds"] for token in one["tokens"]}
     assert shown <= {int(token) for token in held["strings"]}
 

@@ -66,7 +66,6 @@ GROWN = {"num_speculative_tokens": 5, "max_depth": 3, "beam": 4}
 GIVEN = {
     "token_recycling": {"num_speculative_tokens": 5, "k": 4},
     "prompt_lookup": {"num_speculative_tokens": 3, "latest": True},
-    "token_recycling+prompt_lookup": {"num_speculative_tokens": 5, "max_match": 2},
     "spine": {"num_speculative_tokens": 6, "passes": 2, "k": 3},
     "sequoia": {"template": [[0], [1], [0, 0]]},
     "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
@@ -302,9 +301,6 @@ def test_every_option_reaches_the_drafter(target):
     assert (made.template.paths, made.k, made.update_on_prefill) == (((0,), (0, 0)), 4, True)
     made = drafter(target, "prompt_lookup", max_match=2, whole=False)
     assert made == jspec.PromptLookup(max_match=2, whole=False)
-    both = drafter(target, "token_recycling+prompt_lookup", k=9, per_row=True, max_match=2)
-    recycling, lookup = both.drafters
-    assert (recycling.k, recycling.per_row, lookup.max_match) == (9, True, 2)
 
 
 def test_trees_fit_the_device(target):
@@ -319,7 +315,7 @@ def test_trees_fit_the_device(target):
     assert (given.window, given.ngram, given.guesses) == (7, 5, 3)
 
 
-def test_a_mixture_shares_its_options_and_bounds_its_tree(target, bundled):
+def test_a_mixture_shares_its_options_and_bounds_its_tree(bundled):
     mixture = drafter(bundled, "eagle2+spine", num_speculative_tokens=9, beam=6, passes=2)
     head, spine = mixture.drafters
     assert (mixture.num_speculative_tokens, head.beam, spine.passes) == (9, 6, 2)
@@ -331,8 +327,6 @@ def test_a_mixture_shares_its_options_and_bounds_its_tree(target, bundled):
     assert wide.drafters[0].num_speculative_tokens == wide.num_speculative_tokens == 100
     default = drafter(bundled, "eagle2+spine")
     assert default.num_speculative_tokens == device_defaults.budget()
-    united = drafter(target, "token_recycling+prompt_lookup", num_speculative_tokens=9)
-    assert united.num_speculative_tokens == 9
 
 
 def test_the_default_tree_of_sequoia_is_made_for_the_bundled_models(target, draft):
@@ -361,11 +355,10 @@ def test_methods_with_a_head_can_be_built_everywhere(bundled, block_head, monkey
     """Their defaults fit one another, alone and as members of a mixture."""
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
     trained = [method.name for method in METHODS.values() if method.needs_training]
-    assert {"eagle", "eagle2", "medusa", "lyanna", "lyanna+suffix"} <= set(trained)
+    assert {"eagle", "eagle2", "medusa", "lyanna"} <= set(trained)
     for name in trained:
         files = {"head": block_head} if "block" in name.split("+") else {}
         jspec.LLM(bundled, name, **files)
-    jspec.LLM(bundled, "lyanna+suffix", num_speculative_tokens=100, beam=2)
     jspec.LLM(bundled, "lyanna", beam=1)
     jspec.LLM(bundled, "block", head=block_head, num_speculative_tokens=100)
     jspec.LLM(bundled, "block", head=block_head, beam=1)
