@@ -9,13 +9,28 @@ import sys
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 START = "from jspec.cli.main import main; main()"
+_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}"
+    "{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+)
+"""It shows tools, and cuts what was thought."""
+
+
+@contextmanager
+def chat_options(model: str) -> Iterator[list[str]]:
+    """Yields the options of a server that has chats, too."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+        template.write(_TEMPLATE)
+        template.flush()
+        options = ["--model", model, "--rows", "8", "--max-model-len", "256"]
+        yield [*options, "--chat-template", template.name]
 
 
 class ServerProcess:

@@ -16,8 +16,7 @@ import httpx2 as httpx
 import typer
 
 from benchmarks.harness import command, console, headline
-from benchmarks.serving.attacks import serving
-from benchmarks.serving.process import ServerProcess
+from benchmarks.serving.process import ServerProcess, chat_options
 
 SECONDS = 10
 """Most seconds of an answer."""
@@ -203,7 +202,7 @@ def main(
 ) -> None:
     """Counts answers by status, answers of 500 or of another shape, slow ones, and tracebacks."""
     headline(f"{model}: {count} random requests, {together} at a time")
-    with serving(model) as serve, ServerProcess(serve) as server:
+    with chat_options(model) as serve, ServerProcess(serve) as server:
         began = time.perf_counter()
         found = asyncio.run(_asked(server.url, model, count, together, seed))
         seconds = time.perf_counter() - began

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 GONE = {
+    "serve --api-keys": "pass one --api-key, and let a proxy know clients and limit their rates",
+    "serve --header-seconds": "let a proxy limit the time of a request's head",
+    "serve --max-connections": "let a proxy limit connections",
     "export": "use jax.export in a program of ten lines (docs/plans.md)",
     "plan --compile": "plan always compiles, so leave it out",
     "plan --compile-layers": "pass --scan-layers, with which layers that are alike compile as one",

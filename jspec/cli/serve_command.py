@@ -40,14 +40,6 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    api_keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON file with the name, key and limits of each client.",
-            show_default=False,
-        ),
-    ] = None,
     served_model_name: Annotated[
         str | None,
         typer.Option(
@@ -113,10 +105,7 @@ def serve(
     ] = 60,
     max_forms: Annotated[
         int,
-        options.integer_option(
-            "Maximum concurrent compilations of grammars and stop strings; one client may use "
-            "half of them."
-        ),
+        options.integer_option("Maximum concurrent compilations of grammars and stop strings."),
     ] = LIMITS.forms,
     form_seconds: Annotated[
         int,
@@ -139,12 +128,6 @@ def serve(
             "Maximum waiting grammar compilations; further requests for one get 429."
         ),
     ] = LIMITS.form_queue,
-    header_seconds: Annotated[
-        int, options.integer_option("Time limit (s) for a request's header.")
-    ] = LIMITS.header_seconds,
-    max_connections: Annotated[
-        int, options.integer_option("Maximum open connections per client address.")
-    ] = LIMITS.connections,
     generation_config: options.Generation = GenerationConfig.AUTO,
     memory: options.Memory = None,
     dtype: options.Dtype = None,
@@ -168,7 +151,6 @@ def serve(
         rows=rows,
         max_model_len=max_model_len,
         api_key=os.environ.get("JSPEC_API_KEY") if api_key is None else api_key,
-        api_keys=api_keys,
         rounds=rounds,
         max_queue=max_queue,
         prefill_tokens=prefill_tokens,
@@ -185,8 +167,6 @@ def serve(
             form_megabytes=form_megabytes,
             form_kilobytes=form_kilobytes,
             form_queue=max_form_queue,
-            header_seconds=header_seconds,
-            connections=max_connections,
         ),
         chat_template=chat_template,
         tool_call_parser=tool_call_parser,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import socket
 
     from jspec.models import Loaded
-    from jspec.serve.clients import Client
     from jspec.serve.device import EngineDevice
     from jspec.serve.service import Service
     from jspec.sessions.memory_file import MemoryFile
@@ -47,7 +46,6 @@ class ServeSettings:
     rows: int = 8
     max_model_len: int | None = None
     api_key: str | None = None
-    api_keys: Path | None = None
     rounds: int = 8
     max_queue: int = 128
     prefill_tokens: int = 256
@@ -94,38 +92,29 @@ class ServeSettings:
             ("--form-megabytes", self.limits.form_megabytes, 16, 2**20),
             ("--form-kilobytes", self.limits.form_kilobytes, 1, 2**12),
             ("--max-form-queue", self.limits.form_queue, 0, 2**20),
-            ("--header-seconds", self.limits.header_seconds, 1, 2**20),
-            ("--max-connections", self.limits.connections, 1, 2**20),
         ):
             if value is not None:
                 check_integer(option, value, low, high)
-        if self.api_key is not None and not self.api_key:
-            raise InputError("--api-key is empty; give it a letter, or leave it out")
-        self.clients()  # what is wrong with the file is said before a model is loaded
+        if self.api_key is not None and not _is_header(self.api_key):
+            raise InputError(
+                f"--api-key is {self.api_key!r:.40}; pass printable ASCII without spaces around "
+                "it, or leave it out"
+            )
         if self.tool_call_parser not in (None, *calls.PARSERS):
             raise InputError(
                 f"--tool-call-parser is {self.tool_call_parser!r:.60}; give one of "
                 f"{', '.join(calls.PARSERS)}"
             )
 
-    def clients(self) -> tuple["Client", ...]:
-        """Returns who may ask; none: anybody."""
-        from jspec.serve import clients
 
-        named = () if self.api_keys is None else clients.read(self.api_keys)
-        if self.api_key is None:
-            return named
-        clients.check_key("--api-key", self.api_key)
-        if any(one.key == self.api_key for one in named):
-            raise InputError(f"--api-key is a key in {self.api_keys} too; give each its own")
-        return (clients.Client("", self.api_key), *named)
+def _is_header(key: str) -> bool:
+    """Returns whether a header of HTTP can bring a key."""
+    return bool(key) and key.isascii() and key.isprintable() and key == key.strip()
 
 
 def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> NoReturn:
     """Answers requests until SIGTERM or SIGINT, ends what it has begun, and then the process."""
     import uvicorn
-
-    from jspec.serve.protocol import protocol
 
     service = service_of(session, settings)
     # What is here now stays: without this, each full collection walks over all of it.
@@ -134,7 +123,6 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     logging.basicConfig(format="jspec: %(message)s", stream=sys.stderr)
     config = uvicorn.Config(
         service.application(),
-        http=protocol(settings.limits),
         log_config=None,
         log_level="critical",
         access_log=False,
@@ -185,7 +173,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     intake = RequestParser(target, engine.capacity, engine.room, parser, settings.limits, sampling)
     intake.forms.making.warm_up()
     return Service(
-        Served(settings.name, settings.clients(), int(time.time()), settings.adapters),
+        Served(settings.name, settings.api_key, int(time.time()), settings.adapters),
         intake,
         lambda deliver: Scheduler(
             device,

@@ -1,4 +1,4 @@
-"""Limits on a request before it has a row, and on a connection before its request."""
+"""Limits on a request before it has a row."""
 
 from dataclasses import dataclass
 
@@ -12,5 +12,3 @@ class ServerLimits:
     form_megabytes: int = 160
     form_kilobytes: int = 256
     form_queue: int = 64
-    header_seconds: int = 20
-    connections: int = 256

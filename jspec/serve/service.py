@@ -1,11 +1,12 @@
 """The paths of the server, as a Starlette application."""
 
 import asyncio
+import hmac
 import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -19,7 +20,6 @@ from starlette.routing import Route
 from jspec.models import reasoning
 from jspec.serve import schemas
 from jspec.serve.answers import Spelling
-from jspec.serve.clients import Client, Clients
 from jspec.serve.errors import APIError
 from jspec.serve.formats import ChatFormat, CompletionFormat, Format
 from jspec.serve.jobs import Delta, Job
@@ -61,7 +61,8 @@ class Served:
     """A server's parts."""
 
     name: str
-    clients: Sequence[Client] = ()
+    api_key: str | None = None
+    """None: anybody may ask."""
     started: int = 0
     adapters: tuple[str, ...] = ()
 
@@ -84,7 +85,6 @@ class Service:
         at_end: Callable[[], None] = lambda: None,
     ):
         self._served = served
-        self._clients = Clients(served.clients)
         self._intake = intake
         self.scheduler = make_scheduler(self._deliver)
         limits = intake.limits
@@ -205,10 +205,8 @@ class Service:
         make: Callable[[schemas.Asked, Patience], ParsedRequest],
     ) -> tuple[schemas.Asked, ParsedRequest]:
         """Returns the checked request, and what is made of it."""
-        own = self._check_key(request)
+        self._check_key(request)
         body = await body_of(request)
-        self._clients.asks(own)
-        client = own.name or ("" if request.client is None else request.client.host)
 
         def read(patience: Patience) -> tuple[schemas.Asked, ParsedRequest]:
             asked = schemas.parse(kind, body, self._intake.max_model_len)
@@ -219,18 +217,17 @@ class Service:
             return asked, make(asked, patience)
 
         readers = self._long_readers if len(body) > _LONG_BYTES else self._readers
-        asked, order = await _unless_gone(request, readers.run(client, read))
+        asked, order = await _unless_gone(request, readers.run(read))
         forms, wanted = self._intake.forms, order.wanted
         if (made := forms.known(wanted)) is None:
-            work = self._makers.run(client, lambda patience: forms.made(wanted, patience))
+            work = self._makers.run(lambda patience: forms.made(wanted, patience))
             made = await _unless_gone(request, work)
-        # Clients with names share nothing of what was read for them.
-        salt = own.name, order.salt
+        salt: Hashable = order.salt
         order = order.formed(made)
         if self._served.adapters and isinstance(asked, schemas.SamplingParams):
             number = self._served.names.index(asked.model)
             # Text that an adapter has read is useless to others.
-            salt = number, *salt
+            salt = number, salt
             order = replace(order, adapter=number)
         return asked, replace(order, salt=salt)
 
@@ -248,13 +245,7 @@ class Service:
         self, request: Request, asked: schemas.SamplingParams, order: ParsedRequest, form: Format
     ) -> Any:
         exchange = ResponseStream(order, form, self.scheduler, self.metrics, self._vocabulary)
-        client, count = request.state.client, len(exchange.jobs)
-        self._clients.take(client, count)
-        try:
-            exchange.submit()
-        except APIError:
-            self._clients.give_back(client, count)
-            raise
+        exchange.submit()
         request.state.exchange = exchange
         if asked.stream:
             options = asked.stream_options
@@ -291,7 +282,6 @@ class Service:
         exchange: ResponseStream | None = request.state.exchange
         if exchange is not None:
             exchange.cancel()  # what is still running has nobody to write for
-            self._clients.give_back(request.state.client, len(exchange.jobs))
         line = {
             "time": round(time.time(), 3),
             "path": request.url.path[:_LONGEST],
@@ -303,18 +293,15 @@ class Service:
         }
         self._write(json.dumps(line))
 
-    def _check_key(self, request: Request) -> Client:
-        """Returns who asks."""
+    def _check_key(self, request: Request) -> None:
+        key = self._served.api_key
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
-        if (client := self._clients.of(given)) is None:
+        if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
             raise APIError(
                 _WRONG_KEY, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )  # fmt: skip
-        request.state.client = client
-        request.state.record["key"] = client.name or None
-        return client
 
     def _check_model(self, name: str) -> None:
         if name not in self._served.names:

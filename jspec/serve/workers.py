@@ -1,10 +1,10 @@
-"""Bounded work on threads next to the event loop, limited per client."""
+"""Bounded work on threads next to the event loop, in the order of its coming."""
 
 import asyncio
 import queue
 import threading
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -62,12 +62,12 @@ class Workers:
         self._most, self._most_waiting, self._seconds = most, most_waiting, seconds
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._num_threads = 0
-        self._busy: Counter[str] = Counter()
-        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self._num_busy = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
     def num_busy(self) -> int:
-        return self._busy.total()
+        return self._num_busy
 
     @property
     def num_waiting(self) -> int:
@@ -75,15 +75,15 @@ class Workers:
 
     @property
     def has_room(self) -> bool:
-        """True if another client would be admitted."""
+        """True if more work would be admitted."""
         return len(self._waiting) < self._most_waiting
 
-    async def run(self, client: str, work: Callable[[Patience], Made]) -> Made:
-        """Does some work in a thread, in the turn of clients.
+    async def run(self, work: Callable[[Patience], Made]) -> Made:
+        """Does some work in a thread, in its turn.
 
         A cancelled call gives its work up. It counts until it has ended.
         """
-        await self._enter(client)
+        await self._enter()
         loop = asyncio.get_running_loop()
         waited: list[asyncio.Future[Made]] = [loop.create_future()]
         patience = Patience(self._seconds)
@@ -95,7 +95,7 @@ class Workers:
                     done.set_result(result)
                 else:
                     done.set_exception(error)
-            self._leave(client)
+            self._leave()
 
         def run() -> None:
             result = error = None
@@ -114,7 +114,7 @@ class Workers:
                 threading.Thread(target=self._work, name="jspec-request", daemon=True).start()
                 self._num_threads += 1
             except RuntimeError:  # the system has no more threads
-                self._leave(client)
+                self._leave()
                 raise self._crowded() from None
         self._tasks.put(run)
         try:
@@ -136,38 +136,32 @@ class Workers:
             task()
             del task  # which holds what it was given
 
-    async def _enter(self, client: str) -> None:
-        """Waits for this client's turn."""
-        if self._fits(client):
-            self._busy[client] += 1
+    async def _enter(self) -> None:
+        """Waits for a turn."""
+        if self._num_busy < self._most:
+            self._num_busy += 1
             return
-        own = sum(one == client for one, _ in self._waiting)
-        if not self.has_room or own >= max(1, self._most_waiting // 2):
+        if not self.has_room:
             raise self._crowded()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = client, turn
-        self._waiting.append(entry)
+        self._waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            else:  # its turn came at the same time
-                self._leave(client)
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif not turn.cancelled():  # it came at the same time
+                self._leave()
             raise
 
-    def _fits(self, client: str) -> bool:
-        most_each = max(1, self._most // 2)
-        return self.num_busy < self._most and self._busy[client] < most_each
-
-    def _leave(self, client: str) -> None:
-        self._busy -= Counter([client])  # forgets clients that have nothing left
-        for entry in list(self._waiting):
-            # One that left in this pass of the loop has not taken its entry out yet.
-            if self._fits(entry[0]) and not entry[1].done():
-                self._waiting.remove(entry)
-                self._busy[entry[0]] += 1
-                entry[1].set_result(None)
+    def _leave(self) -> None:
+        """Gives the place to who waits, or back."""
+        while self._waiting:
+            # One that left in this pass of the loop has not taken its turn out yet.
+            if not (turn := self._waiting.popleft()).done():
+                turn.set_result(None)
+                return
+        self._num_busy -= 1
 
     def _crowded(self) -> APIError:
         wait = str(max(1, round(self._seconds / 2)))

@@ -11,7 +11,6 @@ from starlette.testclient import TestClient
 from jspec.processors.grammar import Capacity
 from jspec.request import Room
 from jspec.serve import calls
-from jspec.serve.clients import Client
 from jspec.serve.limits import ServerLimits
 from jspec.serve.request_parser import RequestParser
 from jspec.serve.scheduler import Scheduler
@@ -28,7 +27,6 @@ def service(
     device=None,
     *,
     api_key=None,
-    clients=(),
     room=None,
     target=None,
     adapters=(),
@@ -39,7 +37,7 @@ def service(
     device, lines = device or fakes.FakeDevice(), []
     known = target or fakes.loaded()
     made = Service(
-        Served("bytes", clients if api_key is None else (Client("", api_key),), 1, adapters),
+        Served("bytes", api_key, 1, adapters),
         RequestParser(
             known,
             fakes.CONTEXT,

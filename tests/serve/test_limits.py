@@ -1,16 +1,13 @@
 """Costs of a request before it has a row: bounds, turns of clients, and ends."""
 
 import asyncio
-import json
 import multiprocessing
-import socket
 import threading
 import time
 
 import fakes
 import numpy as np
 import pytest
-import uvicorn
 from desk import service
 
 from jspec._validate.errors import InputError
@@ -24,7 +21,6 @@ from jspec.serve.errors import APIError
 from jspec.serve.forms import Forms
 from jspec.serve.limits import ServerLimits
 from jspec.serve.making import Making
-from jspec.serve.protocol import Connections, protocol
 from jspec.serve.schemas import StructuredOutputs
 from jspec.serve.workers import GivenUp, Patience, Workers
 
@@ -65,21 +61,17 @@ class Held:
         return work
 
 
-def test_one_client_leaves_places_to_others():
+def test_work_waits_for_its_turn():
     async def run():
-        workers, held = Workers(4, 4, 5), Held()
-        mine = [asyncio.ensure_future(workers.run("me", held.of(f"me{n}"))) for n in range(4)]
+        workers, held = Workers(2, 2, 5), Held()
+        works = [asyncio.ensure_future(workers.run(held.of(n))) for n in range(4)]
         await asyncio.sleep(0.05)
-        yours = asyncio.ensure_future(workers.run("you", held.of("you")))
-        await asyncio.sleep(0.05)
-        assert (workers.num_busy, workers.num_waiting) == (3, 2)
-        assert sorted(held.began) == ["me0", "me1", "you"]
+        assert (workers.num_busy, workers.num_waiting) == (2, 2)
         with pytest.raises(APIError, match="too many requests are being read") as refused:
-            await workers.run("me", held.of("one more"))
+            await workers.run(held.of("one more"))
         assert refused.value.status == 429 and int(refused.value.headers["Retry-After"]) >= 1
-        assert workers.has_room, "for others"
         held.go.set()
-        assert await asyncio.gather(*mine, yours) == ["me0", "me1", "me2", "me3", "you"]
+        assert await asyncio.gather(*works) == list(range(4)) == held.began
         assert (workers.num_busy, workers.num_waiting) == (0, 0)
 
     asyncio.run(run())
@@ -87,7 +79,7 @@ def test_one_client_leaves_places_to_others():
 
 def test_abandoned_work_counts_until_it_has_ended():
     async def run():
-        workers, ends = Workers(2, 4, 5), threading.Event()
+        workers, ends = Workers(1, 4, 5), threading.Event()
 
         def work(patience):
             try:
@@ -97,15 +89,15 @@ def test_abandoned_work_counts_until_it_has_ended():
             finally:
                 assert ends.wait(20)
 
-        doing = asyncio.ensure_future(workers.run("me", work))
-        waits = asyncio.ensure_future(workers.run("me", lambda _: None))
+        doing = asyncio.ensure_future(workers.run(work))
+        waits = asyncio.ensure_future(workers.run(lambda _: None))
         await asyncio.sleep(0.05)
         waits.cancel()
         doing.cancel()
         await asyncio.wait([doing, waits])
         assert (workers.num_busy, workers.num_waiting) == (1, 0)
         ends.set()
-        assert await workers.run("me", lambda _: 7) == 7
+        assert await workers.run(lambda _: 7) == 7
         assert workers.num_busy == 0
 
     asyncio.run(run())
@@ -116,10 +108,10 @@ def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer():
         workers, held, errors = Workers(1, 4, 5), Held(), []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: errors.append(context))
-        doing = asyncio.ensure_future(workers.run("me", held.of("it")))
+        doing = asyncio.ensure_future(workers.run(held.of("it")))
         await asyncio.sleep(0.02)
-        leaves = asyncio.ensure_future(workers.run("you", lambda _: None))
-        patient = asyncio.ensure_future(workers.run("they", lambda _: 7))
+        leaves = asyncio.ensure_future(workers.run(lambda _: None))
+        patient = asyncio.ensure_future(workers.run(lambda _: 7))
         await asyncio.sleep(0.02)
 
         def both_in_one_pass():
@@ -142,11 +134,11 @@ def test_all_who_stay_are_answered_while_others_leave():
         workers, errors = Workers(3, 500, 5), []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
 
-        async def ask(client, number, seconds):
-            work = workers.run(client, lambda _: time.sleep(seconds) or number)
+        async def ask(number, seconds):
+            work = workers.run(lambda _: time.sleep(seconds) or number)
             return await asyncio.wait_for(work, None if number % 2 else 4 * rng.random() * seconds)
 
-        asked = [ask(f"client {n % 5}", n, 0.004 * rng.random()) for n in range(400)]
+        asked = [ask(n, 0.004 * rng.random()) for n in range(400)]
         answers = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 20)
         assert answers[1::2] == list(range(1, 400, 2)) and errors == []
         assert any(isinstance(answer, TimeoutError) for answer in answers)
@@ -162,7 +154,7 @@ def test_nothing_is_said_of_work_that_nobody_waited_for(caplog):
 
     async def run():
         workers, held = Workers(2, 4, 5), Held()
-        doing = asyncio.ensure_future(workers.run("me", held.of("it")))
+        doing = asyncio.ensure_future(workers.run(held.of("it")))
         await asyncio.sleep(0.05)
         doing.cancel()
         await asyncio.wait([doing])
@@ -317,69 +309,9 @@ def test_health_and_figures_say_when_nothing_is_admitted():
     assert known['jspec:forms_waiting{model_name="bytes"}'] == 0
 
 
-def test_of_many_connections_the_one_that_waits_longest_gives_way():
-    known = Connections(2)
-    assert known.admit("here", 1) is None and known.admit("here", 2) is None
-    known.waits("here", 1)
-    known.waits("here", 2)
-    known.is_asked("here", 1)
-    assert known.admit("there", 4) is None
-    assert known.admit("here", 3) == 2
-    known.lose("here", 2)
-    known.is_asked("here", 3)
-    assert known.admit("here", 5) == 5, "all others are being answered"
-    for one in (1, 3, 5):
-        known.lose("here", one)
-    assert not known._all.get("here") and not known._waiting.get("here")
-
-
-async def _hello(scope, receive, send):
-    assert scope["type"] == "http"
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"hello"})
-
-
-@pytest.fixture(scope="module")
-def port():
-    """Of a server whose heads have a second, and whose addresses have two connections."""
-    taken = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        _hello, http=protocol(ServerLimits(header_seconds=1, connections=2)), lifespan="off",
-        log_config=None,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: server.run(sockets=[taken]), daemon=True)
-    thread.start()
-    until(lambda: server.started)
-    yield taken.getsockname()[1]
-    server.should_exit = True
-    thread.join(20)
-
-
-def _said(connection):
-    connection.settimeout(20)
-    parts = []
-    while part := connection.recv(4096):
-        parts.append(part)
-    return b"".join(parts).decode()
-
-
-def test_a_head_that_does_not_come(port):
-    for half in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: "):
-        with socket.create_connection(("127.0.0.1", port)) as slow:
-            slow.sendall(half)
-            said = _said(slow)
-        assert said.startswith("HTTP/1.1 408 ") and "--header-seconds" in said
-
-
-def test_invalid_http_gets_an_error_of_the_api(port):
-    with socket.create_connection(("127.0.0.1", port)) as other:
-        other.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
-        head, _, body = _said(other).partition("\r\n\r\n")
-    assert head.startswith("HTTP/1.1 400 ") and json.loads(body)["error"]["message"]
-
-
-def test_a_port_in_use_is_one_sentence(port):
+def test_a_port_in_use_is_one_sentence():
+    taken = listening.bound("127.0.0.1", 0)
+    port = taken.getsockname()[1]
     for host, number, said in (
         ("127.0.0.1", port, f"port {port} of 127.0.0.1 is in use; choose another --port"),
         ("no such host", 0, "--host 'no such host' is not an address"),
@@ -387,15 +319,4 @@ def test_a_port_in_use_is_one_sentence(port):
         with pytest.raises(InputError, match=said):
             listening.bound(host, number)
 
-
-def test_an_address_has_so_many_connections(port):
-    def connect():
-        return socket.create_connection(("127.0.0.1", port))
-
-    # The first says nothing: what came after its end would reset it before the answer is read.
-    with connect() as first, connect() as second, connect() as third:
-        assert _said(first).startswith("HTTP/1.1 429 "), "it waited longest"
-        third.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        assert "hello" in _said(third)
-        second.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-        assert "hello" in _said(second)
+    taken.close()

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import jspec
-from benchmarks.serving import hostile, soak
+from benchmarks.serving import soak
 from benchmarks.serving.process import ServerProcess
 from benchmarks.serving.requests import mixed
 from jspec.models.detokenise import Detokeniser
@@ -304,8 +304,3 @@ def test_the_comparison_sees_a_wrong_answer():
     counted = {"texts": ["another text"] * len(asks), "reasons": ["length"] * len(asks)}
     soak.check(target, asks, counted, 256)
     assert counted["wrong"] == len(asks)
-
-
-def test_hostile_clients_stop_nobody():
-    """Fails if an answer of a friend's is lost, or the server's log shows an error."""
-    hostile.main("jspec-800k", clients=4, seconds=8, seed=0)

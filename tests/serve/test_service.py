@@ -13,9 +13,10 @@ import pytest
 from desk import events, service
 from tokenizers import Tokenizer, decoders, models
 
+from jspec._validate.errors import InputError
 from jspec.processors.grammar import token_bytes
 from jspec.request import Request
-from jspec.serve import response_stream, responses
+from jspec.serve import launch, response_stream, responses
 from jspec.serve.answers import Answer, Spelling
 from jspec.serve.device import log_probabilities
 from jspec.serve.errors import APIError
@@ -479,6 +480,12 @@ def test_models_and_health(client):
     assert (card["id"], card["max_model_len"]) == ("bytes", fakes.CONTEXT)
     assert client.get("/v1/models/bytes").json() == card
     assert client.get("/v1/models/other").status_code == 404
+
+
+def test_keys_that_no_header_brings_are_refused_at_the_start():
+    for key in ("", "é", "\udcff", " a"):
+        with pytest.raises(InputError, match=r"--api-key is .*; pass printable ASCII without"):
+            launch.ServeSettings("tiny", api_key=key)
 
 
 def test_a_key():
