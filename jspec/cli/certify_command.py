@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,17 +136,16 @@ def _certified(
 ) -> tuple[dict[str, Any], str, int]:
     """Certifies the session's method: what was found, its lines, and the exit code."""
     from jspec.testing import certify
-    from jspec.types import Sampling, Stopping
 
     llm, target, choice = session.llm, session.target, session.choice
     request = settings.request
-    sampling = Sampling(request.temperature, request.top_k, request.top_p, request.min_p)
+    if request.eos is None:
+        request = replace(request, eos=target.eos)
     found = certify(
         llm.model, llm.params, **llm.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
-        stopping=Stopping(eos=target.eos if request.eos is None else None),
-        sampling=sampling, key=request.seed, num_draws=draws, said=_progress,
+        request=request, num_draws=draws, said=_progress,
     )  # fmt: skip
     used = {"method": choice.method.name, "options": dict(choice.options)}
     written = found.as_dict()

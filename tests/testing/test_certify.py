@@ -220,13 +220,11 @@ def test_bad_input_is_one_sentence():
         (dict(prompts=[[1], []]), "none of them empty"),
         (dict(batch_size=0), "batch_size is 0"),
         (dict(num_draws=0), "num_draws is 0"),
-        (dict(sampling=None), "sampling is None"),
-        (dict(sampling=jspec.Sampling(temperature=0.0)), "temperature is 0.0; pass a number above"),
-        (dict(sampling=jspec.Sampling(top_k=np.array([3, 4]))), "sampling holds arrays"),
+        (dict(request=None), "request is None"),
+        (dict(request=jspec.Request()), "temperature is 0.0; pass a number above"),
         (dict(prompts=[[1, 99]]), "outside the vocabulary of 23"),
         (dict(max_new_tokens=0), "max_new_tokens is 0"),
-        (dict(stopping=jspec.Stopping(min_tokens=3)), "stopping has min_tokens=3; pass one of"),
-        (dict(stopping=[2]), r"stopping is \[2\]; pass jspec.Stopping"),
+        (dict(request=jspec.Request(min_tokens=3)), "request has min_tokens=3; pass one of"),
         (dict(drafter=jspec.PromptLookup), "pass an instance"),
     ):
         with pytest.raises(jspec.InputError, match=said):

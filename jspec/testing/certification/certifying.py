@@ -1,17 +1,17 @@
 """The certification of a model, a drafter and settings: all checks, one certificate."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import jax
-import numpy as np
 
 from jspec._validate.errors import InputError
 from jspec._xla import compiler
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import CausalLM, Drafter, WidthPolicy
-from jspec.round.request import check_stopping
+from jspec.request import Request
 from jspec.testing.certification.certificate import Certificate
 from jspec.testing.certification.draws import check_draws
 from jspec.testing.certification.forwards import widths_of
@@ -24,6 +24,8 @@ from jspec.verify.schemes import COUPLED
 
 _REPLAYED = 8
 """Prompts whose texts are replayed to measure rounding."""
+_READ = "temperature", "top_k", "top_p", "min_p", "seed", "eos", "stop_token_ids"
+"""Fields of a request that a certification knows."""
 
 
 def certify(
@@ -37,9 +39,7 @@ def certify(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int = 64,
     batch_size: int = 1,
-    stopping: Stopping = Stopping(),
-    sampling: Sampling = Sampling(),
-    key: jax.Array | int = 0,
+    request: Request = Request(temperature=1.0, seed=0),
     num_draws: int = 4096,
     num_drawn_prompts: int = 2,
     said: Callable[[str], None] = lambda line: None,
@@ -62,9 +62,8 @@ def certify(
         prompts: token lists.
         max_new_tokens: most tokens per prompt.
         batch_size: prompts that run together; the drafter's memory goes from group to group.
-        stopping: the end tokens and stop tokens of all prompts; nothing else of it.
-        sampling: of the sampled checks; its temperature is above 0.
-        key: of the sampled checks.
+        request: of all prompts: how the sampled checks draw, from a temperature above 0, and the
+            tokens that end a text; nothing else of it.
         num_draws: keys of the G-test, all prompts together.
         num_drawn_prompts: prompts of the G-test.
         said: is told in a few words how far it is.
@@ -85,18 +84,11 @@ def certify(
         >>> found.verdict  # doctest: +SKIP
         'lossless'
     """
-    _check(prompts, batch_size, sampling, num_draws, num_drawn_prompts)
-    check_stopping(stopping)
-    for name in ("max_tokens", "min_tokens", "stop"):
-        if (value := getattr(stopping, name)) is not None:
-            raise InputError(
-                f"stopping has {name}={value!r:.60}; pass one of eos and stop_token_ids alone, and "
-                "the limit as max_new_tokens"
-            )
-    if key is None:
-        raise InputError("key is None; pass key=0, for the sampled checks to draw by")
+    _check(prompts, batch_size, request, num_draws, num_drawn_prompts)
+    sampling = Sampling(request.temperature, request.top_k, request.top_p, request.min_p)
+    stopping = Stopping(eos=request.eos or None, stop_token_ids=request.stop_token_ids or None)
     subject = CertifiedSubject(
-        model, params, prompts, max_new_tokens, batch_size, stopping, key, said
+        model, params, prompts, max_new_tokens, batch_size, stopping, request.seed, said
     )
     verifier = verifier_of(drafter)
     coupled = verifier == COUPLED.verifier
@@ -134,7 +126,7 @@ def certify(
 def _check(
     prompts: Sequence[Sequence[int]],
     batch_size: int,
-    sampling: Sampling,
+    request: Request,
     num_draws: int,
     num_drawn_prompts: int,
 ) -> None:
@@ -147,13 +139,18 @@ def _check(
     ):
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{name} is {value!r}; pass an integer of at least 1")
-    if not isinstance(sampling, Sampling):
-        raise InputError(f"sampling is {sampling!r:.80}; pass jspec.Sampling(temperature=..)")
-    if any(np.ndim(value) for value in vars(sampling).values()):
-        raise InputError("sampling holds arrays; pass one number for all prompts")
-    if not sampling.temperature > 0:
+    if not isinstance(request, Request):
+        raise InputError(f"request is {request!r:.80}; pass jspec.Request(temperature=1.0, seed=0)")
+    for field in fields(request):
+        value = getattr(request, field.name)
+        if field.name not in _READ and value != getattr(Request(), field.name):
+            raise InputError(
+                f"request has {field.name}={value!r:.60}; pass one of {', '.join(_READ)} alone, "
+                "and the limit as max_new_tokens"
+            )
+    if not request.temperature > 0:
         raise InputError(
-            f"temperature is {sampling.temperature}; pass a number above 0 for the sampled checks "
+            f"temperature is {request.temperature}; pass a number above 0 for the sampled checks "
             "(greedy decoding is always checked)"
         )
 
