@@ -13,10 +13,6 @@ from . import verify as verify
 from ._validate.errors import DecodeError as DecodeError
 from ._validate.errors import InputError as InputError
 from ._validate.errors import RecompileError as RecompileError
-from .cli.trace.tracing import Trace as Trace
-from .cli.trace.tracing import TracedRound as TracedRound
-from .cli.trace.tracing import TracedWidths as TracedWidths
-from .cli.trace.tracing import trace as trace
 from .costs import metrics as metrics
 from .decoding import decode as decode
 from .decoding import prefill as prefill
@@ -78,6 +74,10 @@ from .request import Request as Request
 from .request import Room as Room
 from .testing.scripted import Script as Script
 from .testing.scripted import Scripted as Scripted
+from .testing.tracing import Trace as Trace
+from .testing.tracing import TracedRound as TracedRound
+from .testing.tracing import TracedWidths as TracedWidths
+from .testing.tracing import trace as trace
 from .tree import Template as Template
 from .types import Feedback as Feedback
 from .types import Frame as Frame

@@ -1,7 +1,10 @@
 """The architecture: who imports whom, read from the syntax trees of all modules."""
 
 import ast
+import inspect
 import os
+import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,6 +123,49 @@ def test_decode_needs_few_lines():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     lines = sum(len(Path(file).read_text("utf-8").splitlines()) for file in run.stdout.split())
     assert lines <= CLOSURE
+
+
+INNER = """
+_xla.backend _xla.compiler _xla.native arrays.ragged.sequence arrays.top_k.top_k
+costs.measuring.in_turn costs.measuring.set_backoff decoding.finish
+decoding.programs.compile_ahead decoding.programs.compile_rounds decoding.streaming.chunks
+methods.grammars.with_jump_forward models.detokenise.without_end_token
+models.heads.lyanna.TABLE_BYTES models.heads.lyanna.table_bytes models.heads.medusa.fresh
+models.load.open_checkpoint models.published_shapes.SHAPES
+processors.grammar.byte_machine.RAISE_MEMORY processors.grammar.spelling.Vocabulary
+processors.grammar.thoughts.behind request.arguments round.forward.num_tokens_of
+round.processing.first round.request.bucket
+""".split()
+"""What applications import of the library without its being public. The list only gets shorter."""
+APPLICATIONS = "jspec.serve", "jspec.cli", "jspec.sessions", "jspec.training", "jspec._validate"
+
+
+def test_applications_enter_by_the_doors():
+    """Server, commands and training import public names, the vocabulary of types, and `INNER`."""
+    pages = (Path(__file__).parents[1] / "docs/api").glob("*.md")
+    names = {
+        name for page in pages for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.M)
+    }
+    public = [pkgutil.resolve_name(name) for name in names]
+    public += [getattr(jspec, name) for name in jspec.__all__]
+    modules = {thing for thing in public if inspect.ismodule(thing)}
+    public += [
+        getattr(module, name) for module in modules for name in getattr(module, "__all__", ())
+    ]
+    doors = (*APPLICATIONS, "jspec.types", "jspec.protocols", *(one.__name__ for one in modules))
+    identities = set(map(id, public))
+    inner = {
+        name.removeprefix("jspec.")
+        for module, tree in TREES.items()
+        if any(below(module, part) for part in APPLICATIONS[:4])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and below(node.module or "", "jspec")
+        for name in (f"{node.module}.{alias.name}" for alias in node.names)
+        if not any(name == door or node.module == door for door in doors)
+        and not any(below(name, part) for part in APPLICATIONS)
+        and id(pkgutil.resolve_name(name)) not in identities
+    }
+    assert inner == set(INNER)
 
 
 def test_models_are_imported_by_one_name():

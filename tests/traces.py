@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jspec.cli.trace.tracing import Trace, TracedRound, TracedWidths
+from jspec.testing.tracing import Trace, TracedRound, TracedWidths
 from jspec.types import Status
 
 NAMES = ("Spine", "Suffix", "EAGLE")

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from jspec.methods.builders import COUPLED
+from jspec.methods import COUPLED
 from jspec.models import reasoning
 from jspec.models.detokenise import Detokeniser, without_end_token
 from jspec.sessions import terminal

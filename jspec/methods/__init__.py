@@ -8,6 +8,7 @@ from typing import Any
 
 from jspec._validate.errors import InputError
 from jspec._validate.options import Option, unknown
+from jspec.methods.builders import COUPLED
 from jspec.methods.llm import LLM, Completions
 from jspec.methods.method import BUNDLED, BUNDLED_DRAFT, Method
 from jspec.methods.registry import DEFAULT, GONE, METHODS
@@ -15,6 +16,7 @@ from jspec.methods.registry import DEFAULT, GONE, METHODS
 __all__ = [
     "BUNDLED",
     "BUNDLED_DRAFT",
+    "COUPLED",
     "DEFAULT",
     "LLM",
     "METHODS",

@@ -8,8 +8,7 @@ from jspec import methods
 from jspec._validate import plain_json
 from jspec._validate.arguments import shown
 from jspec._validate.errors import InputError
-from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS, Method
-from jspec.methods.builders import COUPLED
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, COUPLED, DEFAULT, METHODS, Method
 
 
 @dataclass(frozen=True)

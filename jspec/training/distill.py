@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from jspec import decoding
+import jspec
 from jspec._validate import plain_json
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RunStopped
@@ -167,7 +167,7 @@ def write(
     numbers = np.zeros(batch_size, np.int32)
     numbers[: len(rows)] = [start.row for start in rows]
     # Plain decoding: in batches of this size a tree's nodes cost more than they save.
-    result = decoding.decode(
+    result = jspec.decode(
         model,
         params,
         prompt,

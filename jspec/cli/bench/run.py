@@ -22,8 +22,7 @@ from jspec.cli.bench.measure import Bench, ReportedContender, fits
 from jspec.cli.bench.questions import Question, choose
 from jspec.cli.bench.settings import PLAIN, BenchOptions
 from jspec.cli.bench.statistics import report
-from jspec.methods import BUNDLED, BUNDLED_DRAFT, describe
-from jspec.methods.builders import COUPLED
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, COUPLED, describe
 from jspec.models.fingerprint import fingerprint
 from jspec.sessions import session as sessions
 from jspec.sessions.method_choice import Choice

@@ -8,8 +8,8 @@ from importlib import resources
 from typing import Any
 
 import jspec
+from jspec import Trace
 from jspec.cli.trace.token_text import strings
-from jspec.cli.trace.tracing import Trace
 from jspec.models.detokenise import Detokeniser
 
 _SCRIPTS = ("data.js", "labels.js", "tree.js", "panels.js", "overview.js", "viewer.js")

@@ -10,5 +10,6 @@ from jspec.processors.grammar.compile import regex as regex
 from jspec.processors.grammar.masks import Capacity as Capacity
 from jspec.processors.grammar.masks import Grammar as Grammar
 from jspec.processors.grammar.spelling import token_bytes as token_bytes
+from jspec.processors.grammar.stops import StopStrings as StopStrings
 
-__all__ = ["Capacity", "Grammar", "choices", "json_schema", "regex", "token_bytes"]
+__all__ = ["Capacity", "Grammar", "StopStrings", "choices", "json_schema", "regex", "token_bytes"]
