@@ -50,16 +50,16 @@ def save(path: str | os.PathLike[str], rollouts: Rollouts, vocabulary: Mapping[s
     arrays = {"tokens": np.asarray(rollouts.tokens), "lengths": np.asarray(rollouts.lengths)}
     if fault := _fault(arrays, vocabulary):
         raise InputError(f"the rollouts have {fault}")
-    there = np.arange(arrays["tokens"].shape[1]) < arrays["lengths"][:, None]
-    arrays["tokens"] = np.where(there, arrays["tokens"], 0)
+    inside = np.arange(arrays["tokens"].shape[1]) < arrays["lengths"][:, None]
+    arrays["tokens"] = np.where(inside, arrays["tokens"], 0)
     arrays = {name: array.astype(np.int32) for name, array in arrays.items()}
-    said = {
+    metadata = {
         "format": _FORMAT,
         "tokenizer": fingerprint(vocabulary).hex(),
         "digest": _digest(arrays),
     }
     with written_whole(path) as file:
-        save_file(arrays, file, said)
+        save_file(arrays, file, metadata)
 
 
 def load(path: str | os.PathLike[str], vocabulary: Mapping[str, int]) -> Rollouts:
@@ -74,18 +74,18 @@ def load(path: str | os.PathLike[str], vocabulary: Mapping[str, int]) -> Rollout
     """
     try:
         with safe_open(path, "numpy") as file:
-            said = file.metadata() or {}
+            metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as rollouts: {error}; {_AGAIN}") from error
-    if said.get("format") != _FORMAT:
+    if metadata.get("format") != _FORMAT:
         raise InputError(f"{path} is not a file of rollouts; {_AGAIN}")
-    if said.get("tokenizer") != fingerprint(vocabulary).hex():
+    if metadata.get("tokenizer") != fingerprint(vocabulary).hex():
         raise InputError(
             f"{path} holds tokens of another tokenizer than the target's; pass the rollouts of a "
             "model with the target's tokenizer"
         )
-    if set(arrays) != {"tokens", "lengths"} or said.get("digest") != _digest(arrays):
+    if set(arrays) != {"tokens", "lengths"} or metadata.get("digest") != _digest(arrays):
         raise InputError(f"{path} is damaged: its digest does not match its arrays; {_AGAIN}")
     if fault := _fault(arrays, vocabulary):
         raise InputError(f"{path} has {fault}")
@@ -106,12 +106,12 @@ def _fault(arrays: Mapping[str, np.ndarray], vocabulary: Mapping[str, int]) -> s
         return f"a length of {wrong[0]}; pass lengths in 0 .. {tokens.shape[1]}"
     if not lengths.any():
         return "no tokens; pass rows that have some"
-    most = max(vocabulary.values(), default=-1)
-    written = tokens[np.arange(tokens.shape[1]) < lengths[:, None]]
-    low, high = int(written.min()), int(written.max())
-    if low < 0 or high > most:
+    max_id = max(vocabulary.values(), default=-1)
+    ids = tokens[np.arange(tokens.shape[1]) < lengths[:, None]]
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high > max_id:
         return (
-            f"tokens {low} .. {high}, outside the vocabulary of ids 0 .. {most}; pass the "
+            f"tokens {low} .. {high}, outside the vocabulary of ids 0 .. {max_id}; pass the "
             "vocabulary of the tokenizer that made them"
         )
     return ""
@@ -119,9 +119,9 @@ def _fault(arrays: Mapping[str, np.ndarray], vocabulary: Mapping[str, int]) -> s
 
 def _digest(arrays: Mapping[str, Any]) -> str:
     """Returns the same for the same names, shapes and values."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(arrays):
         array = arrays[name]
-        found.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
