@@ -288,7 +288,7 @@ def prefill(
         model, prompt, prompt_lengths, max_new_tokens, stopping=stopping, sampling=sampling,
         key=key, row_ids=row_ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
-    asked = processing.asked(processors, stopping)
+    asked = processing.list_processors(processors, stopping)
     members = processing.prepare(
         asked,
         len(call.arrays.prompt_lengths),

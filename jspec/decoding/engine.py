@@ -371,7 +371,7 @@ class Engine:
             earlier=earlier,
         )
         members = processing.prepare(
-            processing.asked(processors, stopping),
+            processing.list_processors(processors, stopping),
             1,
             self.model.vocab_size,
             call.end_tokens,
