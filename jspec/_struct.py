@@ -23,45 +23,45 @@ def dataclass(cls: Any) -> Any:
     all of their arrays are, which waits for these.
     """
     cls.__eq__ = _equal
-    made = struct.dataclass(cls)
+    tree_class = struct.dataclass(cls)
     return register_pytree_node_serialization(
-        made,
+        tree_class,
         serialized_name=f"{cls.__module__}.{cls.__qualname__}",
         serialize_auxdata=lambda static: _written(cls.__name__, static),
-        deserialize_auxdata=lambda written: ast.literal_eval(written.decode()),
+        deserialize_auxdata=lambda data: ast.literal_eval(data.decode()),
     )
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(self: Any, other: Any) -> bool:
     """Returns whether two pytrees have the same structure and the same arrays."""
-    if type(one) is not type(other):
+    if type(self) is not type(other):
         return NotImplemented
-    leaves, structure = jax.tree.flatten(one)
-    others, same = jax.tree.flatten(other)
-    return structure == same and all(map(_same, leaves, others))
+    leaves, structure = jax.tree.flatten(self)
+    other_leaves, same = jax.tree.flatten(other)
+    return structure == same and all(map(_same, leaves, other_leaves))
 
 
-def _same(one: Any, other: Any) -> bool:
-    arrays = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in (one, other)]
+def _same(first: Any, other: Any) -> bool:
+    arrays = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in (first, other)]
     if not any(arrays):
-        return bool(one == other)
-    if not all(arrays) or one.dtype != other.dtype:
+        return bool(first == other)
+    if not all(arrays) or first.dtype != other.dtype:
         return False
-    if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
-        one, other = jax.random.key_data(one), jax.random.key_data(other)
-    return np.array_equal(jax.device_get(one), jax.device_get(other))
+    if jnp.issubdtype(first.dtype, jax.dtypes.prng_key):
+        first, other = jax.random.key_data(first), jax.random.key_data(other)
+    return np.array_equal(jax.device_get(first), jax.device_get(other))
 
 
 def _written(name: str, static: Any) -> bytes:
     """Returns static fields as Python writes them: numbers, words, and tuples of these."""
-    written = repr(static)
+    text = repr(static)
     try:
-        same = ast.literal_eval(written) == static
+        same = ast.literal_eval(text) == static
     except (ValueError, SyntaxError):
         same = False
     if not same:
         raise InputError(
-            f"{name} has static fields {written:.80}, which no exported program can hold; leave it "
+            f"{name} has static fields {text:.80}, which no exported program can hold; leave it "
             "out of what the function takes and returns"
         )
-    return written.encode()
+    return text.encode()

@@ -57,11 +57,11 @@ def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
 
     What is not finite makes its whole vector NaN.
     """
-    x, whole = x.astype(jnp.float32), jnp.issubdtype(dtype, jnp.integer)
-    largest = float(jnp.iinfo(dtype).max if whole else jnp.finfo(dtype).max)
+    x, is_integer = x.astype(jnp.float32), jnp.issubdtype(dtype, jnp.integer)
+    largest = float(jnp.iinfo(dtype).max if is_integer else jnp.finfo(dtype).max)
     scales = jnp.abs(x).max(-1, keepdims=True) / largest
     steps = (x / jnp.where(scales == 0, 1, scales)).clip(-largest, largest)
-    steps = jnp.round(steps) if whole else steps
+    steps = jnp.round(steps) if is_integer else steps
     return Rounded(
         jnp.where(jnp.isfinite(steps), steps, 0).astype(dtype),
         jnp.where(jnp.isfinite(scales), scales, jnp.nan),
@@ -157,10 +157,10 @@ class KVCache:
         slots = jnp.arange(self.slots, dtype=jnp.int32)[None]
         node = slots - self.lengths[:, None]
         new = (node >= 0) & (node < count)
-        at = jnp.clip(node, 0, count - 1)
-        own = jnp.take_along_axis(mask, at[:, None], axis=2)
-        seen = jnp.where(new[:, None], own, node[:, None] < 0)
-        places = jnp.where(new, jnp.take_along_axis(positions, at, axis=1), slots)
+        index = jnp.clip(node, 0, count - 1)
+        node_mask = jnp.take_along_axis(mask, index[:, None], axis=2)
+        seen = jnp.where(new[:, None], node_mask, node[:, None] < 0)
+        places = jnp.where(new, jnp.take_along_axis(positions, index, axis=1), slots)
         # Behind the barrier it is made once, and not in each layer that reads it.
         behind = jax.lax.optimization_barrier(Behind(seen, places))
         return replace(self, behind=behind)
@@ -214,8 +214,8 @@ def init(
         value_dim: D of values; None: the dtype of keys.
     """
 
-    def empty(lanes: int) -> Held:
-        shape = (batch, heads, capacity, lanes)
+    def empty(dim: int) -> Held:
+        shape = (batch, heads, capacity, dim)
         if jnp.dtype(dtype).itemsize == 1:
             return Rounded(jnp.zeros(shape, dtype), jnp.zeros((*shape[:-1], 1), jnp.float32))
         return jnp.zeros(shape, dtype)
@@ -262,11 +262,15 @@ def commit(
     )
 
 
-def closed(memory: PyTree, most: int) -> PyTree:
-    """Returns a memory with those caches closed of which new tokens see more than `most` slots."""
+def closed(memory: PyTree, limit: int) -> PyTree:
+    """Returns a memory with those caches closed of which new tokens see more than `limit` slots."""
 
     def of_cache(cache: Any) -> Any:
-        if not isinstance(cache, KVCache) or cache.behind is None or cache.behind.seen.size <= most:
+        if (
+            not isinstance(cache, KVCache)
+            or cache.behind is None
+            or cache.behind.seen.size <= limit
+        ):
             return cache
         return replace(cache, behind=None)
 
@@ -287,15 +291,15 @@ def put(
     return jax.vmap(write)(old, new, at)
 
 
-def _moved(parts: PyTree, places: Int[Array, "B P"], at: Int[Array, " B"]) -> PyTree:
-    """Returns arrays of slots, those at `places` moved to the slots from `at` on."""
+def _moved(parts: PyTree, places: Int[Array, "B P"], starts: Int[Array, " B"]) -> PyTree:
+    """Returns arrays of slots, those at `places` moved to the slots from `starts` on."""
 
     def take(slots: Num[Array, "B H S D"]) -> Num[Array, "B H P D"]:
         return jnp.take_along_axis(slots, places[:, None, :, None], axis=2, mode="clip")
 
     # Nothing is written before all is read: no array is copied.
-    taken = jax.lax.optimization_barrier(jax.tree.map(take, parts))
-    return jax.tree.map(partial(put, at=at), parts, taken)
+    values = jax.lax.optimization_barrier(jax.tree.map(take, parts))
+    return jax.tree.map(partial(put, at=starts), parts, values)
 
 
 def until(cache: KVCache, lengths: Int[Array, " B"]) -> KVCache:

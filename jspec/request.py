@@ -162,15 +162,15 @@ class Room:
                     f"the request has {name} and the engine no room for it; make the engine with "
                     f"room=jspec.Room({place}={example})"
                 )
-        for name, count, most, place in (
+        for name, count, limit, place in (
             ("eos", len(ends), self.num_end_tokens, "num_end_tokens"),
             ("stop_token_ids", len(request.stop_token_ids), self.num_end_tokens, "num_end_tokens"),
             ("logit_bias", len(request.logit_bias), self.num_biases, "num_biases"),
             ("logprobs", request.logprobs or 0, self.logprobs or 0, "logprobs"),
         ):
-            if count > most:
+            if count > limit:
                 raise InputError(
-                    f"{name} has {count} tokens and the engine room for {most}; make the engine "
+                    f"{name} has {count} tokens and the engine room for {limit}; make the engine "
                     f"with room=jspec.Room({place}={count})"
                 )
         if request.logprobs is not None and request.logprobs_mode != self.logprobs_mode:
@@ -247,24 +247,24 @@ def arguments(
         return any(_asks(row, name) for row in rows)
 
     greedy = room is None and not any(each("temperature"))
-    one = isinstance(request, Request)
+    is_single = isinstance(request, Request)
     seeds = tuple(0 if seed is None else seed for seed in each("seed"))
     limits = [size if limit is None else limit for limit in each("max_tokens")]
-    least = 0 if room is None else room.num_end_tokens
-    stop_token_ids = pad_tokens(each("stop_token_ids"), least)
+    min_columns = 0 if room is None else room.num_end_tokens
+    stop_token_ids = pad_tokens(each("stop_token_ids"), min_columns)
     return dict(
         stopping=Stopping(
             max_tokens=np.array(limits),
             min_tokens=np.array(each("min_tokens")) if wants("min_tokens") else None,
-            eos=pad_tokens([eos or () for eos in each("eos")], least),
+            eos=pad_tokens([eos or () for eos in each("eos")], min_columns),
             stop_token_ids=stop_token_ids if stop_token_ids.size else None,
             stop=_stops(each("stop"), room) if wants("stop") else None,
         ),
         sampling=None
         if greedy
         else Sampling(*(np.array(each(n)) for n in ("temperature", "top_k", "top_p", "min_p"))),
-        key=seeds[0] if one else seeds,
-        row_ids=None if one and room is None else np.array(each("row_id")),
+        key=seeds[0] if is_single else seeds,
+        row_ids=None if is_single and room is None else np.array(each("row_id")),
         processors=_processors(rows, wants, room),
     )
 
@@ -316,22 +316,27 @@ def _further_processors(rows: Sequence[Request], room: Room | None) -> "list[Pro
     for owner in (rows[0] if room is None else room, *rows):
         listed = owner.processors
         if not isinstance(listed, list | tuple) or not all(
-            isinstance(one, Processor) for one in listed
+            isinstance(processor, Processor) for processor in listed
         ):
             raise InputError(
                 f"processors is {listed!r:.80}; pass a list of what jspec.processors makes"
             )
-        names, most = [one.name for one in listed], [one.name for one in places]
-        other = any(one.function not in {place.function for place in places} for one in listed)
+        names, room_names = ([entry.name for entry in part] for part in (listed, places))
+        other = any(
+            processor.function not in {place.function for place in places} for processor in listed
+        )
         if other or (room is None and len(listed) != len(places)):
             what = "the first request" if room is None else "the engine's room"
             raise InputError(
-                f"a request has the processors {names} and {what} {most}; give all requests the "
-                "same functions, with neutral values where one asks for nothing"
+                f"a request has the processors {names} and {what} {room_names}; give all requests "
+                "the same functions, with neutral values where one asks for nothing"
             )
 
     def of_row(row: Request, place: Processor) -> Processor:
-        return next((one for one in row.processors if one.function is place.function), place)
+        return next(
+            (processor for processor in row.processors if processor.function is place.function),
+            place,
+        )
 
     return [
         Processor(
@@ -351,14 +356,14 @@ def _prepare_rows(
     import jax
     import numpy as np
 
-    values = [one.prepare(one.values, 1, vocab_size) for one in rows]
+    values = [processor.prepare(processor.values, 1, vocab_size) for processor in rows]
     first = values[0] if place is None else place.prepare(place.values, 1, vocab_size)
     room = jax.tree.map(np.shape, first)
-    for one, value in zip(rows, values, strict=True):
+    for processor, value in zip(rows, values, strict=True):
         if (shapes := jax.tree.map(np.shape, value)) != room:
             what = "the first row's" if place is None else "the engine's"
             raise InputError(
-                f"the value of {one.name} has shape {shapes} and {what} has room for {room}; "
+                f"the value of {processor.name} has shape {shapes} and {what} has room for {room}; "
                 "give it more capacity"
             )
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *values)
@@ -377,10 +382,10 @@ def _stops(stops: list[Any], room: Room | None) -> Any:
     return ByRow(StopStrings, stops, room and room.stop)
 
 
-def pad_tokens(rows: Sequence[Any], least: int = 0) -> "np.ndarray":
-    """Returns tokens [B, X], X at least `least`; -1 fills up."""
+def pad_tokens(rows: Sequence[Any], width: int = 0) -> "np.ndarray":
+    """Returns tokens [B, X], X at least `width`; -1 fills up."""
     import numpy as np
 
-    longest = max([least, *map(len, rows)])
+    longest = max([width, *map(len, rows)])
     # Of 64 bits, so that what is not a token is found to be none.
     return np.array([[*row, *[-1] * (longest - len(row))] for row in rows], np.int64)

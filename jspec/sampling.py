@@ -144,17 +144,17 @@ def _cut(
     top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
     min_p, size = jnp.asarray(sampling.min_p)[:, None], probs.shape[-1]
 
-    def keep(kept: Bool[Array, "B V"], probs: Float[Array, "B V"]) -> Float[Array, "B V"]:
-        left = jnp.where(kept, probs, 0.0)
-        return left / left.sum(-1, keepdims=True)
+    def keep(mask: Bool[Array, "B V"], probs: Float[Array, "B V"]) -> Float[Array, "B V"]:
+        rest = jnp.where(mask, probs, 0.0)
+        return rest / rest.sum(-1, keepdims=True)
 
-    def reach(asked, weigh, wanted, probs):
+    def reach(is_on, weigh, mass, probs):
         # 32 passes over the vocabulary, so not while no row asks; the other rows stay as they are.
         def cut(probs):
-            kept = keep(probs >= _threshold(probs, weigh(probs), wanted.astype(jnp.float32)), probs)
-            return jnp.where(asked[:, None], kept, probs)
+            result = keep(probs >= _threshold(probs, weigh(probs), mass.astype(jnp.float32)), probs)
+            return jnp.where(is_on[:, None], result, probs)
 
-        return jax.lax.cond(asked.any(), cut, lambda probs: probs, probs)
+        return jax.lax.cond(is_on.any(), cut, lambda probs: probs, probs)
 
     probs = reach((top_k > 0) & (top_k < size), jnp.ones_like, top_k, probs)
     probs = reach(top_p < 1, lambda probs: probs, top_p, probs)
@@ -165,15 +165,15 @@ def _cut(
 
 
 def _threshold(
-    probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
+    probs: Float[Array, "B V"], weight: Float[Array, "B V"], mass: Float[Array, " B"]
 ) -> Float[Array, "B 1"]:
-    """Returns the largest t such that the tokens of probability >= t weigh at least `wanted`.
+    """Returns the largest t such that the tokens of probability >= t weigh at least `mass`.
 
     Non-negative floats are ordered like their bit patterns, so t is found exactly, from the first
     bits of the pattern to the last, for a fraction of the cost of sorting the vocabulary.
     """
     # A GPU's host launches each pass of a loop by itself.
-    low = jax.lax.platform_dependent(*(probs, weight, wanted), cuda=_by_digits, default=_by_halves)
+    low = jax.lax.platform_dependent(*(probs, weight, mass), cuda=_by_digits, default=_by_halves)
     return jax.lax.bitcast_convert_type(low, jnp.float32)[:, None]
 
 
@@ -181,41 +181,41 @@ def _enough(
     pattern: Int[Array, "*c B"],
     probs: Float[Array, "B V"],
     weight: Float[Array, "B V"],
-    wanted: Float[Array, " B"],
+    mass: Float[Array, " B"],
 ) -> Bool[Array, "*c B"]:
     """Returns whether tokens of at least this probability (as bits) weigh enough."""
     value = jax.lax.bitcast_convert_type(pattern, jnp.float32)
-    probs, weight, wanted = (
+    probs, weight, mass = (
         jnp.broadcast_to(array, (*value.shape[:-1], *array.shape))
-        for array in (probs, weight, wanted)
+        for array in (probs, weight, mass)
     )
-    return jnp.where(probs >= value[..., None], weight, 0.0).sum(-1) >= wanted
+    return jnp.where(probs >= value[..., None], weight, 0.0).sum(-1) >= mass
 
 
 def _by_halves(
-    probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
+    probs: Float[Array, "B V"], weight: Float[Array, "B V"], mass: Float[Array, " B"]
 ) -> Int[Array, " B"]:
     """Returns the largest pattern that is enough, by 32 halvings."""
 
     def halve(_, bounds):
         low, high = bounds  # enough(low), or low is 0; not enough(high)
         middle = low + (high - low) // 2
-        good = _enough(middle, probs, weight, wanted)
+        good = _enough(middle, probs, weight, mass)
         return jnp.where(good, middle, low), jnp.where(good, high, middle)
 
-    low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, wanted)
+    low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, mass)
     return jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, _ABOVE_ONE)))[0]
 
 
 def _by_digits(
-    probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
+    probs: Float[Array, "B V"], weight: Float[Array, "B V"], mass: Float[Array, " B"]
 ) -> Int[Array, " B"]:
     """Returns the same in eight passes, each trying fifteen digits side by side."""
-    low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, wanted)
+    low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, mass)
     for shift in range(28, -1, -4):
         # Of the first digit 3 and less: with larger ones the pattern is 2.0 and more.
         digits = jnp.arange(1, 16 if shift < 28 else 4, dtype=jnp.int32)[:, None] << shift
-        good = _enough(low[None] + digits, probs, weight, wanted)
+        good = _enough(low[None] + digits, probs, weight, mass)
         low = low + (good.sum(0, dtype=jnp.int32) << shift)
     return low
 
@@ -309,11 +309,11 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
     """
 
     def draw(key, position):
-        own = jax.random.fold_in(key, position)
+        token_key = jax.random.fold_in(key, position)
         if _by_place(keys):
-            return _gumbel_at(own, jnp.arange(size, dtype=jnp.uint32), size)
+            return _gumbel_at(token_key, jnp.arange(size, dtype=jnp.uint32), size)
         # "low" has a grid of 2^-23: it never draws the long tail of a large vocabulary.
-        return jax.random.gumbel(own, (size,), jnp.float32, mode="high")
+        return jax.random.gumbel(token_key, (size,), jnp.float32, mode="high")
 
     return jax.vmap(draw)(keys, positions)
 

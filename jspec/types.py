@@ -495,5 +495,5 @@ class Result:
         status, lengths = jax.device_get((self.status, self.lengths))
         for row, (code, length) in enumerate(zip(status.tolist(), lengths.tolist(), strict=True)):
             if (ended := Status(code)).fix:
-                said = f"row {row} ended with {ended.name} after {length} tokens: {ended.message}"
-                raise DecodeError(f"{said}; {ended.fix}")
+                text = f"row {row} ended with {ended.name} after {length} tokens: {ended.message}"
+                raise DecodeError(f"{text}; {ended.fix}")

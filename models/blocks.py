@@ -50,7 +50,7 @@ def fit(shape: tuple[int, ...], kind: str) -> bool:
     return shape[-1] % FROM_FILES.get(kind, LENGTH) == 0
 
 
-def kind_of(row_bytes: int, inputs: int, own: str = "q4_k") -> str | None:
+def kind_of(row_bytes: int, inputs: int, default: str = "q4_k") -> str | None:
     """Returns the format of rows of so many bytes, of which Q4_0 and Q4_K have as many.
 
     Example:
@@ -62,7 +62,7 @@ def kind_of(row_bytes: int, inputs: int, own: str = "q4_k") -> str | None:
         for kind in SIZES
         if fit((inputs,), kind) and packed_shape((inputs,), kind) == (row_bytes,)
     ]
-    return own if own in fitting else next(reversed(fitting), None)
+    return default if default in fitting else next(reversed(fitting), None)
 
 
 def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
 def scales(packed: UInt8[np.ndarray, "*X O B"], kind: str) -> Float[np.ndarray, "*X O C N"]:
     """Returns the float16 numbers of blocks, which alone may be infinite or NaN."""
     blocks = packed.reshape(*packed.shape[:-1], -1, SIZES[kind])
-    halves = [blocks[..., at : at + 2] for at in _HALVES[kind]]
+    halves = [blocks[..., offset : offset + 2] for offset in _HALVES[kind]]
     return np.concatenate(halves, -1).view(np.float16)
 
 
@@ -87,7 +87,7 @@ def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray,
     from jspec.models.gguf.file import library
 
     if kind in FROM_FILES:
-        rounded_to = ", ".join(one for one in SIZES if one not in FROM_FILES)
+        rounded_to = ", ".join(name for name in SIZES if name not in FROM_FILES)
         raise InputError(
             f"no weights are rounded to {kind}; load a GGUF file that holds them, or use one of "
             f"{rounded_to}"
@@ -122,9 +122,9 @@ def parts(
     """Returns the whole numbers of 32 weights, what multiplies them and what is added to them."""
     blocks = packed.reshape(*packed.shape[:-1], -1, SIZES[kind])
     if kind in FROM_FILES:
-        found = (_q4_k if kind == "q4_k" else _q6_k)(blocks)
+        by_block = (_q4_k if kind == "q4_k" else _q6_k)(blocks)
         return jax.tree.map(
-            lambda part: part.reshape(*packed.shape[:-1], -1, part.shape[-1]), found
+            lambda part: part.reshape(*packed.shape[:-1], -1, part.shape[-1]), by_block
         )
     scale = _half(blocks[..., :2])
     if kind == "q8_0":
@@ -147,8 +147,8 @@ def _q4_k(
     both = blocks[..., 16:].reshape(*blocks.shape[:-1], 4, 32)
     steps = jnp.stack([both & 15, both >> 4], -2).astype(jnp.int8)
     scale, offset = (
-        _half(blocks[..., at : at + 2])[..., None] * of[..., None].astype(jnp.float32)
-        for at, of in ((0, scales), (2, offsets))
+        _half(blocks[..., place : place + 2])[..., None] * of[..., None].astype(jnp.float32)
+        for place, of in ((0, scales), (2, offsets))
     )
     return steps.reshape(*blocks.shape[:-1], 8, 32), scale, -offset
 
@@ -157,7 +157,8 @@ def _q6_k(
     blocks: UInt8[Array, "*X 210"],
 ) -> tuple[Int[Array, "*X 8 32"], Float[Array, "*X 8 1"], None]:
     lower, upper = (
-        blocks[..., at:end].reshape(*blocks.shape[:-1], 2, -1) for at, end in ((0, 128), (128, 192))
+        blocks[..., start:end].reshape(*blocks.shape[:-1], 2, -1)
+        for start, end in ((0, 128), (128, 192))
     )
     fours = jnp.concatenate([lower & 15, lower >> 4], -1)
     twos = jnp.concatenate([upper >> shift & 3 for shift in (0, 2, 4, 6)], -1)
@@ -201,12 +202,12 @@ class Blocks:
 
 
 def as_held(
-    array: Any, inputs: int, own: str | None, dtype: DTypeLike, rounds_states: bool = False
+    array: Any, inputs: int, default: str | None, dtype: DTypeLike, rounds_states: bool = False
 ) -> Blocks | Float[Array, "*X I"]:
     """Returns a loaded array as it is held: bytes as blocks, of the format that they have."""
     if array.dtype != jnp.uint8:
         return array
-    kind = kind_of(array.shape[-1], inputs, own or "q4_k")
+    kind = kind_of(array.shape[-1], inputs, default or "q4_k")
     assert kind is not None, "loaded or made as blocks of a format"
     return Blocks(array, kind, dtype, rounds_states)
 
@@ -242,8 +243,10 @@ def parameter(
     def random(key: Array) -> Array:
         # Weights between -0.08 and 0.08.
         blocks = jax.random.bits(key, (*where[:-1], where[-1] // size, size), jnp.uint8)
-        for at, number in _HALVES[kind].items():
-            blocks = blocks.at[..., at : at + 2].set(np.array([number], np.float16).view(np.uint8))
+        for start, number in _HALVES[kind].items():
+            blocks = blocks.at[..., start : start + 2].set(
+                np.array([number], np.float16).view(np.uint8)
+            )
         return blocks.reshape(where)
 
     return Blocks(module.param(name, random), kind, dtype, rounds_states)

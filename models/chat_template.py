@@ -127,12 +127,12 @@ class ChatTemplate:
         text = render(turns := self._with_calls(turns, render))
         place = 0
         for number, message in enumerate(turns):
-            said = (message.get("content") or "").strip()
-            if (place := text.find(said, place)) < 0:
+            content = (message.get("content") or "").strip()
+            if (place := text.find(content, place)) < 0:
                 # Once for all that are left, since each time takes as long as the whole.
                 self._check_shown(turns, number, render)
                 break
-            place += len(said)
+            place += len(content)
         return text
 
     def _check_shown(
@@ -142,9 +142,9 @@ class ChatTemplate:
         # Some show a call and not the text that comes with it.
         places = [n for n in range(first, len(messages)) if not messages[n].get("tool_calls")]
         marks = {number: {"content": f"{_MARK}-{number}-"} for number in places}
-        text = render([one | marks.get(number, {}) for number, one in enumerate(messages)])
-        shown = {int(number) for number in re.findall(rf"{_MARK}-(\d+)-", text)}
-        if lost := [number for number in places if number not in shown]:
+        text = render([message | marks.get(number, {}) for number, message in enumerate(messages)])
+        numbers = {int(number) for number in re.findall(rf"{_MARK}-(\d+)-", text)}
+        if lost := [number for number in places if number not in numbers]:
             raise InputError(
                 f"{self.source} leaves out message {lost[0] + 1}, of role "
                 f"{messages[lost[0]]['role']!r:.60}; give a role that it knows"
@@ -218,7 +218,7 @@ class ChatTemplate:
     ) -> str:
         template = self.template if variables.get("tools") is None else self.with_tools
         compiled = _compiled(template, self.source)
-        known = {
+        context = {
             "tools": None,
             "documents": None,
             **self.special_tokens,
@@ -226,10 +226,10 @@ class ChatTemplate:
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": opens,
         }
-        pieces, size, written = [], 0, iter(compiled.generate(known))
+        pieces, size, stream = [], 0, iter(compiled.generate(context))
         while True:
             try:
-                piece = next(written, None)
+                piece = next(stream, None)
             except Exception as error:  # a template is a program: it may fail in any way
                 raise InputError(
                     f"{self.source} refuses the conversation ({_reason(error):.200}); change the "
@@ -248,7 +248,7 @@ def normal(messages: Any) -> list[dict[str, Any]]:
     shape = '{"role": "user", "content": "..."}'
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
         raise InputError(f"the conversation is not a list of messages; pass [{shape}]")
-    turns = [dict(one) if isinstance(one, Mapping) else {} for one in messages]
+    turns = [dict(message) if isinstance(message, Mapping) else {} for message in messages]
     for number, turn in enumerate(turns, 1):
         if isinstance(parts := turn.get("content"), list):
             texts = [part["text"] for part in parts if isinstance(part, Mapping) and "text" in part]
@@ -304,19 +304,21 @@ def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
 def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
     """Returns the template of a Hugging Face folder; None if it has none."""
     words = config_json.read(folder / "tokenizer_config.json", required=False)
-    named, source = by_name(words.get("chat_template")), words.source
+    templates, source = by_name(words.get("chat_template")), words.source
     for file in (folder / FILE, folder / "chat_template.json"):
         if file.is_file():
             source = str(file)
-            own = (
+            value = (
                 _read(file)
                 if file.suffix == ".jinja"
                 else config_json.read(file).get("chat_template")
             )
-            named = by_name(own)
+            templates = by_name(value)
             break
-    named |= {file.stem: _read(file) for file in sorted((folder / NAMED).glob("*.jinja"))}
-    return chosen(named, tokenizer, special_tokens(folder), f"the chat template in {source}")
+    templates |= {file.stem: _read(file) for file in sorted((folder / NAMED).glob("*.jinja"))}
+    return pick_default(
+        templates, tokenizer, special_tokens(folder), f"the chat template in {source}"
+    )
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
@@ -331,26 +333,26 @@ def special_tokens(folder: Path) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def by_name(found: Any) -> dict[str, str]:
+def by_name(value: Any) -> dict[str, str]:
     """Returns the templates of one field, which is a text or texts by name."""
-    if isinstance(found, str):
-        return {_DEFAULT: found}
-    pairs = found.items() if isinstance(found, Mapping) else ()
-    if isinstance(found, list):
-        listed = [one for one in found if isinstance(one, Mapping)]
-        pairs = ((one.get("name"), one.get("template")) for one in listed)
+    if isinstance(value, str):
+        return {_DEFAULT: value}
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    if isinstance(value, list):
+        listed = [entry for entry in value if isinstance(entry, Mapping)]
+        pairs = ((entry.get("name"), entry.get("template")) for entry in listed)
     return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
 
 
-def chosen(
-    named: Mapping[str, str], tokenizer: Any, special_tokens: Mapping[str, str], source: str
+def pick_default(
+    templates: Mapping[str, str], tokenizer: Any, special_tokens: Mapping[str, str], source: str
 ) -> ChatTemplate | None:
     """Returns the default of several templates, which knows the others; None if there is none."""
-    others = dict(named)
-    template = others.pop(_DEFAULT, None)
+    rest = dict(templates)
+    template = rest.pop(_DEFAULT, None)
     if template is None:
         return None
-    return ChatTemplate(template, tokenizer, special_tokens, source, others)
+    return ChatTemplate(template, tokenizer, special_tokens, source, rest)
 
 
 def _read(file: Path) -> str:

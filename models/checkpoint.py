@@ -136,32 +136,32 @@ def restore(
         )
     record = config_json.read(path / RECORD)
     record.choice("format", [FORMAT], 1)
-    wanted: Model = sharding.laid_out(model or _rebuild(record), mesh, rules)
+    target: Model = sharding.laid_out(model or _rebuild(record), mesh, rules)
     if mesh is not None and strict:
-        sharding.check(wanted, mesh, rules)
-    saved = wanted.clone(
+        sharding.check(target, mesh, rules)
+    saved = target.clone(
         scan_layers=record.flag("scan_layers", False),
         tp_size=record.size("column_parts", 1),
     )
     expected = shapes(saved)
     fix = "if the files are damaged, restore the folder from a copy"
     with unreadable(f"{PARAMS} in {folder}", fix), ocp.StandardCheckpointer() as checkpointer:
-        found = checkpointer.metadata(path / PARAMS).item_metadata
-        if found is None:
+        metadata = checkpointer.metadata(path / PARAMS).item_metadata
+        if metadata is None:
             raise ValueError("it has no metadata")
-        _check(folder, _flat(expected), _flat(getattr(found, "tree", found)))
+        _check(folder, _flat(expected), _flat(getattr(metadata, "tree", metadata)))
         if mesh is None:
-            one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-            params = checkpointer.restore(path / PARAMS, _placed(expected, one))
-            params = columns.relaid(params, wanted.fused, saved.tp_size, wanted.tp_size)
+            on_device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            params = checkpointer.restore(path / PARAMS, _placed(expected, on_device))
+            params = columns.relaid(params, target.fused, saved.tp_size, target.tp_size)
         else:
             place = sharding.params(expected, mesh, rules)
-            params = _restored_in_parts(path / PARAMS, expected, saved, wanted, place)
-    return wanted, params if saved.scan_layers == wanted.scan_layers else relaid(wanted, params)
+            params = _restored_in_parts(path / PARAMS, expected, saved, target, place)
+    return target, params if saved.scan_layers == target.scan_layers else relaid(target, params)
 
 
 def _restored_in_parts(
-    folder: Path, expected: PyTree, saved: Model, wanted: Model, place: PyTree
+    folder: Path, expected: PyTree, saved: Model, target: Model, place: PyTree
 ) -> PyTree:
     """Returns the weights on their devices, read a part at a time, with the columns of the mesh.
 
@@ -172,7 +172,7 @@ def _restored_in_parts(
     # What was read is not kept.
     context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
 
-    def restored(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, there: Sharding) -> jax.Array:
+    def restored(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, layout: Sharding) -> jax.Array:
         keys = [key.key for key in path]
         base = {"driver": "file", "path": f"{folder}/"}
         stored = {"driver": "ocdbt", "base": base, "path": ".".join(keys) + "/"}
@@ -183,13 +183,13 @@ def _restored_in_parts(
         def read(index: tuple[slice, ...]) -> np.ndarray:
             return np.asarray(array[index].read().result(), leaf.dtype)
 
-        fused = columns.fused_of(keys, wanted.fused)
+        fused = columns.fused_of(keys, target.fused)
         if fused is None:
-            return sharding.assemble(leaf.shape, there, read)
+            return sharding.assemble(leaf.shape, layout, read)
         moved = columns.part(
-            *(read, keys, leaf.shape, fused, wanted.tp_size, leaf.dtype, saved.tp_size)
+            *(read, keys, leaf.shape, fused, target.tp_size, leaf.dtype, saved.tp_size)
         )
-        return sharding.assemble(leaf.shape, there, moved)
+        return sharding.assemble(leaf.shape, layout, moved)
 
     return jax.tree_util.tree_map_with_path(restored, expected, place)
 
@@ -215,25 +215,25 @@ def relaid(model: Model, params: PyTree) -> PyTree:
 
 def shapes(model: Model) -> PyTree:
     """Returns shape and dtype of every parameter; nothing is computed."""
-    one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     mask = jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
-    return jax.eval_shape(model.init, jax.random.key(0), one, one, mask)
+    return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens, mask)
 
 
 def _rebuild(record: config_json.Settings) -> Model:
     kind = record.choice("model", list(_KINDS), None)
     fields = record.part("config").values
     if "num_layers" in fields:
-        record.part("config").count("num_layers", most=_MOST_LAYERS)
+        record.part("config").count("num_layers", max_count=_MOST_LAYERS)
     dtype, param_dtype = precision.pair(record.get("dtype"), record.get("param_dtype"))
     try:
         module, config = _KINDS[kind]
         shape = {name: records.part(value) for name, value in fields.items()}
         scan = record.flag("scan_layers", False)
-        kept = precision.find_kv(record.get("kv_dtype"))
-        made = module(config(**shape), dtype, param_dtype, scan, kv_dtype=kept)
-        shapes(made)  # fails if a size is not a size
-        return made
+        kv_dtype = precision.find_kv(record.get("kv_dtype"))
+        model = module(config(**shape), dtype, param_dtype, scan, kv_dtype=kv_dtype)
+        shapes(model)  # fails if a size is not a size
+        return model
     except Exception as error:
         raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"
@@ -245,13 +245,13 @@ def _flat(tree: PyTree) -> dict[str, tuple[int, ...]]:
     return {jax.tree_util.keystr(path): tuple(leaf.shape) for path, leaf in leaves}
 
 
-def _check(folder: str | Path, expected: dict[str, Any], found: dict[str, Any]) -> None:
-    wrong = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
+def _check(folder: str | Path, expected: dict[str, Any], actual: dict[str, Any]) -> None:
+    wrong = [name for name in sorted(expected | actual) if expected.get(name) != actual.get(name)]
     if wrong:
         name = wrong[0]
         raise InputError(
             f"{folder} does not fit the model in {len(wrong)} of {len(expected)} weights: {name} "
-            f"has shape {_text(found.get(name))} and should have {_text(expected.get(name))}; "
+            f"has shape {_text(actual.get(name))} and should have {_text(expected.get(name))}; "
             "restore it with the config that it was saved with"
         )
 

@@ -50,17 +50,17 @@ class FusedProjection:
         """
         return 1 if any(count % devices for count in self.counts) else devices
 
-    def order(self, devices: int, held: int = 1) -> np.ndarray:
-        """Returns the place in the layout for `held` of each column in another layout."""
+    def order(self, devices: int, source: int = 1) -> np.ndarray:
+        """Returns the place in the layout for `source` of each column in another layout."""
         parts = self.parts(devices)
         ends = self.size * np.cumsum(self.counts)[:-1]
         products = np.split(np.arange(self.size * sum(self.counts)), ends)
         order = np.concatenate([product.reshape(parts, -1) for product in products], 1).ravel()
-        return order if held == 1 else np.argsort(self.order(held))[order]
+        return order if source == 1 else np.argsort(self.order(source))[order]
 
-    def runs(self, devices: int, held: int = 1) -> Iterator[slice]:
+    def runs(self, devices: int, source: int = 1) -> Iterator[slice]:
         """Yields the same as runs of adjacent columns."""
-        order = self.order(devices, held)
+        order = self.order(devices, source)
         breaks = np.flatnonzero(np.diff(order) != 1) + 1
         for run in np.split(order, breaks):
             yield slice(int(run[0]), int(run[-1]) + 1)
@@ -87,12 +87,12 @@ def within(run: slice, runs: Iterable[slice]) -> Iterator[tuple[slice, slice]]:
         [(slice(0, 1, None), slice(11, 12, None)), (slice(1, 3, None), slice(30, 32, None))]
     """
     start = 0
-    for there in runs:
-        first, end = max(run.start, start), min(run.stop, start + there.stop - there.start)
+    for source in runs:
+        first, end = max(run.start, start), min(run.stop, start + source.stop - source.start)
         if first < end:
-            moved = there.start - start
+            moved = source.start - start
             yield slice(first - run.start, end - run.start), slice(first + moved, end + moved)
-        start += there.stop - there.start
+        start += source.stop - source.start
 
 
 def axis(path: Sequence[str]) -> int:
@@ -112,19 +112,19 @@ def part(
     fused: FusedProjection,
     devices: int,
     dtype: DTypeLike,
-    held: int = 1,
+    source: int = 1,
 ) -> Callable[[tuple[slice, ...]], np.ndarray]:
     """Reads parts of a parameter as it is laid out for so many devices."""
 
     def of(index: tuple[slice, ...]) -> np.ndarray:
         cuts = [slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True)]
-        found = np.empty([cut.stop - cut.start for cut in cuts], dtype)
-        columns = np.moveaxis(found, axis(path), 0)
+        values = np.empty([cut.stop - cut.start for cut in cuts], dtype)
+        columns = np.moveaxis(values, axis(path), 0)
         run = cuts[axis(path)]
-        for here, there in within(run, fused.runs(devices, held)):
-            cuts[axis(path)] = there
+        for here, span in within(run, fused.runs(devices, source)):
+            cuts[axis(path)] = span
             columns[here] = np.moveaxis(read(tuple(cuts)), axis(path), 0)
-        return found
+        return values
 
     return of
 
@@ -137,15 +137,17 @@ def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> Fused
     return fused.get(f"{first}/{name}", fused.get(name))
 
 
-def relaid(params: PyTree, fused: Mapping[str, FusedProjection], held: int, wanted: int) -> PyTree:
-    """Returns weights whose columns are laid out for `held` devices, laid out for `wanted` ones."""
+def relaid(
+    params: PyTree, fused: Mapping[str, FusedProjection], source: int, target: int
+) -> PyTree:
+    """Returns weights with columns for `source` devices, laid out for `target` ones."""
 
     def move(path, leaf):
         keys = [str(getattr(key, "key", "")) for key in path]
         products = fused_of(keys, fused)
-        if products is None or products.parts(held) == products.parts(wanted):
+        if products is None or products.parts(source) == products.parts(target):
             return leaf
-        return _taken(leaf, products.order(wanted, held), axis(keys))
+        return _taken(leaf, products.order(target, source), axis(keys))
 
     return jax.tree_util.tree_map_with_path(move, params)
 

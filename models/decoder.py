@@ -77,9 +77,9 @@ class Decoder(nn.Module):
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
         """Returns empty keys and values of `capacity` tokens per row."""
-        heads, lanes, value_lanes = self.kept_sizes(0)
-        sizes = self.num_layers, heads, lanes
-        return memory.init(batch, capacity, *sizes, self.memory_dtype, value_lanes)
+        heads, dim, value_dim = self.kept_sizes(0)
+        sizes = self.num_layers, heads, dim
+        return memory.init(batch, capacity, *sizes, self.memory_dtype, value_dim)
 
     commit = staticmethod(memory.commit)
 

@@ -79,11 +79,11 @@ class Detokeniser:
             stop_token_ids: the tokens that ended it if it is `Status.STOP`, as in `Stopping`.
         """
         text = without_end_token(tokens, status, stop_token_ids)
-        left = self._decoder.getstate()[0] + self._held + self._bytes(text)
+        rest = self._decoder.getstate()[0] + self._held + self._bytes(text)
         self._held = b""
         self._decoder.reset()
         stop_bytes -= self.num_bytes(tokens[len(text) :])
-        return left[: len(left) - min(max(stop_bytes, 0), len(left))].decode("utf-8", "replace")
+        return rest[: len(rest) - min(max(stop_bytes, 0), len(rest))].decode("utf-8", "replace")
 
     def num_bytes(self, tokens: Sequence[int]) -> int:
         """Returns the bytes of tokens as text."""

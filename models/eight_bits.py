@@ -156,8 +156,8 @@ def quantised(
     largest = LARGEST[jnp.dtype(dtype).name]
     factors = np.abs(weights).max(axis=-1) / largest
     scaled = weights / np.where(factors == 0, 1, factors)[..., None]
-    whole = np.rint(scaled) if jnp.dtype(dtype).kind == "i" else scaled
-    return whole.clip(-largest, largest).astype(dtype), factors.astype(np.float32)
+    steps = np.rint(scaled) if jnp.dtype(dtype).kind == "i" else scaled
+    return steps.clip(-largest, largest).astype(dtype), factors.astype(np.float32)
 
 
 @struct.dataclass
@@ -206,21 +206,21 @@ def parameter(
         several matrices, each with the next outputs, where a file has these in several formats.
     """
     rounds, kind = rounds_states(param_dtype), blocks.FORMATS.get(called(param_dtype))
-    one = module.get_variable("params", name)
-    if kind is not None and one is not None:
+    first = module.get_variable("params", name)
+    if kind is not None and first is not None:
         later = (module.get_variable("params", f"{name}_{n}") for n in count(1))
-        arrays = [one, *takewhile(lambda array: array is not None, later)]
-        held = [
+        arrays = [first, *takewhile(lambda array: array is not None, later)]
+        parts = [
             blocks.as_held(getattr(array, "weights", array), shape[-1], kind, dtype, rounds)
             for array in arrays
         ]
-        wide = [part if isinstance(part, blocks.Blocks) else as_wide(part, dtype) for part in held]
-        return tuple(wide) if len(wide) > 1 else wide[0], getattr(one, "layer", None)
-    if isinstance(one, OneOf):
-        weights = one.weights
+        wide = [part if isinstance(part, blocks.Blocks) else as_wide(part, dtype) for part in parts]
+        return tuple(wide) if len(wide) > 1 else wide[0], getattr(first, "layer", None)
+    if isinstance(first, OneOf):
+        weights = first.weights
         if factors := module.get_variable("params", f"{name}{SUFFIX}"):
             weights = LowPrecision(weights, factors.weights, dtype, rounds)
-        return weights, one.layer
+        return weights, first.layer
     init = nn.initializers.normal(0.02)
     if kind is not None:
         if blocks.fit(shape, kind):
@@ -228,12 +228,16 @@ def parameter(
         param_dtype = dtype
     if not low_precision(param_dtype):
         return as_wide(module.param(name, init, shape, param_dtype), dtype), None
-    held = stored(param_dtype)
-    largest = LARGEST[jnp.dtype(held).name]
+    weight_dtype = stored(param_dtype)
+    largest = LARGEST[jnp.dtype(weight_dtype).name]
 
     def random(key: Array) -> Array:
         # The largest of some thousand normal numbers is about four.
-        return (jax.random.normal(key, shape) * largest / 4).clip(-largest, largest).astype(held)
+        return (
+            (jax.random.normal(key, shape) * largest / 4)
+            .clip(-largest, largest)
+            .astype(weight_dtype)
+        )
 
     factor = nn.initializers.constant(0.02 * 4 / largest)
     factors = module.param(f"{name}{SUFFIX}", factor, shape[:-1], jnp.float32)
@@ -291,9 +295,9 @@ def rounded_block_product(
         # What is multiplied in one step is added in the next: some compilers would round but once.
         (states, scale, total), (steps, factor, added) = block
         sums = jnp.einsum("...i,oi->...o", states, steps, preferred_element_type=jnp.int32)
-        found = [sums.astype(jnp.float32) * (scale * factor[:, 0])]
-        found += [] if added is None else [added[:, 0] * total]
-        return (reduce(jnp.add, carry), *found), None
+        terms = [sums.astype(jnp.float32) * (scale * factor[:, 0])]
+        terms += [] if added is None else [added[:, 0] * total]
+        return (reduce(jnp.add, carry), *terms), None
 
     nothing = jnp.zeros((*x.shape[:-1], len(packed)), jnp.float32)
     carry, _ = jax.lax.scan(add, (nothing,) * sum(part is not None for part in columns), by_block)

@@ -81,16 +81,18 @@ class Experts:
         check_integer("num_chosen", self.num_chosen, 1, self.num_experts, "the experts of a layer")
         if self.groups is None:
             return
-        count, chosen = self.groups.num_groups, self.groups.num_chosen_groups
+        count, top_groups = self.groups.num_groups, self.groups.num_chosen_groups
         if self.num_experts % count:
             raise InputError(
                 f"num_groups is {count}, which does not divide the {self.num_experts} experts of a "
                 "layer; pass a divisor"
             )
         size = self.num_experts // count
-        check_integer("num_chosen_groups", chosen, 1, count, "the groups of a layer")
+        check_integer("num_chosen_groups", top_groups, 1, count, "the groups of a layer")
         check_integer("num_ranking", self.groups.num_ranking, 1, size, "the experts of a group")
-        check_integer("num_chosen", self.num_chosen, 1, chosen * size, "the experts of the groups")
+        check_integer(
+            "num_chosen", self.num_chosen, 1, top_groups * size, "the experts of the groups"
+        )
 
 
 Biases = tuple[Float[Array, "X J"], Float[Array, "X E"]] | None
@@ -107,14 +109,14 @@ class RoutedExperts(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B N E"], asked: Float[Array, "B N E"] | None = None
+        self, x: Float[Array, "B N E"], router_input: Float[Array, "B N E"] | None = None
     ) -> Float[Array, "B N E"]:
         """Returns what the experts add."""
         experts, width = self.experts, x.shape[-1]
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
         exact = jnp.promote_types(self.dtype, jnp.float32) if experts.float32_router else self.dtype
         scores = Linear(experts.num_experts, experts.bias, exact, high, name="router")(
-            x if asked is None else asked
+            x if router_input is None else router_input
         )
         correction = None
         if experts.correction:
@@ -122,11 +124,11 @@ class RoutedExperts(nn.Module):
             correction = self.param(
                 "correction", nn.initializers.zeros, (experts.num_experts,), jnp.float32
             )
-        shares, chosen = routed(experts, scores.astype(jnp.float32), correction)
+        shares, indices = routed(experts, scores.astype(jnp.float32), correction)
         inner, count = experts.intermediate_size, experts.num_experts
         if experts.each_scaled:
             factors = self.param("factors", nn.initializers.ones, (count,), high)
-            shares = shares * factors.astype(jnp.float32)[chosen]
+            shares = shares * factors.astype(jnp.float32)[indices]
         dtypes = self.param_dtype, self.dtype
         gate_up, layer = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
         down, _ = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
@@ -136,7 +138,7 @@ class RoutedExperts(nn.Module):
         if experts.bias:
             biases = self.bias("gate_up_bias", 2 * inner), self.bias("down_bias", width)
         feed = partial(gated, self.activation) if experts.clamp is None else experts.clamp
-        rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
+        rows, routes = x.reshape(-1, width), indices.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
         rounds = eight_bits.rounds_states(self.param_dtype)
         if routes.size <= count and not rounds and not natively_multiplied(rows, gate_up):
@@ -171,11 +173,11 @@ def routed(
     ranked = shares if correction is None else shares + correction
     if experts.groups is not None:
         ranked = in_best_groups(ranked, experts.groups)
-    values, chosen = largest(ranked, experts.num_chosen)
-    shares = values if ranked is shares else jnp.take_along_axis(shares, chosen, axis=-1)
+    values, indices = largest(ranked, experts.num_chosen)
+    shares = values if ranked is shares else jnp.take_along_axis(shares, indices, axis=-1)
     if experts.normalised:
         shares = shares / native.row_sums(shares)
-    return shares if experts.scale == 1 else shares * experts.scale, chosen
+    return shares if experts.scale == 1 else shares * experts.scale, indices
 
 
 def in_best_groups(ranked: Float[Array, "B N X"], groups: ExpertGroups) -> Float[Array, "B N X"]:
@@ -183,8 +185,8 @@ def in_best_groups(ranked: Float[Array, "B N X"], groups: ExpertGroups) -> Float
     grouped = ranked.reshape(*ranked.shape[:-1], groups.num_groups, -1)
     strength = largest(grouped, groups.num_ranking)[0].sum(-1)
     _, best = largest(strength, groups.num_chosen_groups)
-    kept = (best[..., None] == jnp.arange(groups.num_groups)).any(-2)
-    return jnp.where(kept[..., None], grouped, -jnp.inf).reshape(ranked.shape)
+    mask = (best[..., None] == jnp.arange(groups.num_groups)).any(-2)
+    return jnp.where(mask[..., None], grouped, -jnp.inf).reshape(ranked.shape)
 
 
 def each(
@@ -201,8 +203,8 @@ def each(
         if not isinstance(weights, eight_bits.LowPrecision):
             return jnp.einsum(equation, x, weights[routes].astype(x.dtype))
         # Factors come behind, as in every other product: weights have one value for all widths.
-        found = jnp.einsum(equation, x, weights.weights[routes].astype(x.dtype))
-        return found * weights.factors[routes].astype(x.dtype)
+        outputs = jnp.einsum(equation, x, weights.weights[routes].astype(x.dtype))
+        return outputs * weights.factors[routes].astype(x.dtype)
 
     both = product("re,rkie->rki", x, gate_up)
     both = both if biases is None else both + biases[0][routes]
@@ -224,7 +226,7 @@ def sorted_by_expert(
     A block is a product with one expert's weights, so that these are read about once and no
     [routes, E, I] array is made. The last block of an expert is filled up with zeros.
     """
-    experts, (num_routes, chosen) = len(places), (routes.size, routes.shape[1])
+    experts, (num_routes, top_k) = len(places), (routes.size, routes.shape[1])
     block = max(num_routes // experts, 1)
     num_blocks = num_routes // block + experts  # the last of an expert may be nearly empty
     flat = routes.reshape(-1)
@@ -232,22 +234,22 @@ def sorted_by_expert(
     counts = jnp.bincount(flat, length=experts)
     blocks = -(-counts // block)
     before, blocks_before = jnp.cumsum(counts) - counts, jnp.cumsum(blocks) - blocks
-    own = flat[order]
-    slots = blocks_before[own] * block + jnp.arange(num_routes) - before[own]
-    filled = jnp.zeros((num_blocks * block, x.shape[1]), x.dtype).at[slots].set(x[order // chosen])
+    expert_ids = flat[order]
+    slots = blocks_before[expert_ids] * block + jnp.arange(num_routes) - before[expert_ids]
+    filled = jnp.zeros((num_blocks * block, x.shape[1]), x.dtype).at[slots].set(x[order // top_k])
     ends = jnp.cumsum(blocks)
     which = jnp.searchsorted(ends, jnp.arange(num_blocks), side="right")
 
-    def through(given: tuple[Array, Array]) -> Array:
-        rows, expert = given
+    def through(pair: tuple[Array, Array]) -> Array:
+        rows, expert = pair
 
-        def used() -> Array:
+        def feed_rows() -> Array:
             both = multiply(rows, gate_up, places[expert])
             both = both if biases is None else both + biases[0][expert]
             fed = multiply(feed(both), down, places[expert])
             return fed if biases is None else fed + biases[1][expert]
 
-        return jax.lax.cond(expert < experts, used, lambda: jnp.zeros_like(rows))
+        return jax.lax.cond(expert < experts, feed_rows, lambda: jnp.zeros_like(rows))
 
     fed = jax.lax.map(through, (filled.reshape(num_blocks, block, -1), which))
     places = jnp.zeros(num_routes, jnp.int32).at[order].set(slots.astype(jnp.int32))

@@ -29,15 +29,15 @@ def fingerprint(params: PyTree, model: Any = None) -> str:
     """
     digest, params = hashlib.sha256(), of_base(params)
     fused, devices = getattr(model, "fused", {}), getattr(model, "tp_size", 1)
-    wide, own = _in_numbers(params, model)
-    leaves = sorted(_single(params), key=lambda found: found[0])
+    wide, model_kind = _in_numbers(params, model)
+    leaves = sorted(_single(params), key=lambda item: item[0])
     for path, leaf, layer in leaves:
         # A product whose parts are in several formats has an array for each: these stay bytes.
         full, kind = wide.get(path, leaf).shape, None
         if full[:-1] != leaf.shape[:-1]:
             full = leaf.shape
         elif leaf.dtype == jnp.uint8:
-            kind = blocks.kind_of(leaf.shape[-1], full[-1], own)
+            kind = blocks.kind_of(leaf.shape[-1], full[-1], model_kind)
         shape = full[len(layer) :]
         keys = path.strip("[]'").split("']['")
         products = fused_of(keys, fused) if devices > 1 else None
@@ -52,12 +52,12 @@ def _in_numbers(params: PyTree, model: Any) -> tuple[Mapping[str, Any], str]:
     """Returns the shapes of weights that are held in blocks, and the blocks' format."""
     model = getattr(model, "base", model)  # of one with adapters
     dtype = getattr(model, "param_dtype", None)
-    own = None if dtype is None else blocks.FORMATS.get(called(dtype))
-    if own is None:
+    kind = None if dtype is None else blocks.FORMATS.get(called(dtype))
+    if kind is None:
         return {}, ""
-    init, one = model.clone(param_dtype=jnp.float32).init, jnp.zeros((1, 1), jnp.int32)
-    shapes = jax.eval_shape(init, jax.random.key(0), one, one, jnp.ones((1, 1, 1), bool))
-    return {path: leaf for path, leaf, _ in _single(shapes)}, own
+    init, tokens = model.clone(param_dtype=jnp.float32).init, jnp.zeros((1, 1), jnp.int32)
+    shapes = jax.eval_shape(init, jax.random.key(0), tokens, tokens, jnp.ones((1, 1, 1), bool))
+    return {path: leaf for path, leaf, _ in _single(shapes)}, kind
 
 
 def _single(params: PyTree) -> Iterator[tuple[str, jax.Array | np.ndarray, tuple[int, ...]]]:
@@ -98,5 +98,5 @@ def _sample(
         return leaf[(*layer, *index)]
     block, lane = np.divmod(index[-1], blocks.FROM_FILES.get(kind, blocks.LENGTH))
     leaf = leaf.reshape(*leaf.shape[:-1], -1, blocks.SIZES[kind])
-    found = blocks.dequantised(jnp.asarray(leaf[(*layer, *index[:-1], block)]), kind)
-    return np.asarray(found)[np.arange(count), lane]
+    values = blocks.dequantised(jnp.asarray(leaf[(*layer, *index[:-1], block)]), kind)
+    return np.asarray(values)[np.arange(count), lane]

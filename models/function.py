@@ -87,18 +87,18 @@ class FunctionModel:
         cache = self.init_memory(batch, 0) if memory is None else memory
         live = jnp.arange(cache.capacity) < cache.lengths[:, None]
         # Slots beyond may hold anything, NaN too, which a weight of 0 would not keep out.
-        held = [
+        past = [
             tuple(jnp.where(live[:, None, :, None], layer, 0) for layer in part)
             for part in (cache.keys, cache.values)
         ]
         if nodes is not None:
-            held = [
+            past = [
                 tuple(jnp.concatenate(both, axis=2) for both in zip(part, later, strict=True))
-                for part, later in zip(held, (nodes.keys, nodes.values), strict=True)
+                for part, later in zip(past, (nodes.keys, nodes.values), strict=True)
             ]
         seen = jnp.broadcast_to(live[:, None], (batch, new, cache.capacity))
         both = jnp.concatenate([seen, mask], axis=-1)
-        logits, keys, values = self.forward(params, tokens, positions, both, Seen(*held))
+        logits, keys, values = self.forward(params, tokens, positions, both, Seen(*past))
         return Output(logits.astype(jnp.float32), None, TreeKV(tuple(keys), tuple(values)))
 
 
@@ -112,10 +112,10 @@ class _OfModule:
     def __hash__(self) -> int:
         return hash(self.forward)  # configurations of libraries, in the graph, may have no hash
 
-    def __call__(self, params: PyTree, *given: Any) -> Any:
+    def __call__(self, params: PyTree, *inputs: Any) -> Any:
         from flax import nnx
 
-        return self.forward(nnx.merge(self.graph, params), *given)
+        return self.forward(nnx.merge(self.graph, params), *inputs)
 
 
 def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[FunctionModel, PyTree]:

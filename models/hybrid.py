@@ -121,7 +121,7 @@ class Hybrid(RotaryDecoder):
     def tentative(
         self, added: Sequence[tuple[Any, ...]], memory: HybridMemory | None
     ) -> HybridTentative:
-        pairs = [own for own in added if len(own) == 2]
-        updates = tuple(own[0] for own in added if len(own) == 1)
+        pairs = [part for part in added if len(part) == 2]
+        updates = tuple(part[0] for part in added if len(part) == 1)
         cache = None if memory is None else memory.attention
         return HybridTentative(super().tentative(pairs, cache), updates)

@@ -90,15 +90,15 @@ def attend(
     """
     config, sizes = block.config, block.config.latent
     heads, dim = config.num_heads, sizes.plain_dim + sizes.rotary_dim
-    held, first = sizes.rank + sizes.rotary_dim, sizes.query_rank or 0
+    kv_dim, first = sizes.rank + sizes.rotary_dim, sizes.query_rank or 0
 
     def norm(name: str, x: Float[Array, "B N R"]) -> Float[Array, "B N R"]:
         return RMSNorm(_EPS, block.dtype, block.param_dtype, name=name)(x)
 
-    made = as_laid_out(block.dense(first + held, "latents", config.qkv_bias)(read))
-    of_queries, latents, key = jnp.split(made, [first, first + sizes.rank], axis=-1)
-    asked = read if sizes.query_rank is None else norm("q_norm", of_queries)
-    q = as_laid_out(block.dense(heads * dim, "q", False)(asked))
+    joint = as_laid_out(block.dense(first + kv_dim, "latents", config.qkv_bias)(read))
+    of_queries, latents, key = jnp.split(joint, [first, first + sizes.rank], axis=-1)
+    query_input = read if sizes.query_rank is None else norm("q_norm", of_queries)
+    q = as_laid_out(block.dense(heads * dim, "q", False)(query_input))
     q = q.reshape(*read.shape[:2], heads, dim)
     plain, turned = jnp.split(q, [sizes.plain_dim], axis=-1)
     turn = turns(rope, sizes.rotary_dim, config.context, positions)

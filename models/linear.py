@@ -45,8 +45,8 @@ def product(
     rows = x.size // x.shape[-1]
     if rows > _FEW_ROWS or (rows == 1 and len(weight) % 2):
         return states_first(x, weight, dtype)
-    few = halves if rows == 1 else weights_first
-    on_cpu, elsewhere = (partial(way, dtype=dtype) for way in (few, states_first))
+    for_few = halves if rows == 1 else weights_first
+    on_cpu, elsewhere = (partial(way, dtype=dtype) for way in (for_few, states_first))
     return jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=elsewhere)
 
 
@@ -81,8 +81,8 @@ def halves(
     both = weight.reshape(2, -1, weight.shape[1])
     # Each half has its own row, or else it is not a batch but one product again.
     twice = jnp.broadcast_to(x.reshape(-1), (2, x.size))
-    found = jnp.einsum("toi,ti->to", both, twice, preferred_element_type=dtype)
-    return found.reshape(*x.shape[:-1], len(weight))
+    products = jnp.einsum("toi,ti->to", both, twice, preferred_element_type=dtype)
+    return products.reshape(*x.shape[:-1], len(weight))
 
 
 def unembed(
@@ -138,18 +138,18 @@ def _by_xla(
         weights = jax.tree.map(lambda leaf: leaf[index], weights)
     if not isinstance(weights, eight_bits.LowPrecision):
         return product(x, weights)
-    held = weights.weights
-    high = jax.lax.platform_dependent(x, held, cpu=upcast_after, default=upcast)
+    narrow = weights.weights
+    high = jax.lax.platform_dependent(x, narrow, cpu=upcast_after, default=upcast)
     return product(x, high) * weights.factors.astype(x.dtype)
 
 
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
     """Returns whether a kernel of a CPU multiplies with these weights, or with one of them."""
     if isinstance(weights, blocks.Blocks):
-        held = weights.packed
+        packed = weights.packed
         if not weights.rounds_states:
-            return native.takes_block_product(x, held, blocks.SIZES[weights.kind])
-        return native.takes_rounded_product(x, held)
+            return native.takes_block_product(x, packed, blocks.SIZES[weights.kind])
+        return native.takes_rounded_product(x, packed)
     if isinstance(weights, eight_bits.LowPrecision):
         takes = native.takes_rounded_product if weights.rounds_states else native.takes_product
         return takes(x, weights.weights)
@@ -174,10 +174,10 @@ def _in_blocks(
             return eight_bits.rounded_block_product(x, packed, weights.kind).astype(dtype)
         return product(x, _wide(x, replace(weights, packed=packed)), dtype)
 
-    given = x, weights.packed, index
+    inputs = x, weights.packed, index
     if natively_multiplied(x, weights):
-        return native.natively(by_kernel, by_xla, *given)
-    return by_xla(*given)
+        return native.natively(by_kernel, by_xla, *inputs)
+    return by_xla(*inputs)
 
 
 def _wide(x: Float[Array, "..."], weights: blocks.Blocks) -> Float[Array, "*L O I"]:
@@ -200,10 +200,10 @@ def _rounded(
             weights, factors = weights[index], factors[index]
         return eight_bits.rounded_product(x, weights, factors).astype(x.dtype)
 
-    given = x, weights.weights, weights.factors, index
+    inputs = x, weights.weights, weights.factors, index
     if natively_multiplied(x, weights):
-        return native.natively(by_kernel, by_xla, *given)
-    return by_xla(*given)
+        return native.natively(by_kernel, by_xla, *inputs)
+    return by_xla(*inputs)
 
 
 def _by_kernel(

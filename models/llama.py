@@ -144,8 +144,8 @@ def qkv(config: LlamaConfig, layer: Layer) -> FusedProjection:
     """Returns queries, and the keys and values that the layer makes; a gate follows its query."""
     queries = config.num_heads * (1 + config.output_gate)
     heads, dim = heads_of(config, layer)
-    made = 0 if layer.keys_of is not None else 1 if layer.value_is_key else 2
-    return FusedProjection((queries, *[heads] * made), dim)
+    num_kv = 0 if layer.keys_of is not None else 1 if layer.value_is_key else 2
+    return FusedProjection((queries, *[heads] * num_kv), dim)
 
 
 def gate_up(size: int) -> FusedProjection:
@@ -180,7 +180,7 @@ class Block(nn.Module):
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
         past: Any,
-        own: Float[Array, "B N P"] | None = None,
+        per_layer: Float[Array, "B N P"] | None = None,
         read: Float[Array, "B N R"] | None = None,
     ) -> tuple[Any, ...]:
         """Returns the block's output, and its keys and values, or a mixer's updates."""
@@ -198,10 +198,10 @@ class Block(nn.Module):
         fed = self.feed(self.norm("mlp_norm")(x) if config.pre_norm else x, x, layer)
         fed = self.norm("mlp_post_norm")(fed) if config.post_norm else fed
         x = x + _scaled(fed, config.residual_scale)
-        if own is not None:
-            gate = self.dense(own.shape[-1], "per_layer_gate", False)(x)
+        if per_layer is not None:
+            gate = self.dense(per_layer.shape[-1], "per_layer_gate", False)(x)
             wide = self.dense(config.hidden_size, "per_layer_up", False)
-            gated = wide(ACTIVATIONS[config.activation](gate) * own)
+            gated = wide(ACTIVATIONS[config.activation](gate) * per_layer)
             x = x + self.norm("per_layer_post_norm")(gated)
         if config.layer_factor:
             high = eight_bits.high_precision(self.param_dtype, self.dtype)
@@ -221,13 +221,13 @@ class Block(nn.Module):
         if config.latent is not None:
             assert layer.rope is not None, "refused when the decoder is made"
             return latent.attend(self, read, positions, mask, past, layer.rope, layer.window)
-        q, made, gate = self.heads(read, layer)
+        q, kv, gate = self.heads(read, layer)
         if layer.rope is not None:
             turn = turns(layer.rope, q.shape[-1], config.context, positions)
-            q, *made[:1] = (rotate(x, turn, layer.rope.interleaved) for x in (q, *made[:1]))
-        made = [kept(part.swapaxes(1, 2), self.kv_dtype) for part in made]
-        made = past.put(*made) if made else ()
-        keys = made or past.own
+            q, *kv[:1] = (rotate(x, turn, layer.rope.interleaved) for x in (q, *kv[:1]))
+        kv = [kept(part.swapaxes(1, 2), self.kv_dtype) for part in kv]
+        kv = past.put(*kv) if kv else ()
+        keys = kv or past.own
         assert keys is not None, "another layer has made them, see `keys_of`"
         k, v = keys
         sinks = None
@@ -244,7 +244,7 @@ class Block(nn.Module):
         )
         if gate is not None:
             mixed = mixed * nn.sigmoid(gate.reshape(mixed.shape))
-        return self.dense(config.hidden_size, "output", config.output_bias)(mixed), *made
+        return self.dense(config.hidden_size, "output", config.output_bias)(mixed), *kv
 
     def heads(
         self, read: Float[Array, "B N R"], layer: Layer
@@ -255,22 +255,22 @@ class Block(nn.Module):
         fused = qkv(config, layer)
         dim = fused.size
         both = as_laid_out(self.dense(sum(fused.counts) * dim, "qkv", config.qkv_bias)(read))
-        q, *made = fused.apart(both.reshape(batch, new, -1, dim), self.tp_size, axis=2)
+        q, *kv = fused.apart(both.reshape(batch, new, -1, dim), self.tp_size, axis=2)
         gate = None
         if config.output_gate:
             q, gate = jnp.split(q.reshape(batch, new, config.num_heads, 2 * dim), 2, axis=-1)
-        if made and layer.value_is_key:
-            made *= 2
+        if kv and layer.value_is_key:
+            kv *= 2
         if config.qk_norm:
             joint = (batch, new, -1)
-            q, *made[:1] = (
+            q, *kv[:1] = (
                 self.norm(name)(y.reshape(joint) if config.qk_norm_joint else y).reshape(y.shape)
-                for name, y in zip(("q_norm", "k_norm"), (q, *made[:1]), strict=False)
+                for name, y in zip(("q_norm", "k_norm"), (q, *kv[:1]), strict=False)
             )
         if config.value_norm:
             dtypes = self.dtype, self.param_dtype
-            made[1:] = [RMSNorm(config.norm_eps, *dtypes, scaled=False)(v) for v in made[1:]]
-        return q, made, gate
+            kv[1:] = [RMSNorm(config.norm_eps, *dtypes, scaled=False)(v) for v in kv[1:]]
+        return q, kv, gate
 
     def feed(
         self, read: Float[Array, "B N E"], x: Float[Array, "B N E"], layer: Layer
@@ -283,8 +283,10 @@ class Block(nn.Module):
             return self.mlp(read, size)
         routed = RoutedExperts(experts, activation, *dtypes, name="experts")
         if experts.beside:
-            asked = self.norm("router_norm")(x) * config.hidden_size**-0.5
-            added = self.norm("experts_post_norm")(routed(self.norm("experts_norm")(x), asked))
+            router_input = self.norm("router_norm")(x) * config.hidden_size**-0.5
+            added = self.norm("experts_post_norm")(
+                routed(self.norm("experts_norm")(x), router_input)
+            )
             return self.norm("mlp_own_norm")(self.mlp(read, size)) + added
         added = routed(read)
         if experts.shared_size is None:
@@ -357,18 +359,18 @@ class RotaryDecoder(LayeredDecoder):
     @property
     def fused(self) -> Mapping[str, FusedProjection]:
         config = self.config
-        found = {"qkv": qkv(config, Layer(None)), "gate_up": gate_up(config.intermediate_size)}
+        fused = {"qkv": qkv(config, Layer(None)), "gate_up": gate_up(config.intermediate_size)}
         for number, layer in enumerate(self.kinds):
             if layer.experts and layer.experts.shared_size:
-                found["shared_gate_up"] = gate_up(layer.experts.shared_size)
+                fused["shared_gate_up"] = gate_up(layer.experts.shared_size)
             size = layer.intermediate_size or config.intermediate_size
-            own = {"qkv": qkv(config, layer), "gate_up": gate_up(size)}
-            found |= {
+            of_layer = {"qkv": qkv(config, layer), "gate_up": gate_up(size)}
+            fused |= {
                 f"layers_{number}/{name}": products
-                for name, products in own.items()
-                if products != found[name]
+                for name, products in of_layer.items()
+                if products != fused[name]
             }
-        return found
+        return fused
 
     @property
     def kinds(self) -> tuple[Layer, ...]:
@@ -399,8 +401,8 @@ class RotaryDecoder(LayeredDecoder):
             )
             for layer in self.kinds
         ]
-        own = None if config.per_layer_size is None else self.per_layer(x, tokens)
-        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes, self.taps, own)
+        per_layer = None if config.per_layer_size is None else self.per_layer(x, tokens)
+        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes, self.taps, per_layer)
         norm = RMSNorm(
             config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
         )
@@ -421,11 +423,13 @@ class RotaryDecoder(LayeredDecoder):
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
         shape = config.vocab_size, count * size
         table = self.param("per_layer_embed", nn.initializers.normal(0.02), shape, high)
-        told = looked_up(table, tokens).astype(self.dtype) * size**0.5
-        made = Linear(count * size, False, *dtypes, name="per_layer_projection")(x)
-        made = (made * config.hidden_size**-0.5).reshape(*tokens.shape, count, size)
-        made = RMSNorm(config.norm_eps, *dtypes, config.norm_offset, name="per_layer_norm")(made)
-        return jnp.moveaxis((made + told.reshape(made.shape)) * 2**-0.5, 2, 0)
+        from_table = looked_up(table, tokens).astype(self.dtype) * size**0.5
+        from_x = Linear(count * size, False, *dtypes, name="per_layer_projection")(x)
+        from_x = (from_x * config.hidden_size**-0.5).reshape(*tokens.shape, count, size)
+        from_x = RMSNorm(config.norm_eps, *dtypes, config.norm_offset, name="per_layer_norm")(
+            from_x
+        )
+        return jnp.moveaxis((from_x + from_table.reshape(from_x.shape)) * 2**-0.5, 2, 0)
 
 
 def _check_sources(config: LlamaConfig) -> None:

@@ -170,25 +170,29 @@ def load(
             "adapters on a mesh are not implemented; leave out mesh, or merge the adapter into the "
             "base's weights"
         )
-    kept, as_in_file = precision.find_kv(kv_dtype), False
+    cache_dtype, as_in_file = precision.find_kv(kv_dtype), False
     checkpoint = open_checkpoint(name)
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
     table = tuple(family.weights(config))
     if param_dtype == precision.AUTO:
-        plain = mesh is None and not adapters and not any(one.transposed for one in table)
+        plain = mesh is None and not adapters and not any(weight.transposed for weight in table)
         exact = plain and dtype in (None, "float32", np.float32) and precision.widens_natively()
-        param_dtype = checkpoint.held(scan_layers) if exact else None
+        param_dtype = checkpoint.weight_format(scan_layers) if exact else None
         if plain and dtype is None and backend.platform() == "gpu":
-            param_dtype = _on_gpu(checkpoint.held(scan_layers), table, name)
+            param_dtype = _on_gpu(checkpoint.weight_format(scan_layers), table, name)
         as_in_file = True
-    compute, held = precision.pair(dtype, param_dtype)
-    if blocks.FORMATS.get(eight_bits.called(held)) in blocks.FROM_FILES and not as_in_file:
-        alike = mesh is None and not (scan_layers and checkpoint.held(True) is None)
-        _check_blocks(held, checkpoint.held(), name, alike)
+    compute, weight_dtype = precision.pair(dtype, param_dtype)
+    if blocks.FORMATS.get(eight_bits.called(weight_dtype)) in blocks.FROM_FILES and not as_in_file:
+        alike = mesh is None and not (scan_layers and checkpoint.weight_format(True) is None)
+        _check_blocks(weight_dtype, checkpoint.weight_format(), name, alike)
         as_in_file = True
     model = family.build(
-        config, dtype=compute, param_dtype=held, scan_layers=scan_layers, kv_dtype=kept
+        config,
+        dtype=compute,
+        param_dtype=weight_dtype,
+        scan_layers=scan_layers,
+        kv_dtype=cache_dtype,
     )
     model = sharding.laid_out(model, mesh, rules)
     if mesh is not None and strict:
@@ -220,9 +224,9 @@ def load(
     )
 
 
-def open_checkpoint(name: str | Path, wanted: Sequence[str] = hub.WANTED) -> Folder | gguf.File:
+def open_checkpoint(name: str | Path, files: Sequence[str] = hub.WANTED) -> Folder | gguf.File:
     """Returns a checkpoint on disk, whose parts are read when they are asked for."""
-    path = hub.find(name, wanted)
+    path = hub.find(name, files)
     return gguf.open_file(path) if path.is_file() else Folder(path)
 
 
@@ -240,36 +244,36 @@ def read_weights(
     With `as_in_file` matrices of a GGUF file stay in their blocks, and others are dequantised.
     Otherwise all are rounded to the model's format.
     """
-    known = _names(files, family, model)
-    wanted = {
+    names = _names(files, family, model)
+    shapes = {
         name: shape
         for weight in table
         for name, shape in zip(weight.names, weight.shapes, strict=True)
     }
-    if HEAD in known and HEAD not in wanted:
-        _untie(files, known, table)
-    if missing := [name for name in wanted if name not in known]:
+    if HEAD in names and HEAD not in shapes:
+        _untie(files, names, table)
+    if missing := [name for name in shapes if name not in names]:
         raise InputError(
             f"{files.folder} lacks {weights.listed(missing, 'weight')} that {files.config} asks "
             "for; correct it or download the checkpoint again"
         )
-    if extra := [name for name in known if name not in wanted]:
+    if extra := [name for name in names if name not in shapes]:
         raise InputError(
             f"{files.folder} holds {weights.listed(extra, 'weight')} that {family.architecture} "
             f"has no place for; correct {files.config} or take a checkpoint of that architecture"
         )
-    for name, shape in wanted.items():
-        if (found := files.shape(known[name])) != shape:
+    for name, shape in shapes.items():
+        if (file_shape := files.shape(names[name])) != shape:
             raise InputError(
-                f"{name} in {files.folder} has shape {list(found)}, but {files.config} asks for "
-                f"{list(shape)}; correct one of them"
+                f"{name} in {files.folder} has shape {list(file_shape)}, but {files.config} asks "
+                f"for {list(shape)}; correct one of them"
             )
 
     def read(name: str) -> np.ndarray:
-        return files.read(known[name])
+        return files.read(names[name])
 
     high = eight_bits.high_precision(model.param_dtype, model.dtype)
-    own = blocks.FORMATS.get(eight_bits.called(model.param_dtype))
+    model_kind = blocks.FORMATS.get(eight_bits.called(model.param_dtype))
     # Kernels read them as they are, to the bits of the same numbers in float32.
     keeps_tables = (
         mesh is None
@@ -286,11 +290,11 @@ def read_weights(
         dtype: DTypeLike,
         read: Callable[[str], np.ndarray] = read,
     ) -> np.ndarray:
-        one = {weight.path[-1]: weight.join(read, dtype)}
+        tree = {weight.path[-1]: weight.join(read, dtype)}
         for key in reversed(weight.path[:-1]):
-            one = {key: one}
+            tree = {key: tree}
         return finite(
-            jax.tree.leaves(columns.relaid(one, model.fused, 1, model.tp_size))[0], weight
+            jax.tree.leaves(columns.relaid(tree, model.fused, 1, model.tp_size))[0], weight
         )
 
     def finite(array: np.ndarray, weight: weights.Weight) -> np.ndarray:
@@ -312,27 +316,31 @@ def read_weights(
             return blocks.packed(joined(weight, np.float32), kind)
 
         def read_packed(name: str) -> np.ndarray:
-            there = known[name]
-            kept = files.packed(there, kind) if isinstance(files, gguf.GGUFTensors) else None
-            if kept is None:
-                return blocks.packed(finite(files.read(there), weight), kind)
-            finite(blocks.scales(kept, kind), weight)
-            return kept
+            file_name = names[name]
+            packed = files.packed(file_name, kind) if isinstance(files, gguf.GGUFTensors) else None
+            if packed is None:
+                return blocks.packed(finite(files.read(file_name), weight), kind)
+            finite(blocks.scales(packed, kind), weight)
+            return packed
 
-        shapes = tuple(blocks.packed_shape(shape, kind) for shape in weight.shapes)
-        return joined(replace(weight, shapes=shapes), np.uint8, read_packed)
+        packed_shapes = tuple(blocks.packed_shape(shape, kind) for shape in weight.shapes)
+        return joined(replace(weight, shapes=packed_shapes), np.uint8, read_packed)
 
     def in_files(weight: weights.Weight) -> list[tuple[str | None, weights.Weight]]:
         """Returns a weight as parts, each of outputs in one format; empty: it is in no blocks."""
         table = weight.path in eight_bits.TABLES
-        kept = as_in_file and own is not None and (table or eight_bits.rounded(weight.path))
-        if not isinstance(files, gguf.GGUFTensors) or not (kept or (table and keeps_tables)):
+        keeps_blocks = (
+            as_in_file and model_kind is not None and (table or eight_bits.rounded(weight.path))
+        )
+        if not isinstance(files, gguf.GGUFTensors) or not (
+            keeps_blocks or (table and keeps_tables)
+        ):
             return []
-        found = [files.kind(known[name], None if table else own) for name in weight.names]
-        if weight.transposed or (weight.groups is not None and len(set(found)) > 1):
+        kinds = [files.kind(names[name], None if table else model_kind) for name in weight.names]
+        if weight.transposed or (weight.groups is not None and len(set(kinds)) > 1):
             return [(None, weight)]
-        runs = [list(run) for _, run in groupby(range(len(found)), found.__getitem__)]
-        parts = [(found[run[0]], slice(run[0], run[-1] + 1)) for run in runs]
+        runs = [list(run) for _, run in groupby(range(len(kinds)), kinds.__getitem__)]
+        parts = [(kinds[run[0]], slice(run[0], run[-1] + 1)) for run in runs]
         return [
             (kind, replace(weight, names=weight.names[part], shapes=weight.shapes[part]))
             for kind, part in parts
@@ -347,11 +355,11 @@ def read_weights(
         # What is split across rows of the file needs all of them for each device: the last stay.
         @lru_cache(maxsize=1)
         def rows(name: str, first: int, end: int) -> np.ndarray:
-            return files.rows(known[name], slice(first, end))
+            return files.rows(names[name], slice(first, end))
 
         def part(index: tuple[slice, ...]) -> np.ndarray:
-            found = weight.part(index, lambda name, own: rows(name, own.start, own.stop), kind)
-            return finite(found, weight)
+            values = weight.part(index, lambda name, span: rows(name, span.start, span.stop), kind)
+            return finite(values, weight)
 
         fused = columns.fused_of(weight.path, model.fused)
         if fused is None:
@@ -368,7 +376,7 @@ def read_weights(
             }
         elif keeps_tables and weight.path in eight_bits.TABLES:
             # Numbers that fit into bfloat16 stay in it, as they are in a file of such.
-            first = files.rows(known[weight.names[0]], slice(0, 1))
+            first = files.rows(names[weight.names[0]], slice(0, 1))
             narrow = first.dtype == jax.numpy.bfloat16
             arrays = {name: joined(weight, first.dtype if narrow else high)}
         elif kind := eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype):
@@ -380,18 +388,21 @@ def read_weights(
         else:
             return [(weight.path, placed(weight))]
         paths = {(*path, name): array for name, array in arrays.items()}
-        return [(at, jax.device_put(x, place(at, x.shape))) for at, x in paths.items()]
+        return [
+            (leaf_path, jax.device_put(x, place(leaf_path, x.shape)))
+            for leaf_path, x in paths.items()
+        ]
 
     # Casts and transposes let other threads run; with a mesh, room counts more.
     count = min(_READERS, os.cpu_count() or 1) if mesh is None else 1
     with ThreadPoolExecutor(count, "jspec-weights") as readers:
-        held = chain.from_iterable(readers.map(leaves, table))
-        return weights.tree(stacking.collected(held, model.groups, place))
+        flat = chain.from_iterable(readers.map(leaves, table))
+        return weights.tree(stacking.collected(flat, model.groups, place))
 
 
-def _on_gpu(held: str | None, table: Sequence[weights.Weight], name: str | Path) -> str | None:
+def _on_gpu(kind: str | None, table: Sequence[weights.Weight], name: str | Path) -> str | None:
     """Returns the blocks in which a GPU holds a file's weights, if bfloat16 is too large for it."""
-    if held not in blocks.SIZES:
+    if kind not in blocks.SIZES:
         return None
     size = 2 * sum(prod(shape) for weight in table for shape in weight.shapes)
     room = _room()
@@ -399,10 +410,10 @@ def _on_gpu(held: str | None, table: Sequence[weights.Weight], name: str | Path)
     reason = (
         f"stays so: in bfloat16 its weights take {size / 1e9:.3g} of {room / 1e9:.3g} GB"
         if large
-        else f"is held in bfloat16, with which a GPU multiplies faster; dtype {held} keeps it"
+        else f"is held in bfloat16, with which a GPU multiplies faster; dtype {kind} keeps it"
     )
-    warnings.warn(f"{name} is in {held} and {reason}", stacklevel=3)
-    return held if large else None
+    warnings.warn(f"{name} is in {kind} and {reason}", stacklevel=3)
+    return kind if large else None
 
 
 def _room() -> float:
@@ -410,40 +421,43 @@ def _room() -> float:
     return (jax.devices()[0].memory_stats() or {}).get("bytes_limit", inf)
 
 
-def _check_blocks(held: str, found: str | None, name: str | Path, alike: bool) -> None:
+def _check_blocks(param_dtype: str, file_kind: str | None, name: str | Path, alike: bool) -> None:
     """Raises InputError if blocks that come from files alone are not there, or of unlike layers."""
-    wanted = blocks.FORMATS[held]
-    if found != wanted:
+    kind = blocks.FORMATS[param_dtype]
+    if file_kind != kind:
         raise InputError(
-            f"nothing is rounded to {wanted}, and the matrices of {name} are in "
-            f"{found or 'no blocks'}; load a GGUF file that holds them, or use {found or 'q8_0'}"
+            f"nothing is rounded to {kind}, and the matrices of {name} are in "
+            f"{file_kind or 'no blocks'}; load a GGUF file that holds them, or use "
+            f"{file_kind or 'q8_0'}"
         )
     if not alike:
         raise InputError(
-            f"{held} keeps each matrix in the format that {name} has it in, and scan_layers and a "
-            "mesh need layers that are alike on one device; leave them out, or use q8_0"
+            f"{param_dtype} keeps each matrix in the format that {name} has it in, and scan_layers "
+            "and a mesh need layers that are alike on one device; leave them out, or use q8_0"
         )
 
 
 def _names(files: Tensors, family: families.Family, model: LayeredDecoder) -> dict[str, str]:
     """Returns each weight's name in a whole model, and its name in these files."""
-    others = re.compile(f"{family.buffers}|{quantised.OF_MEMORY}")
-    names = [name for name in files.files if not others.fullmatch(name)]
+    buffers = re.compile(f"{family.buffers}|{quantised.OF_MEMORY}")
+    names = [name for name in files.files if not buffers.fullmatch(name)]
     if family.extra_layers:
         numbers = {name: re.match(r"(?:model\.)?layers\.(\d+)\.", name) for name in names}
         names = [
-            name for name in names if not (at := numbers[name]) or int(at[1]) < model.num_layers
+            name
+            for name in names
+            if not (match := numbers[name]) or int(match[1]) < model.num_layers
         ]
-    found = family.names(names)
+    by_name = family.names(names)
     unread = "(?!)" if family.unread is None else family.unread(model.config)
-    return {ours: own for ours, own in found.items() if not re.fullmatch(unread, ours)}
+    return {ours: theirs for ours, theirs in by_name.items() if not re.fullmatch(unread, ours)}
 
 
-def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]) -> None:
+def _untie(files: Tensors, names: dict[str, str], table: Sequence[weights.Weight]) -> None:
     """Leaves one of embeddings and head where they are tied; a file may hold either, or both."""
     embed = next(weight for weight in table if weight.path == ("embed",)).names[0]
-    head = held.pop(HEAD)
-    here = held.setdefault(embed, head)
+    head = names.pop(HEAD)
+    here = names.setdefault(embed, head)
     if files.shape(head) != files.shape(here) or not (here == head or _equal(files, head, here)):
         raise InputError(
             f"{files.folder} ties the head to the embeddings but holds a {HEAD} that differs from "
@@ -451,8 +465,8 @@ def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]
         )
 
 
-def _equal(files: Tensors, one: str, other: str) -> bool:
+def _equal(files: Tensors, first: str, other: str) -> bool:
     """Returns whether two tensors hold the same, of which some rows are read at a time."""
-    size = files.shape(one)[0]
-    parts = (slice(at, min(at + 4096, size)) for at in range(0, size, 4096))
-    return all(np.array_equal(files.rows(one, part), files.rows(other, part)) for part in parts)
+    size = files.shape(first)[0]
+    parts = (slice(start, min(start + 4096, size)) for start in range(0, size, 4096))
+    return all(np.array_equal(files.rows(first, part), files.rows(other, part)) for part in parts)

@@ -67,9 +67,9 @@ class RowAdapters:
         """Returns what is added to the product of x."""
         assert self.ids is not None, "made by `LoRAModel.apply`"
         inner = product(x, self.down)
-        own = self.ids[..., None] == self.owner
+        mask = self.ids[..., None] == self.owner
         # What other adapters made of x is left out, whatever it is.
-        return product(jnp.where(own, inner, 0), self.up)
+        return product(jnp.where(mask, inner, 0), self.up)
 
 
 @struct.dataclass
@@ -128,34 +128,37 @@ class LoRAModel:
         Raises:
             InputError: if there is no such adapter.
         """
-        count, asked = len(self.names), adapters
-        ids: Any = asked
-        if isinstance(asked, str):
-            ids = self._number(asked)
-        elif isinstance(asked, Sequence):
-            ids = [one if _is_number(one) else self._number(one) for one in asked]
+        count = len(self.names)
+        ids: Any = adapters
+        if isinstance(adapters, str):
+            ids = self._number(adapters)
+        elif isinstance(adapters, Sequence):
+            ids = [
+                adapter if _is_number(adapter) else self._number(adapter) for adapter in adapters
+            ]
         if isinstance(ids, Tracer):
             ids = jnp.clip(ids, 0, count).astype(jnp.int32)
         else:
-            given = np.asarray(ids)
-            if given.ndim > 1 or given.dtype.kind not in "iu":
+            numbers = np.asarray(ids)
+            if numbers.ndim > 1 or numbers.dtype.kind not in "iu":
                 raise InputError(
-                    f"adapters has shape {given.shape} and dtype {given.dtype}; pass one per row"
+                    f"adapters has shape {numbers.shape} and dtype {numbers.dtype}; pass one "
+                    "per row"
                 )
-            if (wrong := given[(given < 0) | (given > count)]).size:
+            if (wrong := numbers[(numbers < 0) | (numbers > count)]).size:
                 raise InputError(
                     f"adapters holds {wrong[0]}; pass 0 for none, or a number in 1 .. {count}"
                 )
-            ids = given.astype(np.int32)  # on the host: nothing is compiled for it
+            ids = numbers.astype(np.int32)  # on the host: nothing is compiled for it
         return {**params, "ids": ids}
 
     def _number(self, name: Any) -> int:
-        if name not in (known := (None, *self.names)):
+        if name not in (names := (None, *self.names)):
             raise InputError(
                 f"adapters holds {name!r:.80}; pass None for none, or one of "
                 f"{', '.join(self.names)}"
             )
-        return known.index(name)
+        return names.index(name)
 
     def init_memory(self, batch: int, capacity: int) -> LoRAMemory:
         """Returns the base's memory; no row has an adapter."""
@@ -218,15 +221,15 @@ def _with_adapters(params: PyTree, ids: Int[Array, "B _"]) -> PyTree:
     weights = dict(params["params"])
     for name, kinds in params["lora"].items():
         layers = stacking.layers_of(name)
-        own = ids if layers is None else jnp.broadcast_to(ids, (len(layers), *ids.shape))
-        for kind, held in kinds.items():
-            adapted = {**weights[name][kind], "adapters": held.replace(ids=own)}
+        layer_ids = ids if layers is None else jnp.broadcast_to(ids, (len(layers), *ids.shape))
+        for kind, adapter in kinds.items():
+            adapted = {**weights[name][kind], "adapters": adapter.replace(ids=layer_ids)}
             weights[name] = {**weights[name], kind: adapted}
     return weights
 
 
-def _is_number(one: Any) -> bool:
-    return isinstance(one, Integral) and not isinstance(one, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 class _Module(NamedTuple):
@@ -263,18 +266,18 @@ def adapted(
             "not implemented; merge the adapter into the weights"
         )
     modules = _modules(table)
-    found = [
+    adapter_parts = [
         _read(hub.folder(path, (CONFIG, WEIGHTS)), family, modules) for path in adapters.values()
     ]
     layers: dict[str, Any] = {}
-    for kind in sorted({part.module.path[1:] for one in found for part in one}):
+    for kind in sorted({part.module.path[1:] for parts in adapter_parts for part in parts}):
         # As wide in each layer, so that layers can be stacked.
-        ranks = [_most(one, kind) for one in found]
+        ranks = [_most(parts, kind) for parts in adapter_parts]
         for path in sorted({module.path for module in modules.values()}):
             if path[1:] == kind:
-                own = [module for module in modules.values() if module.path == path]
-                held = _joined(own, found, ranks, model.dtype)
-                layers.setdefault(path[0], {})[kind[0]] = held
+                layer_modules = [module for module in modules.values() if module.path == path]
+                joint = _joined(layer_modules, adapter_parts, ranks, model.dtype)
+                layers.setdefault(path[0], {})[kind[0]] = joint
     lora = stacking.stacked({"params": layers}, model.groups)["params"]
     return LoRAModel(model, tuple(adapters)), {**params, "lora": lora, "ids": None}
 
@@ -288,7 +291,7 @@ def of_base(params: PyTree) -> PyTree:
 
 def _modules(table: Sequence[Weight]) -> dict[str, _Module]:
     """Returns the products of the layers, by their names in Hugging Face's layout."""
-    found = {}
+    modules = {}
     for weight in table:
         *path, last = weight.path
         if last != "weight" or len(path) != 2 or weight.groups is not None:
@@ -296,9 +299,9 @@ def _modules(table: Sequence[Weight]) -> dict[str, _Module]:
         begin = 0
         for name, shape in zip(weight.names, weight.shapes, strict=True):
             outputs, inputs = reversed(shape) if weight.transposed else shape
-            found[name.removesuffix(".weight")] = _Module(tuple(path), begin, inputs, outputs)
+            modules[name.removesuffix(".weight")] = _Module(tuple(path), begin, inputs, outputs)
             begin += outputs
-    return found
+    return modules
 
 
 def _read(folder: Path, family: Family, modules: Mapping[str, _Module]) -> list[_Part]:
@@ -308,19 +311,19 @@ def _read(folder: Path, family: Family, modules: Mapping[str, _Module]) -> list[
         raise InputError(f"{folder} has no {WEIGHTS}; name a folder that PEFT saved")
     files = shards.open_file(folder / WEIGHTS)
     adapts = {tensor: _TENSOR.fullmatch(tensor) for tensor in files.files}
-    weights = {f"{one[1]}.weight" for one in adapts.values() if one}
-    ours = {own: name for name, own in family.names(weights).items()}
+    weights = {f"{match[1]}.weight" for match in adapts.values() if match}
+    ours = {theirs: name for name, theirs in family.names(weights).items()}
     halves: dict[str, dict[str, str]] = {}
-    others = [tensor for tensor, one in adapts.items() if one is None]
-    for tensor, one in sorted(adapts.items()):
-        if one is None or re.fullmatch(family.buffers, weight := f"{one[1]}.weight"):
+    rest = [tensor for tensor, match in adapts.items() if match is None]
+    for tensor, match in sorted(adapts.items()):
+        if match is None or re.fullmatch(family.buffers, weight := f"{match[1]}.weight"):
             continue
         if ours.get(weight, weight).removesuffix(".weight") not in modules:
-            others.append(tensor)
-        halves.setdefault(one[1], {})[one[2]] = tensor
-    if others or not halves:
+            rest.append(tensor)
+        halves.setdefault(match[1], {})[match[2]] = tensor
+    if rest or not halves:
         raise InputError(
-            f"{folder} adapts {listed(others, 'tensor') if others else 'nothing'}, for which this "
+            f"{folder} adapts {listed(rest, 'tensor') if rest else 'nothing'}, for which this "
             "model has no place; jspec adapts the products of attention and MLP alone"
         )
     parts = []
@@ -330,12 +333,12 @@ def _read(folder: Path, family: Family, modules: Mapping[str, _Module]) -> list[
             raise InputError(f"{folder} lacks lora_{min(missing)} of {name}; save it again")
         shapes = [files.shape(pair[half]) for half in "AB"]
         rank = max(shapes[0][0], 1) if shapes[0] else 1
-        wanted = [(rank, module.inputs), (module.outputs, rank)]
-        if shapes != wanted:
+        model_shapes = [(rank, module.inputs), (module.outputs, rank)]
+        if shapes != model_shapes:
             raise InputError(
                 f"{folder} has lora_A {list(shapes[0])} and lora_B {list(shapes[1])} of {name}, "
-                f"and this model takes {list(wanted[0])} and {list(wanted[1])}; it was trained for "
-                "another base, so load that one"
+                f"and this model takes {list(model_shapes[0])} and {list(model_shapes[1])}; it was "
+                "trained for another base, so load that one"
             )
         down, up = (files.read(pair[half]).astype(np.float32) for half in "AB")
         if not (np.isfinite(down).all() and np.isfinite(up).all()):
@@ -374,7 +377,7 @@ def _scale(folder: Path) -> Callable[[str, int], float]:
     root = bool(settings.get("use_rslora"))
     patterns = settings.part("alpha_pattern")
     try:
-        alphas = [(re.compile(rf"(.*\.)?({one})"), one) for one in patterns.values]
+        alphas = [(re.compile(rf"(.*\.)?({text})"), text) for text in patterns.values]
     except re.error as error:
         raise InputError(
             f"{patterns.source} has {error.pattern!r:.60}, which is not a regular expression "
@@ -382,8 +385,8 @@ def _scale(folder: Path) -> Callable[[str, int], float]:
         ) from None
 
     def scale(name: str, rank: int) -> float:
-        own = (one for pattern, one in alphas if pattern.fullmatch(name))
-        return patterns.number(next(own, ""), alpha) / (math.sqrt(rank) if root else rank)
+        matches = (key for pattern, key in alphas if pattern.fullmatch(name))
+        return patterns.number(next(matches, ""), alpha) / (math.sqrt(rank) if root else rank)
 
     return scale
 
@@ -398,15 +401,18 @@ def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
 
 
 def _joined(
-    own: Sequence[_Module], adapters: Sequence[Sequence[_Part]], ranks: Sequence[int], dtype: Any
+    modules: Sequence[_Module],
+    adapters: Sequence[Sequence[_Part]],
+    ranks: Sequence[int],
+    dtype: Any,
 ) -> RowAdapters:
     """Returns all adapters of one product of ours, of so many ranks: zeros fill up."""
     total = sum(ranks)
-    down = np.zeros((total, own[0].inputs), np.float32)
-    up = np.zeros((max(module.begin + module.outputs for module in own), total), np.float32)
+    down = np.zeros((total, modules[0].inputs), np.float32)
+    up = np.zeros((max(module.begin + module.outputs for module in modules), total), np.float32)
     for parts, begin in zip(adapters, np.cumsum([0, *ranks]).tolist(), strict=False):
         for part in parts:
-            if part.module.path == own[0].path:
+            if part.module.path == modules[0].path:
                 place = slice(begin, begin := begin + len(part.down))
                 down[place] = part.down
                 up[part.module.begin : part.module.begin + part.module.outputs, place] = part.up

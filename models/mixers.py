@@ -110,13 +110,13 @@ class _Network(nn.Module):
             joint = joint + self.by_group(self.number("convolution_bias", self.lanes))[:, None]
         joint = ACTIVATIONS[self.config.activation](joint).astype(jnp.float32)
         parts = jnp.split(joint, self.ends(), axis=-1)
-        given = dict(zip(self.order, parts, strict=True))
+        qkv = dict(zip(self.order, parts, strict=True))
         group = sizes.num_heads // sizes.num_key_heads
-        v = given["v"].reshape(batch, -1, count, group, sizes.value_dim).swapaxes(2, 3)
-        given["v"] = v.reshape(batch, sizes.num_heads, count, -1)
-        q, k, v, decays, beta = self.steps(given, rates.astype(jnp.float32))
+        v = qkv["v"].reshape(batch, -1, count, group, sizes.value_dim).swapaxes(2, 3)
+        qkv["v"] = v.reshape(batch, sizes.num_heads, count, -1)
+        q, k, v, decays, beta = self.steps(qkv, rates.astype(jnp.float32))
         mixed, updates = recurrence.recur(q, k, v, decays, beta, past.states, mask, inputs)
-        mixed = self.added(mixed, given).swapaxes(1, 2)
+        mixed = self.added(mixed, qkv).swapaxes(1, 2)
         mixed = self.gated(mixed, gate)
         mixed = mixed.astype(self.dtype).reshape(*read.shape[:2], -1)
         return self.dense(self.config.hidden_size, "output")(mixed), updates
@@ -125,13 +125,13 @@ class _Network(nn.Module):
         """Returns the convolution's inputs [B, N, J, C], the gate, and the rates' inputs."""
         raise NotImplementedError
 
-    def steps(self, given: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
+    def steps(self, qkv: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
         """Returns q and k of the key heads, v, decays and beta."""
         raise NotImplementedError
 
-    def added(self, mixed: Float[Array, "B H N D"], given: dict[str, Array]) -> Array:
+    def added(self, mixed: Float[Array, "B H N D"], qkv: dict[str, Array]) -> Array:
         """Returns what the heads read, and what goes past the states."""
-        del given
+        del qkv
         return mixed
 
     def gated(self, mixed: Float[Array, "B N H D"], gate: Float[Array, "B N _"]) -> Array:
@@ -208,15 +208,15 @@ class GatedDeltaNet(_Network):
         inputs, gate = jnp.split(fused, [recurrence.lanes(sizes)], axis=-1)
         return inputs, gate, rates
 
-    def steps(self, given: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
+    def steps(self, qkv: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
         sizes = self.sizes
         batch, count, _ = rates.shape
         groups = sizes.num_key_heads if sizes.grouped else 1
         rates = rates.reshape(batch, count, groups, -1).transpose(0, 2, 3, 1)
         beta, step = (x.reshape(batch, -1, count) for x in jnp.split(rates, 2, axis=2))
         _, decays = self.rates(step)
-        q = _unit(given["q"]) * sizes.key_dim**-0.5
-        return q, _unit(given["k"]), given["v"], decays, jax.nn.sigmoid(beta)
+        q = _unit(qkv["q"]) * sizes.key_dim**-0.5
+        return q, _unit(qkv["k"]), qkv["v"], decays, jax.nn.sigmoid(beta)
 
     def gated(self, mixed: Float[Array, "B N H D"], gate: Float[Array, "B N *_"]) -> Array:
         mixed = RMSNorm(self.config.norm_eps, jnp.float32, self.param_dtype, name="norm")(mixed)
@@ -237,13 +237,13 @@ class StateSpace(_Network):
         gate, inputs, step = jnp.split(fused, [values, values + self.lanes], axis=-1)
         return self.grouped(inputs), gate, step
 
-    def steps(self, given: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
+    def steps(self, qkv: dict[str, Array], rates: Float[Array, "B N R"]) -> tuple[Any, ...]:
         step, decays = self.rates(rates.swapaxes(1, 2))
-        return given["q"], given["k"], given["v"] * step[..., None], decays, None
+        return qkv["q"], qkv["k"], qkv["v"] * step[..., None], decays, None
 
-    def added(self, mixed: Float[Array, "B H N D"], given: dict[str, Array]) -> Array:
+    def added(self, mixed: Float[Array, "B H N D"], qkv: dict[str, Array]) -> Array:
         skip = self.number("skip", self.sizes.num_heads)[:, None, None]
-        return mixed + recurrence.rounded(skip * given["v"])
+        return mixed + recurrence.rounded(skip * qkv["v"])
 
     def gated(self, mixed: Float[Array, "B N H D"], gate: Float[Array, "B N _"]) -> Array:
         sizes = self.sizes

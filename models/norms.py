@@ -38,8 +38,8 @@ class RMSNorm(nn.Module):
         scale = self.param(
             "scale", begin, (x.shape[-1],), eight_bits.high_precision(self.param_dtype, self.dtype)
         )
-        whole = jnp.broadcast_to(scale.astype(jnp.float32) + self.offset, unit.shape)
-        return (unit * whole).astype(self.dtype)
+        factor = jnp.broadcast_to(scale.astype(jnp.float32) + self.offset, unit.shape)
+        return (unit * factor).astype(self.dtype)
 
 
 class LayerNorm(nn.Module):

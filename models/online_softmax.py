@@ -83,8 +83,8 @@ def scores_of(
     if isinstance(keys, tuple):
         ends = np.cumsum([part.shape[-1] for part in keys])[:-1].tolist()
         pairs = zip(jnp.split(queries, ends, axis=-1), keys, strict=True)
-        first, *others = (scores_of(*pair, None) for pair in pairs)
-        return capped(sum(others, first), soft_cap)
+        first, *rest = (scores_of(*pair, None) for pair in pairs)
+        return capped(sum(rest, first), soft_cap)
     scores = jnp.einsum("...qd,...kd->...qk", queries, keys, preferred_element_type=jnp.float32)
     return capped(scores, soft_cap)
 

@@ -37,14 +37,14 @@ def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, A
     """
     if dtype is None or not _is(dtype, eight_bits.FORMATS):
         # Of an unknown name the sentence tells the formats of weights too.
-        compute = find(default() if dtype is None else dtype, held=True)
-        return compute, find(compute if param_dtype is None else param_dtype, held=True)
+        compute = find(default() if dtype is None else dtype, as_weights=True)
+        return compute, find(compute if param_dtype is None else param_dtype, as_weights=True)
     if param_dtype is not None:
         raise InputError(
             f"dtype {dtype!r} is one of weights, and param_dtype {param_dtype!r} another; leave "
             "one of them out, or give dtype one to compute in"
         )
-    return find(default()), find(dtype, held=True)
+    return find(default()), find(dtype, as_weights=True)
 
 
 def _is(dtype: DTypeLike, names: Collection[str]) -> bool:
@@ -54,13 +54,13 @@ def _is(dtype: DTypeLike, names: Collection[str]) -> bool:
         return False
 
 
-def find(dtype: DTypeLike, held: bool = False) -> Any:
+def find(dtype: DTypeLike, as_weights: bool = False) -> Any:
     """Returns the dtype of a name or a dtype, always as `jnp.float32` and the like.
 
     `jnp.dtype("float32")` equals `jnp.float32` and hashes otherwise, so a model that was loaded
     would be traced apart from the same model built by hand.
     """
-    names = (*NAMES, *eight_bits.FORMATS) if held else NAMES
+    names = (*NAMES, *eight_bits.FORMATS) if as_weights else NAMES
     if not _is(dtype, names):
         raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(names)}")
     if isinstance(dtype, str) and dtype in eight_bits.FORMATS and dtype not in eight_bits.LARGEST:

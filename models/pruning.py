@@ -31,9 +31,9 @@ def pruned(target: Llama, params: PyTree, layers: Sequence[int]) -> tuple[Llama,
             f"{every[-1]}; use some of them, in ascending order"
         )
     kinds = tuple(config.layers[layer] for layer in layers) if config.layers else ()
-    own = stacking.unstacked(columns.relaid(params, target.fused, target.tp_size, 1))["params"]
-    kept = {name: part for name, part in own.items() if not name.startswith("layers_")}
-    kept |= {f"layers_{place}": own[f"layers_{layer}"] for place, layer in enumerate(layers)}
+    weights = stacking.unstacked(columns.relaid(params, target.fused, target.tp_size, 1))["params"]
+    subset = {name: part for name, part in weights.items() if not name.startswith("layers_")}
+    subset |= {f"layers_{place}": weights[f"layers_{layer}"] for place, layer in enumerate(layers)}
     model = Llama(replace(config, num_layers=len(layers), layers=kinds))
     # Copies: training gives its weights away, and goes on reading the target's.
-    return model, {"params": jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32), kept)}
+    return model, {"params": jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32), subset)}

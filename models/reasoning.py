@@ -46,8 +46,12 @@ Lead = tuple[int, tuple[int, ...], bool]
 def marks_of(tokenizer: Any, template: str = "") -> Marks | None:
     """Returns the marks that a chat template writes or a vocabulary has as tokens."""
     id_of = getattr(tokenizer, "token_to_id", lambda mark: None)
-    in_text = (one for one in FAMILIES if all(mark in template for mark in one.closing))
-    ends = (one for one in FAMILIES if None not in (id_of(one.opening), id_of(one.closing[-1])))
+    in_text = (family for family in FAMILIES if all(mark in template for mark in family.closing))
+    ends = (
+        family
+        for family in FAMILIES
+        if None not in (id_of(family.opening), id_of(family.closing[-1]))
+    )
     return next(in_text, None) or next(ends, None)
 
 
@@ -61,7 +65,7 @@ def begins(tokenizer: Any, marks: Marks | None, prompt: Sequence[int]) -> str | 
 def lead(tokenizer: Any, marks: Marks | None, prompt: Sequence[int]) -> Lead | None:
     """Returns what comes before the content; None: nothing, or a mark of several tokens."""
     part = begins(tokenizer, marks, prompt)
-    ids = [tokenizer.token_to_id(one) for one in (marks.opening, *marks.closing)] if marks else []
+    ids = [tokenizer.token_to_id(mark) for mark in (marks.opening, *marks.closing)] if marks else []
     if not ids or None in ids or part == CONTENT:
         return None
     return ids[0], tuple(ids[1:]), part == THOUGHTS

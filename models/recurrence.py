@@ -117,11 +117,11 @@ def commit(
 ) -> RecurrentState:
     """Returns the state after the first `counts` nodes of the path."""
     states, updates = memory.states, (nodes.keys, nodes.values, nodes.decays, nodes.factors)
-    given = states, updates, path, counts
+    operands = states, updates, path, counts
     if native.takes_recurrence(states, *updates):
-        states = native.natively(_replayed, _summed, *given)
+        states = native.natively(_replayed, _summed, *operands)
     else:
-        states = _summed(*given)
+        states = _summed(*operands)
     inputs = _along(nodes.inputs, path).astype(memory.window.dtype)
     inputs = jnp.concatenate([memory.window, inputs], 2)
     last = counts[:, None] + jnp.arange(memory.window.shape[2])
@@ -162,10 +162,10 @@ def convolved(
     seen: Bool[Array, "B N N"],
 ) -> Float[Array, "B J N C"]:
     """Returns each lane's sum over a node and the W tokens before it on its path."""
-    given = inputs, kernel, window, seen
-    if native.takes_recurrence(*given[:3]):
-        return native.natively(native.convolve, _convolved, *given)
-    return _convolved(*given)
+    operands = inputs, kernel, window, seen
+    if native.takes_recurrence(*operands[:3]):
+        return native.natively(native.convolve, _convolved, *operands)
+    return _convolved(*operands)
 
 
 def _convolved(
@@ -182,8 +182,8 @@ def _convolved(
         above = depth - back
         node = (seen & (depth[:, None] == above[..., None])).argmax(-1)
         place = jnp.where(above > 0, before + node, before - 1 + above)
-        there = jnp.take_along_axis(joined, place[:, None, :, None], 2)
-        total = total + rounded(there * kernel[:, None, :, -1 - back])
+        value = jnp.take_along_axis(joined, place[:, None, :, None], 2)
+        total = total + rounded(value * kernel[:, None, :, -1 - back])
     return total
 
 
@@ -211,29 +211,31 @@ def recur(
     Returns:
         o, and the updates.
     """
-    given = jax.tree.map(lambda x: x.astype(jnp.float32), (q, k, v, decays, beta))
+    operands = jax.tree.map(lambda x: x.astype(jnp.float32), (q, k, v, decays, beta))
     # What is kept is what was used, and not computed again, which would be another rounding.
-    given, factors = jax.lax.optimization_barrier((given, jnp.exp(given[3])))
-    if native.takes_recurrence(*given[:3], states):
-        mixed, values = native.natively(_by_steps, _by_products, given, factors, states, seen)
+    operands, factors = jax.lax.optimization_barrier((operands, jnp.exp(operands[3])))
+    if native.takes_recurrence(*operands[:3], states):
+        mixed, values = native.natively(_by_steps, _by_products, operands, factors, states, seen)
     else:
-        mixed, values = _by_products(given, factors, states, seen)
-    kept = _of_heads(given[1], v), values, given[3][..., None], factors[..., None]
-    return mixed, Updates(*kept, inputs)
+        mixed, values = _by_products(operands, factors, states, seen)
+    parts = _of_heads(operands[1], v), values, operands[3][..., None], factors[..., None]
+    return mixed, Updates(*parts, inputs)
 
 
 Given = tuple[Any, ...]
 """q, k, v, decays and beta."""
 
 
-def _by_steps(given: Given, factors: Array, states: Array, seen: Array) -> tuple[Array, Array]:
-    q, k, v, _, beta = given
+def _by_steps(operands: Given, factors: Array, states: Array, seen: Array) -> tuple[Array, Array]:
+    q, k, v, _, beta = operands
     return native.recur(q, k, v, factors, beta, states, seen)
 
 
-def _by_products(given: Given, factors: Array, states: Array, seen: Array) -> tuple[Array, Array]:
+def _by_products(
+    operands: Given, factors: Array, states: Array, seen: Array
+) -> tuple[Array, Array]:
     del factors
-    q, k, v, decays, beta = given
+    q, k, v, decays, beta = operands
     return by_chunks((_of_heads(q, v), _of_heads(k, v), v, decays, beta), states, seen)
 
 
@@ -268,17 +270,17 @@ def by_chunks(
         causal = jnp.broadcast_to(jnp.tri(CHUNK, dtype=bool), (len(states), CHUNK, CHUNK))
         live = jnp.ones((len(states), CHUNK), bool)
 
-        def one(states, given):
+        def step(states, given):
             mixed, values = at_once(given, states, causal)
             return summed(states, given[1], values, given[3], live), (mixed, values)
 
-        _, found = jax.lax.scan(one, states, jax.tree.map(cut, given))
+        _, outputs = jax.lax.scan(step, states, jax.tree.map(cut, given))
 
         def joined(x):
             x = jnp.moveaxis(x, 0, 2)
             return x.reshape(*x.shape[:2], -1, x.shape[-1])[:, :, :count]
 
-        return jax.tree.map(joined, found)
+        return jax.tree.map(joined, outputs)
 
     if count <= CHUNK:
         return at_once(given, states, seen)
@@ -299,12 +301,14 @@ def at_once(
     q, k, v, decays, beta = given
     below = jnp.einsum("bij,bhj->bhi", seen.astype(jnp.float32), decays)
     between = jnp.where(seen[:, None], below[..., None] - below[..., None, :], -jnp.inf)
-    decay, whole = jnp.exp(between), jnp.exp(below)[..., None]
-    read = jnp.einsum("bhik,bhkd->bhid", q, states) * whole
+    decay, total = jnp.exp(between), jnp.exp(below)[..., None]
+    read = jnp.einsum("bhik,bhkd->bhid", q, states) * total
     if beta is not None:
-        own = jnp.eye(seen.shape[1], dtype=bool)
-        system = jnp.where(own, 0, jnp.einsum("bhik,bhjk->bhij", k, k) * decay) * beta[..., None]
-        v = (v - jnp.einsum("bhik,bhkd->bhid", k, states) * whole) * beta[..., None]
+        diagonal = jnp.eye(seen.shape[1], dtype=bool)
+        system = (
+            jnp.where(diagonal, 0, jnp.einsum("bhik,bhjk->bhij", k, k) * decay) * beta[..., None]
+        )
+        v = (v - jnp.einsum("bhik,bhkd->bhid", k, states) * total) * beta[..., None]
         v = _solved(system, v, jnp.argsort(seen.sum(-1), axis=-1, stable=True))
     scores = jnp.einsum("bhik,bhjk->bhij", q, k) * decay
     return read + jnp.einsum("bhij,bhjd->bhid", scores, v), v
@@ -327,8 +331,8 @@ def _solved(
         pairs = inverse.reshape(*right.shape[:2], -1, 2, half, half)
         upper, under = pairs[:, :, :, 0], pairs[:, :, :, 1]
         blocks = lower.reshape(*right.shape[:2], size // half // 2, 2, half, -1, 2, half)
-        own = jnp.arange(size // half // 2)
-        left = jnp.moveaxis(blocks[:, :, own, 1, :, own, 0], 0, 2)
+        diagonal = jnp.arange(size // half // 2)
+        left = jnp.moveaxis(blocks[:, :, diagonal, 1, :, diagonal, 0], 0, 2)
         corner = -under @ left @ upper
         inverse = jnp.concatenate(
             [
@@ -338,8 +342,8 @@ def _solved(
             -2,
         )
         half *= 2
-    found = inverse[:, :, 0, :count, :count] @ _picked(right, order)
-    return _picked(found, jnp.argsort(order, axis=-1))
+    solution = inverse[:, :, 0, :count, :count] @ _picked(right, order)
+    return _picked(solution, jnp.argsort(order, axis=-1))
 
 
 @jax.default_matmul_precision("highest")

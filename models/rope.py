@@ -157,8 +157,8 @@ def frequencies(rope: Rope, head_dim: int, context: int) -> Float[np.ndarray, " 
     """Returns rotary angle per position for each pair of lanes."""
     # On the host in float64: an error in the frequency grows with the position, and XLA's float32
     # power is off by several units in the last place.
-    lanes = rope.lanes or head_dim
-    base = rope.theta ** -(np.arange(0, lanes, 2) / lanes)
+    dim = rope.lanes or head_dim
+    base = rope.theta ** -(np.arange(0, dim, 2) / dim)
     if rope.scaling is not None:
         base = base / rope.scaling.divisors(base, rope.theta, context)
     return base.astype(np.float32)

@@ -94,12 +94,12 @@ class LayeredDecoder(Decoder):
                     capacity + room,
                     1,
                     heads * len(layers),
-                    lanes,
+                    dim,
                     self.memory_dtype,
-                    value_lanes,
+                    value_dim,
                 )
             )
-            for layers, (heads, lanes, value_lanes) in zip(owners, sizes, strict=True)
+            for layers, (heads, dim, value_dim) in zip(owners, sizes, strict=True)
         ]
         return KVCache(
             keys=tuple(part.keys[0] for part in parts),
@@ -132,26 +132,26 @@ class LayeredDecoder(Decoder):
         """
         at_once = not self.scan_layers and self.attention_impl == attention.XLA
         memory = closed(memory, at_once * attention.GPU_SCORES // self.config.num_heads)
-        tapped, kept = dict[int, Array](), list[tuple[Any, ...]]()
+        tapped, outputs = dict[int, Array](), list[tuple[Any, ...]]()
         for group in self.groups:
             pasts = [
-                self._past(layers, memory, nodes, len(kept) + phase, kept)
+                self._past(layers, memory, nodes, len(outputs) + phase, outputs)
                 for phase, layers in enumerate(group)
             ]
             if len(group[0]) == 1:
                 layer = group[0].start
                 if layer in taps:
                     tapped[layer] = x
-                own = () if inputs is None else (inputs[layer],)
+                extra = () if inputs is None else (inputs[layer],)
                 new = self.apply_block(
-                    blocks[layer], stacking.name(group[0]), x, *arguments, pasts[0], *own
+                    blocks[layer], stacking.name(group[0]), x, *arguments, pasts[0], *extra
                 )
                 x, added = new[0], (new[1:],)
             else:
                 x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps, inputs)
                 tapped |= entered
-            kept += added
-        tentative = self.tentative(kept, memory)
+            outputs += added
+        tentative = self.tentative(outputs, memory)
         return Ran(x, tentative, tuple(tapped[tap] for tap in taps))
 
     def past_of(self, memory: PyTree, nodes: TreeKV | None, place: int) -> Any:
@@ -164,21 +164,21 @@ class LayeredDecoder(Decoder):
         memory: PyTree,
         nodes: TreeKV | None,
         place: int,
-        kept: Sequence[tuple[Any, ...]],
+        outputs: Sequence[tuple[Any, ...]],
     ) -> Any:
         """Returns the `place`-th range of layers, or the layer whose keys they read."""
         source = self.keys_of(layers.start)
         if source is None:
             return self.past_of(memory, nodes, place)
         ranges = list(chain.from_iterable(self.groups))
-        place = next(number for number, own in enumerate(ranges) if source in own)
-        past = self.past_of(memory, nodes, place)._replace(own=kept[place])
+        place = next(number for number, members in enumerate(ranges) if source in members)
+        past = self.past_of(memory, nodes, place)._replace(own=outputs[place])
         of = ranges[place]
         return past if len(of) == 1 else past.of_layer(jnp.int32(of.index(source)), len(of))
 
     def tentative(self, added: Sequence[tuple[Any, ...]], memory: PyTree) -> PyTree:
         """Returns what `commit` gets, from what each range of layers gave."""
-        pairs = [own for own in added if own]
+        pairs = [pair for pair in added if pair]
         in_slots = memory is not None and memory.behind is not None
         return TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs), in_slots)
 
@@ -205,21 +205,21 @@ class LayeredDecoder(Decoder):
         ]
         inside = [tap for tap in taps if any(tap in layers for layers in group)]
 
-        whole, parts = zip(*(self._taken_whole(x, stacks) for stacks in weights), strict=True)
+        full, parts = zip(*(self._taken_whole(x, stacks) for stacks in weights), strict=True)
 
         def run(carry, step):
             x, entered = carry
             number, parts = step
             added = []
             for n, (layers, block, past) in enumerate(zip(group, period, pasts, strict=True)):
-                ones = {path: eight_bits.OneOf(stack, number) for path, stack in whole[n].items()}
+                ones = {path: eight_bits.OneOf(stack, number) for path, stack in full[n].items()}
                 params = traverse_util.unflatten_dict(parts[n] | ones)
                 layer = layers.start + number * layers.step
                 entered = {tap: jnp.where(tap == layer, x, old) for tap, old in entered.items()}
                 reads = self.keys_of(layers.start) is not None  # the same layer's, in every step
-                held = past if reads else past.of_layer(number, count)
-                x, *kept = traced_once(block, params, x, *arguments, held, *own_of(layer))
-                added.append(tuple(kept))
+                layer_past = past if reads else past.of_layer(number, count)
+                x, *new = traced_once(block, params, x, *arguments, layer_past, *own_of(layer))
+                added.append(tuple(new))
             return (x, entered), added
 
         begin = vary((x, {tap: jnp.zeros_like(x) for tap in inside}), arguments, pasts, weights)
@@ -233,13 +233,13 @@ class LayeredDecoder(Decoder):
         XLA for a CPU would copy a layer's weights out of their stack before it multiplies.
         """
         flat: Any = traverse_util.flatten_dict(stacks)
-        found = dict[eight_bits.Path, Array]()
+        full = dict[eight_bits.Path, Array]()
         for path, stack in flat.items():
             *module, name = path
             weights = (*module, name.removesuffix(eight_bits.SUFFIX))
             if eight_bits.rounded(weights) and self._layer_taken(x, flat[weights]):
-                found[path] = stack
-        return found, {path: stack for path, stack in flat.items() if path not in found}
+                full[path] = stack
+        return full, {path: stack for path, stack in flat.items() if path not in full}
 
     def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
         """Returns whether kernels take products by these layers."""
@@ -256,7 +256,7 @@ class LayeredDecoder(Decoder):
         """Returns the weights of layers that are scanned, made at random where there are none."""
 
         def make(key: Array) -> PyTree:
-            return jax.vmap(lambda own: block.init(own, *arguments)["params"])(
+            return jax.vmap(lambda layer_key: block.init(layer_key, *arguments)["params"])(
                 jax.random.split(key, len(layers))
             )
 

@@ -52,14 +52,14 @@ def shapes(
         >>> f"{sum(leaf.size for leaf in jax.tree.leaves(params)) / 1e9:.1f}"
         '70.6'
     """
-    compute, held = precision.pair(dtype, param_dtype)
+    compute, weight_dtype = precision.pair(dtype, param_dtype)
     memory = precision.find_kv(kv_dtype)
     family, config, ends, mask_token_id = _described(name)
     if num_layers is not None:
-        kept = getattr(config, "layers", ())[:num_layers]
-        config = replace(config, num_layers=num_layers, **({"layers": kept} if kept else {}))
+        layers = getattr(config, "layers", ())[:num_layers]
+        config = replace(config, num_layers=num_layers, **({"layers": layers} if layers else {}))
     model = family.build(
-        config, dtype=compute, param_dtype=held, scan_layers=scan_layers, kv_dtype=memory
+        config, dtype=compute, param_dtype=weight_dtype, scan_layers=scan_layers, kv_dtype=memory
     )
     params = checkpoint.shapes(model)
     if mesh is not None:
@@ -83,12 +83,12 @@ def _described(
         fields = config_json.read(path)
     else:
         try:
-            found = open_checkpoint(name, _WANTED)
+            source = open_checkpoint(name, _WANTED)
         except InputError as error:
-            known = ", ".join(SHAPES)
-            raise InputError(f"{error}; shapes that need no file: {known}") from error
-        family = families.find(found.fields)
-        config = found.config(family)
-        return family, config, found.special_tokens(config.vocab_size), found.mask_token_id()
+            names = ", ".join(SHAPES)
+            raise InputError(f"{error}; shapes that need no file: {names}") from error
+        family = families.find(source.fields)
+        config = source.config(family)
+        return family, config, source.special_tokens(config.vocab_size), source.mask_token_id()
     family = families.find(fields)
     return family, family.parse(fields), ((), None), fields.token("pard_token")

@@ -207,11 +207,11 @@ def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple
     Returns:
         The network, whose columns are laid out for the mesh, and its params on their devices.
     """
-    there = laid_out(model, mesh, rules)
+    network = laid_out(model, mesh, rules)
     placed = jax.device_put(tree, params(tree, mesh, rules))
     if isinstance(model, Decoder):
-        placed = columns.relaid(placed, model.fused, model.tp_size, there.tp_size)
-    return there, placed
+        placed = columns.relaid(placed, model.fused, model.tp_size, network.tp_size)
+    return network, placed
 
 
 def batch(arrays: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
@@ -252,12 +252,12 @@ def assemble(
         place: where each part goes.
         read: a part of it; devices that hold the same part share one reading.
     """
-    wanted: dict[tuple[Any, ...], list[Any]] = {}
+    by_part: dict[tuple[Any, ...], list[Any]] = {}
     for device, index in place.addressable_devices_indices_map(shape).items():
         key = tuple(cut.indices(size)[:2] for cut, size in zip(index or (), shape, strict=True))
-        wanted.setdefault(key, []).append(device)
+        by_part.setdefault(key, []).append(device)
     parts = []
-    for key, devices in wanted.items():
+    for key, devices in by_part.items():
         part = read(tuple(slice(*bounds) for bounds in key))
         # Waited for, so that the host holds one part at a time.
         parts += [jax.block_until_ready(jax.device_put(part, device)) for device in devices]
@@ -320,11 +320,11 @@ def unnumbered(name: str) -> str:
 
 def _axes(path: tuple[str, ...], table: dict[str, Axes]) -> Axes:
     """Returns the logical axes of a parameter, by its path's last keys."""
-    *_, above, own = ("", *path)
-    name = own.removesuffix(eight_bits.SUFFIX)
+    *_, above, last = ("", *path)
+    name = last.removesuffix(eight_bits.SUFFIX)
     axes = table.get(f"{unnumbered(above)}/{unnumbered(name)}", table.get(unnumbered(name), ()))
     # The factors of weights in 8 bits have no axis of inputs.
-    return axes[:-1] if name != own else axes
+    return axes[:-1] if name != last else axes
 
 
 def _fit(axes: Axes, shape: tuple[int, ...], mesh: Mesh, rules: Rules) -> NamedSharding:

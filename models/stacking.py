@@ -43,10 +43,10 @@ def alike(kinds: Sequence[Hashable]) -> tuple[Group, ...]:
     """
     groups, start = [], 0
     while start < len(kinds):
-        left = kinds[start:]
+        rest = kinds[start:]
         # Of periods that reach as far, the shortest has the smallest program.
-        period = max(range(1, len(left) + 1), key=lambda size: (_reach(left, size), -size))
-        stop = start + (_reach(left, period) or period)
+        period = max(range(1, len(rest) + 1), key=lambda size: (_reach(rest, size), -size))
+        stop = start + (_reach(rest, period) or period)
         groups.append(tuple(range(start + phase, stop, period) for phase in range(period)))
         start = stop
     return tuple(groups)
@@ -92,12 +92,12 @@ def stacked(params: PyTree, groups: Sequence[Group]) -> PyTree:
         params: {"params": ...} as Flax applies them, with "layers_0", "layers_1" and so on.
         groups: of `apart` or `alike`.
     """
-    given = dict(unstacked(params)["params"])
+    weights = dict(unstacked(params)["params"])
     for layers in (layers for group in groups for layers in group):
         if len(layers) > 1:
-            parts = [given.pop(name(range(layer, layer + 1))) for layer in layers]
-            given[name(layers)] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
-    return {**params, "params": given}
+            parts = [weights.pop(name(range(layer, layer + 1))) for layer in layers]
+            weights[name(layers)] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+    return {**params, "params": weights}
 
 
 def unstacked(params: PyTree) -> PyTree:
@@ -109,15 +109,15 @@ def unstacked(params: PyTree) -> PyTree:
         >>> {name: int(part["bias"]) for name, part in unstacked(held)["params"].items()}
         {'layers_0': 5, 'layers_2': 6}
     """
-    given = {}
+    weights = {}
     for key, part in params["params"].items():
         layers = layers_of(key)
         if layers is None:
-            given[key] = part
+            weights[key] = part
             continue
         for index, layer in enumerate(layers):
-            given[name(range(layer, layer + 1))] = jax.tree.map(itemgetter(index), part)
-    return {**params, "params": given}
+            weights[name(range(layer, layer + 1))] = jax.tree.map(itemgetter(index), part)
+    return {**params, "params": weights}
 
 
 def collected(

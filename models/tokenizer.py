@@ -29,10 +29,10 @@ def read(folder: Path) -> Any:
         try:
             text = file.read_text("utf-8")
             _check_numbers(plain_json.parsed(text))
-            found = Tokenizer.from_str(text)
-            _add_tokens(found, folder)
-            _mend(found, config_json.read(folder / "config.json", required=False))
-            found.encode("a")  # fails where special tokens are missing that it writes
+            tokenizer = Tokenizer.from_str(text)
+            _add_tokens(tokenizer, folder)
+            _mend(tokenizer, config_json.read(folder / "config.json", required=False))
+            tokenizer.encode("a")  # fails where special tokens are missing that it writes
         except (KeyboardInterrupt, SystemExit, InputError):
             raise
         except BaseException as error:  # the Rust binding raises bare Exception, and its panics
@@ -42,7 +42,9 @@ def read(folder: Path) -> Any:
         from transformers import AutoTokenizer
 
         try:
-            found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder, trust_remote_code=False
+            ).backend_tokenizer
         except (OSError, ValueError, AttributeError, ImportError) as error:
             raise InputError(
                 f"{folder} has a tokenizer that cannot be converted ({error}); "
@@ -53,12 +55,12 @@ def read(folder: Path) -> Any:
             f"{folder} has no tokenizer; add tokenizer.json, or load with with_tokenizer=False"
         )
     # A stored limit would cut prompts silently, and stored padding would lengthen them.
-    found.no_truncation()
-    found.no_padding()
-    return found
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
-def _add_tokens(found: Any, folder: Path) -> None:
+def _add_tokens(tokenizer: Any, folder: Path) -> None:
     """Adds the tokens that only files next to tokenizer.json have, as `transformers` does it."""
     from tokenizers import AddedToken
 
@@ -68,19 +70,19 @@ def _add_tokens(found: Any, folder: Path) -> None:
     )
     tokens = source.get("added_tokens_decoder")
     if tokens is None:
-        named = {**names.values, **source.values}
-        special = json.dumps([named.get(name) for name in (*chat_template.TOKENS, *_LISTS)])
+        fields = {**names.values, **source.values}
+        special = json.dumps([fields.get(name) for name in (*chat_template.TOKENS, *_LISTS)])
         source, tokens = beside, {}
         for text, number in beside.values.items():
             is_special = json.dumps(text) in special  # by itself, or the text of an object
             tokens[number] = dict(content=text, special=is_special, normalized=not is_special)
-    same = {repr(one) for one in found.get_added_tokens_decoder().values()}
+    same = {repr(entry) for entry in tokenizer.get_added_tokens_decoder().values()}
     try:
-        for number, token in sorted((int(n), AddedToken(**one)) for n, one in tokens.items()):
-            is_new = found.token_to_id(token.content) is None
+        for number, token in sorted((int(n), AddedToken(**entry)) for n, entry in tokens.items()):
+            is_new = tokenizer.token_to_id(token.content) is None
             if repr(token) not in same:
-                found.add_tokens([token])
-            if is_new and (place := found.token_to_id(token.content)) != number:
+                tokenizer.add_tokens([token])
+            if is_new and (place := tokenizer.token_to_id(token.content)) != number:
                 raise InputError(
                     f"{source.source} gives {token.content!r:.60} the id {number}, and behind the "
                     f"tokens of tokenizer.json it comes to {place}; save the tokenizer again"
@@ -91,24 +93,24 @@ def _add_tokens(found: Any, folder: Path) -> None:
         ) from error
 
 
-def _mend(found: Any, config: config_json.Settings) -> None:
+def _mend(tokenizer: Any, config: config_json.Settings) -> None:
     """Has a text split and joined as its vocabulary is made for, where files are known to err."""
     from tokenizers import decoders
 
     from jspec.models.gguf import vocabulary
 
-    if "ByteLevel" not in str(found.pre_tokenizer):
+    if "ByteLevel" not in str(tokenizer.pre_tokenizer):
         return
-    if "ByteLevel" not in str(found.decoder):
-        found.decoder = decoders.ByteLevel()
+    if "ByteLevel" not in str(tokenizer.decoder):
+        tokenizer.decoder = decoders.ByteLevel()
     # Version 4 of `transformers` wrote Llama 3's pattern into Mistral's files.
-    splitter = json.loads(found.pre_tokenizer.__getstate__())
+    splitter = json.loads(tokenizer.pre_tokenizer.__getstate__())
     first = splitter.get("pretokenizers", [splitter])[0]
     is_wrong = first.get("pattern") == {"Regex": vocabulary.SPLITS["llama-bpe"][0]}
     is_old = str(config.get("transformers_version", "4")).startswith("4")
-    is_llamas = found.token_to_id("<|begin_of_text|>") is not None
+    is_llamas = tokenizer.token_to_id("<|begin_of_text|>") is not None
     if config.get("model_type") in _MISTRAL and is_wrong and is_old and not is_llamas:
-        found.pre_tokenizer = vocabulary.split(*vocabulary.SPLITS["tekken"])
+        tokenizer.pre_tokenizer = vocabulary.split(*vocabulary.SPLITS["tekken"])
 
 
 def _check_numbers(described: Any) -> None:
@@ -119,7 +121,7 @@ def _check_numbers(described: Any) -> None:
     model, added = parts.get("model"), parts.get("added_tokens")
     words = model.get("vocab") if isinstance(model, dict) else None
     numbers = [*words.values()] if isinstance(words, dict) else []
-    numbers += [one.get("id") for one in added or () if isinstance(one, dict)]
-    known = [number for number in numbers if type(number) is int]
-    if known and max(known) > 2 * len(known) + _GAPS and isinstance(words, dict):
-        raise ValueError(f"it has a token {max(known)} among {len(known)}")
+    numbers += [entry.get("id") for entry in added or () if isinstance(entry, dict)]
+    ids = [number for number in numbers if type(number) is int]
+    if ids and max(ids) > 2 * len(ids) + _GAPS and isinstance(words, dict):
+        raise ValueError(f"it has a token {max(ids)} among {len(ids)}")

@@ -18,8 +18,8 @@ _LONGEST = 80
 
 def shown(value: Any) -> str:
     """Returns the value as Python writes it, cut where it is long."""
-    written = repr(value)
-    return written if len(written) <= _LONGEST else f"{written[: _LONGEST - 4]} ..."
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 class Kind(Protocol):
@@ -43,10 +43,10 @@ def read(name: str, value: Any, kind: Kind, why: str = "") -> Any:
         Traceback (most recent call last):
         jspec.InputError: beam is 8.5; pass an integer in 1 .. 4096, the vocabulary
     """
-    found = kind.read(value)
-    if found is None:
+    result = kind.read(value)
+    if result is None:
         raise InputError(f"{name} is {shown(value)}; pass {kind.what}{why and ', '}{why}")
-    return found
+    return result
 
 
 @dataclass(frozen=True)

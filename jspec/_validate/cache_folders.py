@@ -11,9 +11,9 @@ def locate(environment: Mapping[str, str], part: str) -> Path | None:
     None for a user without a home.
     """
     try:
-        chosen = environment.get("JSPEC_CACHE")
+        root = environment.get("JSPEC_CACHE")
         caches = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return (Path(chosen).expanduser() if chosen else Path(caches) / "jspec") / part
+        return (Path(root).expanduser() if root else Path(caches) / "jspec") / part
     except RuntimeError:
         return None
 

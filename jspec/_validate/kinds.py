@@ -86,8 +86,8 @@ class Several:
     def read(self, value: Any) -> tuple[Any, ...] | None:
         if not isinstance(value, list | tuple) or not value:
             return None
-        found = tuple(map(self.kind.read, value))
-        return None if None in found else found
+        values = tuple(map(self.kind.read, value))
+        return None if None in values else values
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
         ('W, sequences kept at each depth', 'an integer in 1 .. 4096', 4)
     """
     words = _described(inspect.getdoc(function) or "")
-    found = {}
+    options = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if get_origin(parameter.annotation) is not Annotated:
             continue
@@ -66,11 +66,11 @@ def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
         kind = next((mark for mark in marks if hasattr(mark, "read")), None)
         if kind is None:
             continue
-        said = next((mark for mark in marks if isinstance(mark, str)), words.get(name, ""))
+        clause = next((mark for mark in marks if isinstance(mark, str)), words.get(name, ""))
         required = parameter.default is parameter.empty
         default = None if required else parameter.default
-        found[name] = Option(name, kind, said, required, default)
-    return found
+        options[name] = Option(name, kind, clause, required, default)
+    return options
 
 
 def check_fields(record: Any) -> None:
@@ -90,9 +90,9 @@ def check_fields(record: Any) -> None:
             option.read(value)
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
+def unknown(what: str, name: str, choices: Iterable[str]) -> InputError:
     """Returns the error about an unknown name, with the nearest known ones."""
-    names: Sequence[str] = list(known)
+    names: Sequence[str] = list(choices)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f"did you mean {near[0]}? " if near else ""
     return InputError(f"{what} {shown(name)} is unknown; {guess}known: {', '.join(names)}")
@@ -104,8 +104,8 @@ def _described(text: str) -> dict[str, str]:
     if section is None:
         return {}
     entries = re.findall(r"^ {4}(\w+): ((?:.+\n?)(?: {8}.*\n?)*)", section[1], re.MULTILINE)
-    return {name: _first_clause(" ".join(said.split())) for name, said in entries}
+    return {name: _first_clause(" ".join(clause.split())) for name, clause in entries}
 
 
-def _first_clause(said: str) -> str:
-    return re.split(r"[;.:](?: |$)| \(", said, maxsplit=1)[0]
+def _first_clause(clause: str) -> str:
+    return re.split(r"[;.:](?: |$)| \(", clause, maxsplit=1)[0]

@@ -20,7 +20,7 @@ def with_text_alone(value: Any) -> Any:
     if isinstance(value, str):
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
-        return {with_text_alone(key): with_text_alone(own) for key, own in value.items()}
+        return {with_text_alone(key): with_text_alone(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(with_text_alone, value))
     return value

@@ -85,8 +85,8 @@ def known_values(array: Any) -> np.ndarray | None:
 
 def on_host(array: Any) -> Any:
     """Returns the array of NumPy where its values are known, so that its size compiles nothing."""
-    known = known_values(array)
-    return array if known is None else known
+    values = known_values(array)
+    return array if values is None else values
 
 
 def can_move(array: Any) -> bool:
@@ -154,8 +154,8 @@ def integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: 
         raise InputError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
     within(name, array, low, high, why)
     # The bounds in the array's own dtype, to which JAX would cast them.
-    own = jnp.iinfo(array.dtype)
-    inside = library_of(array).clip(array, max(low, own.min), min(high, own.max))
+    bounds = jnp.iinfo(array.dtype)
+    inside = library_of(array).clip(array, max(low, bounds.min), min(high, bounds.max))
     return inside.astype(np.int32)
 
 

@@ -26,8 +26,8 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**64:
         # The upper half of a small negative seed is all ones: -1 and 2^32 - 1 are two seeds.
         low, high = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
-        made = jax.random.key(_word(low), impl=_GENERATOR)
-        return made if high == 0 else jax.random.fold_in(made, _word(high))
+        base = jax.random.key(_word(low), impl=_GENERATOR)
+        return base if high == 0 else jax.random.fold_in(base, _word(high))
     if dtype is not None and shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         words = jax.random.key_data(key)
     elif dtype == np.uint32 and shape in ((2,), (4,)):
@@ -40,10 +40,10 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     if words.shape == (2,):
         return jax.random.wrap_key_data(words, impl=_GENERATOR)
     low, high = jnp.split(words, 2)
-    made = jax.random.wrap_key_data(low, impl=_GENERATOR)
+    base = jax.random.wrap_key_data(low, impl=_GENERATOR)
     for word in jnp.split(high, 2):
-        made = jax.random.fold_in(made, word.reshape(()))
-    return made
+        base = jax.random.fold_in(base, word.reshape(()))
+    return base
 
 
 def _word(value: int) -> jax.Array:
@@ -63,7 +63,7 @@ def _traced_seed(seed: Int[Array, ""]) -> jax.Array:
         high = (seed >> 32).astype(jnp.uint32)
     else:
         high = jnp.where(seed < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
-    made = jax.random.key(low, impl=_GENERATOR)
-    folded = jax.random.key_data(jax.random.fold_in(made, high))
-    words = jnp.where(high == 0, jax.random.key_data(made), folded)
+    base = jax.random.key(low, impl=_GENERATOR)
+    folded = jax.random.key_data(jax.random.fold_in(base, high))
+    words = jnp.where(high == 0, jax.random.key_data(base), folded)
     return jax.random.wrap_key_data(words, impl=_GENERATOR)

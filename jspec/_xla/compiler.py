@@ -36,12 +36,12 @@ def avoid(environment: MutableMapping[str, str]) -> None:
         >>> variables["XLA_FLAGS"]
         '--xla_cpu_experimental_ynn_fusion_type='
     """
-    given = environment.get("XLA_FLAGS", "")
+    flags = environment.get("XLA_FLAGS", "")
     # 0.12.0.1 is a release of 0.12.0; what is built between releases has letters behind.
     release = fullmatch(r"(\d+)\.(\d+)\.(\d+)(\.\d+)?", jaxlib.version.__version__)
-    known = release and _KNOWN[0] <= tuple(map(int, release.groups()[:3])) <= _KNOWN[1]
-    if known and OPTION not in given and given.strip()[:1] in ("", "-"):
-        environment["XLA_FLAGS"] = f"{given} {SAFE}".lstrip()
+    is_affected = release and _KNOWN[0] <= tuple(map(int, release.groups()[:3])) <= _KNOWN[1]
+    if is_affected and OPTION not in flags and flags.strip()[:1] in ("", "-"):
+        environment["XLA_FLAGS"] = f"{flags} {SAFE}".lstrip()
 
 
 @cache
@@ -75,8 +75,8 @@ def _sums_of_squares() -> bool:
     import jax.numpy as jnp
 
     rows = jnp.zeros((32_769, 3)).at[-1, 0].set(32_768)
-    found = jax.jit(lambda rows: jnp.square(jnp.eye(3) @ rows.T).sum(0))(rows)
-    return float(found[-1]) == 32_768**2
+    sums = jax.jit(lambda rows: jnp.square(jnp.eye(3) @ rows.T).sum(0))(rows)
+    return float(sums[-1]) == 32_768**2
 
 
 def _products_with_one_number() -> bool:
@@ -85,8 +85,8 @@ def _products_with_one_number() -> bool:
     import jax.numpy as jnp
 
     ones = jnp.ones((5, 64, 64))
-    found = jax.jit(lambda ones: ((ones @ jnp.full_like(ones, 0.5)) * ones).sum((1, 2)))(ones)
-    return found.tolist() == [0.5 * 64**3] * 5
+    sums = jax.jit(lambda ones: ((ones @ jnp.full_like(ones, 0.5)) * ones).sum((1, 2)))(ones)
+    return sums.tolist() == [0.5 * 64**3] * 5
 
 
 def _shifts() -> bool:

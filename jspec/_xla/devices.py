@@ -98,14 +98,14 @@ def find(name: str) -> Device:
         >>> find("h200").bandwidth
         4800000000000.0
     """
-    wanted = _plain(name)
-    if wanted == "cpu":
+    key = _plain(name)
+    if key == "cpu":
         return here(jax.devices("cpu")[0])
     for device in TABLE:
-        if wanted in (_plain(device.name), _plain(device.name.split()[-1]), _plain(device.kind)):
+        if key in (_plain(device.name), _plain(device.name.split()[-1]), _plain(device.kind)):
             return device
-    known = ", ".join(device.name for device in TABLE)
-    raise InputError(f"device {name!r} is unknown; take one of {known} or cpu")
+    names = ", ".join(device.name for device in TABLE)
+    raise InputError(f"device {name!r} is unknown; take one of {names} or cpu")
 
 
 def here(device: Any = None) -> Device:
@@ -119,16 +119,16 @@ def here(device: Any = None) -> Device:
         >>> here(jax.devices("cpu")[0]).platform
         'cpu'
     """
-    found = figures(device or jax.devices()[0])
-    if found.platform == "cpu":
+    specs = figures(device or jax.devices()[0])
+    if specs.platform == "cpu":
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        return replace(found, memory=pages * size)
-    held = (device or jax.devices()[0]).memory_stats() or {}
-    if "bytes_limit" not in held:
-        return found
+        return replace(specs, memory=pages * size)
+    stats = (device or jax.devices()[0]).memory_stats() or {}
+    if "bytes_limit" not in stats:
+        return specs
     # Of a GPU that is what JAX takes of it, `usable`, and no more.
-    taken = _gpu_fraction() if found.platform == "gpu" else 1
-    return replace(found, memory=round(held["bytes_limit"] / taken))
+    fraction = _gpu_fraction() if specs.platform == "gpu" else 1
+    return replace(specs, memory=round(stats["bytes_limit"] / fraction))
 
 
 def figures(device: Any) -> Device:
@@ -136,8 +136,8 @@ def figures(device: Any) -> Device:
     if isinstance(device, Device):
         return device
     kind = getattr(device, "device_kind", "")
-    known = [entry for entry in TABLE if entry.kind == kind]
-    return known[0] if known else GUESSES.get(device.platform, GUESSES["gpu"])
+    entries = [entry for entry in TABLE if entry.kind == kind]
+    return entries[0] if entries else GUESSES.get(device.platform, GUESSES["gpu"])
 
 
 def usable(device: Device) -> int:

@@ -24,19 +24,19 @@ def automatic(program: Program) -> Program:
     """Returns the program, which takes explicit axes of its arguments' mesh for automatic ones."""
 
     @wraps(program)
-    def call(*args: Any, **named: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, named))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
         mesh = _explicit_mesh([leaves[place] for place in arrays])
         if mesh is None:
-            return program(*args, **named)
+            return program(*args, **kwargs)
         inside = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
         with jax.sharding.use_abstract_mesh(inside):
             for place in arrays:
                 spec = PartitionSpec(*[None] * leaves[place].ndim)
                 leaves[place] = jax.sharding.reshard(leaves[place], NamedSharding(inside, spec))
-            args, named = jax.tree.unflatten(tree, leaves)
-            result = program(*args, **named)
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            result = program(*args, **kwargs)
         return _typed(result, mesh)
 
     return call  # type: ignore[return-value]

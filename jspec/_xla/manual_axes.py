@@ -31,23 +31,23 @@ def vary(carry: PyTree, *like: PyTree) -> PyTree:
 
 
 def cond(
-    wanted: Array, make: Callable[[], PyTree], other: Callable[[], PyTree], *like: PyTree
+    condition: Array, make: Callable[[], PyTree], other: Callable[[], PyTree], *like: PyTree
 ) -> PyTree:
     """Returns `make()` if wanted, else `other()`, with equal varying axes."""
     shapes = jax.eval_shape(make)
 
-    def alike(made: PyTree) -> PyTree:
-        return vary(made, wanted, shapes, *like)
+    def alike(result: PyTree) -> PyTree:
+        return vary(result, condition, shapes, *like)
 
-    return jax.lax.cond(wanted, lambda: alike(make()), lambda: alike(other()))
+    return jax.lax.cond(condition, lambda: alike(make()), lambda: alike(other()))
 
 
 def varying_axes(leaf: Any) -> frozenset[str]:
     """Returns the axes of `shard_map` over which an array differs, as far as JAX was asked."""
     kind = jax.typeof(leaf)
     # JAX has renamed it: `vma` until 0.10, which is part of `manual_axis_type` since.
-    known = getattr(kind, "manual_axis_type", None)
-    return kind.vma if known is None else known.varying
+    manual_type = getattr(kind, "manual_axis_type", None)
+    return kind.vma if manual_type is None else manual_type.varying
 
 
 def default_row_ids(batch: int, tokens: Any, key: Any) -> Any:
@@ -71,10 +71,10 @@ def default_row_ids(batch: int, tokens: Any, key: Any) -> Any:
     if not any(varying_axes(jax.lax.axis_index(axis)) for axis in axes):
         _warn_of_equal_noise("jax.pmap or jax.shard_map(.., check_vma=False)")
         return ids
-    own = varying_axes(tokens) - varying_axes(key)
+    row_axes = varying_axes(tokens) - varying_axes(key)
     place = 0
     for axis in axes:
-        if axis in own:
+        if axis in row_axes:
             place = place * jax.lax.axis_size(axis) + jax.lax.axis_index(axis)
     return ids + batch * place
 

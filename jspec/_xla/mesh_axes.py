@@ -72,8 +72,8 @@ def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionS
             *(name if name in axes and size % axes[name] == 0 else None for name, size in pairs)
         )
 
-    found = []
+    shardings = []
     for part in jax.tree.leaves(state, is_leaf=lambda part: hasattr(part, "mesh_axes")):
         names = getattr(part, "mesh_axes", (ROWS,))
-        found += [spec(leaf, *names) for leaf in jax.tree.leaves(part)]
-    return found
+        shardings += [spec(leaf, *names) for leaf in jax.tree.leaves(part)]
+    return shardings

@@ -21,9 +21,11 @@ def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
         >>> row_axes("Suffix", lambda batch: drafter.init(batch, 16, None))
         [0, 0, 0, 0, None]
     """
-    few, more = (jax.eval_shape(lambda batch=batch: init(batch)) for batch in (2, 3))
+    smaller, larger = (jax.eval_shape(lambda batch=batch: init(batch)) for batch in (2, 3))
     axes: list[int | None] = []
-    for (path, a), b in zip(jax.tree.leaves_with_path(few), jax.tree.leaves(more), strict=True):
+    for (path, a), b in zip(
+        jax.tree.leaves_with_path(smaller), jax.tree.leaves(larger), strict=True
+    ):
         sizes = zip(a.shape, b.shape, strict=True)
         grown = [axis for axis, (old, new) in enumerate(sizes) if old != new]
         if not grown:
@@ -42,19 +44,19 @@ def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
 def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTree:
     """Returns the memory with other rows: `rows[i]` is the row that row i was before."""
     leaves, structure = jax.tree.flatten(state)
-    taken = [
+    new_leaves = [
         # Copied, or both states would hold one array, which the next step donates.
         jnp.copy(leaf) if axis is None else jnp.take(leaf, rows, axis=axis)
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
-    return jax.tree.unflatten(structure, taken)
+    return jax.tree.unflatten(structure, new_leaves)
 
 
-def put(state: PyTree, axes: list[int | None], row: Int[Array, ""], one: PyTree) -> PyTree:
+def put(state: PyTree, axes: list[int | None], row: Int[Array, ""], row_state: PyTree) -> PyTree:
     """Returns the memory with one row replaced by a single row's memory; what rows share stays."""
     leaves, structure = jax.tree.flatten(state)
-    written = [
+    new_leaves = [
         leaf if axis is None else jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis)
-        for leaf, new, axis in zip(leaves, jax.tree.leaves(one), axes, strict=True)
+        for leaf, new, axis in zip(leaves, jax.tree.leaves(row_state), axes, strict=True)
     ]
-    return jax.tree.unflatten(structure, written)
+    return jax.tree.unflatten(structure, new_leaves)

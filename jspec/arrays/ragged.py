@@ -15,9 +15,9 @@ def append(
 
     Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     """
-    lanes = jnp.arange(new.shape[1], dtype=jnp.int32)[None]
+    offsets = jnp.arange(new.shape[1], dtype=jnp.int32)[None]
     # A masked lane goes off the end and is dropped.
-    places = jnp.where(lanes < counts[:, None], lengths[:, None] + lanes, buffer.shape[1])
+    places = jnp.where(offsets < counts[:, None], lengths[:, None] + offsets, buffer.shape[1])
     return jax.vmap(lambda row, place, token: row.at[place].set(token, mode="drop"))(
         buffer, places, new
     )

@@ -48,7 +48,7 @@ def of_parts(
     if not names:
         return select(x, k)
 
-    def own(x: Float[Array, "*s v"]) -> tuple[Float[Array, "*s k"], Int[Array, "*s k"]]:
+    def select_part(x: Float[Array, "*s v"]) -> tuple[Float[Array, "*s k"], Int[Array, "*s k"]]:
         values, places = select(x, k)
         if parts is None:
             return values, places
@@ -61,10 +61,10 @@ def of_parts(
         values, best = _top_k(values, k)
         return values, jnp.take_along_axis(places, best, axis=-1)
 
-    lanes = [None] * (x.ndim - 2)
-    spec = PartitionSpec(rows, *lanes, parts) if x.ndim > 1 else PartitionSpec(parts)
+    inner = [None] * (x.ndim - 2)
+    spec = PartitionSpec(rows, *inner, parts) if x.ndim > 1 else PartitionSpec(parts)
     return jax.shard_map(
-        own, mesh=mesh, in_specs=spec, out_specs=PartitionSpec(rows), axis_names=names
+        select_part, mesh=mesh, in_specs=spec, out_specs=PartitionSpec(rows), axis_names=names
     )(x)
 
 
@@ -133,10 +133,10 @@ def _some_nodes(
     def search(start: Int[Array, ""]) -> tuple[Float[Array, "*S n k"], Int[Array, "*S n k"]]:
         return _by_groups(jax.lax.dynamic_slice_in_dim(x, start, size, axis=-2), k)
 
-    def joined(found: Shaped[Array, "P *S n k"]) -> Shaped[Array, "*S N k"]:
-        found = jnp.moveaxis(found, 0, -3)
-        before = found[..., :-1, :, :].reshape(*x.shape[:-2], -1, k)
-        return jnp.concatenate([before, found[..., -1, again:, :]], axis=-2)
+    def joined(parts: Shaped[Array, "P *S n k"]) -> Shaped[Array, "*S N k"]:
+        parts = jnp.moveaxis(parts, 0, -3)
+        before = parts[..., :-1, :, :].reshape(*x.shape[:-2], -1, k)
+        return jnp.concatenate([before, parts[..., -1, again:, :]], axis=-2)
 
     starts = jnp.minimum(jnp.arange(pieces, dtype=jnp.int32) * size, count - size)
     values, places = jax.lax.map(search, starts)

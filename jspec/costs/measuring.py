@@ -107,14 +107,14 @@ def measure(
     )  # fmt: skip
 
     def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
-        begun = set_backoff(started, in_backoff)
-        state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
+        initial = set_backoff(started, in_backoff)
+        state: State = jax.block_until_ready(jax.tree.map(jnp.copy, initial))
         begin = time.perf_counter()
         drafting = Drafting(drafter, drafter_params, policy, curve)
         state = decode_rounds(model, params, state, drafting, np.int32(rounds))
         jax.block_until_ready(state.root)
-        taken = time.perf_counter() - begin
-        return taken / max(int(state.stats.num_rounds.max()), 1)
+        seconds = time.perf_counter() - begin
+        return seconds / max(int(state.stats.num_rounds.max()), 1)
 
     return in_turn(policy.widths, batch_size, timed, repeats, progress)
 
@@ -122,9 +122,9 @@ def measure(
 def set_backoff(state: State, in_backoff: bool) -> State:
     """Returns a state whose drafter is asked never, or in each of the next rounds."""
     backoff = state.policy_state.backoff
-    left = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
-    known = replace(state.policy_state, backoff=replace(backoff, left=jnp.asarray(left)))
-    return replace(state, policy_state=known)
+    rounds = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
+    policy_state = replace(state.policy_state, backoff=replace(backoff, left=jnp.asarray(rounds)))
+    return replace(state, policy_state=policy_state)
 
 
 def in_turn(
@@ -145,13 +145,13 @@ def in_turn(
     # The first without a draft, and every one with it.
     ways = [(points[0], True)] + [(point, False) for point in points]
     rounds, total = _ROUNDS, (2 + repeats) * len(ways)
-    least, begun = np.full(len(ways), np.inf), 0.0
+    best, start = np.full(len(ways), np.inf), 0.0
     for turn in range(2 + _AGAIN * repeats):
-        if turn >= 2 + repeats and (np.diff(least) > -_OUT_OF_ORDER * least[1:]).all():
+        if turn >= 2 + repeats and (np.diff(best) > -_OUT_OF_ORDER * best[1:]).all():
             break
         if turn == 2:
-            begun = time.perf_counter()
-        elif turn > _FEWEST + 1 and time.perf_counter() - begun > _PATIENCE:
+            start = time.perf_counter()
+        elif turn > _FEWEST + 1 and time.perf_counter() - start > _PATIENCE:
             if progress is not None:
                 progress(total, total)
             break
@@ -159,10 +159,10 @@ def in_turn(
             curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {point: 1.0})
             seconds = timed(curve, in_backoff, rounds)
             if turn > 1:  # the first compiles, the second tells how many rounds to time
-                least[place] = min(least[place], seconds)
+                best[place] = min(best[place], seconds)
             elif turn == 1:
                 rounds = min(max(rounds, round(_ENOUGH / seconds)), _MOST_ROUNDS)
             if progress is not None and turn < 2 + repeats:
                 progress(turn * len(ways) + place + 1, total)
-    undrafted, *drafted = np.minimum.accumulate(least[::-1])[::-1].tolist()
+    undrafted, *drafted = np.minimum.accumulate(best[::-1])[::-1].tolist()
     return CostCurve.of(dict(zip(points, drafted, strict=True)), undrafted)

@@ -109,7 +109,7 @@ class Metrics:
         pairs = zip_longest(self.acceptance_histogram, other.acceptance_histogram, fillvalue=0)
         widths = sorted({*self.width_histogram, *other.width_histogram})
         return Metrics(
-            acceptance_histogram=tuple(one + two for one, two in pairs),
+            acceptance_histogram=tuple(ours + theirs for ours, theirs in pairs),
             num_drafts=self.num_drafts + other.num_drafts,
             num_draft_tokens=self.num_draft_tokens + other.num_draft_tokens,
             width_histogram={
@@ -233,8 +233,8 @@ def by_row(stats: Stats) -> list[Metrics]:
     """
     if not isinstance(stats, Stats):
         raise InputError(f"stats is {stats!r:.80}; pass the stats of a result, result.stats")
-    known = jax.device_get(stats)
-    return [of_row(known, row) for row in range(len(known.num_draft_tokens))]
+    host_stats = jax.device_get(stats)
+    return [of_row(host_stats, row) for row in range(len(host_stats.num_draft_tokens))]
 
 
 def of_row(stats: Stats, row: int) -> Metrics:

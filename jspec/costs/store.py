@@ -94,7 +94,11 @@ def setting(
     device, mesh = jax.devices()[0], mesh_axes.mesh_of(params)
     kind = device.device_kind
     if device.platform == "cpu":
-        kernels = f"{found} kernels" if (found := native.instruction_set()) else "no kernels"
+        kernels = (
+            f"{instructions} kernels"
+            if (instructions := native.instruction_set())
+            else "no kernels"
+        )
         kind = f"{_processor()}, {os.cpu_count()} cores, {kernels}"
     return CostSetting(
         model=f"{type(model).__name__} {model!r}",
@@ -132,14 +136,14 @@ def save(curve: CostCurve, where: CostSetting, path: str | os.PathLike[str]) -> 
         ...     round(float(load(file, here).at([8])[0]), 3)
         0.034
     """
-    held = {
+    record = {
         "format": _FORMAT,
         "setting": dataclasses.asdict(where),
         "tokens": np.asarray(curve.tokens).tolist(),
         "seconds": np.asarray(curve.seconds, np.float64).tolist(),
         "undrafted": np.asarray(curve.undrafted, np.float64).tolist(),
     }
-    write_whole(path, json.dumps(held, indent=1))
+    write_whole(path, json.dumps(record, indent=1))
 
 
 def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
@@ -168,22 +172,24 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
     text = Path(path).read_bytes()
     measure = "measure anew with jspec.costs.measure"
     try:
-        held: dict[str, Any] = plain_json.parsed(text)
-        if held["format"] != _FORMAT:
+        record: dict[str, Any] = plain_json.parsed(text)
+        if record["format"] != _FORMAT:
             raise InputError(
-                f"{path} is a cost file of format {held['format']} and this jspec reads format "
+                f"{path} is a cost file of format {record['format']} and this jspec reads format "
                 f"{_FORMAT}; {measure}"
             )
-        arrays = [np.asarray(held[name], np.float32) for name in ("tokens", "seconds", "undrafted")]
-        found = CostSetting(**held["setting"])
+        arrays = [
+            np.asarray(record[name], np.float32) for name in ("tokens", "seconds", "undrafted")
+        ]
+        theirs = CostSetting(**record["setting"])
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is not a cost file of jspec ({error}); {measure}") from error
-    for name, wanted in dataclasses.asdict(where).items():
-        if (other := getattr(found, name)) != wanted:
+    for name, value in dataclasses.asdict(where).items():
+        if (other := getattr(theirs, name)) != value:
             raise InputError(
-                f"{path} was measured with {name} {other!r:.80} and this is {wanted!r:.80}; "
+                f"{path} was measured with {name} {other!r:.80} and this is {value!r:.80}; "
                 f"{measure}"
             )
     tokens, seconds, undrafted = arrays

@@ -181,13 +181,15 @@ def finish(
     state = decode_rounds(model, params, state, drafting, _number(_ENDLESS))
     outputs = state.tokens, processing.logprobs(state)
     tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
-    known = between_calls(drafting.drafter, state.drafter_state, len(state.root), state.capacity)
+    drafter_state = between_calls(
+        drafting.drafter, state.drafter_state, len(state.root), state.capacity
+    )
     return Result(
         tokens=tokens,
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,
-        drafter_state=vary(known, state.lengths),
+        drafter_state=vary(drafter_state, state.lengths),
         logprobs=logprobs,
         stop_bytes=processing.first(state, "stop_bytes"),
         policy_state=state.policy_state,
@@ -262,9 +264,9 @@ def prefill(
     drafting = Drafting(drafter, drafter_params, policy, policy_params)
     check_drafting(drafting)
     check_model(model, params)
-    for name, known in (("drafter_state", drafter_state), ("policy_state", policy_state)):
-        check_earlier(name, known)
-        if earlier is not None and known is not None:
+    for name, memory in (("drafter_state", drafter_state), ("policy_state", policy_state)):
+        check_earlier(name, memory)
+        if earlier is not None and memory is not None:
             raise InputError(
                 f"{name} came with an earlier state, which holds that memory; pass one of them"
             )
@@ -272,33 +274,33 @@ def prefill(
     if request is not None:
         from jspec.request import arguments  # decoding can be read without it
 
-        others = dict(
+        fields = dict(
             stopping=stopping, sampling=sampling, key=key, row_ids=row_ids,
             processors=processors or None,
         )  # fmt: skip
-        if extra := [name for name, value in others.items() if value is not None]:
+        if extra := [name for name, value in fields.items() if value is not None]:
             raise InputError(
                 f"request came with {' and '.join(extra)}, which it has fields for; leave them out"
             )
         tokens: Any = prompt
         asks = arguments(request, len(tokens), max_new_tokens)
-        stopping, sampling, key, row_ids, processors = (asks[name] for name in others)
+        stopping, sampling, key, row_ids, processors = (asks[name] for name in fields)
     stopping = Stopping() if stopping is None else stopping
     call = prepare(
         model, prompt, prompt_lengths, max_new_tokens, stopping=stopping, sampling=sampling,
         key=key, row_ids=row_ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
-    asked = processing.asked(processors, stopping)
+    entries = processing.list_processors(processors, stopping)
     members = processing.prepare(
-        asked,
+        entries,
         len(call.arrays.prompt_lengths),
         model.vocab_size,
         call.end_tokens,
         stopping.min_tokens,
     )
     members = placed(members, call.arrays.prompt)
-    known = drafter_state, policy_state
-    return begin(model, params, call, members, drafting, known, earlier)
+    states = drafter_state, policy_state
+    return begin(model, params, call, members, drafting, states, earlier)
 
 
 def begin(
@@ -307,7 +309,7 @@ def begin(
     call: Prepared,
     processors: tuple[LogitsProcessor, ...],
     drafting: Drafting,
-    known: PyTree,
+    states: PyTree,
     earlier: State | None,
 ) -> State:
     """Returns the state before the first round of a checked call; see `prefill`."""
@@ -317,17 +319,17 @@ def begin(
         if any(getattr(member, "reads_text", False) for member in processors):
             text = _text_of(earlier)
         check_same_memory(drafting, earlier)
-        kept = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)
+        start = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)
     else:
         # Donated, so that memories are held once; the caller's arrays are copied first.
         # Cold or hot, they are arguments: both are one program.
-        known = jax.tree.map(jnp.copy, known)
+        states = jax.tree.map(jnp.copy, states)
         bare = Drafting(drafting.drafter, None, drafting.policy)
         sizes = model, bare, len(call.arrays.prompt), call.capacity
         mesh = mesh_axes.mesh_of((params, call.arrays))
-        kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
+        start = owned(_empty(*sizes, states) if mesh is None else _empty_on(mesh, *sizes)(states))
     return _prefill(
-        model, params, call.arrays, *kept, drafting, call.size, call.capacity, call.chunk,
+        model, params, call.arrays, *start, drafting, call.size, call.capacity, call.chunk,
         processors, text,
     )  # fmt: skip
 
@@ -335,13 +337,13 @@ def begin(
 # One program, and not one for each array: a server makes them anew for every prompt.
 @partial(jax.jit, static_argnames=("model", "batch", "capacity"))
 def _empty(
-    model: CausalLM, drafting: Drafting, batch: int, capacity: int, known: tuple[PyTree, PyTree]
+    model: CausalLM, drafting: Drafting, batch: int, capacity: int, states: tuple[PyTree, PyTree]
 ) -> tuple[PyTree, Int[Array, " B"], tuple[PyTree, PyTree]]:
     """Returns the target's memory, positions, and the memories of drafter and policy before a
     prompt is read.
     """
     memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
-    return memory, positions, drafting.init(batch, capacity, known)
+    return memory, positions, drafting.init(batch, capacity, states)
 
 
 @lru_cache(maxsize=16)
@@ -352,8 +354,8 @@ def _empty_on(
     make = partial(_empty, model, drafting, batch, capacity)
     shapes = jax.eval_shape(make, (None, None))
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
-    flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
-    return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
+    flat = jax.jit(lambda states: jax.tree.leaves(make(states)), out_shardings=places)
+    return lambda states: jax.tree.unflatten(jax.tree.structure(shapes), flat(states))
 
 
 def _text_of(earlier: State) -> PyTree:
@@ -413,7 +415,7 @@ def step(
 @partial(
     jax.jit,
     static_argnames=("model", "size", "capacity", "chunk"),
-    donate_argnames=("memory", "known", "text"),
+    donate_argnames=("memory", "states", "text"),
 )
 @automatic
 def _prefill(
@@ -422,7 +424,7 @@ def _prefill(
     call: PreparedArrays,
     memory: PyTree,
     positions: Int[Array, " B"],
-    known: tuple[PyTree, PyTree],
+    states: tuple[PyTree, PyTree],
     drafting: Drafting,
     size: int,
     capacity: int,
@@ -430,7 +432,7 @@ def _prefill(
     processors: tuple[LogitsProcessor, ...] = (),
     text: PyTree = None,
 ) -> State:
-    drafter_state, policy_state = known
+    drafter_state, policy_state = states
     batch = len(call.prompt_lengths)
     start = Start(call.prompt, call.prompt_lengths, positions, text, size, model.vocab_size)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
@@ -485,16 +487,16 @@ def decode_rounds(
     drafting, had_ended = drafting.complete(model, params), state.done
 
     def going(carry):
-        state, left = carry
+        state, budget = carry
         one_more = (state.done & ~had_ended).any()
-        return (left > 0) & ~state.done.all() & ~(until_one_ends & one_more)
+        return (budget > 0) & ~state.done.all() & ~(until_one_ends & one_more)
 
     def should_draft(carry):
         return drafting.policy.should_draft(drafting.policy_params, carry[0].policy_state)
 
-    def round_of(asked, carry):
-        state, left = carry
-        return one_round(model, params, state, drafting, asked, platform), left - 1
+    def round_of(drafts, carry):
+        state, budget = carry
+        return one_round(model, params, state, drafting, drafts, platform), budget - 1
 
     carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
     return run_rounds(going, round_of, carry, should_draft, platform)[0]

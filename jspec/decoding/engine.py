@@ -125,8 +125,8 @@ class Engine:
         check_policy(self.policy, self.drafter)
         check_integer("num_slots", self.num_slots, 1, None)
         context = self.model.context
-        most = 2**31 - 2 if context is None else context
-        check_integer("capacity", self.capacity, 2, most, "what the model's context holds")
+        limit = 2**31 - 2 if context is None else context
+        check_integer("capacity", self.capacity, 2, limit, "what the model's context holds")
         if not isinstance(self.room, Room):
             raise InputError(f"room is {self.room!r:.80}; pass a jspec.Room")
 
@@ -152,7 +152,7 @@ class Engine:
         """
         check_model(self.model, params)
         batch, (call, members) = self.num_slots, self._prepare([0])
-        one = jax.eval_shape(
+        shapes = jax.eval_shape(
             lambda params, drafter_params, policy_params: self.prefill(
                 params, [0], drafter_params=drafter_params, policy_params=policy_params
             ),
@@ -164,20 +164,20 @@ class Engine:
         def zeros(part: PyTree) -> Any:
             return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
 
-        known = jax.tree.map(jnp.copy, (drafter_state, policy_state))
-        known, policy_known = self._drafting().init(batch, self.capacity, known)
+        memories = jax.tree.map(jnp.copy, (drafter_state, policy_state))
+        drafter_state, policy_state = self._drafting().init(batch, self.capacity, memories)
         # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
-        plain = replace(one, controls=replace(one.controls, keys=None), processors=())
+        plain = replace(shapes, controls=replace(shapes.controls, keys=None), processors=())
         state = zeros(replace(plain, memory=None, drafter_state=None, policy_state=None))
         return owned(
             replace(
                 state,
                 memory=self.model.init_memory(batch, self.capacity),
-                drafter_state=known,
-                policy_state=policy_known,
+                drafter_state=drafter_state,
+                policy_state=policy_state,
                 controls=replace(state.controls, keys=keys),
                 status=nobody,
                 processors=rows.repeat(
@@ -300,14 +300,16 @@ class Engine:
         weights: Any = dict(drafter_params=drafter_params, policy_params=policy_params)
         state = self.init(params, **weights)
         for seed in (1, -1, 2**40):  # which are made into keys in different ways
-            asked: Any = dict(request=Request(max_tokens=0, temperature=1.0, seed=seed), **weights)
-            arrival = self.prefill(params, [0], **asked)
+            options: Any = dict(
+                request=Request(max_tokens=0, temperature=1.0, seed=seed), **weights
+            )
+            arrival = self.prefill(params, [0], **options)
             again = rows.fork(
                 arrival, np.zeros(1, int), drafter=self.drafter, policy=self.policy, key=seed
             )
             state, _ = self.generate(params, self.insert(state, 0, again), rounds=rounds, **weights)
             for earlier in (self.take(state, 0), self.take(arrival, 0)):
-                state = self.insert(state, 0, self.prefill(params, [0], earlier=earlier, **asked))
+                state = self.insert(state, 0, self.prefill(params, [0], earlier=earlier, **options))
             state = self.free(state, 0)
 
     def memory(
@@ -371,7 +373,7 @@ class Engine:
             earlier=earlier,
         )
         members = processing.prepare(
-            processing.asked(processors, stopping),
+            processing.list_processors(processors, stopping),
             1,
             self.model.vocab_size,
             call.end_tokens,
@@ -386,8 +388,8 @@ class Engine:
 
 def _sent(value: Any, dtype: Any) -> Array:
     """Returns data of a program, sent to the device as `transfer_guard` asks."""
-    there = isinstance(value, jax.Array)
-    return jnp.asarray(value if there else jax.device_put(np.asarray(value, dtype)), dtype)
+    on_device = isinstance(value, jax.Array)
+    return jnp.asarray(value if on_device else jax.device_put(np.asarray(value, dtype)), dtype)
 
 
 @partial(Jitted, static_argnames=("model", "rounds"), donate_argnames=("state",))
@@ -406,16 +408,16 @@ def _step(
         model, params, state, drafting, rounds, until_one_ends, platform=platform
     )
     size, stop_bytes = after.tokens.shape[1], processing.first(after, "stop_bytes")
-    most = min(size, rounds * after.stats.acceptance_histogram.shape[1])
-    lanes = jnp.arange(most, dtype=jnp.int32)
+    width = min(size, rounds * after.stats.acceptance_histogram.shape[1])
+    offsets = jnp.arange(width, dtype=jnp.int32)
     counts = after.lengths - state.lengths
-    places = jnp.minimum(state.lengths[:, None] + lanes, size - 1)
-    there = lanes < counts[:, None]
+    places = jnp.minimum(state.lengths[:, None] + offsets, size - 1)
+    valid = offsets < counts[:, None]
 
     def new(values: Array) -> Array:
         further = [1] * (values.ndim - 2)
-        at = jnp.take_along_axis(values, places.reshape(*places.shape, *further), axis=1)
-        return jnp.where(there.reshape(*there.shape, *further), at, 0)
+        entries = jnp.take_along_axis(values, places.reshape(*places.shape, *further), axis=1)
+        return jnp.where(valid.reshape(*valid.shape, *further), entries, 0)
 
     output = StepOutput(
         tokens=new(after.tokens),

@@ -91,18 +91,20 @@ def warmup(
     asks, stopping = call.get("request"), call.get("stopping") or Stopping()
     call["max_new_tokens"] = new_tokens = output_size(asks, call.get("max_new_tokens"))
     check_integer("max_new_tokens", new_tokens, 1, model.context)
-    found = []
+    programs = []
     for batch in batches:
         if asks is None:
             call["stopping"] = replace(stopping, max_tokens=np.zeros(batch, np.int32))
         else:
-            call["request"] = [replace(one, max_tokens=0) for one in by_row(asks, batch)]
+            call["request"] = [
+                replace(row_request, max_tokens=0) for row_request in by_row(asks, batch)
+            ]
         for capacity, size in buckets(prompt_tokens, new_tokens, model.context):
             prompt = np.zeros((batch, size), np.int32)
             jax.block_until_ready(decode(model, params, prompt, **call).lengths)
             list(stream(model, params, prompt, **call))
-            found.append(Program(batch, capacity))
-    return tuple(found)
+            programs.append(Program(batch, capacity))
+    return tuple(programs)
 
 
 def compile_ahead(
@@ -134,9 +136,9 @@ def compile_ahead(
     nothing = np.zeros(len(shapes.root), np.int32)
     request["stopping"] = replace(request.get("stopping", Stopping()), max_tokens=nothing)
     with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
-        begun = other.submit(lambda: jax.block_until_ready(begin(params, drafting).root))
+        future = other.submit(lambda: jax.block_until_ready(begin(params, drafting).root))
         compile_rounds(model, params, shapes, first)
-        begun.result()
+        future.result()
     return shapes
 
 
@@ -215,10 +217,10 @@ def _call() -> str:
     """Returns the rows and capacity of the call of jspec that is under way, from its frames."""
     for frame, _ in traceback.walk_stack(None):
         if frame.f_globals.get("__name__") == "jspec.decoding":
-            held = frame.f_locals
-            if isinstance(call := held.get("call"), Prepared):
+            names = frame.f_locals
+            if isinstance(call := names.get("call"), Prepared):
                 rows, capacity = len(call.arrays.prompt_lengths), call.capacity
-            elif isinstance(state := held.get("state"), State):
+            elif isinstance(state := names.get("state"), State):
                 rows, capacity = len(state.root), state.capacity
             else:
                 continue
@@ -242,5 +244,5 @@ class _Types(logging.Filter):
     def text(self) -> str:
         # The weights come first, and are the same for every call.
         kinds = [getattr(kind, "str_short", lambda: "")() for kind in self.last]
-        shown = list(dict.fromkeys(filter(None, reversed(kinds))))[:_SHOWN]
-        return f" from arrays of {', '.join(reversed(shown))}" if shown else ""
+        labels = list(dict.fromkeys(filter(None, reversed(kinds))))[:_SHOWN]
+        return f" from arrays of {', '.join(reversed(labels))}" if labels else ""

@@ -60,8 +60,8 @@ def fork(
     """
     drafting = Drafting(drafter, None, policy)
     check_same_memory(drafting, state)
-    asked = _check_fork(rows, row_ids, key, len(state.root), state.controls.sampling)
-    return copies(state, *asked, drafting)
+    arguments = _check_fork(rows, row_ids, key, len(state.root), state.controls.sampling)
+    return copies(state, *arguments, drafting)
 
 
 def _check_fork(
@@ -79,15 +79,15 @@ def _check_fork(
             "that each new one copies"
         )
     count = len(array)
-    taken = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
+    sources = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
     if sampling is not None and key is None and np.any(known_values(sampling.temperature) != 0):
         raise InputError(
             "the state's rows are sampled and key is None, so that copies would draw the same; "
             "pass key=jax.random.key(0)"
         )
     why = "an id of 32 bits; two rows of the same id draw the same noise"
-    given = np.arange(count) if row_ids is None else row_ids
-    return taken, integers(given, count, "row_ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
+    ids = np.arange(count) if row_ids is None else row_ids
+    return sources, integers(ids, count, "row_ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
 
 
 @jax.jit
@@ -100,17 +100,17 @@ def copies(
     drafting: Drafting,
 ) -> State:
     """Returns the state whose row i is a copy of row `rows[i]`."""
-    known, policy_known = (
+    drafter_state, policy_state = (
         memories.take(memory, axes, rows) for memory, axes in _memories(state, drafting)
     )
     # Copied, or both states would hold one array, which the next step donates.
     shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
-    taken = jax.tree.map(lambda leaf: leaf[rows], by_row(state))
+    result = jax.tree.map(lambda leaf: leaf[rows], by_row(state))
     keys = (
-        taken.controls.keys if key is None or row_ids is None else samplings.row_keys(key, row_ids)
+        result.controls.keys if key is None or row_ids is None else samplings.row_keys(key, row_ids)
     )
-    taken = replace(taken, drafter_state=known, policy_state=policy_known)
-    return _join(replace(taken, controls=replace(taken.controls, keys=keys)), shared)
+    result = replace(result, drafter_state=drafter_state, policy_state=policy_state)
+    return _join(replace(result, controls=replace(result.controls, keys=keys)), shared)
 
 
 def _memories(state: State, drafting: Drafting) -> Iterator[tuple[PyTree, list[int | None]]]:
@@ -135,7 +135,7 @@ def by_row(state: State) -> State:
 def _join(rows: State, shared: Sequence[PyTree]) -> State:
     """Returns a state of its rows and of what they share."""
     pairs = zip(rows.processors, shared, strict=True)
-    return replace(rows, processors=tuple(replace(one, shared=whole) for one, whole in pairs))
+    return replace(rows, processors=tuple(replace(member, shared=part) for member, part in pairs))
 
 
 def check_arrival(state: State, arrival: State) -> None:
@@ -152,8 +152,8 @@ def check_arrival(state: State, arrival: State) -> None:
             "the arrival holds other things than the engine's rows; pass a request that this "
             "engine's prefill made"
         )
-    own, its = jax.tree.leaves(by_row(state)), jax.tree.leaves(by_row(arrival))
-    for number, (leaf, new) in enumerate(zip(own, its, strict=True)):
+    ours, theirs = jax.tree.leaves(by_row(state)), jax.tree.leaves(by_row(arrival))
+    for number, (leaf, new) in enumerate(zip(ours, theirs, strict=True)):
         if (new.shape, new.dtype) != ((1, *leaf.shape[1:]), leaf.dtype):
             path, _ = jax.tree.leaves_with_path(by_row(state))[number]
             raise InputError(
@@ -172,15 +172,15 @@ def insert(state: State, row: Int[Array, ""], arrival: State, drafting: Drafting
         return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
 
     after = jax.tree.map(write, by_row(state), by_row(arrival))
-    known, policy_known = (
-        memories.put(memory, axes, row, its)
-        for (memory, axes), its in zip(
+    drafter_state, policy_state = (
+        memories.put(memory, axes, row, row_state)
+        for (memory, axes), row_state in zip(
             _memories(state, drafting),
             (arrival.drafter_state, arrival.policy_state),
             strict=True,
         )
     )
-    after = replace(after, drafter_state=known, policy_state=policy_known)
+    after = replace(after, drafter_state=drafter_state, policy_state=policy_state)
     return _join(after, [member.shared for member in state.processors])
 
 
@@ -209,11 +209,11 @@ def free(state: State, row: Int[Array, ""], model: Any) -> State:
     """Returns the state with a free row; see `Engine.free`."""
     # Without a text, nothing of the row is read any more.
     here = jnp.arange(len(state.root)) == row
-    kept = jnp.where(here, 0, state.positions)
+    positions = jnp.where(here, 0, state.positions)
     return replace(
         state,
-        memory=model.until(state.memory, kept) if hasattr(model, "until") else state.memory,
-        positions=kept,
+        memory=model.until(state.memory, positions) if hasattr(model, "until") else state.memory,
+        positions=positions,
         lengths=jnp.where(here, 0, state.lengths),
         status=jnp.where(here, Status.FREE, state.status),
     )

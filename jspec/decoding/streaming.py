@@ -80,8 +80,8 @@ def stream(
             "jit, or call jspec.decode"
         )
     names = "drafter", "drafter_params", "policy", "policy_params"
-    given: dict[str, Any] = {**request}
-    drafting = {name: given[name] for name in names if name in given}
+    arguments: dict[str, Any] = {**request}
+    drafting = {name: arguments[name] for name in names if name in arguments}
     return chunks(state, partial(step, model, params, **drafting))
 
 
@@ -104,13 +104,13 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
 
 def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:
     """Returns the log-probabilities of places `begins` to `ends` of each row, on the host."""
-    lanes = np.arange((ends - begins).max())
+    offsets = np.arange((ends - begins).max())
 
     def part(values: jax.Array) -> np.ndarray:
         host = np.asarray(values)
-        places = np.minimum(begins[:, None] + lanes, host.shape[1] - 1)
-        there = begins[:, None] + lanes < ends[:, None]
+        places = np.minimum(begins[:, None] + offsets, host.shape[1] - 1)
+        valid = begins[:, None] + offsets < ends[:, None]
         picked = host[np.arange(len(host))[:, None], places]
-        return np.where(there.reshape(*there.shape, *[1] * (picked.ndim - 2)), picked, 0)
+        return np.where(valid.reshape(*valid.shape, *[1] * (picked.ndim - 2)), picked, 0)
 
     return jax.tree.map(part, logprobs)

@@ -64,8 +64,8 @@ class JumpForward(Drafter):
                 token = grammar.forced(states)
                 return grammar.step(states, jnp.maximum(token, 0)), token
 
-            begun = vary(grammar.states, grammar)
-            forced = jax.lax.scan(follow, begun, length=size)[1]
+            start = vary(grammar.states, grammar)
+            forced = jax.lax.scan(follow, start, length=size)[1]
         tokens = jnp.concatenate([frame.root[None], jnp.maximum(forced, 0)])
         certain = jnp.concatenate([jnp.ones_like(tokens[:1], bool), forced >= 0])
         valid = jnp.cumprod(certain, 0).T > 0

@@ -82,19 +82,19 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
     kind = type(drafter).__name__
     if structure != jax.tree.structure(own_shapes):
         raise InputError(f"the memory is not a {kind}'s; pass the drafter that it is of")
-    held = {name: np.asarray(leaves[place]) for name, place in places.items()}
-    own = {name: jax.tree.leaves(own_shapes)[place] for name, place in places.items()}
-    for name, array in held.items():
-        there, here = ((it.shape, it.dtype) for it in (array, own[name]))
-        if there != here:
+    arrays = {name: np.asarray(leaves[place]) for name, place in places.items()}
+    templates = {name: jax.tree.leaves(own_shapes)[place] for name, place in places.items()}
+    for name, array in arrays.items():
+        theirs, ours = ((it.shape, it.dtype) for it in (array, templates[name]))
+        if theirs != ours:
             raise InputError(
-                f"the memory does not fit this {kind}: {name or 'its array'} is {_said(there)} in "
-                f"it and {_said(here)} here; pass the drafter that it is of"
+                f"the memory does not fit this {kind}: {name or 'its array'} is {_said(theirs)} in "
+                f"it and {_said(ours)} here; pass the drafter that it is of"
             )
-    held = {name: np.atleast_1d(array) for name, array in held.items()}
-    said = {"format": _FORMAT, "drafter": type(drafter).__name__, "about": about}
+    arrays = {name: np.atleast_1d(array) for name, array in arrays.items()}
+    metadata = {"format": _FORMAT, "drafter": type(drafter).__name__, "about": about}
     with written_whole(path) as file:
-        save_file(held, file, said)
+        save_file(arrays, file, metadata)
 
 
 def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyTree:
@@ -109,20 +109,20 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
         InputError: if it is not such a file, or of another drafter, size or `about`.
     """
     try:
-        held, said = load_file(path), _metadata(path)
+        arrays, metadata = load_file(path), _metadata(path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a drafter's memory: {error}") from error
-    if said.get("format") == "jspec memory 1":
+    if metadata.get("format") == "jspec memory 1":
         raise InputError(
             f"{path} is a drafter's memory that jspec 0.1 wrote, and this version "
             "reads files of 0.2 and later; remove it, and it is learnt anew"
         )
-    if said.get("format") != _FORMAT:
+    if metadata.get("format") != _FORMAT:
         raise InputError(f"{path} is not a drafter's memory; pass a file of jspec.memory_file.save")
-    if (found := said.get("about", "")) != about:
+    if (label := metadata.get("about", "")) != about:
         raise InputError(
-            f"{path} is a memory of {found or 'no named model'} and this is "
-            f"{about or 'no named model'}; pass about={found!r} as it was saved, or another file"
+            f"{path} is a memory of {label or 'no named model'} and this is "
+            f"{about or 'no named model'}; pass about={label!r} as it was saved, or another file"
         )
     places = _shared(drafter)
     leaves, structure = jax.tree.flatten(empty(drafter))
@@ -130,17 +130,17 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
     shapes = {
         name: (leaves[place].shape or (1,), leaves[place].dtype) for name, place in places.items()
     }
-    given = {name: (array.shape, array.dtype) for name, array in held.items()}
-    for name in sorted(shapes | given):
-        there, here = given.get(name), shapes.get(name)
-        if there != here:
+    file_shapes = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    for name in sorted(shapes | file_shapes):
+        theirs, ours = file_shapes.get(name), shapes.get(name)
+        if theirs != ours:
             raise InputError(
-                f"{path} is a memory of {said.get('drafter')} and does not fit this "
-                f"{type(drafter).__name__}: {name or 'its array'} is {_said(there)} there and "
-                f"{_said(here)} here; pass another file"
+                f"{path} is a memory of {metadata.get('drafter')} and does not fit this "
+                f"{type(drafter).__name__}: {name or 'its array'} is {_said(theirs)} there and "
+                f"{_said(ours)} here; pass another file"
             )
     for name, place in places.items():
-        leaves[place] = jnp.asarray(held[name]).reshape(leaves[place].shape)
+        leaves[place] = jnp.asarray(arrays[name]).reshape(leaves[place].shape)
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -172,14 +172,14 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
             f"drafter is {type(drafter).__name__}, whose memories cannot be merged; go on with one "
             "of them, or take jspec.TokenRecycling or jspec.Suffix"
         )
-    own = jax.tree.structure(empty(drafter))
-    if not states or any(jax.tree.structure(state) != own for state in states):
+    structure = jax.tree.structure(empty(drafter))
+    if not states or any(jax.tree.structure(state) != structure for state in states):
         raise InputError(
             f"states are not memories of {type(drafter).__name__}; pass a list with the "
             "drafter_state of each replica"
         )
-    first, *others = ([leaf.shape for leaf in jax.tree.leaves(state)] for state in states)
-    for place, shapes in enumerate(others, 1):
+    first, *rest = ([leaf.shape for leaf in jax.tree.leaves(state)] for state in states)
+    for place, shapes in enumerate(rest, 1):
         if shapes != first:
             raise InputError(
                 f"states[{place}] has arrays of shapes {shapes} and states[0] of {first}; pass "

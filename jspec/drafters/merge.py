@@ -67,14 +67,14 @@ class Merge(Drafter):
     @property
     def verifier(self) -> Verifier | None:
         """The coupled rule if a member's children were chosen by the noise; else None."""
-        own = (drafter.verifier for drafter in self.drafters)
-        return next((verifier for verifier in own if verifier is not None), None)
+        verifiers = (drafter.verifier for drafter in self.drafters)
+        return next((verifier for verifier in verifiers if verifier is not None), None)
 
     @property
     def context(self) -> int | None:
         """The longest row that all members can read, in tokens; None if there is no bound."""
-        own = (drafter.context for drafter in self.drafters)
-        return min((context for context in own if context is not None), default=None)
+        contexts = (drafter.context for drafter in self.drafters)
+        return min((context for context in contexts if context is not None), default=None)
 
     @property
     def follows_text(self) -> bool:
@@ -84,7 +84,7 @@ class Merge(Drafter):
     def tells_rest(self, aux: MemberDrafts) -> bool:
         """Returns whether a member does."""
         both = zip(self.drafters, aux.members, strict=True)
-        return any(drafter.tells_rest(own) for drafter, own in both)
+        return any(drafter.tells_rest(member) for drafter, member in both)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MergeState:
         if earlier is not None and not isinstance(earlier, MergeState):
@@ -103,51 +103,55 @@ class Merge(Drafter):
     def prefill(self, params: PyTree, state: MergeState, chunk: PromptChunk) -> MergeState:
         return MergeState(
             tuple(
-                drafter.prefill(weights, own, chunk)
-                for drafter, weights, own in self._all(params, state)
+                drafter.prefill(weights, memory, chunk)
+                for drafter, weights, memory in self._all(params, state)
             )
         )
 
     def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, MemberDrafts]:
         """Returns the union, or its nodes of largest value where it has more than the budget."""
-        members, own = [], []
+        members, records = [], []
         for drafter, weights, memory in self._all(params, state):
             tree, aux = drafter.draft(weights, memory, frame)
             check_tree(type(drafter).__name__, tree, len(frame.root))
             check_deterministic(tree)
             members.append(sanitize(tree, frame.root, grammar=frame.grammar))
-            own.append(aux)
-        whole, first = members[0], members[0].tokens.shape
+            records.append(aux)
+        joint, first = members[0], members[0].tokens.shape
         numbers = [jnp.broadcast_to(jnp.arange(first[1], dtype=jnp.int32), first)]
         for tree in members[1:]:
-            whole, number = union(whole, tree)
+            joint, number = union(joint, tree)
             numbers.append(number)
-        most = self.num_speculative_tokens
-        if most is not None and most < whole.tokens.shape[1] - 1:
-            best = trees.best_nodes(whole, most)
-            whole = trees.take_nodes(whole, best)
+        budget = self.num_speculative_tokens
+        if budget is not None and budget < joint.tokens.shape[1] - 1:
+            best = trees.best_nodes(joint, budget)
+            joint = trees.take_nodes(joint, best)
             numbers = [_among(best, number) for number in numbers]
         drafts = tuple(map(MemberDraft, members, numbers))
-        return whole, MemberDrafts(drafts, tuple(own))
+        return joint, MemberDrafts(drafts, tuple(records))
 
     def update(
         self, params: PyTree, state: MergeState, aux: MemberDrafts | None, feedback: Feedback
     ) -> MergeState:
-        told: list[tuple[PyTree, Feedback]] = [(None, feedback)] * len(self.drafters)
+        feedbacks: list[tuple[PyTree, Feedback]] = [(None, feedback)] * len(self.drafters)
         if aux is not None:
             plain = feedback.tree.tokens.shape[1] == 1
-            told = [
+            feedbacks = [
                 (
-                    own,
-                    own_view(draft, feedback) if drafter.tells_rest(own) or not plain else feedback,
+                    member,
+                    own_view(draft, feedback)
+                    if drafter.tells_rest(member) or not plain
+                    else feedback,
                 )
-                for drafter, own, draft in zip(self.drafters, aux.members, aux.drafts, strict=True)
+                for drafter, member, draft in zip(
+                    self.drafters, aux.members, aux.drafts, strict=True
+                )
             ]
         return MergeState(
             tuple(
-                drafter.update(weights, own, *each)
-                for (drafter, weights, own), each in zip(
-                    self._all(params, state), told, strict=True
+                drafter.update(weights, memory, *each)
+                for (drafter, weights, memory), each in zip(
+                    self._all(params, state), feedbacks, strict=True
                 )
             )
         )
@@ -156,26 +160,26 @@ class Merge(Drafter):
         each = self._each(params, "drafter_params")
         return zip(self.drafters, each, state.members, strict=True)
 
-    def _each(self, given: PyTree, what: str) -> tuple[PyTree, ...]:
+    def _each(self, values: PyTree, what: str) -> tuple[PyTree, ...]:
         """Returns the given values, one for each member; None stands for none of them."""
         count = len(self.drafters)
-        if given is None:
+        if values is None:
             return (None,) * count
-        if not (isinstance(given, tuple) and len(given) == count):
-            size = f" of {len(given)}" if isinstance(given, tuple) else ""
+        if not (isinstance(values, tuple) and len(values) == count):
+            size = f" of {len(values)}" if isinstance(values, tuple) else ""
             raise InputError(
-                f"{what} is a {type(given).__name__}{size} and merge keeps a tuple of {count}, one "
-                "for each of its drafters; pass one for each, or the state of a call with the same "
-                "drafter"
+                f"{what} is a {type(values).__name__}{size} and merge keeps a tuple of {count}, "
+                "one for each of its drafters; pass one for each, or the state of a call with the "
+                "same drafter"
             )
-        return given
+        return values
 
 
 def _among(best: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Array, "B N"]:
     """Returns the places of nodes among the best ones; n where a node is not one of them."""
     place = trees.places(best, number)
-    there = jnp.take_along_axis(best, place, axis=1, mode="fill", fill_value=-1)
-    return jnp.where(there == number, place, best.shape[1])
+    node = jnp.take_along_axis(best, place, axis=1, mode="fill", fill_value=-1)
+    return jnp.where(node == number, place, best.shape[1])
 
 
 def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merge:

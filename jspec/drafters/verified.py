@@ -53,10 +53,11 @@ def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
             "jspec.NodeRule"
         )
     verifier = rule if isinstance(rule, Verifier) else TreeVerifier(rule)
-    own = drafter.verifier
-    if own is not None and verifier not in (own, COUPLED.verifier):
+    default = drafter.verifier
+    if default is not None and verifier not in (default, COUPLED.verifier):
         raise InputError(
-            f"rule is {verifier} and the drafter's draws are lossless under {own} alone, or under "
-            "jspec.rules.coupled; give the drafter a scheme that pairs its draws with that rule"
+            f"rule is {verifier} and the drafter's draws are lossless under {default} alone, or "
+            "under jspec.rules.coupled; give the drafter a scheme that pairs its draws with that "
+            "rule"
         )
     return Verified(drafter, verifier)

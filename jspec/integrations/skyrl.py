@@ -136,14 +136,14 @@ def _trees(module: Any) -> Iterator[None]:
 
     Their own attention takes one mask for all queries, and on a GPU lengths alone.
     """
-    own = module.dot_product_attention, KVCache.update_layer
+    originals = module.dot_product_attention, KVCache.update_layer
     module.dot_product_attention = _attend
     KVCache.update_layer = staticmethod(_append)
     try:
         yield
     finally:
-        module.dot_product_attention = own[0]
-        KVCache.update_layer = staticmethod(own[1])
+        module.dot_product_attention = originals[0]
+        KVCache.update_layer = staticmethod(originals[1])
 
 
 def _attend(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, head_dim: int) -> Any:

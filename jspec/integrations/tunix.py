@@ -96,14 +96,16 @@ class JspecRollout(BaseRollout):
     ) -> RolloutOutput:
         """Returns answers without their end tokens, and the log-probability of each token."""
         del kwargs
-        asked, rows = rollout_config, [self._encoded(prompt) for prompt in prompts]
-        size, longest = asked.max_prompt_length, max(map(len, rows))
+        config, rows = rollout_config, [self._encoded(prompt) for prompt in prompts]
+        size, longest = config.max_prompt_length, max(map(len, rows))
         if longest > size:
             size = next_power_of_2(longest)  # as tunix pads
-        tokens, left = (np.full((len(rows), size), self.pad_id(), np.int32) for _ in range(2))
+        tokens, left_padded = (
+            np.full((len(rows), size), self.pad_id(), np.int32) for _ in range(2)
+        )
         lengths = np.zeros(len(rows), np.int32)
         for row, ids in enumerate(rows):
-            left[row, size - len(ids) :] = ids
+            left_padded[row, size - len(ids) :] = ids
             # A pad token within is none to tunix's trainer and sampler.
             text = [token for token in ids if token != self.pad_id()] or ids
             tokens[row, : len(text)], lengths[row] = text, len(text)
@@ -112,7 +114,7 @@ class JspecRollout(BaseRollout):
         drafting = self._drafting
         if self._reuses:
             drafting = drafting | {
-                "drafter_params": self._rollouts(names, asked.max_tokens_to_generate)
+                "drafter_params": self._rollouts(names, config.max_tokens_to_generate)
             }
         result = decode(
             self._model,
@@ -120,29 +122,29 @@ class JspecRollout(BaseRollout):
             tokens,
             lengths,
             **drafting,
-            max_new_tokens=asked.max_tokens_to_generate,
-            stopping=Stopping(eos=asked.eos_tokens or [self.eos_id()]),
+            max_new_tokens=config.max_tokens_to_generate,
+            stopping=Stopping(eos=config.eos_tokens or [self.eos_id()]),
             # Greedy at 0.
-            sampling=Sampling(asked.temperature, max(asked.top_k or 0, 0), asked.top_p or 1.0),
-            key=0 if asked.seed is None else asked.seed,
+            sampling=Sampling(config.temperature, max(config.top_k or 0, 0), config.top_p or 1.0),
+            key=0 if config.seed is None else config.seed,
             row_ids=[crc32(repr(name).encode()) >> 1 for name in names],
             processors=processors.logprobs(0, "temp_scaled_logprobs"),
         )
         self.stats = result.stats
-        wrote, scores, written, status = jax.device_get(
+        wrote, scores, output_lengths, status = jax.device_get(
             (result.tokens, result.logprobs.token_logprobs, result.lengths, result.status)
         )
         if self._reuses:
-            self._remember(names, wrote, written)
-        counts = written - (status == Status.EOS)
+            self._remember(names, wrote, output_lengths)
+        counts = output_lengths - (status == Status.EOS)
         answers = [row[:size] for row, size in zip(wrote, counts, strict=True)]
         return RolloutOutput(
             text=[self._tokenizer.decode(answer.tolist()) for answer in answers],
             logits=[],
             tokens=answers,
-            left_padded_prompt_tokens=left,
+            left_padded_prompt_tokens=left_padded,
             logprobs=[row[:size] for row, size in zip(scores, counts, strict=True)]
-            if asked.return_logprobs
+            if config.return_logprobs
             else None,
         )
 
@@ -159,10 +161,10 @@ class JspecRollout(BaseRollout):
     def update_params(self, params: Any, filter_types: Any = None) -> None:
         """Replaces all weights, or some, in the dtype and on the devices that they have."""
         del filter_types
-        own = dict(jax.tree.leaves_with_path(nnx.state(self._module)))
+        by_path = dict(jax.tree.leaves_with_path(nnx.state(self._module)))
 
         def replacing(path: Any, leaf: jax.Array) -> jax.Array:
-            old = own[path]
+            old = by_path[path]
             new = leaf.astype(old.dtype)
             return new if new.sharding == old.sharding else jax.device_put(new, old.sharding)
 

@@ -155,9 +155,9 @@ class Adaptive(WidthPolicy):
             return jnp.where(frame.done[:, None], 0.0, values).sum(0)
 
         seconds = self._seconds(params, len(frame.root))
-        others = jnp.maximum(running - 1, 0).astype(jnp.float32)
+        num_waiting = jnp.maximum(running - 1, 0).astype(jnp.float32)
         more = jnp.maximum(seconds - seconds[0], 0.0)
-        slowness = of_running(1 / (1 + expected)) * (seconds + _WAITING * others * more)
+        slowness = of_running(1 / (1 + expected)) * (seconds + _WAITING * num_waiting * more)
         return WidthChoice(
             index=jnp.argmin(slowness).astype(jnp.int32),
             expected_tokens=of_running(1 + expected),

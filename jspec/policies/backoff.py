@@ -69,13 +69,13 @@ class Backoff:
         """Returns the back-off after this round."""
         mean = _DECAY * self.saved + (1 - _DECAY) * saved
         unpaid = (cost > 0) & (mean < -_PATIENCE * cost)
-        asked = replace(
+        backoff = replace(
             self,
             # Half of the way back, so that a drafter which fails again backs off again soon.
             saved=jnp.where(unpaid, -_PATIENCE / 2 * cost, mean),
             left=jnp.where(unpaid, self.next, 0),
             next=jnp.where(unpaid, jnp.minimum(2 * self.next, _LONGEST), self.next),
         )
-        asked = replace(asked, next=jnp.where(mean > 0, 1, asked.next))
+        backoff = replace(backoff, next=jnp.where(mean > 0, 1, backoff.next))
         choose = partial(jnp.where, self.over)
-        return jax.tree.map(choose, asked, self.count_down())
+        return jax.tree.map(choose, backoff, self.count_down())

@@ -86,17 +86,17 @@ def _check_seconds(name: str, value: Any) -> None:
     check_number(name, value, _LEAST_SECONDS, _MOST_SECONDS, "in seconds or any other unit")
 
 
-def _line(module: Any, x: Any, known: Any, values: Any) -> Any:
+def _line(module: Any, x: Any, points: Any, values: Any) -> Any:
     """Returns the piecewise linear function through the points, extended linearly."""
-    known = known.astype(np.float32)
-    if known.shape[0] == 1:
+    points = points.astype(np.float32)
+    if points.shape[0] == 1:
         return module.full_like(x, values[0])
     # As `interp` has it, but few points are compared with all at once, not searched in a loop.
-    right = module.clip((known[None] <= x[:, None]).sum(-1), 1, known.shape[0] - 1)
+    right = module.clip((points[None] <= x[:, None]).sum(-1), 1, points.shape[0] - 1)
     rise = values[right] - values[right - 1]
-    run = known[right] - known[right - 1]
-    inside = values[right - 1] + (x - known[right - 1]) / run * rise
-    inside = module.where(x < known[0], values[0], inside)
-    inside = module.where(x >= known[-1], values[-1], inside)
-    slope = (values[-1] - values[-2]) / (known[-1] - known[-2])
-    return inside + module.maximum(x - known[-1], 0) * module.maximum(slope, 0)
+    run = points[right] - points[right - 1]
+    inside = values[right - 1] + (x - points[right - 1]) / run * rise
+    inside = module.where(x < points[0], values[0], inside)
+    inside = module.where(x >= points[-1], values[-1], inside)
+    slope = (values[-1] - values[-2]) / (points[-1] - points[-2])
+    return inside + module.maximum(x - points[-1], 0) * module.maximum(slope, 0)

@@ -40,8 +40,8 @@ class FixedWidth(WidthPolicy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        most = self.num_speculative_tokens
-        return () if most is None else (int(most),)
+        width = self.num_speculative_tokens
+        return () if width is None else (int(width),)
 
     def should_draft(self, params: PyTree, state: PyTree) -> bool:
         del params, state

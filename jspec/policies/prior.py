@@ -79,7 +79,7 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
         >>> float(curve.at([8])[0] / curve.at([1])[0]) > 1.1
         True
     """
-    known = figures(device or jax.devices()[0])
+    specs = figures(device or jax.devices()[0])
     leaves = jax.tree.leaves(params)
     if not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
         raise InputError(
@@ -87,31 +87,31 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
         )
     size = max(sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves), 1)
     drafting = in_backoff = 0.0
-    if known.platform == "cpu":
-        found = native.instruction_set()
-        most = "XLA" if found is None else _most(leaves, held)
-        form = _CPU_FORMS.get(f"{most}, {found}", _CPU_FORMS[most])
-        forwards = {tokens: times * size / known.bandwidth for tokens, times in form.items()}
-    elif known.platform == "gpu":
+    if specs.platform == "cpu":
+        instructions = native.instruction_set()
+        kind = "XLA" if instructions is None else _find_form(leaves, held)
+        form = _CPU_FORMS.get(f"{kind}, {instructions}", _CPU_FORMS[kind])
+        forwards = {tokens: times * size / specs.bandwidth for tokens, times in form.items()}
+    elif specs.platform == "gpu":
         drafting, in_backoff = launching(params) + DRAFT, launching(params) + BACKOFF
-        reading = size / (_READ * known.bandwidth)
+        reading = size / (_READ * specs.bandwidth)
         forwards = {tokens: times * reading for tokens, times in _GPU_FORM.items()}
     else:
-        free = int(known.flops / known.bandwidth)
-        forwards = {tokens: _roofline(known, tokens, size) for tokens in (1, free, 8 * free)}
-    drafted = {tokens: taken + drafting for tokens, taken in forwards.items()}
+        free = int(specs.flops / specs.bandwidth)
+        forwards = {tokens: _roofline(specs, tokens, size) for tokens in (1, free, 8 * free)}
+    drafted = {tokens: seconds + drafting for tokens, seconds in forwards.items()}
     return CostCurve.of(drafted, undrafted=forwards[1] + in_backoff)
 
 
-def _most(leaves: list[Any], held: Any) -> str:
+def _find_form(leaves: list[Any], param_dtype: Any) -> str:
     """Returns the form of a CPU's kernels: of the dtype of most bytes, if it has one."""
-    if isinstance(held, str) and held.endswith("a8"):
+    if isinstance(param_dtype, str) and param_dtype.endswith("a8"):
         return "a8"
     sizes = Counter[str]()
     for leaf in leaves:
         sizes[leaf.dtype.name] += int(np.prod(leaf.shape)) * leaf.dtype.itemsize
-    most = max(sizes, key=sizes.__getitem__, default="float32")
-    return most if most in _CPU_FORMS else "float32"
+    kind = max(sizes, key=sizes.__getitem__, default="float32")
+    return kind if kind in _CPU_FORMS else "float32"
 
 
 def _roofline(device: Device, tokens: int, size: int) -> float:

@@ -67,18 +67,18 @@ class Functions(RowControl):
 
     def on(self) -> Bool[Array, " B"] | None:
         """Returns the rows in which some function changes anything."""
-        found = []
-        for one, values in zip(self.functions, self.rows.values, strict=True):
-            if one.is_on is None:
+        masks = []
+        for entry, values in zip(self.functions, self.rows.values, strict=True):
+            if entry.is_on is None:
                 return None
-            found.append(one.is_on(values))
-        return functools.reduce(jnp.logical_or, found)
+            masks.append(entry.is_on(values))
+        return functools.reduce(jnp.logical_or, masks)
 
     def process(self, logits: Logits, nodes: Nodes) -> Logits:
         """Applies the functions, from left to right."""
         history = histories.of_nodes(self._text, nodes.text_lengths, nodes.end_tokens, nodes.tree)
-        for one, values in zip(self.functions, self.rows.values, strict=True):
-            logits = _checked(one, logits, one.function(logits, history, values))
+        for entry, values in zip(self.functions, self.rows.values, strict=True):
+            logits = _checked(entry, logits, entry.function(logits, history, values))
         return logits
 
     def advance(self, round: Round) -> Self:
@@ -96,10 +96,10 @@ class Functions(RowControl):
         return replace(self, rows=replace(self.rows, text=text))
 
 
-def _checked(one: Function, before: Array, after: Any) -> Array:
+def _checked(entry: Function, before: Array, after: Any) -> Array:
     """Returns what a function returned, if it is logits."""
     if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
-        name = getattr(one.function, "__name__", "a processor")
+        name = getattr(entry.function, "__name__", "a processor")
         raise InputError(
             f"{name} returned {jnp.shape(after)} of {getattr(after, 'dtype', type(after))}; a "
             f"processor returns logits, {before.shape} of {before.dtype}"

@@ -56,21 +56,23 @@ class History:
         """Returns the last tokens before each node's logits; -1 before the text begins."""
         depth = self.drafted.shape[-1]
         behind = jnp.arange(count, dtype=jnp.int32)[None, None]  # 0: the last token, the node's own
-        own = (self.drafted >= 0).sum(-1, dtype=jnp.int32)[..., None]
-        place = self.lengths[:, None, None] - 1 - (behind - own)
+        path_length = (self.drafted >= 0).sum(-1, dtype=jnp.int32)[..., None]
+        place = self.lengths[:, None, None] - 1 - (behind - path_length)
         tokens = self.text.tokens
-        known = jax.vmap(lambda row, at: row[at])(tokens, jnp.clip(place, 0, tokens.shape[1] - 1))
-        before = jnp.where(place < 0, -1, known)
+        values = jax.vmap(lambda row, index: row[index])(
+            tokens, jnp.clip(place, 0, tokens.shape[1] - 1)
+        )
+        before = jnp.where(place < 0, -1, values)
         near = jnp.pad(self.drafted, ((0, 0), (0, 0), (0, max(count - depth, 0))))[..., :count]
-        return jnp.where(behind < own, near, before)[..., ::-1]
+        return jnp.where(behind < path_length, near, before)[..., ::-1]
 
     def counts(self, vocab_size: int) -> Int[Array, "B N V"]:
         """Returns the count of each token before each node's logits. As large as the logits:
         where a change depends on a token's own counts alone, `by_counts` needs less.
         """
-        whole = (self.text.in_prompt + self.text.in_output)[:, None]
-        own = self.drafted[..., None] == jnp.arange(vocab_size)
-        return whole + own.sum(-2, dtype=jnp.int32)
+        before = (self.text.in_prompt + self.text.in_output)[:, None]
+        hits = self.drafted[..., None] == jnp.arange(vocab_size)
+        return before + hits.sum(-2, dtype=jnp.int32)
 
     def by_counts(
         self,
@@ -93,12 +95,12 @@ class History:
         # tokens more: only theirs is another count.
         path, size = self.drafted, logits.shape[-1]
         safe = jnp.maximum(path, 0)
-        pick = jax.vmap(lambda row, at: row[at])
-        own = (path[..., :, None] == path[..., None, :]).sum(-1, dtype=jnp.int32)
+        pick = jax.vmap(lambda row, index: row[index])
+        repeats = (path[..., :, None] == path[..., None, :]).sum(-1, dtype=jnp.int32)
         right = change(
             jnp.take_along_axis(logits, safe, axis=-1),
             pick(prompt, safe),
-            pick(output, safe) + own,
+            pick(output, safe) + repeats,
         )
 
         # A token that occurs twice on a path is written twice, with the same value.
@@ -110,12 +112,12 @@ class History:
 
 def begin(prompt: Int[Array, "B T"], lengths: Int[Array, " B"], size: int, vocab_size: int) -> Text:
     """Returns the text before the first round."""
-    there = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
+    mask = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
     nothing = jnp.zeros((len(prompt), vocab_size), jnp.int32)
     return Text(
         tokens=jnp.pad(prompt, ((0, 0), (0, size))),
         prompt_lengths=lengths,
-        in_prompt=_counted(vary(nothing, prompt), prompt, there),
+        in_prompt=_counted(vary(nothing, prompt), prompt, mask),
         in_output=nothing,
     )
 
@@ -131,12 +133,12 @@ def go_on(
     All earlier text is prompt now.
     """
     # The first token is known already.
-    there = (jnp.arange(prompt.shape[1]) > 0) & (jnp.arange(prompt.shape[1]) < counts[:, None])
-    known = text.in_prompt + text.in_output
+    mask = (jnp.arange(prompt.shape[1]) > 0) & (jnp.arange(prompt.shape[1]) < counts[:, None])
+    earlier = text.in_prompt + text.in_output
     return Text(
         tokens=append(text.tokens, lengths, prompt, counts),
         prompt_lengths=lengths + counts,
-        in_prompt=_counted(known, prompt, there),
+        in_prompt=_counted(earlier, prompt, mask),
         in_output=jnp.zeros_like(text.in_output),
     )
 
@@ -148,11 +150,11 @@ def extend(
     counts: Int[Array, " B"],
 ) -> Text:
     """Returns the text with a round's tokens behind the first `lengths`."""
-    there = jnp.arange(emitted.shape[1])[None] < counts[:, None]
+    mask = jnp.arange(emitted.shape[1])[None] < counts[:, None]
     return replace(
         text,
         tokens=append(text.tokens, lengths, emitted, counts),
-        in_output=_counted(text.in_output, emitted, there),
+        in_output=_counted(text.in_output, emitted, mask),
     )
 
 
@@ -170,13 +172,11 @@ def of_nodes(
     )
 
 
-def _counted(
-    table: Int[Array, "B V"], tokens: Int[Array, "B P"], there: Array
-) -> Int[Array, "B V"]:
+def _counted(table: Int[Array, "B V"], tokens: Int[Array, "B P"], mask: Array) -> Int[Array, "B V"]:
     """Returns the table with the tokens that are there counted in.
 
     Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     """
-    return jax.vmap(lambda row, token, one: row.at[token].add(one))(
-        table, tokens, there.astype(jnp.int32)
+    return jax.vmap(lambda row, token, count: row.at[token].add(count))(
+        table, tokens, mask.astype(jnp.int32)
     )

@@ -110,9 +110,9 @@ class RecordedLogprobs(RowControl):
 
         def of_this() -> Logprobs:
             logits = round.processed if self.mode == PROCESSED else round.logits
-            at = jnp.take_along_axis(logits, round.path[..., None], axis=1)
-            found = _scores(self.mode, at, round.sampling)
-            return vary(_of_round(self.num_top, found, round.emitted), round)
+            node_logits = jnp.take_along_axis(logits, round.path[..., None], axis=1)
+            scores = _scores(self.mode, node_logits, round.sampling)
+            return vary(_of_round(self.num_top, scores, round.emitted), round)
 
         if read is None:
             new = of_this()
@@ -129,8 +129,8 @@ class RecordedLogprobs(RowControl):
 
         return self._with(jax.tree.map(put, self.rows.logprobs, new))
 
-    def _with(self, known: Logprobs) -> Self:
-        return replace(self, rows=replace(self.rows, logprobs=known))
+    def _with(self, records: Logprobs) -> Self:
+        return replace(self, rows=replace(self.rows, logprobs=records))
 
 
 def _empty(num_top: int, batch: int, size: int) -> Logprobs:
@@ -145,11 +145,11 @@ def _empty(num_top: int, batch: int, size: int) -> Logprobs:
 
 def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B P"]) -> Logprobs:
     """Returns the log-probabilities of a round's tokens."""
-    own = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
+    token_scores = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
     if not num_top:
-        return Logprobs(own, None, None)
+        return Logprobs(token_scores, None, None)
     values, tokens = top_k(scores, num_top)
-    return Logprobs(own, tokens, values)
+    return Logprobs(token_scores, tokens, values)
 
 
 def _scores(

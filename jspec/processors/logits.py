@@ -223,15 +223,15 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
 
 
 def _prepare_bias(capacity: int, bias: Any, batch: int, vocab_size: int) -> PyTree:
-    whole = isinstance(bias, Mapping) or not isinstance(bias, Sequence)
-    rows = _rows_of("logit_bias", bias, batch, whole, "a mapping of tokens to numbers")
-    for one in rows:
-        _check_bias(one)
+    is_shared = isinstance(bias, Mapping) or not isinstance(bias, Sequence)
+    rows = _rows_of("logit_bias", bias, batch, is_shared, "a mapping of tokens to numbers")
+    for entry in rows:
+        _check_bias(entry)
     width = _filled(max(capacity, *map(len, rows)))
     tokens = np.full((batch, width), vocab_size, np.int32)
     added = np.zeros((batch, width), np.float32)
-    for row, one in enumerate(rows):
-        for place, (token, value) in enumerate(one.items()):
+    for row, entry in enumerate(rows):
+        for place, (token, value) in enumerate(entry.items()):
             tokens[row, place] = _token("logit_bias", token, vocab_size)
             added[row, place] = value
     return tokens, added
@@ -243,12 +243,12 @@ def _prepare_min_tokens(count: Any, batch: int, vocab_size: int) -> PyTree:
 
 
 def _prepare_banned(capacity: int, tokens: Any, batch: int, vocab_size: int) -> PyTree:
-    whole = all(isinstance(token, Integral) for token in tokens)
-    rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
-    rows = [_listed("a row of banned_tokens", one, "a list of token ids") for one in rows]
+    is_shared = all(isinstance(token, Integral) for token in tokens)
+    rows = _rows_of("banned_tokens", tokens, batch, is_shared, "a list of token ids")
+    rows = [_listed("a row of banned_tokens", entry, "a list of token ids") for entry in rows]
     filled = np.full((batch, _filled(max(capacity, *map(len, rows)))), vocab_size, np.int32)
-    for row, one in enumerate(rows):
-        filled[row, : len(one)] = [_token("banned_tokens", t, vocab_size) for t in one]
+    for row, entry in enumerate(rows):
+        filled[row, : len(entry)] = [_token("banned_tokens", t, vocab_size) for t in entry]
     return filled
 
 
@@ -260,9 +260,9 @@ def _prepare_sequences(sequences: Any, batch: int, vocab_size: int) -> PyTree:
     for place, sequence in enumerate(sequences):
         if not len(sequence):
             raise InputError(f"banned_sequences[{place}] is empty; give each at least one token")
-        known = [_token("banned_sequences", token, vocab_size) for token in sequence]
-        before[:, place, size[1] - len(known) + 1 :] = known[:-1]
-        last[:, place] = known[-1]
+        ids = [_token("banned_sequences", token, vocab_size) for token in sequence]
+        before[:, place, size[1] - len(ids) + 1 :] = ids[:-1]
+        last[:, place] = ids[-1]
     return before, last
 
 

@@ -134,7 +134,7 @@ def commit(
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     stats = state.stats
-    lanes = jnp.arange(stats.acceptance_histogram.shape[1], dtype=jnp.int32)[None]
+    bins = jnp.arange(stats.acceptance_histogram.shape[1], dtype=jnp.int32)[None]
     verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
     ran = counts > 0
     width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
@@ -147,7 +147,7 @@ def commit(
         status=status,
         stats=Stats(
             acceptance_histogram=stats.acceptance_histogram
-            + (lanes == counts[:, None] - 1).astype(jnp.int32),
+            + (bins == counts[:, None] - 1).astype(jnp.int32),
             num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
             num_drafts=stats.num_drafts + (ran & (verified > 0)).astype(jnp.int32),
             width_histogram=stats.width_histogram + (width[None] & ran[:, None]).astype(jnp.int32),
@@ -173,9 +173,9 @@ def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tr
     drafter, params = drafting.drafter, drafting.drafter_params
     policy, policy_params = drafting.policy, drafting.policy_params
     name, now, policy_name = type(drafter).__name__, frame(state), type(policy).__name__
-    asked = policy.should_draft(policy_params, state.policy_state)
-    check_rest(policy, asked)
-    if asked is False:
+    should_draft = policy.should_draft(policy_params, state.policy_state)
+    check_rest(policy, should_draft)
+    if should_draft is False:
         return trees.root_only(state.root)
     drafted = jax.eval_shape(drafter.draft, params, state.drafter_state, now)
     if not isinstance(drafted, tuple) or len(drafted) != 2:
@@ -203,10 +203,10 @@ def check_drafter_shapes(drafting: Drafting, state: State, output: Output) -> Tr
         processed = processing.process(state, part, scored.logits)
         verdict = verifier_of(drafter).verdict(part, processed, now)
         _, feedback = commit(fresh, part, scored, verdict, processed)
-        told = PolicyFeedback(tree, choice, feedback.emitted, feedback.counts)
+        policy_feedback = PolicyFeedback(tree, choice, feedback.emitted, feedback.counts)
         return (
             drafter.update(params, state.drafter_state, aux, feedback),
-            policy.update(policy_params, state.policy_state, told),
+            policy.update(policy_params, state.policy_state, policy_feedback),
         )
 
     after, policy_after = jax.eval_shape(teach, tree, aux, scored)
@@ -234,14 +234,14 @@ def _truncate(
 
     Done once, before anything is stored: an end token may be inside an accepted path.
     """
-    controls, lanes = state.controls, jnp.arange(verdict.path.shape[1])[None]
+    controls, steps = state.controls, jnp.arange(verdict.path.shape[1])[None]
     tokens = tokens_of(tree, verdict)
     offered = verdict.path_lengths - verdict.failed.astype(jnp.int32)
-    left = controls.limits - state.lengths
+    budget = controls.limits - state.lengths
     room = state.capacity - state.positions
-    counts = jnp.minimum(jnp.minimum(offered, left), room)
+    counts = jnp.minimum(jnp.minimum(offered, budget), room)
     at_eos, at_stop = processing.ends(state, tokens)
-    ends = (at_eos | at_stop) & (lanes < counts[:, None])
+    ends = (at_eos | at_stop) & (steps < counts[:, None])
     first, ended = ends.argmax(-1), ends.any(-1)
     counts = jnp.where(ended, first + 1, counts)
     by_eos = jnp.take_along_axis(at_eos, first[:, None], axis=1)[:, 0]
@@ -254,7 +254,7 @@ def _truncate(
             state.done,
             ended & by_eos,
             ended,
-            counts == left,
+            counts == budget,
             # Before NAN: logits beyond the model's last position may be NaN.
             counts == room,
             stopped & masked,
@@ -272,7 +272,7 @@ def _truncate(
         Status.RUNNING,
     )
     # A drafter may count in 64 bits where JAX does.
-    emitted = jnp.where(lanes < counts[:, None], tokens, 0).astype(jnp.int32)
+    emitted = jnp.where(steps < counts[:, None], tokens, 0).astype(jnp.int32)
     return emitted, counts, status.astype(jnp.int32)
 
 
@@ -283,5 +283,5 @@ def _target_is_finite(
     if not state.processors:  # nothing else can have failed
         return jnp.zeros_like(state.done)
     last = jnp.take_along_axis(verdict.path, verdict.path_lengths[:, None] - 1, axis=1)
-    at = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
-    return samplings.is_distribution(at)
+    node_logits = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
+    return samplings.is_distribution(node_logits)

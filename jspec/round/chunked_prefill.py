@@ -34,7 +34,7 @@ def read(
 ) -> tuple[PyTree, Int[Array, " B"], PyTree, Output]:
     """Reads all tokens of a text but its last one, which is the next root."""
     last = jnp.minimum(lengths - 1, capacity - positions)[:, None]
-    lanes, causal = sequence(len(lengths), size)
+    offsets, causal = sequence(len(lengths), size)
     shapes: list[Output] = []
 
     def going(carry):
@@ -53,19 +53,21 @@ def read(
                 f"{type(model).__name__}.apply returned no jspec.Output; return one of logits "
                 "and what is tentative, and test the model by jspec.testing.check_model"
             )
-        shown = replace(output, tentative=None)
-        shapes.append(jax.eval_shape(lambda: shown))
+        chunk_output = replace(output, tentative=None)
+        shapes.append(jax.eval_shape(lambda: chunk_output))
         counts = jnp.minimum(last - first, size)[:, 0]
-        chunk = PromptChunk(tokens=tokens, read_lengths=counts, positions=before, output=shown)
-        known = drafter.prefill(drafter_params, drafter_state, chunk)
-        check_state(type(drafter).__name__, "prefill", known, "init", drafter_state)
-        memory = model.commit(memory, output.tentative, lanes, counts)
-        return number + 1, memory, before + counts, known
+        chunk = PromptChunk(
+            tokens=tokens, read_lengths=counts, positions=before, output=chunk_output
+        )
+        new_state = drafter.prefill(drafter_params, drafter_state, chunk)
+        check_state(type(drafter).__name__, "prefill", new_state, "init", drafter_state)
+        memory = model.commit(memory, output.tentative, offsets, counts)
+        return number + 1, memory, before + counts, new_state
 
     def at_least_once(carry):
         # A text of one token is nothing to the target, but the drafter has to be told of it.
         return (carry[0] == 0) | going(carry)
 
     carry = vary((jnp.int32(0), memory, positions, drafter_state), text, lengths)
-    _, memory, positions, known = jax.lax.while_loop(at_least_once, one_more, carry)
-    return memory, positions, known, shapes[0]
+    _, memory, positions, new_state = jax.lax.while_loop(at_least_once, one_more, carry)
+    return memory, positions, new_state, shapes[0]

@@ -29,16 +29,16 @@ def apply(
     themselves alone then fill up the others. So they do on a GPU for a single token: of two XLA
     makes fewer kernels, and products with the bits of larger ones.
     """
-    count, least = tokens.shape[1], num_tokens_of(model)
+    count, min_count = tokens.shape[1], num_tokens_of(model)
     if tokens.size == 1 and getattr(memory, "room", 0):
-        least = max(least, 2)
-    if more := max(least - count, 0):
-        lanes = ((0, 0), (0, more))
-        tokens, positions = (jnp.pad(x, lanes, mode="edge") for x in (tokens, positions))
-        mask = jnp.pad(mask, (*lanes, (0, more))) | jnp.eye(count + more, dtype=bool)
+        min_count = max(min_count, 2)
+    if more := max(min_count - count, 0):
+        padding = ((0, 0), (0, more))
+        tokens, positions = (jnp.pad(x, padding, mode="edge") for x in (tokens, positions))
+        mask = jnp.pad(mask, (*padding, (0, more))) | jnp.eye(count + more, dtype=bool)
     with jax.default_matmul_precision(precision_of(model, params)):
         output = model.apply(params, tokens, positions, mask, _opened(memory, mask, positions))
-    if least == 1:
+    if min_count == 1:
         return output
     # Without the barrier XLA would fuse the pass with its readers, which differ by program.
     output = jax.lax.optimization_barrier(output)
@@ -65,8 +65,8 @@ def num_tokens_of(model: CausalLM) -> int:
 def precision_of(model: CausalLM, params: PyTree) -> str | None:
     """Returns the precision of a model's products, as JAX names it; None: the device's default."""
     config: Any = jax.config  # its names are made when JAX starts
-    asked = config.jax_default_matmul_precision
-    return "highest" if asked is None and _in_float32(model, params) else asked
+    precision = config.jax_default_matmul_precision
+    return "highest" if precision is None and _in_float32(model, params) else precision
 
 
 def _in_float32(model: CausalLM, params: PyTree) -> bool:

@@ -19,11 +19,11 @@ class MemberDraft:
     """The number of each node in that tree; past its last node if the node was left out."""
 
 
-def of_part(tree: Tree, kept: Int[Array, "B n"]) -> MemberDraft:
-    """Returns the tree, and its nodes' places among the kept ones."""
+def of_part(tree: Tree, indices: Int[Array, "B n"]) -> MemberDraft:
+    """Returns the tree, and its nodes' places among some of them."""
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
-    same = kept[:, None, :] == nodes[None, :, None]
-    place = jnp.where(same.any(-1), same.argmax(-1), kept.shape[1])
+    same = indices[:, None, :] == nodes[None, :, None]
+    place = jnp.where(same.any(-1), same.argmax(-1), indices.shape[1])
     return MemberDraft(tree, place.astype(jnp.int32))
 
 
@@ -33,29 +33,31 @@ def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Fee
     What the member does not read of it is never computed.
     """
     size = feedback.tree.tokens.shape[1]
-    at = jnp.minimum(draft.number, size - 1)
-    verified = jnp.take_along_axis(feedback.tree.valid, at, axis=1) & (draft.number < size)
-    there = draft.tree.valid & verified
+    places = jnp.minimum(draft.number, size - 1)
+    verified = jnp.take_along_axis(feedback.tree.valid, places, axis=1) & (draft.number < size)
+    valid = draft.tree.valid & verified
 
     def nodes(array, axis):
-        index = at.reshape(at.shape[0], *(1,) * (axis - 1), -1, *(1,) * (array.ndim - axis - 1))
+        index = places.reshape(
+            places.shape[0], *(1,) * (axis - 1), -1, *(1,) * (array.ndim - axis - 1)
+        )
         return jnp.take_along_axis(array, index, axis=axis)
 
     output = feedback.output
     # The number of each joint node in the member's tree; -1 where it has none.
-    own = trees.first_at(jnp.where(there, draft.number, size), size)
-    own = jnp.where(own < draft.number.shape[1], own, -1)
+    numbers = trees.first_at(jnp.where(valid, draft.number, size), size)
+    numbers = jnp.where(numbers < draft.number.shape[1], numbers, -1)
     path = feedback.verdict.path
-    known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
-    lanes = jnp.arange(path.shape[1])[None]
+    ids = jnp.take_along_axis(numbers, jnp.maximum(path, 0), axis=1)
+    steps = jnp.arange(path.shape[1])[None]
     path = jnp.where(
-        lanes < feedback.verdict.path_lengths[:, None], jnp.where(path < 0, -1, known), 0
+        steps < feedback.verdict.path_lengths[:, None], jnp.where(path < 0, -1, ids), 0
     )
     # A tree that lost its deepest nodes has shorter paths than its drafter's.
     missing = ((0, 0), (0, max(draft.tree.depth + 1 - path.shape[1], 0)))
     return replace(
         feedback,
-        tree=replace(draft.tree, valid=there),
+        tree=replace(draft.tree, valid=valid),
         output=Output(
             logits=nodes(output.logits, 1),
             hidden=None if output.hidden is None else nodes(output.hidden, 1),

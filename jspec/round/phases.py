@@ -55,20 +55,20 @@ def run_rounds(
     without a draft is plain decoding, and waits for nothing but whether there is another one. On
     other devices conditions cost nothing, and the program is smaller with one body.
     """
-    known = should_draft(carry)
-    if isinstance(known, bool):
-        return jax.lax.while_loop(going, partial(round_of, known), carry)
+    decision = should_draft(carry)
+    if isinstance(decision, bool):
+        return jax.lax.while_loop(going, partial(round_of, decision), carry)
     if platform != "gpu":
         return jax.lax.while_loop(going, lambda carry: round_of(should_draft(carry), carry), carry)
 
     def each_in_turn(carry: Any) -> Any:
-        for asked in (False, True):
+        for drafts in (False, True):
 
-            def on(carry: Any, asked=asked) -> Bool[Array, ""]:
-                return going(carry) & (should_draft(carry) == asked)
+            def on(carry: Any, drafts=drafts) -> Bool[Array, ""]:
+                return going(carry) & (should_draft(carry) == drafts)
 
-            with jax.named_scope(f"{TURN}{int(asked)}"):
-                carry = jax.lax.while_loop(on, partial(round_of, asked), carry)
+            with jax.named_scope(f"{TURN}{int(drafts)}"):
+                carry = jax.lax.while_loop(on, partial(round_of, drafts), carry)
         return carry
 
     return jax.lax.while_loop(going, each_in_turn, carry)
@@ -79,12 +79,12 @@ def one_round(
     params: PyTree,
     state: State,
     drafting: Drafting,
-    asked: bool | Bool[Array, ""],
+    should_draft: bool | Bool[Array, ""],
     platform: str,
 ) -> State:
     """Returns the state after a round: draft, choose, score, verify, commit, learn."""
     drafter, policy, policy_params = drafting.drafter, drafting.policy, drafting.policy_params
-    check_rest(policy, asked)
+    check_rest(policy, should_draft)
 
     def draft(state: State) -> Offer:
         tree, aux = drafter.draft(drafting.drafter_params, state.drafter_state, frame(state))
@@ -94,7 +94,9 @@ def one_round(
         tree, choice = choose_width(policy, policy_params, state.policy_state, tree, now)
         return Offer(tree, aux, choice)
 
-    def verify(tree: Tree, state: State, offer: Offer | None, asked: Any) -> tuple[State, Feedback]:
+    def verify(
+        tree: Tree, state: State, offer: Offer | None, should_draft: Any
+    ) -> tuple[State, Feedback]:
         now = frame(state)
         output = score(model, params, tree, now, state.memory)
         processed = processing.process(state, tree, output.logits)
@@ -103,26 +105,26 @@ def one_round(
         state, feedback = commit(state, tree, output, verdict, processed)
         memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         skip = policy.skip_expensive_updates(policy_params, state.policy_state)
-        own = drafter, drafting.drafter_params, state.drafter_state
-        learnt = teach(*own, offer, asked, feedback, skip, platform)
+        learner = drafter, drafting.drafter_params, state.drafter_state
+        learnt = teach(*learner, offer, should_draft, feedback, skip, platform)
         return replace(state, memory=memory, drafter_state=learnt), feedback
 
     def after(state: State, offer: Offer | None, emitted: Array, counts: Array) -> State:
         tree, choice = (None, None) if offer is None else (offer.tree, offer.choice)
-        told = PolicyFeedback(tree, choice, emitted, counts)
-        learnt = policy.update(policy_params, state.policy_state, told)
+        policy_feedback = PolicyFeedback(tree, choice, emitted, counts)
+        learnt = policy.update(policy_params, state.policy_state, policy_feedback)
         return replace(state, policy_state=learnt)
 
-    if asked is False:
+    if should_draft is False:
         tree = trees.root_only(state.root)
         state, feedback = verify(tree, state, None, False)
         return after(state, None, feedback.emitted, feedback.counts)
-    if asked is True:
+    if should_draft is True:
         offer = draft(state)
     else:
         shapes = jax.eval_shape(draft, state)
         offer = manual_axes.cond(
-            asked,
+            should_draft,
             lambda: draft(state),
             # Nothing is computed: all nodes are absent.
             lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
@@ -133,12 +135,12 @@ def one_round(
         return after(state, offer, feedback.emitted, feedback.counts)
 
     def of_width(width: int) -> Callable[[Any, Any], Any]:
-        def branch(carry: Any, given: tuple[Offer, Any]) -> Any:
-            (state, emitted, _), (offer, known) = carry, given
+        def branch(carry: Any, operands: tuple[Offer, Any]) -> Any:
+            (state, emitted, _), (offer, drafts) = carry, operands
             tree = trees.root_only(state.root)
             if width:
                 tree = cut(offer.tree, width)
-            with_draft = True if width or asked is True else known
+            with_draft = True if width or should_draft is True else drafts
             state, feedback = verify(tree, state, offer, with_draft)
             missing = emitted.shape[1] - feedback.emitted.shape[1]
             return state, jnp.pad(feedback.emitted, ((0, 0), (0, missing))), feedback.counts
@@ -149,7 +151,7 @@ def one_round(
     carry = state, nothing, jnp.zeros_like(state.lengths)
     branches = [of_width(width) for width in policy.widths]
     state, emitted, counts = in_place.switch(
-        jnp.asarray(offer.choice.index), branches, carry, (offer, asked), platform
+        jnp.asarray(offer.choice.index), branches, carry, (offer, should_draft), platform
     )
     return after(state, offer, emitted, counts)
 
@@ -159,7 +161,7 @@ def teach(
     params: PyTree,
     memory: PyTree,
     offer: Offer | None,
-    asked: bool | Bool[Array, ""],
+    should_draft: bool | Bool[Array, ""],
     feedback: Feedback,
     skip_expensive_updates: Bool[Array, ""] | None,
     platform: str,
@@ -168,21 +170,21 @@ def teach(
     resting = replace(feedback, skip_expensive_updates=skip_expensive_updates)
     if offer is None:
         return drafter.update(params, memory, None, resting)
-    own, width = feedback, feedback.tree.tokens.shape[1] - 1
+    view, width = feedback, feedback.tree.tokens.shape[1] - 1
     if width < offer.tree.tokens.shape[1] - 1 and not offer.tree.nested:
         part = of_part(offer.tree, node_indices(offer.tree, width))
-        own = own_view(part, feedback, others=False)
-    if asked is True:
-        return drafter.update(params, memory, offer.aux, own)
+        view = own_view(part, feedback, others=False)
+    if should_draft is True:
+        return drafter.update(params, memory, offer.aux, view)
     if not drafter.tells_rest(offer.aux):  # one program serves both
         return drafter.update(params, memory, offer.aux, resting)
 
-    def rest(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
-        return drafter.update(params, memory, None, given[2])
+    def rest(memory: PyTree, operands: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+        return drafter.update(params, memory, None, operands[2])
 
-    def learn(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
-        return drafter.update(params, memory, *given[:2])
+    def learn(memory: PyTree, operands: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+        return drafter.update(params, memory, *operands[:2])
 
-    index = jnp.asarray(asked, jnp.int32)
-    given = offer.aux, own, resting
-    return in_place.switch(index, [rest, learn], memory, given, platform)
+    index = jnp.asarray(should_draft, jnp.int32)
+    operands = offer.aux, view, resting
+    return in_place.switch(index, [rest, learn], memory, operands, platform)

@@ -21,18 +21,18 @@ from jspec.protocols import LogitsProcessor, Nodes, Round, RowControl
 from jspec.types import Logprobs, PyTree, State, Stopping, Tree
 
 
-def several(given: Any) -> tuple[Any, ...]:
+def several(processors: Any) -> tuple[Any, ...]:
     """Returns the entries of `processors=`, which is one or a list of them."""
-    listed = given if isinstance(given, list | tuple) else [given]
-    if not all(hasattr(one, "init") for one in listed):
+    listed = processors if isinstance(processors, list | tuple) else [processors]
+    if not all(hasattr(entry, "init") for entry in listed):
         raise InputError(
-            f"processors is {given!r:.80}; pass what jspec.processors and jspec.grammar make, or a "
-            "list of these; rows that differ have a jspec.Request each"
+            f"processors is {processors!r:.80}; pass what jspec.processors and jspec.grammar "
+            "make, or a list of these; rows that differ have a jspec.Request each"
         )
     return tuple(listed)
 
 
-def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
+def list_processors(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
     """Returns a call's processors between the fewest tokens and the stop strings, or None."""
     first = None
     if stopping.min_tokens is not None:
@@ -49,7 +49,7 @@ def asked(processors: Any, stopping: Stopping) -> tuple[Any, ...]:
 
 
 def prepare(
-    asked: Sequence[Any],
+    entries: Sequence[Any],
     batch: int,
     vocab_size: int,
     end_tokens: Int[Array, "B X"],
@@ -57,10 +57,10 @@ def prepare(
 ) -> tuple[LogitsProcessor, ...]:
     """Returns the members of a call, from left to right."""
     members: list[LogitsProcessor] = []
-    for one in asked:
-        if one is None:
+    for entry in entries:
+        if entry is None:
             continue
-        member = one.init(batch, vocab_size, end_tokens)
+        member = entry.init(batch, vocab_size, end_tokens)
         before = members[-1] if members else None
         both = before.joined(member) if isinstance(before, RowControl) else None
         if both is not None:
@@ -69,19 +69,21 @@ def prepare(
         several = not isinstance(member, RowControl) or member.several
         if not several and any(type(other) is type(member) for other in members):
             raise InputError(
-                f"processors has two entries like {one!r:.60}; pass one, such as one grammar or "
+                f"processors has two entries like {entry!r:.60}; pass one, such as one grammar or "
                 "all stop strings together"
             )
         members.append(member)
     if min_tokens is None:
         return tuple(members)
-    least = integers(min_tokens, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
-    return tuple(one.waiting(least) if isinstance(one, RowControl) else one for one in members)
+    min_counts = integers(min_tokens, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
+    return tuple(
+        entry.waiting(min_counts) if isinstance(entry, RowControl) else entry for entry in members
+    )
 
 
 def process(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
     """Returns the logits that decide, each node's under its ancestors; the same if nothing asks."""
-    members = [one for one in state.processors if one.process is not None]
+    members = [member for member in state.processors if member.process is not None]
     if not members:
         return logits
     # The root is not committed.
@@ -111,14 +113,14 @@ def process(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Ar
 
 def first(state: State, name: str) -> Any:
     """Returns what the members of a state say under a name: the first one's that says something."""
-    said = (getattr(one, name, None) for one in state.processors)
-    return next((value for value in said if value is not None), None)
+    values = (getattr(member, name, None) for member in state.processors)
+    return next((value for value in values if value is not None), None)
 
 
 def grammar(state: State) -> PyTree:
     """Returns `Frame.grammar`; None if every token is allowed."""
-    found = first(state, "grammar")
-    return None if found is None else found(state.controls.end_tokens)
+    make = first(state, "grammar")
+    return None if make is None else make(state.controls.end_tokens)
 
 
 def logprobs(state: State) -> Logprobs | None:
@@ -159,14 +161,14 @@ def advance(
         begins=before.lengths, had_ended=before.done,
         tokens=after.tokens, ends=after.lengths, done=after.done,
     )  # fmt: skip
-    return replace(after, processors=tuple(one.advance(round) for one in before.processors))
+    return replace(after, processors=tuple(member.advance(round) for member in before.processors))
 
 
 def _controls(members: Iterable[LogitsProcessor]) -> tuple[RowControl, ...]:
-    return tuple(one for one in members if isinstance(one, RowControl))
+    return tuple(member for member in members if isinstance(member, RowControl))
 
 
 def with_text(state: State) -> State:
     """Returns the state with no members but those that keep the text for a later call."""
-    kept = tuple(one for one in _controls(state.processors) if one.text is not None)
-    return replace(state, processors=kept)
+    members = tuple(member for member in _controls(state.processors) if member.text is not None)
+    return replace(state, processors=members)

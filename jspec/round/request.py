@@ -72,8 +72,8 @@ class Prepared(NamedTuple):
 
 def check_model(model: CausalLM, params: PyTree) -> None:
     """Raises InputError unless these look like a model and its weights."""
-    wanted = "apply", "init_memory", "commit", "vocab_size", "context"
-    missing = [name for name in wanted if not hasattr(model, name)]
+    names = "apply", "init_memory", "commit", "vocab_size", "context"
+    missing = [name for name in names if not hasattr(model, name)]
     if isinstance(model, type) or missing:
         without = f", which has no {missing[0]}" if missing else ""
         raise InputError(
@@ -152,7 +152,7 @@ def check_same_memory(drafting: Drafting, state: State) -> None:
     A policy without a memory passes on any other's.
     """
     batch, capacity = len(state.root), state.capacity
-    for what, part, known in (
+    for what, part, memory in (
         ("drafter", drafting.drafter, state.drafter_state),
         ("policy", drafting.policy, state.policy_state),
     ):
@@ -161,7 +161,7 @@ def check_same_memory(drafting: Drafting, state: State) -> None:
             continue
         name = type(part).__name__
         try:
-            check_state("The state", "prefill", known, f"{name}.init", empty)
+            check_state("The state", "prefill", memory, f"{name}.init", empty)
         except InputError as error:
             raise InputError(
                 f"the state holds the memory of another {what} than this {name}, or of one of "
@@ -252,22 +252,22 @@ def prepare(
         )
     batch, padded = tokens.shape
     # What lies on a device is checked and padded here, and goes back to where it was.
-    given, moved = tokens, can_move(tokens)
-    tokens = on_host(given) if moved else given
+    original, moved = tokens, can_move(tokens)
+    tokens = on_host(original) if moved else original
     context = model.context
-    most = 2**31 - 1 - padded if context is None else context
-    max_new_tokens = _size(max_new_tokens, most)
+    limit = 2**31 - 1 - padded if context is None else context
+    max_new_tokens = _size(max_new_tokens, limit)
     longest = padded if context is None else min(padded, context)
-    least = 1
+    minimum = 1
     why = "a row needs a token, and no more than the prompt and the model's context hold"
     if earlier is not None:
         # On first use: most calls begin a text, and need nothing of this.
         from jspec.round import continuation
 
         continuation.check_kept(model, earlier, batch, capacity)
-        least, why = 0, "a row is given no more tokens than the prompt and the context hold"
+        minimum, why = 0, "a row is given no more tokens than the prompt and the context hold"
     every = padded if prompt_lengths is None else prompt_lengths
-    counts = integers(every, batch, "prompt_lengths", least, longest, why)
+    counts = integers(every, batch, "prompt_lengths", minimum, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
     why = "max_new_tokens; raise it or lower max_tokens"
     most_new = max_new_tokens if stopping.max_tokens is None else stopping.max_tokens
@@ -275,7 +275,7 @@ def prepare(
     sampling = samplings.by_row(sampling, batch)
     key = samplings.key_of(sampling, key)
     if isinstance(key, tuple):
-        key = jnp.stack([jnp.asarray(seeds.to_key(own)) for own in key])
+        key = jnp.stack([jnp.asarray(seeds.to_key(row_key)) for row_key in key])
     else:
         key = seeds.to_key(key)
     if row_ids is None and sampling is not None:
@@ -324,7 +324,7 @@ def prepare(
         ),
     )
     if moved:
-        place = given.sharding if given.committed else None
+        place = original.sharding if original.committed else None
         arrays = arrays._replace(prompt=jax.device_put(tokens, place))
     return Prepared(placed(arrays, arrays.prompt), size, capacity, chunk)
 
@@ -359,12 +359,12 @@ def chunk_of(batch: int, capacity: int) -> int:
     padded to as many.
     """
     if backend.platform() != "cpu":
-        most, least, together = 512, 64, 4096
+        upper, lower, together = 512, 64, 4096
     else:
         # Long texts have time to win back what wider products cost a short one.
         together = 128 if capacity > 1024 else 64
-        most, least = together, 16
-    return min(max(least, min(most, bucket_below(together // batch))), capacity)
+        upper, lower = together, 16
+    return min(max(lower, min(upper, bucket_below(together // batch))), capacity)
 
 
 def bucket_below(size: int) -> int:
@@ -376,28 +376,28 @@ def _capacity(
     capacity: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
     """Returns the capacity of a new memory: the requested one, or a bucket."""
-    known = known_values(counts)
-    longest = tokens.shape[1] if known is None else int(known.max())
-    most = 2**31 - 2 if context is None else context
+    values = known_values(counts)
+    longest = tokens.shape[1] if values is None else int(values.max())
+    limit = 2**31 - 2 if context is None else context
     if capacity is not None:
         check_integer(
-            "capacity", capacity, min(longest, most), most, "what the model's context holds"
+            "capacity", capacity, min(longest, limit), limit, "what the model's context holds"
         )
         return capacity
     need = longest + max_new_tokens
-    return min(need if isinstance(tokens, Tracer) else bucket(need), most)
+    return min(need if isinstance(tokens, Tracer) else bucket(need), limit)
 
 
-def _size(value: int, most: int) -> int:
+def _size(value: int, limit: int) -> int:
     """Returns the value of `max_new_tokens` as an int."""
     try:
         size = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         size = -1
-    if not 1 <= size <= most:
+    if not 1 <= size <= limit:
         raise InputError(
-            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}, which "
-            "is the model's context and holds the prompt as well"
+            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {limit}, "
+            "which is the model's context and holds the prompt as well"
         )
     return size
 

@@ -105,23 +105,23 @@ def check_round(model: CausalLM, policy: WidthPolicy, tree: Tree) -> None:
     impl: Any = getattr(model, "attention_impl", None)
     if num_tokens_of(model) == 1:
         return
-    most = widths_of(policy, tree)[-1]
-    depth = min(tree.depth, most)
-    if most >= impl.num_tokens:
+    width = widths_of(policy, tree)[-1]
+    depth = min(tree.depth, width)
+    if width >= impl.num_tokens:
         raise InputError(
-            f"a round has {most + 1} tokens and {impl} fewer; draft at most "
-            f"{impl.num_tokens - 1}, or give it (or --batch-invariant) {most + 1}"
+            f"a round has {width + 1} tokens and {impl} fewer; draft at most "
+            f"{impl.num_tokens - 1}, or give it (or --batch-invariant) {width + 1}"
         )
-    if depth > getattr(impl, "depth", most):
+    if depth > getattr(impl, "depth", width):
         raise InputError(
             f"trees have depth {depth} and {impl} orders fewer positions; pass depth={depth}, or "
             "draft less"
         )
 
 
-def check_rest(policy: WidthPolicy, asked: bool | Bool[Array, ""]) -> None:
+def check_rest(policy: WidthPolicy, should_draft: bool | Bool[Array, ""]) -> None:
     """Raises InputError if the drafter is not asked in rounds that have no width for that."""
-    if asked is not True and 0 not in policy.widths:
+    if should_draft is not True and 0 not in policy.widths:
         raise InputError(
             f"{type(policy).__name__}.should_draft is not always True and its widths "
             f"{policy.widths} have no 0, which rounds without a draft are; put 0 first, or return "

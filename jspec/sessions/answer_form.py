@@ -30,7 +30,7 @@ class AnswerForm:
             "--regex": self.regex is not None,
             "--choice": bool(self.choices),
         }
-        if len(names := [name for name, there in options.items() if there]) > 1:
+        if len(names := [name for name, is_set in options.items() if is_set]) > 1:
             raise InputError(f"{' and '.join(names)} were given; an answer has one grammar")
         if not all(self.choices):
             raise InputError("an empty text was given to --choice; give it a letter")
@@ -64,11 +64,11 @@ class AnswerForm:
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"--json-schema: {text!r:.60} cannot be read: {error}") from None
         try:
-            known = plain_json.parsed(text)
+            document = plain_json.parsed(text)
         except ValueError as error:
             raise InputError(f"--json-schema is not JSON: {error}") from None
         # Halves of UTF-16 pairs are not letters, in its names neither.
-        return text if json.loads(text) == known else json.dumps(known)
+        return text if json.loads(text) == document else json.dumps(document)
 
 
 def parse_logit_bias(text: str | None) -> dict[int, float]:

@@ -109,14 +109,16 @@ class Runner:
             idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
             done(lambda: jspec.decode(**idle))
             self._compiled.add(key)
-        model, params, most = (arguments[name] for name in ("model", "params", "max_new_tokens"))
+        model, params, max_new_tokens = (
+            arguments[name] for name in ("model", "params", "max_new_tokens")
+        )
         drafting = {name: arguments[name] for name in self._llm.drafting}
         begin = time.perf_counter()
         # The programs of `jspec.decode`; the first round alone shows when the first token is there.
         state = done(lambda: jspec.prefill(**arguments))
         state = done(lambda: jspec.step(model, params, state, **drafting))
         first = time.perf_counter() - begin
-        result = done(lambda: finish(model, params, state, Drafting(**drafting), most))
+        result = done(lambda: finish(model, params, state, Drafting(**drafting), max_new_tokens))
         seconds = time.perf_counter() - begin
         self.keep(result)
         return outcomes(group, jax.device_get(result), seconds, first)
@@ -135,8 +137,8 @@ class Runner:
         model = target.model
         # More than the context is room that is never filled, and the output is made in advance.
         context = model.context
-        most = settings.max_new_tokens if context is None else context
-        limits = np.minimum(group.limits, most).tolist()
+        longest = settings.max_new_tokens if context is None else context
+        limits = np.minimum(group.limits, longest).tolist()
         ids = [*group.rows, *[0] * (len(limits) - len(group.rows))]
         rows = [
             replace(self.request, max_tokens=limit, row_id=row)
@@ -148,8 +150,8 @@ class Runner:
             prompt=group.prompt,
             prompt_lengths=group.lengths,
             **self._llm.drafting,
-            max_new_tokens=min(settings.max_new_tokens, most),
-            **arguments(rows, len(rows), most),
+            max_new_tokens=min(settings.max_new_tokens, longest),
+            **arguments(rows, len(rows), longest),
         )
         return call | self._known
 

@@ -54,8 +54,8 @@ def _template(target: "Loaded") -> "ChatTemplate":
 def eos(target: "Loaded") -> tuple[int, ...]:
     """Returns the tokens that end an answer: the model's and the template's."""
     ends = () if target.chat is None else target.chat.end_of_turn
-    known = (end for end in (*target.eos, *ends) if end < target.model.vocab_size)
-    return tuple(dict.fromkeys(known))
+    tokens = (end for end in (*target.eos, *ends) if end < target.model.vocab_size)
+    return tuple(dict.fromkeys(tokens))
 
 
 def prompted(text: str, system: str | None = None) -> list[Message]:
@@ -116,33 +116,33 @@ def fitting(
         >>> [message["content"] for message in kept]
         ['three', 'four']
     """
-    kept = list(messages)
+    result = list(messages)
     if drop is Drop.NONE or context is None:
-        return kept
-    if count(kept) + min(max_new_tokens, context // 4) <= context:
-        return kept
-    turns = [place for place, message in enumerate(kept) if message["role"] == "user"]
+        return result
+    if count(result) + min(max_new_tokens, context // 4) <= context:
+        return result
+    turns = [place for place, message in enumerate(result) if message["role"] == "user"]
     may_go = turns[1:] if drop is Drop.MIDDLE else turns
     for place in may_go[1:]:
-        if count(kept) <= context // 2:
+        if count(result) <= context // 2:
             break
-        kept = [*messages[: may_go[0]], *messages[place:]]
-    return kept
+        result = [*messages[: may_go[0]], *messages[place:]]
+    return result
 
 
 def render_kept(
     target: "Loaded", messages: Sequence[Message], max_new_tokens: int, drop: Drop
 ) -> list[int]:
     """Renders the messages that stay; says on standard error how many do not."""
-    kept = fitting(
+    rest = fitting(
         messages,
         lambda some: len(render(target, some)),
         target.model.context,
         max_new_tokens,
         drop,
     )
-    note_dropped(len(messages) - len(kept))
-    return render(target, kept)
+    note_dropped(len(messages) - len(rest))
+    return render(target, rest)
 
 
 def note_dropped(num_dropped: int) -> None:

@@ -30,17 +30,17 @@ class GenerationConfig(StrEnum):
 
     def sampling(self, target: "Loaded", names: Collection[str] = ()) -> dict[str, float]:
         """Returns a model's values except `names`, and says so."""
-        fields, found = target.generation, {}
+        fields, values = target.generation, {}
         for name, (check, *bounds) in _BOUNDS.items() if self == self.AUTO else ():
             if name not in names and (value := fields.get(name)) is not None:
                 check(f"{name} of {fields.source}", value, *bounds, _FIX)
-                found[name] = max(value, 0)
-        if found:
-            said = ", ".join(f"{name} {value:g}" for name, value in found.items())
+                values[name] = max(value, 0)
+        if values:
+            text = ", ".join(f"{name} {value:g}" for name, value in values.items())
             terminal.note(
-                f"jspec: {fields.source} sets {said}; --generation-config none leaves it out"
+                f"jspec: {fields.source} sets {text}; --generation-config none leaves it out"
             )
-        return found
+        return values
 
     def banned_sequences(self, target: "Loaded") -> list[list[int]]:
         """Returns the sequences of tokens that a model is not to write."""

@@ -56,17 +56,21 @@ def record(
 
 def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:
     """Returns one object per token; JSON has no -inf, so what cannot be drawn is left out."""
-    known, found = outcome.logprobs, []
-    assert known is not None
-    emitted = known.token_logprobs[0].tolist()
-    for place, (token, own) in enumerate(zip(outcome.tokens, emitted, strict=True)):
+    logprobs, entries = outcome.logprobs, []
+    assert logprobs is not None
+    emitted = logprobs.token_logprobs[0].tolist()
+    for place, (token, logprob) in enumerate(zip(outcome.tokens, emitted, strict=True)):
         top = []
-        if known.top_logprobs is not None and known.top_tokens is not None:
-            best = known.top_tokens[0, place].tolist(), known.top_logprobs[0, place].tolist()
+        if logprobs.top_logprobs is not None and logprobs.top_tokens is not None:
+            best = logprobs.top_tokens[0, place].tolist(), logprobs.top_logprobs[0, place].tolist()
             pairs = zip(*best, strict=True)
-            top = [{"token": one, "logprob": value} for one, value in pairs if value > -math.inf]
-        found.append({"token": token, "logprob": own, "top_logprobs": top})
-    return found
+            top = [
+                {"token": token_id, "logprob": value}
+                for token_id, value in pairs
+                if value > -math.inf
+            ]
+        entries.append({"token": token, "logprob": logprob, "top_logprobs": top})
+    return entries
 
 
 def together(outcomes: Sequence[Outcome]) -> Metrics:

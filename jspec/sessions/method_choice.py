@@ -26,22 +26,22 @@ class Choice:
 
 def choose(method: str | None, config: str | None) -> Choice:
     """Returns the choice that the command line describes."""
-    given = {} if config is None else _parse(config)
-    named = given.pop("method", None)
-    if named is not None and not isinstance(named, str):
-        raise InputError(f"method in --speculative-config is {shown(named)}; pass a name")
-    if named is not None and method is not None and named != method:
+    options = {} if config is None else _parse(config)
+    name = options.pop("method", None)
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"method in --speculative-config is {shown(name)}; pass a name")
+    if name is not None and method is not None and name != method:
         raise InputError(
-            f"--method is {method} and --speculative-config says {named}; give one, or the same"
+            f"--method is {method} and --speculative-config says {name}; give one, or the same"
         )
-    chosen = methods.describe(method or named or DEFAULT)
-    return Choice(chosen, chosen.check(given))
+    description = methods.describe(method or name or DEFAULT)
+    return Choice(description, description.check(options))
 
 
-def draft_model(choice: Choice, model: str | None, named: str | None) -> str | None:
+def draft_model(choice: Choice, model: str | None, path: str | None) -> str | None:
     """Returns the draft model to load, if the method needs one."""
     name = choice.method.name
-    if named is None and not choice.method.needs_draft_model:
+    if path is None and not choice.method.needs_draft_model:
         return None
     if not (choice.method.needs_draft_model or choice.method.takes_draft_model):
         users = [
@@ -50,17 +50,17 @@ def draft_model(choice: Choice, model: str | None, named: str | None) -> str | N
             if method.needs_draft_model or method.takes_draft_model
         ]
         raise InputError(
-            f"--draft-model is {shown(named)} and method {name} uses none; leave it out "
+            f"--draft-model is {shown(path)} and method {name} uses none; leave it out "
             f"(choose one of {', '.join(users)})"
         )
-    if named is None and model in (None, BUNDLED):
+    if path is None and model in (None, BUNDLED):
         return BUNDLED_DRAFT
-    if named is None:
+    if path is None:
         raise InputError(
             f"method {name} needs a draft model and none was given; "
             "pass --draft-model with a folder or a hub id"
         )
-    return named
+    return path
 
 
 def _parse(config: str) -> dict[str, Any]:

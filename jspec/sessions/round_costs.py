@@ -70,11 +70,11 @@ class RoundCosts:
         def measured() -> "CostCurve":
             ends = target.eos if request.eos is None else ()
             never = np.full((batch, len(ends)), -1, np.int32)
-            most = settings.max_new_tokens if model.context is None else model.context
+            limit = settings.max_new_tokens if model.context is None else model.context
             return costs.measure(
                 model, target.params, drafter, drafting["drafter_params"], policy=policy,
                 batch_size=batch, prompt_tokens=group.prompt.shape[1],
-                max_new_tokens=min(settings.max_new_tokens, most), sampling=sampling,
+                max_new_tokens=min(settings.max_new_tokens, limit), sampling=sampling,
                 stopping=Stopping(eos=never if ends else None), key=request.seed,
                 capacity=capacity if model.context is None else min(capacity, model.context),
             )  # fmt: skip

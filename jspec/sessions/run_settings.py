@@ -58,12 +58,12 @@ class RunSettings:
         self, target: "Loaded", config: GenerationConfig, names: Collection[str]
     ) -> "RunSettings":
         """Returns the settings with the model's values for all but the options of these names."""
-        own: dict[str, Any] = config.sampling(target, names)
+        fields: dict[str, Any] = config.sampling(target, names)
         if words := config.banned_sequences(target):
             from jspec.processors import banned_sequences
 
-            own["processors"] = (banned_sequences(words),)
-        return replace(self, request=replace(self.request, **own))
+            fields["processors"] = (banned_sequences(words),)
+        return replace(self, request=replace(self.request, **fields))
 
     def request_of(self, target: "Loaded", lead: "Lead | None" = None) -> Request:
         """Returns what is asked of a model: with its end tokens, and automata for texts."""

@@ -78,5 +78,7 @@ def load(
     from jspec.models import precision, scanning
 
     scan = scanning.free() if scan_layers is None else scan_layers
-    held = precision.AUTO if dtype is None else None
-    return models.load(name, dtype, held, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)
+    param_dtype = precision.AUTO if dtype is None else None
+    return models.load(
+        name, dtype, param_dtype, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters
+    )

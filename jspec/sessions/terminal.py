@@ -32,8 +32,8 @@ def reading() -> Iterator[None]:
     try:
         yield
     finally:
-        held, _held = _held, None
-        for text in held:
+        notes, _held = _held, None
+        for text in notes:
             note(text)
 
 
@@ -52,9 +52,11 @@ class Screen:
     def legend(self, drafts: bool) -> None:
         """Explains the colours in one line."""
         if self.coloured:
-            own = ("drawn by the model itself" if drafts else "generated", OWN)
+            model_part = ("drawn by the model itself" if drafts else "generated", OWN)
             drafted = [("drafted and confirmed", DRAFTED), " · "] if drafts else []
-            self._console.print(Text.assemble(("prompt", PROMPT), " · ", *drafted, own), end="\n\n")
+            self._console.print(
+                Text.assemble(("prompt", PROMPT), " · ", *drafted, model_part), end="\n\n"
+            )
 
     def text(self, piece: str, style: str) -> None:
         """Shows a piece at once, as it is; a terminal gets no control characters."""

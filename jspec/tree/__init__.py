@@ -129,10 +129,10 @@ def _paths_by_leaps(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P
     paths = jnp.stack([jnp.broadcast_to(nodes, parents.shape), parents], -1)
     while (reach := paths.shape[-1] - 1) < depth:
         # What is above the last of a node's own, and again above the last of that.
-        known, parts = paths[..., 1:], [paths]
+        tails, parts = paths[..., 1:], [paths]
         for done in range(reach, min(4 * reach, depth), reach):
             last = parts[-1][..., -1:]
-            more = known[..., : depth - done]
+            more = tails[..., : depth - done]
             more = jnp.take_along_axis(more, jnp.maximum(last, 0), axis=1)
             parts.append(jnp.where(last < 0, NO_PARENT, more))
         # Gathers of gathers would be fused, and done again by all that reads them.
@@ -163,8 +163,8 @@ def children(
 ) -> Int[Array, " K"]:
     """Returns node ids of `node`'s children, in order; N where there is none. K = width."""
     nodes = jnp.arange(parents.shape[0], dtype=jnp.int32)
-    found = jnp.where((parents == node) & valid, nodes, parents.shape[0])
-    return jnp.sort(found)[:width]
+    ids = jnp.where((parents == node) & valid, nodes, parents.shape[0])
+    return jnp.sort(ids)[:width]
 
 
 def root_only(root: Int[Array, " B"]) -> Tree:

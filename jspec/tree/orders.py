@@ -62,8 +62,8 @@ def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
     nodes = jnp.arange(tree.tokens.shape[1])
 
     def earlier(size):
-        own, other = size[:, :, None], size[:, None, :]
-        return (other > own) | ((other == own) & (nodes[:, None] > nodes[None])[None])
+        row, column = size[:, :, None], size[:, None, :]
+        return (column > row) | ((column == row) & (nodes[:, None] > nodes[None])[None])
 
     return _along_paths(tree, earlier)
 

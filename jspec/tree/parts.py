@@ -71,8 +71,8 @@ def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
     count = min(nodes + 1, tree.tokens.shape[1])
     root = jnp.arange(tree.tokens.shape[1]) == 0
     # NaN, which sorting puts above all numbers, has no value; nor has what is below it.
-    there = jnp.where(jnp.isnan(tree.value), False, tree.valid)
-    order = jnp.where(root, jnp.inf, jnp.where(there, tree.value, -1.0))
+    valid = jnp.where(jnp.isnan(tree.value), False, tree.valid)
+    order = jnp.where(root, jnp.inf, jnp.where(valid, tree.value, -1.0))
     return jnp.sort(largest(order, count)[1], axis=-1).astype(jnp.int32)
 
 
@@ -101,8 +101,8 @@ def take_nodes(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
 
     # A node's place is the number of chosen ones before it, and so is a parent's.
     place = places(chosen, pick(tree.parents))
-    there = tree.valid if tree.value is None else tree.valid & ~jnp.isnan(tree.value)
-    valid = pick(there).at[:, 0].set(True)
+    present = tree.valid if tree.value is None else tree.valid & ~jnp.isnan(tree.value)
+    valid = pick(present).at[:, 0].set(True)
     return replace(
         tree,
         tokens=pick(tree.tokens),
@@ -143,15 +143,15 @@ def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
     entries = jnp.arange(places.shape[1], dtype=jnp.int32)
     absent = places.shape[1]
 
-    def written(places):
+    def scatter(places):
         none = jnp.full(size, absent, jnp.int32)
-        return jax.vmap(lambda at: none.at[at].min(entries, mode="drop"))(places)
+        return jax.vmap(lambda index: none.at[index].min(entries, mode="drop"))(places)
 
     def compared(places):
-        there = places[:, :, None] == jnp.arange(size)[None, None]
-        return jnp.where(there, entries[:, None], absent).min(1).astype(jnp.int32)
+        hits = places[:, :, None] == jnp.arange(size)[None, None]
+        return jnp.where(hits, entries[:, None], absent).min(1).astype(jnp.int32)
 
-    return jax.lax.platform_dependent(places, cpu=written, default=compared)
+    return jax.lax.platform_dependent(places, cpu=scatter, default=compared)
 
 
 def along(
@@ -198,8 +198,8 @@ def _by_paths(parents: Array, values: Array, join: Callable, depth: int) -> Arra
     """Returns the same values in the same order, without a loop on the host."""
     # Above the root is the root again, whose value is neutral.
     above = jnp.maximum(paths(parents, depth), 0)
-    found = jnp.take_along_axis(values[:, None], above, axis=2)
-    total = found[..., -1]
-    for level in reversed(range(found.shape[-1] - 1)):
-        total = join(found[..., level], total)
+    path_values = jnp.take_along_axis(values[:, None], above, axis=2)
+    total = path_values[..., -1]
+    for level in reversed(range(path_values.shape[-1] - 1)):
+        total = join(path_values[..., level], total)
     return total

@@ -51,22 +51,22 @@ def sanitize(
     nodes = jnp.arange(num_nodes, dtype=jnp.int32)
     is_root = nodes == 0
     tokens = jnp.where(is_root, root[:, None], tree.tokens)
-    known = (tree.parents >= 0) & (tree.parents < nodes[None])
-    parents = jnp.where(is_root, NO_PARENT, jnp.where(known, tree.parents, 0))
-    there = tree.valid & known
+    has_parent = (tree.parents >= 0) & (tree.parents < nodes[None])
+    parents = jnp.where(is_root, NO_PARENT, jnp.where(has_parent, tree.parents, 0))
+    valid = tree.valid & has_parent
     if vocab_size is not None:
-        there &= (tokens >= 0) & (tokens < vocab_size)
+        valid &= (tokens >= 0) & (tokens < vocab_size)
     if tree.value is not None:
-        there &= ~jnp.isnan(tree.value)
+        valid &= ~jnp.isnan(tree.value)
     if tree.q is None:
-        siblings = (parents[:, :, None] == parents[:, None, :]) & there[:, None, :]
+        siblings = (parents[:, :, None] == parents[:, None, :]) & valid[:, None, :]
         equal = (
             siblings
             & (tokens[:, :, None] == tokens[:, None, :])
             & (nodes[:, None] > nodes[None])[None]
         )
-        there &= ~equal.any(-1)
-    there |= is_root[None]
+        valid &= ~equal.any(-1)
+    valid |= is_root[None]
     plain = replace(
         tree,
         tokens=tokens.astype(jnp.int32),
@@ -75,16 +75,16 @@ def sanitize(
     )
     # Nodes too deep have no root among the ancestors that so many levels reach.
     mask = trees.ancestors(plain)
-    there &= mask[:, :, 0] & (there[:, None, :] | ~mask).all(-1)
+    valid &= mask[:, :, 0] & (valid[:, None, :] | ~mask).all(-1)
     if tree.depth == 0:
-        there &= is_root
+        valid &= is_root
     if grammar is not None and tree.q is None:
-        there &= grammar.allows(plain)
+        valid &= grammar.allows(plain)
     return replace(
         plain,
-        tokens=jnp.where(there, plain.tokens, 0),
-        valid=there,
-        value=None if tree.value is None else jnp.where(there, tree.value, 0.0),
+        tokens=jnp.where(valid, plain.tokens, 0),
+        valid=valid,
+        value=None if tree.value is None else jnp.where(valid, tree.value, 0.0),
     )
 
 
@@ -95,18 +95,18 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
             f"{drafter}.draft returned a {type(tree).__name__} where its tree should be; it must "
             "return (jspec.Tree, state)"
         )
-    for name, least in (("depth", 0), ("width", 1)):
+    for name, minimum in (("depth", 0), ("width", 1)):
         value = getattr(tree, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise InputError(
                 f"{drafter}.draft returned a tree whose {name} is {value!r:.40}; it must be an "
-                f"integer of at least {least}, known when the call is traced"
+                f"integer of at least {minimum}, known when the call is traced"
             )
     nodes = getattr(tree.tokens, "shape", ())[1:2]
     if nodes == (0,):
         raise InputError(f"{drafter}.draft returned a tree without nodes; node 0 is the root")
     q_rows = getattr(tree.q, "shape", (0, 0, 0))[1:2]
-    wanted = {
+    layout = {
         "tokens": ((batch, *nodes), jnp.integer),
         "parents": ((batch, *nodes), jnp.integer),
         "valid": ((batch, *nodes), jnp.bool_),
@@ -114,36 +114,39 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
         "q_row": ((batch, *nodes), jnp.integer),
         "value": ((batch, *nodes), jnp.floating),
     }
-    for name, (shape, kind) in wanted.items():
+    for name, (shape, kind) in layout.items():
         field = getattr(tree, name)
         if field is None and name in ("q", "q_row", "value"):
             continue
-        found, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
+        actual, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
         axes = {"tokens": 2, "q": 3}.get(name, len(shape))
-        if found is None or dtype is None:
+        if actual is None or dtype is None:
             raise InputError(
                 f"{drafter}.draft returned a tree whose {name} is {field!r:.40}; "
                 "it must be an array"
             )
-        if found != shape or len(found) != axes or not jnp.issubdtype(dtype, kind):
+        if actual != shape or len(actual) != axes or not jnp.issubdtype(dtype, kind):
             axis_names = {"q": "[B, Q, V]"}.get(name, "[B, N]")
             raise InputError(
-                f"{drafter}.draft returned a tree whose {name} has shape {found} and dtype "
+                f"{drafter}.draft returned a tree whose {name} has shape {actual} and dtype "
                 f"{dtype}; it must be {axis_names} of {kind.__name__}, with B = {batch} "
                 "and the N of tokens"
             )
 
 
-def check_state(drafter: str, after: str, state: PyTree, before: str, known: PyTree) -> None:
+def check_state(drafter: str, after: str, state: PyTree, before: str, reference: PyTree) -> None:
     """Checks that a drafter's state has kept its structure, shapes and dtypes."""
-    found, wanted = jax.tree.structure(state), jax.tree.structure(known)
-    if found != wanted:
+    new_structure, old_structure = jax.tree.structure(state), jax.tree.structure(reference)
+    if new_structure != old_structure:
         raise InputError(
-            f"{drafter}.{after} returned a state of structure {_short(found)} where {before} "
-            f"returned {_short(wanted)}; a state keeps its structure from round to round"
+            f"{drafter}.{after} returned a state of structure {_short(new_structure)} where "
+            f"{before} returned {_short(old_structure)}; a state keeps its structure from round "
+            "to round"
         )
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(known)]
-    for path, new, old in zip(paths, jax.tree.leaves(state), jax.tree.leaves(known), strict=True):
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(reference)]
+    for path, new, old in zip(
+        paths, jax.tree.leaves(state), jax.tree.leaves(reference), strict=True
+    ):
         new, old = jax.typeof(new), jax.typeof(old)
         if (new.shape, new.dtype) != (old.shape, old.dtype):
             raise InputError(

@@ -38,20 +38,20 @@ class Template:
     def __post_init__(self):
         ordered = tuple(sorted((tuple(path) for path in self.paths), key=lambda p: (len(p), p)))
         object.__setattr__(self, "paths", ordered)
-        known: set[tuple[int, ...]] = {()}
+        nodes: set[tuple[int, ...]] = {()}
         for path in ordered:
-            if not path or path in known:
+            if not path or path in nodes:
                 raise InputError(
                     f"tree template has the path {list(path)} twice or empty; "
                     "give each drafted node once and leave the root out"
                 )
             for rank in path:
                 check_integer("a rank of the tree template", rank, 0, _RANKS - 1)
-            if path[:-1] not in known:
+            if path[:-1] not in nodes:
                 raise InputError(
                     f"tree template has {list(path)} but not its parent {list(path[:-1])}; add it"
                 )
-            known.add(path)
+            nodes.add(path)
 
     @property
     def num_nodes(self) -> int:

@@ -78,13 +78,13 @@ def judge(
     accept, residual = jax.vmap(acceptance)(p, q, drafted, length)
 
     steps = jnp.arange(path.shape[1], dtype=jnp.int32)
-    kept = jnp.where(uniforms < accept, steps[1:], 0).max(-1, initial=0)
-    left = jnp.take_along_axis(residual, kept[:, None, None], axis=1)[:, 0]
+    accepted = jnp.where(uniforms < accept, steps[1:], 0).max(-1, initial=0)
+    rest = jnp.take_along_axis(residual, accepted[:, None, None], axis=1)[:, 0]
     return Verdict(
-        path=jnp.where(steps <= kept[:, None], path, 0),
-        path_lengths=kept + 1,
-        bonus=sequence_level.next_token(kept, left, frame),
-        failed=~frame.done & jnp.take_along_axis(broken, kept[:, None], axis=1)[:, 0],
+        path=jnp.where(steps <= accepted[:, None], path, 0),
+        path_lengths=accepted + 1,
+        bonus=sequence_level.next_token(accepted, rest, frame),
+        failed=~frame.done & jnp.take_along_axis(broken, accepted[:, None], axis=1)[:, 0],
     )
 
 
@@ -101,27 +101,27 @@ def acceptance(
     with p_i.
     """
     steps, tokens = jnp.arange(p.shape[0]), drafted[:, None]
-    wanted = jnp.take_along_axis(p[:-1], tokens, axis=1)[:, 0]
+    target = jnp.take_along_axis(p[:-1], tokens, axis=1)[:, 0]
     drawn = jnp.take_along_axis(q, tokens, axis=1)[:, 0].astype(p.dtype)
 
     def multiply(ratio, token):
-        wanted, drawn = token
-        wanted = ratio * wanted
-        enough = wanted >= drawn  # never divides where the quotient would be cut to 1
-        ratio = jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn))
+        target, drawn = token
+        target = ratio * target
+        enough = target >= drawn  # never divides where the quotient would be cut to 1
+        ratio = jnp.where(enough, drawn > 0, target / jnp.where(enough, 1.0, drawn))
         return ratio, ratio
 
-    _, ratios = jax.lax.scan(multiply, vary(jnp.ones((), p.dtype), p, q), (wanted, drawn))
+    _, ratios = jax.lax.scan(multiply, vary(jnp.ones((), p.dtype), p, q), (target, drawn))
     before = jnp.concatenate([jnp.ones(1, p.dtype), ratios])[:-1]
     surplus = jnp.concatenate([jnp.maximum(before[:, None] * p[:-1] - q, 0.0), p[-1:]])
-    left = jnp.where(steps[:, None] < length, surplus, p)
-    mass = left.sum(-1)
+    residual = jnp.where(steps[:, None] < length, surplus, p)
+    mass = residual.sum(-1)
     # At p_i = 1 the test is certain. It is 0/0 if the draft's next distribution is the target's:
     # then the next token passes, and this test does not matter.
     short = 1 - ratios
     passes = jnp.where(short > 0, mass[1:] / jnp.where(short > 0, mass[1:] + short, 1.0), 1.0)
     accept = jnp.where(steps[1:] == length, ratios, jnp.where(steps[1:] < length, passes, 0.0))
-    return accept, samplings.normalised(left, p)
+    return accept, samplings.normalised(residual, p)
 
 
 def _path(tree: Tree) -> Int[Array, "B P"]:

@@ -46,9 +46,9 @@ def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
         tree: that was verified.
         verdict: of it.
     """
-    lanes = jnp.arange(verdict.path.shape[1])[None]
+    steps = jnp.arange(verdict.path.shape[1])[None]
     # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
     below = jnp.roll(verdict.path, -1, axis=1)
     drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
-    last = lanes == verdict.path_lengths[:, None] - 1
+    last = steps == verdict.path_lengths[:, None] - 1
     return jnp.where(last, verdict.bonus[:, None], drafted)

@@ -84,15 +84,15 @@ def verdict(
         )
     sampling = samplings.by_row(sampling, batch)
     why = "an id of 32 bits; two rows of the same id draw the same noise"
-    one = seeds.to_key(samplings.key_of(sampling, key))
-    ids = default_row_ids(batch, tree.tokens, one) if row_ids is None else row_ids
-    named = jnp.asarray(integers(ids, batch, "row_ids", -(2**31), 2**31 - 1, why))
+    call_key = seeds.to_key(samplings.key_of(sampling, key))
+    ids = default_row_ids(batch, tree.tokens, call_key) if row_ids is None else row_ids
+    numbers = jnp.asarray(integers(ids, batch, "row_ids", -(2**31), 2**31 - 1, why))
     why = "the position of a row's last token"
-    at = jnp.asarray(integers(positions, batch, "positions", 0, 2**31 - 1, why))
+    start = jnp.asarray(integers(positions, batch, "positions", 0, 2**31 - 1, why))
     frame = Frame(
         root=tree.tokens[:, 0],
-        positions=at,
-        keys=None if one is None else samplings.row_keys(one, named),
+        positions=start,
+        keys=None if call_key is None else samplings.row_keys(call_key, numbers),
         sampling=jax.tree.map(jnp.asarray, sampling),
         done=jnp.zeros(batch, bool),
     )

@@ -94,8 +94,8 @@ def coupled(
         cut = samplings.filtered(target, logits.shape[-1]).any()
         scores = jax.lax.cond(cut, last, lambda free: free, scores + (temperature * noise)[:, None])
     scores, tokens = top_k(scores, size)
-    known = samplings.node_probabilities(logits, sampling or frame.sampling or Sampling())
-    return _candidates(tokens, scores, known, sampled=False)
+    q = samplings.node_probabilities(logits, sampling or frame.sampling or Sampling())
+    return _candidates(tokens, scores, q, sampled=False)
 
 
 def gumbel_list(
@@ -113,28 +113,30 @@ def gumbel_list(
     decoding. Children may be equal. `coupled` ranks by the deciding noise itself and keeps a child
     more often; this is the published way, to compare with.
     """
-    known = sampling or frame.sampling or Sampling()
-    probs = samplings.node_probabilities(logits, known)
+    draft_sampling = sampling or frame.sampling or Sampling()
+    probs = samplings.node_probabilities(logits, draft_sampling)
     batch, vocab = len(frame.root), logits.shape[-1]
-    shape, one = (batch, size, vocab), (batch, 1, vocab)
+    shape, row_shape = (batch, size, vocab), (batch, 1, vocab)
     noises = jnp.zeros(shape)
     if frame.keys is not None:
         largest = samplings.gumbel(frame.keys, frame.positions + level, vocab) + math.log(size)
         # Each token's largest noise is any of the K with the same probability.
-        own = jax.vmap(jax.random.fold_in)(
+        level_keys = jax.vmap(jax.random.fold_in)(
             samplings.fork(frame.keys, frame.positions, _CHILDREN), jnp.full(batch, level)
         )
-        holder, below = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 2))(own), 1, 0)
+        holder, below = jnp.moveaxis(
+            jax.vmap(lambda key: jax.random.split(key, 2))(level_keys), 1, 0
+        )
         holds = jax.vmap(lambda key: jax.random.randint(key, (vocab,), 0, size))(holder)
         free = jax.vmap(lambda key: jax.random.exponential(key, shape[1:], jnp.float32))(below)
         # A Gumbel variable that is at most b: -log(exp(-b) + E), with E exponential.
         bounded = -jnp.log(jnp.exp(-largest[:, None]) + free)
         is_largest = holds[:, None] == jnp.arange(size)[:, None]
-        noises = jnp.where(is_largest, largest.reshape(one), bounded)
+        noises = jnp.where(is_largest, largest.reshape(row_shape), bounded)
     scores = jnp.log(probs)[:, :, None] + noises[:, None]
     tokens = samplings.argmax(scores)
-    there = jnp.where(probs.max(-1, keepdims=True) > 0, 0.0, -jnp.inf)
-    return _candidates(tokens, jnp.broadcast_to(there, tokens.shape), probs, sampled=False)
+    log_weight = jnp.where(probs.max(-1, keepdims=True) > 0, 0.0, -jnp.inf)
+    return _candidates(tokens, jnp.broadcast_to(log_weight, tokens.shape), probs, sampled=False)
 
 
 def without_replacement(
@@ -149,7 +151,7 @@ def without_replacement(
     As RSD (Jeon et al. 2024, Algorithm 4); the exponential race of Sequoia is the same in
     distribution. Fewer than K where q has fewer tokens.
     """
-    probs = samplings.node_probabilities(logits, _known(sampling, frame))
+    probs = samplings.node_probabilities(logits, _find_sampling(sampling, frame))
     groups = Groups(probs.shape[-1], size)
     noise = _noise(frame, level, (probs.shape[1], groups.noise))
     scores, tokens = groups.top(probs, noise)
@@ -164,7 +166,7 @@ def with_replacement(
     size: int,
 ) -> ChildDraws:
     """Draws K independent tokens from q; equal ones are kept, since the rules count them."""
-    probs = samplings.node_probabilities(logits, _known(sampling, frame))
+    probs = samplings.node_probabilities(logits, _find_sampling(sampling, frame))
 
     groups = Groups(probs.shape[-1], 1)
     noise = _noise(frame, level, (probs.shape[1], size, groups.noise))
@@ -253,8 +255,8 @@ def _noise(frame: Frame, level: Int[Array, ""] | int, shape: tuple[int, ...]) ->
     keys = samplings.fork(keys, frame.positions, _CHILDREN)
 
     def draw(key):
-        own = jax.random.fold_in(key, level)
-        return jax.random.gumbel(own, shape, jnp.float32, mode="high")
+        level_key = jax.random.fold_in(key, level)
+        return jax.random.gumbel(level_key, shape, jnp.float32, mode="high")
 
     return jax.vmap(draw)(keys)
 
@@ -275,7 +277,7 @@ def _candidates(
     )
 
 
-def _known(sampling: Sampling | None, frame: Frame) -> Sampling:
+def _find_sampling(sampling: Sampling | None, frame: Frame) -> Sampling:
     """Returns the draft's sampling: temperature 0 where the target's is None."""
     if frame.sampling is None:
         return sampling or Sampling(temperature=0.0)
@@ -284,11 +286,11 @@ def _known(sampling: Sampling | None, frame: Frame) -> Sampling:
             "the drafter's scheme draws at random and key is None; pass key=0, or give the "
             "drafter scheme=jspec.schemes.COUPLED"
         )
-    known = sampling or frame.sampling
-    if isinstance(known.temperature, int | float) and known.temperature == 0:
+    settings = sampling or frame.sampling
+    if isinstance(settings.temperature, int | float) and settings.temperature == 0:
         raise InputError(
             "the draft's temperature is 0, which leaves the drafter's scheme no distribution to "
             "draw from; give the drafter sampling=jspec.Sampling(temperature=0.6), say, or "
             "scheme=jspec.schemes.COUPLED"
         )
-    return known
+    return settings

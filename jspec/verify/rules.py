@@ -53,12 +53,12 @@ def deterministic_proposal(
     before = order[None] < order[:, None]
     earlier = (children[:, None] == children[None]) & before & valid[None]
     mass = jnp.where(valid & ~earlier.any(-1), p[children], 0.0)
-    left = p.at[jnp.where(valid, children, p.shape[0])].set(0.0, mode="drop")
+    rest = p.at[jnp.where(valid, children, p.shape[0])].set(0.0, mode="drop")
     # Sums of what remains, not 1 - sums of what is gone: nothing cancels, and the last child of
     # an exhausted distribution is accepted with exactly 1.
-    remaining = jnp.cumsum(mass[::-1])[::-1] + left.sum()
+    remaining = jnp.cumsum(mass[::-1])[::-1] + rest.sum()
     accept = jnp.where(mass > 0, mass / jnp.where(remaining > 0, remaining, 1.0), 0.0)
-    return accept, normalised(left, p)
+    return accept, normalised(rest, p)
 
 
 @_by_token
@@ -83,8 +83,8 @@ def coupled(
     """
     del q
     token = argmax(jnp.log(p) + noise)
-    wanted = valid & (children == token)
-    first = wanted & (jnp.cumsum(wanted) == 1)  # a token that occurs twice counts once
+    hits = valid & (children == token)
+    first = hits & (jnp.cumsum(hits) == 1)  # a token that occurs twice counts once
     return first.astype(p.dtype), one_hot(token, p.shape[0])
 
 
@@ -161,9 +161,9 @@ def k_seq(
     order, num = jnp.arange(children.shape[0]), valid.sum().astype(p.dtype)
 
     def attempts(gamma):
-        kept = jnp.minimum(q, p / gamma)
-        refused = jnp.maximum(1 - kept.sum(), 0.0)
-        return kept, jnp.where(order < num, refused**order, 0.0).sum()
+        overlap = jnp.minimum(q, p / gamma)
+        refused = jnp.maximum(1 - overlap.sum(), 0.0)
+        return overlap, jnp.where(order < num, refused**order, 0.0).sum()
 
     def halve(_, bounds):
         low, high = bounds  # high is enough, and so is every gamma above it
@@ -175,9 +175,9 @@ def k_seq(
     # so that it need not be found exactly: as many halvings as the type has digits will do.
     bounds = jnp.ones_like(num), jnp.maximum(num, 1.0)
     _, gamma = jax.lax.fori_loop(0, jnp.finfo(p.dtype).nmant + 1, halve, vary(bounds, p, q))
-    kept, tried = attempts(gamma)
-    accept = jnp.where(valid, _ratio(kept[children], q[children]), 0.0)
-    return accept, normalised(jnp.maximum(p - tried * kept, 0.0), p)
+    overlap, tried = attempts(gamma)
+    accept = jnp.where(valid, _ratio(overlap[children], q[children]), 0.0)
+    return accept, normalised(jnp.maximum(p - tried * overlap, 0.0), p)
 
 
 def _one_by_one(
@@ -202,23 +202,23 @@ def _one_by_one(
         drawn = valid[k] & (q[child] > 0)
         probability = jnp.where(drawn, _ratio(p[child] * of_q, q[child] * of_p), 0.0)
         gone = jnp.arange(p.shape[0]) == child
-        left = jnp.maximum(p - q * (of_p / jnp.where(drawn, of_q, 1.0)), 0.0)
-        left = jnp.where(gone, 0.0, left)  # as it is for a refused child, but for rounding
-        p = jnp.where(drawn & (left > 0).any(), left, p)
+        residual = jnp.maximum(p - q * (of_p / jnp.where(drawn, of_q, 1.0)), 0.0)
+        residual = jnp.where(gone, 0.0, residual)  # as it is for a refused child, but for rounding
+        p = jnp.where(drawn & (residual > 0).any(), residual, p)
         return accept.at[k].set(probability), p, jnp.where(drawn, after(q, gone), q)
 
     # A node has few children for the width of most trees, and each costs a pass over V.
     last = jnp.where(valid, jnp.arange(1, children.shape[0] + 1), 0).max(initial=0)
     start = jnp.zeros(children.shape, p.dtype), p, q.astype(p.dtype)
-    accept, left, _ = jax.lax.fori_loop(0, last, visit, vary(start, p, q))
-    return accept, jnp.where(last > 0, normalised(left, p), p)
+    accept, rest, _ = jax.lax.fori_loop(0, last, visit, vary(start, p, q))
+    return accept, jnp.where(last > 0, normalised(rest, p), p)
 
 
-def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """Returns min(1, wanted / drawn); 0 where nothing is drawn."""
-    enough = wanted >= drawn
+def _ratio(target: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
+    """Returns min(1, target / drawn); 0 where nothing is drawn."""
+    enough = target >= drawn
     return jnp.where(
-        enough, (drawn > 0).astype(drawn.dtype), wanted / jnp.where(enough, 1.0, drawn)
+        enough, (drawn > 0).astype(drawn.dtype), target / jnp.where(enough, 1.0, drawn)
     )
 
 

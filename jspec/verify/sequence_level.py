@@ -29,10 +29,10 @@ def distributions_and_uniforms(
 
 
 def next_token(
-    kept: Int[Array, " B"], residual: Float[Array, "B V"], frame: Frame
+    accepted: Int[Array, " B"], residual: Float[Array, "B V"], frame: Frame
 ) -> Int[Array, " B"]:
     """Draws the token after the kept ones, by the noise of its position."""
     noise = jnp.zeros_like(residual)
     if frame.sampling is not None and frame.keys is not None:
-        noise = samplings.gumbel(frame.keys, frame.positions + kept, residual.shape[-1])
+        noise = samplings.gumbel(frame.keys, frame.positions + accepted, residual.shape[-1])
     return samplings.argmax(jnp.log(residual) + noise)

@@ -57,13 +57,13 @@ class TraversalVerification:
             )
         broken = ~samplings.is_distribution(logits)
         p, uniforms = sequence_level.distributions_and_uniforms(logits, frame, tree.tokens.shape[1])
-        there = tree.valid & ~frame.done[:, None]
-        kept = jax.vmap(_traverse)(replace(tree, valid=there), p, broken, uniforms)
+        valid = tree.valid & ~frame.done[:, None]
+        branch = jax.vmap(_traverse)(replace(tree, valid=valid), p, broken, uniforms)
         return Verdict(
-            path=jnp.where(jnp.arange(tree.depth + 1) <= kept.depth[:, None], kept.path, 0),
-            path_lengths=kept.depth + 1,
-            bonus=sequence_level.next_token(kept.depth, kept.residual, frame),
-            failed=~frame.done & jnp.take_along_axis(broken, kept.node[:, None], axis=1)[:, 0],
+            path=jnp.where(jnp.arange(tree.depth + 1) <= branch.depth[:, None], branch.path, 0),
+            path_lengths=branch.depth + 1,
+            bonus=sequence_level.next_token(branch.depth, branch.residual, frame),
+            failed=~frame.done & jnp.take_along_axis(broken, branch.node[:, None], axis=1)[:, 0],
         )
 
 
@@ -153,9 +153,9 @@ def _traverse(
 
 def _enter(now: _Branch, token: Int[Array, ""]) -> Float[Array, ""]:
     """Returns alpha of a child with some token: min(alpha p(x) / q(x), 1)."""
-    wanted, drawn = now.ratio[now.depth] * now.p[now.depth, token], now.q[now.depth, token]
-    enough = wanted >= drawn  # never divides where the quotient would be cut to 1
-    return jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn)).astype(wanted.dtype)
+    target, drawn = now.ratio[now.depth] * now.p[now.depth, token], now.q[now.depth, token]
+    enough = target >= drawn  # never divides where the quotient would be cut to 1
+    return jnp.where(enough, drawn > 0, target / jnp.where(enough, 1.0, drawn)).astype(target.dtype)
 
 
 def _refuse(
@@ -172,5 +172,5 @@ def _refuse(
     mass, short = surplus.sum(), 1 - ratio
     # Below a certain node something passes for certain: that nothing did is rounding.
     ratio = jnp.where(short > 0, mass / jnp.where(short > 0, mass + short, 1.0), 1.0)
-    left = samplings.normalised(surplus, p)
-    return ratio, left, samplings.normalised(jnp.where(gone, 0.0, q), q)
+    residual = samplings.normalised(surplus, p)
+    return ratio, residual, samplings.normalised(jnp.where(gone, 0.0, q), q)

@@ -58,23 +58,23 @@ class TreeVerifier:
 
         def descend(carry):
             verdict, node, going, depth = carry
-            at = jnp.take_along_axis(logits, node[:, None, None], axis=1)[:, 0]
-            probs, noise, uniforms = _distribution_and_noise(at, tree.width, depth, frame)
+            node_logits = jnp.take_along_axis(logits, node[:, None, None], axis=1)[:, 0]
+            probs, noise, uniforms = _distribution_and_noise(node_logits, tree.width, depth, frame)
             children, tokens, accept, residual = visit(tree, node, probs, noise, depth)
-            taken = uniforms < accept
-            found = taken.any(-1)
-            chosen = jnp.take_along_axis(children, _first(tokens, taken)[:, None], -1)[:, 0]
-            bad = going & ~samplings.is_distribution(at)
-            down = going & found & ~bad
+            accepted = uniforms < accept
+            passes = accepted.any(-1)
+            child = jnp.take_along_axis(children, _first(tokens, accepted)[:, None], -1)[:, 0]
+            bad = going & ~samplings.is_distribution(node_logits)
+            down = going & passes & ~bad
             drawn = samplings.argmax(jnp.log(residual) + noise)
             here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)[None]
             verdict = Verdict(
-                path=jnp.where(here, chosen[:, None], verdict.path),
+                path=jnp.where(here, child[:, None], verdict.path),
                 path_lengths=verdict.path_lengths + down.astype(jnp.int32),
                 bonus=jnp.where(going & ~down, drawn, verdict.bonus),
                 failed=verdict.failed | bad,
             )
-            return verdict, jnp.where(down, chosen, node), down, depth + 1
+            return verdict, jnp.where(down, child, node), down, depth + 1
 
         def walk(carry):
             return jax.lax.while_loop(lambda carry: carry[2].any(), descend, carry)
@@ -126,17 +126,17 @@ def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame)
     # Equal siblings are one node, and a node has no more children than the tree declares.
     twin = (earlier & (tree.tokens[:, :, None] == tree.tokens[:, None, :])).any(-1)
     among = earlier.sum(-1) < tree.width
-    wanted = jnp.take_along_axis(best, above, 1) == tree.tokens
-    taken = wanted & tree.valid & among & ~twin & jnp.take_along_axis(good, above, 1)
+    agrees = jnp.take_along_axis(best, above, 1) == tree.tokens
+    passes = agrees & tree.valid & among & ~twin & jnp.take_along_axis(good, above, 1)
     mask = trees.ancestors(tree)
     # A node that is deeper than the tree declares does not see the root.
-    accepted = ((taken | (nodes == 0)[None])[:, None, :] | ~mask).all(-1) & mask[..., 0]
+    accepted = ((passes | (nodes == 0)[None])[:, None, :] | ~mask).all(-1) & mask[..., 0]
     accepted &= ~frame.done[:, None] | (nodes == 0)[None]
     counts = accepted.sum(-1, dtype=jnp.int32)
     last = jnp.where(accepted, nodes, 0).max(-1, keepdims=True)
     level = mask.sum(-1, dtype=jnp.int32) - 1
-    lanes = jnp.arange(tree.depth + 1, dtype=jnp.int32)
-    path = jnp.where(accepted[:, None] & (level[:, None] == lanes[None, :, None]), nodes, 0).max(-1)
+    steps = jnp.arange(tree.depth + 1, dtype=jnp.int32)
+    path = jnp.where(accepted[:, None] & (level[:, None] == steps[None, :, None]), nodes, 0).max(-1)
     bad = ~jnp.take_along_axis(good, last, 1)[:, 0]
     return Verdict(
         path=path,
@@ -171,7 +171,7 @@ def _distribution_and_noise(
     return samplings.probabilities(logits, frame.sampling), noise, uniforms
 
 
-def _first(tokens: Int[Array, "B K"], taken: Bool[Array, "B K"]) -> Int[Array, " B"]:
+def _first(tokens: Int[Array, "B K"], passes: Bool[Array, "B K"]) -> Int[Array, " B"]:
     """Returns the first child with the taken token: equal siblings are one node."""
-    token = jnp.take_along_axis(tokens, taken.argmax(-1)[:, None], -1)
+    token = jnp.take_along_axis(tokens, passes.argmax(-1)[:, None], -1)
     return (tokens == token).argmax(-1)

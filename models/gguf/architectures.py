@@ -91,26 +91,26 @@ def _stretch(header: Header, rope: str) -> dict[str, Any] | None:
             f"{header.file} has {ROPE_FACTORS} and {rope}scaling.type = {kind!r}, which jspec does "
             "not implement together; take a file with one of them"
         )
-    found: dict[str, Any] = {"rope_type": kind}
+    scaling: dict[str, Any] = {"rope_type": kind}
     if kind != "longrope":
-        found["factor"] = factor
-    others = {
+        scaling["factor"] = factor
+    keys = {
         "original_max_position_embeddings": "original_context_length",
         "beta_fast": "yarn_beta_fast",
         "beta_slow": "yarn_beta_slow",
     }
-    found |= {there: data.get(f"{rope}scaling.{here}") for there, here in others.items()}
+    scaling |= {key: data.get(f"{rope}scaling.{field}") for key, field in keys.items()}
     both = (f"{rope}scaling.{name}" for name in ("attn_factor", "yarn_attn_factor"))
     length = prod(data.number(name, 1.0) for name in both)
     if kind == "yarn":
         data.choice(f"{rope}scaling.yarn_ext_factor", [1, -1], 1)  # -1 is the type's own, 1
     if kind == "yarn" and length != 1:
-        found["attention_factor"] = length * rope_fields.length(factor)
+        scaling["attention_factor"] = length * rope_fields.length(factor)
     elif kind == "longrope":
-        found["attention_factor"] = data.get(f"{rope}scaling.attn_factor")
+        scaling["attention_factor"] = data.get(f"{rope}scaling.attn_factor")
     else:
         data.choice(f"{rope}scaling.attn_factor", [0, 1], 1)
-    return found
+    return scaling
 
 
 def _mixtral(header: Header, name: str) -> dict[str, Any]:

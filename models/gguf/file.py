@@ -67,23 +67,23 @@ class GGUFTensors:
         Q4_0 or Q5_0 where it is Q8_0, which holds the same weights.
         """
         entry, package = self.files[name], library()
-        known = {one.value: one for one in package.GGMLQuantizationType}
-        held = known.get(entry.kind)
-        called = held.name.lower() if held else None
+        kinds = {member.value: member for member in package.GGMLQuantizationType}
+        file_kind = kinds.get(entry.kind)
+        called = file_kind.name.lower() if file_kind else None
         zero = _IN_EIGHT_BITS.get(called or "") if kind == "q8_0" else None
         if called != kind and zero is None:
             return None
-        stored = self._bytes(name, entry, *package.GGML_QUANT_SIZES[held])
+        stored = self._bytes(name, entry, *package.GGML_QUANT_SIZES[file_kind])
         if zero is not None:
-            stored = _widened(stored, package.GGML_QUANT_SIZES[held][1], zero)
+            stored = _widened(stored, package.GGML_QUANT_SIZES[file_kind][1], zero)
         return self.restore(name, stored.reshape(*entry.shape[:-1], -1))
 
-    def kind(self, name: str, own: str | None) -> str | None:
+    def kind(self, name: str, default: str | None) -> str | None:
         """Returns the format of blocks that holds a matrix as the file has it; None: none does."""
-        kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
+        kinds = {member.value: member.name.lower() for member in library().GGMLQuantizationType}
         entry = self.files[name]
         kind = kinds.get(entry.kind)
-        if kind in _IN_EIGHT_BITS and kind != own:
+        if kind in _IN_EIGHT_BITS and kind != default:
             kind = "q8_0"
         return kind if kind in blocks.SIZES and blocks.fit(entry.shape, kind) else None
 
@@ -95,9 +95,9 @@ class GGUFTensors:
             block, block_bytes = package.GGML_QUANT_SIZES[kind]
             stored = self._bytes(name, entry, block, block_bytes)
             size = self.shape(name)[0]
-            wanted = range(*rows.indices(size))
+            span = range(*rows.indices(size))
             unit = self.unit(name, size) if len(entry.shape) > 1 else size
-            first, end = wanted.start // unit * unit, -(-wanted.stop // unit) * unit
+            first, end = span.start // unit * unit, -(-span.stop // unit) * unit
             lines = stored[first:end] if unit < size else stored
             values = package.quants.dequantize(_joined(lines), kind)
         except (ValueError, KeyError, NotImplementedError) as error:
@@ -108,8 +108,8 @@ class GGUFTensors:
                 f"{name} in {self.folder} is quantised as {called.get(entry.kind, entry.kind)}, "
                 f"which gguf cannot dequantise ({error}); take the file in Q4_K_M or Q8_0, say"
             ) from error
-        held = self.restore(name, values.reshape(-1, *entry.shape[1:]))
-        return held[wanted.start - first : wanted.stop - first]
+        weights = self.restore(name, values.reshape(-1, *entry.shape[1:]))
+        return weights[span.start - first : span.stop - first]
 
     def _bytes(self, name: str, entry: TensorInfo, block: int, block_bytes: int) -> np.ndarray:
         row = entry.shape[-1] // block * block_bytes
@@ -145,27 +145,30 @@ class File:
     def generation(self) -> Settings:
         """The sampling that it asks for, by the names of generation_config.json."""
         data = self.header.metadata
-        values = {name: data.get(f"general.sampling.{own}") for name, own in _SAMPLING.items()}
+        values = {name: data.get(f"general.sampling.{field}") for name, field in _SAMPLING.items()}
         return Settings(values, str(self.header.file))
 
     def config(self, family: Family) -> Any:
         """Returns our config of the model."""
-        found = family.parse(self.fields)
+        config = family.parse(self.fields)
         if architectures.ROPE_FACTORS not in self.header.tensors:
-            return found
+            return config
         scaling = RopeFactors(tuple(self._numbers(architectures.ROPE_FACTORS)))
-        found = replace(found, rope_scaling=scaling)
-        if not getattr(found, "layers", ()):
-            return found
-        turned = (layer.rope and replace(layer.rope, scaling=scaling) for layer in found.layers)
-        pairs = zip(found.layers, turned, strict=True)
-        return replace(found, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
+        config = replace(config, rope_scaling=scaling)
+        if not getattr(config, "layers", ()):
+            return config
+        turned = (layer.rope and replace(layer.rope, scaling=scaling) for layer in config.layers)
+        pairs = zip(config.layers, turned, strict=True)
+        return replace(config, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
 
     def _numbers(self, name: str) -> list[float]:
         """Returns a tensor that is not a weight."""
-        held = {name: self.header.tensors[name]}
+        entries = {name: self.header.tensors[name]}
         return (
-            GGUFTensors(self.header.file, held, lambda _, array: array).read(name).ravel().tolist()
+            GGUFTensors(self.header.file, entries, lambda _, array: array)
+            .read(name)
+            .ravel()
+            .tolist()
         )
 
     def tensors(self, table: Sequence[Weight]) -> GGUFTensors:
@@ -175,45 +178,47 @@ class File:
         names = package.get_tensor_name_map(
             package.MODEL_ARCH[name.upper()], self.header.metadata.count(f"{name}.block_count")
         )
-        held = dict(self.header.tensors)
+        entries = dict(self.header.tensors)
         for other in (architectures.ROPE_FACTORS, *architectures.LONG_FACTORS.values()):
-            held.pop(other, None)
+            entries.pop(other, None)
         stacks = set()
-        for wanted in (there for weight in table for there in weight.names):
-            expert = re.search(r"\.experts\.(\d+)\.", wanted)
-            whole = wanted[: expert.start(1)] + wanted[expert.end() :] if expert else wanted
-            here = names.get_name(whole, try_suffixes=(".weight", ".bias"))
-            if here in held and expert is not None:
+        for target in (key for weight in table for key in weight.names):
+            expert = re.search(r"\.experts\.(\d+)\.", target)
+            base = target[: expert.start(1)] + target[expert.end() :] if expert else target
+            here = names.get_name(base, try_suffixes=(".weight", ".bias"))
+            if here in entries and expert is not None:
                 stacks.add(here)
-                held[wanted] = _one(held[here], int(expert[1]))
-            elif here in held:
-                held[wanted] = held.pop(here)
+                entries[target] = _one(entries[here], int(expert[1]))
+            elif here in entries:
+                entries[target] = entries.pop(here)
         for stack in stacks:
-            del held[stack]
+            del entries[stack]
         fields = dict(self.fields.values)
         return GGUFTensors(
             self.header.file,
-            held,
+            entries,
             lambda name, array: layout.restore(name, array, fields),
             lambda name, rows: layout.unit(name, rows, fields),
         )
 
-    def held(self, alike: bool = False) -> str | None:
+    def weight_format(self, alike: bool = False) -> str | None:
         """Returns the format that a model of these weights is named by; None: it has no blocks."""
-        kinds = {one.value: one.name.lower() for one in library().GGMLQuantizationType}
+        kinds = {member.value: member.name.lower() for member in library().GGMLQuantizationType}
         matrices = {name: t for name, t in self.header.tensors.items() if len(t.shape) > 1}
         tables = {kinds.get(matrices.pop(name).kind) for name in _TABLES & matrices.keys()}
         kinds = kinds | {number: "q8_0" for number, kind in kinds.items() if kind == "q5_0"}
-        found = Counter(
-            kinds.get(one.kind) for one in matrices.values() if one.shape[-1] % blocks.LENGTH == 0
+        counts = Counter(
+            kinds.get(tensor.kind)
+            for tensor in matrices.values()
+            if tensor.shape[-1] % blocks.LENGTH == 0
         )
-        if found.keys() == {"bf16"} and tables <= {"bf16"}:
+        if counts.keys() == {"bf16"} and tables <= {"bf16"}:
             return "bfloat16"
-        known = Counter({kind: found[kind] for kind in blocks.SIZES if kind in found})
-        if not known or (alike and len(found) > 1):
+        block_counts = Counter({kind: counts[kind] for kind in blocks.SIZES if kind in counts})
+        if not block_counts or (alike and len(counts) > 1):
             return None
-        first = [kind for kind in ("q4_k", "q4_0", "q6_k") if kind in known]
-        return first[0] if first else known.most_common(1)[0][0]
+        first = [kind for kind in ("q4_k", "q4_0", "q6_k") if kind in block_counts]
+        return first[0] if first else block_counts.most_common(1)[0][0]
 
     def tokenizer(self) -> Any:
         """Returns the tokenizer; see `vocabulary.tokenizer`."""
@@ -222,17 +227,17 @@ class File:
     def chat(self, tokenizer: Any) -> ChatTemplate | None:
         """Returns the chat template; None if the file has none."""
         data, field = self.header.metadata, "tokenizer.chat_template"
-        named = {name: data.text(name) for name in data.values if name.startswith(f"{field}.")}
-        texts = {name.removeprefix(f"{field}."): text or "" for name, text in named.items()}
+        fields = {name: data.text(name) for name in data.values if name.startswith(f"{field}.")}
+        texts = {name.removeprefix(f"{field}."): text or "" for name, text in fields.items()}
         default = chat_template.by_name(data.text(field))
         words = vocabulary.special_tokens(self.header)
         source = f"the chat template in {self.header.file}"
-        return chat_template.chosen(texts | default, tokenizer, words, source)
+        return chat_template.pick_default(texts | default, tokenizer, words, source)
 
     def special_tokens(self, size: int, _: Any = None) -> tuple[tuple[int, ...], int | None]:
         """Returns end tokens (of a text, a turn, a message) and first token; see `Folder`."""
         data = self.header.metadata
-        *ends, first = (data.token(f"tokenizer.ggml.{one}_token_id") for one in (*_ENDS, "bos"))
+        *ends, first = (data.token(f"tokenizer.ggml.{name}_token_id") for name in (*_ENDS, "bos"))
         eos = tuple(dict.fromkeys(end for end in ends if end is not None and end < size))
         return eos, None if first is None or first >= size else first
 

@@ -131,9 +131,9 @@ class _Cursor:
         end = self.place + length
         if end > len(self.content):
             raise ValueError("it ends within a text")
-        found = str(self.content[self.place : end], "utf-8", "replace")
+        text = str(self.content[self.place : end], "utf-8", "replace")
         self.place = end
-        return found
+        return text
 
     def value(self, kind: int, depth: int = 0) -> Any:
         if kind == _STRING:

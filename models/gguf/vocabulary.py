@@ -81,7 +81,7 @@ _PATTERNS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("default",): (r"[\p{P}$+<=>^~|]+", _WORDS, r"\p{N}+", r"[0-9][0-9][0-9]"),
 }
 
-SPLITS = MappingProxyType({name: held for names, held in _PATTERNS.items() for name in names})
+SPLITS = MappingProxyType({name: pattern for names, pattern in _PATTERNS.items() for name in names})
 """Patterns that split a text before the merges, by `tokenizer.ggml.pre`, from llama.cpp."""
 
 OLD = MappingProxyType({"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2"})
@@ -117,17 +117,17 @@ def tokenizer(header: Header) -> Tokenizer:
         for token, kind in zip(tokens, kinds, strict=True)
     ]
     try:
-        made, begins = build(header, tokens, kinds)
+        bpe, begins = build(header, tokens, kinds)
     except InputError:
         raise
     except Exception as error:  # the Rust binding raises bare Exception
         raise InputError(
             f"{header.file} holds a vocabulary that is not a tokenizer ({error}); download it again"
         ) from error
-    made.add_special_tokens(_added(tokens, kinds, (_UNKNOWN, _CONTROL), special=True))
-    made.add_tokens(_added(tokens, kinds, (_USER,), special=False))
-    _frame(made, header, begins)
-    return made
+    bpe.add_special_tokens(_added(tokens, kinds, (_UNKNOWN, _CONTROL), special=True))
+    bpe.add_tokens(_added(tokens, kinds, (_USER,), special=False))
+    _frame(bpe, header, begins)
+    return bpe
 
 
 def special_tokens(header: Header) -> Mapping[str, str]:
@@ -152,13 +152,13 @@ def _byte_level(
     if pre == "default":
         pre = old or pre
     merges = [tuple(merge.split(" ")) for merge in data.get("tokenizer.ggml.merges", [])]
-    whole = pre in _WHOLE
-    made = Tokenizer(BPE(_ids(tokens, kinds), merges, ignore_merges=whole))
+    ignore_merges = pre in _WHOLE
+    bpe = Tokenizer(BPE(_ids(tokens, kinds), merges, ignore_merges=ignore_merges))
     if pre in _COMPOSED:
-        made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = split(*SPLITS[pre])
-    made.decoder = decoders.ByteLevel()
-    return made, whole
+        bpe.normalizer = normalizers.NFC()
+    bpe.pre_tokenizer = split(*SPLITS[pre])
+    bpe.decoder = decoders.ByteLevel()
+    return bpe, ignore_merges
 
 
 def _sentencepiece(
@@ -171,7 +171,7 @@ def _sentencepiece(
             f"{header.file} has {len(tokens)} tokens and {len(scores)} scores; download it again"
         )
     unknown = data.get("tokenizer.ggml.unknown_token_id", 0)
-    made = Tokenizer(
+    bpe = Tokenizer(
         BPE(
             _ids(tokens, kinds),
             _merges(tokens, kinds, scores),
@@ -182,24 +182,24 @@ def _sentencepiece(
     )
     prefix = data.flag("tokenizer.ggml.add_space_prefix", True)
     spaces = normalizers.Replace(" ", _SPACE)
-    made.normalizer = (
+    bpe.normalizer = (
         normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if prefix else spaces
     )
-    whole = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    made.decoder = decoders.Sequence([*whole, *[decoders.Strip(" ", 1, 0)] * prefix])
-    return made, True
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    bpe.decoder = decoders.Sequence([*steps, *[decoders.Strip(" ", 1, 0)] * prefix])
+    return bpe, True
 
 
 def _merges(
     tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
 ) -> list[tuple[str, str]]:
     """Returns every pair of tokens that joins to a third, the pair of the best third first."""
-    known = {token: place for place, token in enumerate(tokens) if kinds[place] == _NORMAL}
+    ids = {token: place for place, token in enumerate(tokens) if kinds[place] == _NORMAL}
     pairs = [
-        (-scores[place], known[token[:cut]], known[token[cut:]])
-        for token, place in known.items()
+        (-scores[place], ids[token[:cut]], ids[token[cut:]])
+        for token, place in ids.items()
         for cut in range(1, len(token))
-        if token[:cut] in known and token[cut:] in known
+        if token[:cut] in ids and token[cut:] in ids
     ]
     return [(tokens[left], tokens[right]) for _, left, right in sorted(pairs)]
 
@@ -210,17 +210,17 @@ def _ids(tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
 
 
 def _added(
-    tokens: Sequence[str], kinds: Sequence[int], wanted: Sequence[int], special: bool
+    tokens: Sequence[str], kinds: Sequence[int], selection: Sequence[int], special: bool
 ) -> list[AddedToken]:
     """Returns the tokens of some kinds, which are found in a text before it is split."""
     return [
         AddedToken(token, special=special, normalized=False)
         for token, kind in zip(tokens, kinds, strict=True)
-        if kind in wanted
+        if kind in selection
     ]
 
 
-def _frame(made: Tokenizer, header: Header, begins: bool) -> None:
+def _frame(bpe: Tokenizer, header: Header, begins: bool) -> None:
     """Has the tokens that a text begins and ends with put around it."""
     data = header.metadata
     words: Any = special_tokens(header)
@@ -230,7 +230,7 @@ def _frame(made: Tokenizer, header: Header, begins: bool) -> None:
     }
     first, last = ([words[name]] if on and name in words else [] for name, on in ends.items())
     if first or last:
-        made.post_processor = processors.TemplateProcessing(
+        bpe.post_processor = processors.TemplateProcessing(
             single=[*first, "$A", *last],
-            special_tokens=[(token, made.token_to_id(token)) for token in {*first, *last}],
+            special_tokens=[(token, bpe.token_to_id(token)) for token in {*first, *last}],
         )

@@ -100,8 +100,8 @@ class BlockHead(Decoder):
         self, params: PyTree, hidden: Float[Array, "B N F"], positions: Int[Array, "B N"]
     ) -> TreeKV:
         """Returns keys and values of the context at some positions."""
-        made: Any = self.apply(params, hidden, positions, method="keys_and_values")
-        return made
+        kv: Any = self.apply(params, hidden, positions, method="keys_and_values")
+        return kv
 
     @nn.nowrap
     def draft(
@@ -206,8 +206,8 @@ class BlockHead(Decoder):
         alone, nothing = jnp.ones((batch, count, count), bool), attention.past(None, None, 0)
         # A layer as it is, of which only keys and values are kept: what else it would compute is
         # never computed.
-        kept = [layer(c, positions, alone, nothing, read=c)[1:] for layer in self.layers]
-        keys, values = zip(*kept, strict=True)
+        pairs = [layer(c, positions, alone, nothing, read=c)[1:] for layer in self.layers]
+        keys, values = zip(*pairs, strict=True)
         return TreeKV(keys, values)
 
     def block(
@@ -233,9 +233,9 @@ class BlockHead(Decoder):
         x = jnp.broadcast_to(empty.astype(self.dtype), (batch, anchors, size, width))
         x = x.at[:, :, 0].set(embed[tokens].astype(self.dtype)).reshape(batch, -1, width)
         inside = np.tri(size) if config.causal else np.ones((size, size))
-        own = np.kron(np.eye(anchors), inside) > 0
-        own = jnp.broadcast_to(own, (batch, *own.shape))
-        seen = jnp.concatenate([jnp.repeat(mask, size, axis=1), own], axis=-1)
+        block_mask = np.kron(np.eye(anchors), inside) > 0
+        block_mask = jnp.broadcast_to(block_mask, (batch, *block_mask.shape))
+        seen = jnp.concatenate([jnp.repeat(mask, size, axis=1), block_mask], axis=-1)
         places = (positions[..., None] + jnp.arange(size)[None, None]).reshape(batch, -1)
         for number, layer in enumerate(self.layers):
             x, _, _ = layer(x, places, seen, attention.past(cache, nodes, number))

@@ -32,17 +32,17 @@ class CandidateConfig(LlamaConfig):
 
     def __post_init__(self):
         check_integer("candidate_rank", self.candidate_rank, 0, self.hidden_size, "the width")
-        least, most = int(self.candidate_rank > 0), self.vocab_size
-        check_integer("num_candidates", self.num_candidates, least, most, "the vocabulary")
+        minimum, maximum = int(self.candidate_rank > 0), self.vocab_size
+        check_integer("num_candidates", self.num_candidates, minimum, maximum, "the vocabulary")
 
 
 def factors(table: Float[Array, "V E"], rank: int) -> dict[str, Float[np.ndarray, "..."]]:
     """Returns the truncated SVD of a head, as two factors."""
-    whole = np.asarray(table, np.float32)
+    weights = np.asarray(table, np.float32)
     # The right singular vectors are those of E x E numbers: seconds, where V x E take minutes.
-    _, vectors = np.linalg.eigh(whole.astype(np.float64).T @ whole)
+    _, vectors = np.linalg.eigh(weights.astype(np.float64).T @ weights)
     best = vectors[:, ::-1][:, :rank]
-    return {DOWN: best.T.astype(np.float32), UP: whole @ best.astype(np.float32)}
+    return {DOWN: best.T.astype(np.float32), UP: weights @ best.astype(np.float32)}
 
 
 def declare(head: nn.Module, config: CandidateConfig) -> None:
@@ -52,9 +52,9 @@ def declare(head: nn.Module, config: CandidateConfig) -> None:
         head.variable(COLLECTION, name, jnp.zeros, shape, dtype)
 
 
-def retrieve(hidden: Float[Array, "*S E"], held: PyTree) -> Float[Array, "*S V"]:
+def retrieve(hidden: Float[Array, "*S E"], tables: PyTree) -> Float[Array, "*S V"]:
     """Returns the scores by which candidates are found: the two factors'."""
-    return unembed(unembed(hidden, held[DOWN]), held[UP])
+    return unembed(unembed(hidden, tables[DOWN]), tables[UP])
 
 
 def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) -> Array:
@@ -62,8 +62,8 @@ def scores(head: Any, hidden: Float[Array, "*S E"], table: Float[Array, "V E"]) 
     hidden = hidden.astype(head.dtype)
     if not head.config.candidate_rank:
         return unembed(hidden, table)
-    held = {name: head.get_variable(COLLECTION, name) for name in (DOWN, UP)}
-    _, ids = top_k(retrieve(hidden, held), head.config.num_candidates)
+    tables = {name: head.get_variable(COLLECTION, name) for name in (DOWN, UP)}
+    _, ids = top_k(retrieve(hidden, tables), head.config.num_candidates)
     rows = table[ids].astype(head.dtype)
     exact = jnp.einsum("...e,...ke->...k", hidden, rows, preferred_element_type=jnp.float32)
     wide = jnp.full((*exact.shape[:-1], len(table)), -jnp.inf, exact.dtype)

@@ -73,8 +73,8 @@ class EAGLEHead(TransformerHead):
         """Returns the scores of the hot tokens, whatever is before: these states know it."""
         del tokens
         # Gathered once for decoding, see `base.gathered`.
-        found = self.has_variable("hot", "head")
-        rows = self.get_variable("hot", "head") if found else self.hot_rows()["head"]
+        has_rows = self.has_variable("hot", "head")
+        rows = self.get_variable("hot", "head") if has_rows else self.hot_rows()["head"]
         return unembed(hidden.astype(self.dtype), rows)
 
     def hot_rows(self) -> dict[str, Array]:

@@ -73,8 +73,8 @@ class EAGLE3Head(TransformerHead):
             init = nn.initializers.normal(0.02)
             self.head = self.param("head", init, (size, config.hidden_size), self.param_dtype)
         else:
-            whole = self.shared("head")
-            self.head = whole[self.ids.value] if config.draft_tokens else whole
+            table = self.shared("head")
+            self.head = table[self.ids.value] if config.draft_tokens else table
         if config.candidate_rank:
             candidates.declare(self, config)
 

@@ -64,12 +64,12 @@ def shape(folder: Path, model: Any) -> LlamaConfig:
 def read(folder: Path, model: Any, qkv_bias: bool, draft_tokens: int) -> Eagle3Config:
     """Returns the config of an EAGLE-3, EAGLE-3.1 or EAGLE-4 head."""
     layer = shape(folder, model)
-    whole = config_json.read(folder / "config.json")
-    inner = whole.part("eagle_config")
-    parts = (whole, inner, _layer(whole))
-    is_fourth = EAGLE4 in whole.get("architectures", [])
+    settings = config_json.read(folder / "config.json")
+    inner = settings.part("eagle_config")
+    parts = (settings, inner, _layer(settings))
+    is_fourth = EAGLE4 in settings.get("architectures", [])
     if is_fourth:
-        _check_fields(whole)
+        _check_fields(settings)
     for part in parts:
         for name, (allowed, absent) in _FIXED.items():
             part.choice(name, allowed, absent)
@@ -77,44 +77,48 @@ def read(folder: Path, model: Any, qkv_bias: bool, draft_tokens: int) -> Eagle3C
         ours: any(part.flag(name, False) for part in parts for name in names)
         for ours, names in _FLAGS.items()
     }
-    rank, count = _candidates(whole)
-    own: dict[str, Any] = {"rope_scaling": layer.rope_scaling, "qkv_bias": qkv_bias}
+    rank, count = _candidates(settings)
+    extra: dict[str, Any] = {"rope_scaling": layer.rope_scaling, "qkv_bias": qkv_bias}
     config = Eagle3Config(
-        **asdict(layer) | own | flags,
-        taps=_taps(whole, inner, model.config.num_layers, is_fourth),
+        **asdict(layer) | extra | flags,
+        taps=_taps(settings, inner, model.config.num_layers, is_fourth),
         draft_tokens=draft_tokens,
         candidate_rank=rank,
         num_candidates=count,
     )
-    window = _window(_layer(whole), alone=is_fourth)
+    window = _window(_layer(settings), alone=is_fourth)
     return replace(config, layers=(Layer(config.rope, window),) if window else ())
 
 
-def _layer(whole: Settings) -> Settings:
+def _layer(settings: Settings) -> Settings:
     """Returns the fields of the layer, which speculators has in a place of its own."""
-    nested = whole.part("transformer_layer_config")
-    return nested if nested.values else whole
+    nested = settings.part("transformer_layer_config")
+    return nested if nested.values else settings
 
 
-def _check_fields(whole: Settings) -> None:
-    known = {*_STANDARD.split(), *_FIXED, *(name for names in _FLAGS.values() for name in names)}
-    unknown = sorted(name for name in whole.values if name not in known and name[:1] != "_")
+def _check_fields(settings: Settings) -> None:
+    fields = {*_STANDARD.split(), *_FIXED, *(name for names in _FLAGS.values() for name in names)}
+    unknown = sorted(name for name in settings.values if name not in fields and name[:1] != "_")
     if unknown:
         raise InputError(
-            f"{whole.source} has the field {unknown[0]!r}, which an EAGLE-4 head of jspec does not "
-            "know; take a head without it"
+            f"{settings.source} has the field {unknown[0]!r}, which an EAGLE-4 head of jspec does "
+            "not know; take a head without it"
         )
 
 
-def _taps(whole: Settings, inner: Settings, num_layers: int, is_fourth: bool) -> tuple[int, ...]:
+def _taps(settings: Settings, inner: Settings, num_layers: int, is_fourth: bool) -> tuple[int, ...]:
     """Returns the input layers; EAGLE-4 names output layers."""
-    given = inner.get(_TAPS) or whole.get(_TAPS)
-    if given is None:
+    layers = inner.get(_TAPS) or settings.get(_TAPS)
+    if layers is None:
         # As the authors tap them: early, in the middle, late.
         return (2, num_layers // 2, num_layers - 3)
-    if not isinstance(given, list) or not all(type(one) is int and one >= 0 for one in given):
-        raise InputError(f"{whole.source} has {_TAPS} = {given!r:.60}; it has to be layer numbers")
-    return tuple(one + is_fourth for one in given)
+    if not isinstance(layers, list) or not all(
+        type(layer) is int and layer >= 0 for layer in layers
+    ):
+        raise InputError(
+            f"{settings.source} has {_TAPS} = {layers!r:.60}; it has to be layer numbers"
+        )
+    return tuple(layer + is_fourth for layer in layers)
 
 
 def _window(layer: Settings, alone: bool) -> int | None:
@@ -126,12 +130,12 @@ def _window(layer: Settings, alone: bool) -> int | None:
     return layer.size("sliding_window") if slides else None
 
 
-def _candidates(whole: Settings) -> tuple[int, int]:
+def _candidates(settings: Settings) -> tuple[int, int]:
     """Returns rank and number of the candidates; 0 and 0: all tokens are scored."""
-    given = whole.part("efficient_lm_head_config")
-    if not given.values:
+    head = settings.part("efficient_lm_head_config")
+    if not head.values:
         return 0, 0
-    given.choice("type", ["low_rank", "weighted_low_rank"], None)
-    if unknown := sorted(set(given.values) - {"type", "rank", "num_candidates", "smooth_factor"}):
-        raise InputError(f"{given.source} has the field {unknown[0]!r}, which is not known")
-    return given.size("rank"), given.size("num_candidates")
+    head.choice("type", ["low_rank", "weighted_low_rank"], None)
+    if unknown := sorted(set(head.values) - {"type", "rank", "num_candidates", "smooth_factor"}):
+        raise InputError(f"{head.source} has the field {unknown[0]!r}, which is not known")
+    return head.size("rank"), head.size("num_candidates")

@@ -136,7 +136,7 @@ def own(target: Loaded) -> str | None:
 
     None: they come with none, or the target was not loaded from a folder.
     """
-    folder = published.own(target)
+    folder = published.find_own(target)
     return None if folder is None else str(folder)
 
 

@@ -217,6 +217,6 @@ def collapse(
     if not head.config.rank:
         return variables
     plain = {name: part for name, part in variables.items() if name != "table"}
-    wanted = jnp.dtype(head.dtype if dtype is None else dtype)
-    table = head.apply(plain, wanted, max_bytes, method="table")
+    table_dtype = jnp.dtype(head.dtype if dtype is None else dtype)
+    table = head.apply(plain, table_dtype, max_bytes, method="table")
     return {**plain, "table": {"info": table}}

@@ -105,8 +105,8 @@ class MedusaHeads(nn.Module):
             self.variable("target", "head", jnp.zeros, table, self.param_dtype)
             self.variable("scored", "ids", jnp.arange, config.hot_tokens)
             # Gathered once for decoding, see `base.gathered`.
-            found = self.has_variable("hot", "head")
-            rows = self.get_variable("hot", "head") if found else self.hot_rows()["head"]
+            has_rows = self.has_variable("hot", "head")
+            rows = self.get_variable("hot", "head") if has_rows else self.hot_rows()["head"]
         scores = []
         for head in range(config.num_heads):
             x = hidden.astype(self.dtype)
@@ -126,8 +126,8 @@ class MedusaHeads(nn.Module):
 
 def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
     """Returns initial weights: every head scores like the target's own."""
-    held = target["params"]
-    head = blocks.table(held.get("head", held["embed"]), heads.features)
+    weights = target["params"]
+    head = blocks.table(weights.get("head", weights["embed"]), heads.features)
     scores = jnp.asarray(head, heads.param_dtype)
     zero = jnp.zeros((heads.features, heads.features), heads.param_dtype)
     params = {}

@@ -74,34 +74,34 @@ def read(
     """Reads a published head; see `jspec.models.heads.read_variables`."""
     folder = hub.folder(name, hub.HEADS)
     files = _open(folder)
-    found = draft_heads.find(files.files)
-    if found is None:
+    names = draft_heads.find(files.files)
+    if names is None:
         raise InputError(
             f"{folder} holds no draft head that is known (EAGLE, Medusa, blocks or MTP by its "
             f"tensors, of which {weights.listed(files.files, 'tensor')}); name the folder of one"
         )
-    check_kind(str(folder), found.kind, only)
+    check_kind(str(folder), names.kind, only)
     model: Any = target.model
     high = eight_bits.high_precision(model.param_dtype, model.dtype)
-    held = precision.find(high if dtype is None else dtype)
-    layout = _LAYOUTS[found.kind](folder, files, found, target)
-    head = HEAD_KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
+    param_dtype = precision.find(high if dtype is None else dtype)
+    layout = _LAYOUTS[names.kind](folder, files, names, target)
+    head = HEAD_KINDS[names.kind].module(layout.config, dtype=model.dtype, param_dtype=param_dtype)
     check_target(str(folder), head, model)
-    _check(folder, files, found, layout)
+    _check(folder, files, names, layout)
     for tensor_name, array in layout.copies.items():
-        if tensor_name in found.held:
-            _check_copy(folder, files, target.params, found.held[tensor_name], array)
+        if tensor_name in names.tensors:
+            _check_copy(folder, files, target.params, names.tensors[tensor_name], array)
 
     def tensor(name: str) -> np.ndarray:
-        return files.read(found.held[name])
+        return files.read(names.tensors[name])
 
     params = weights.tree(
-        (weight.path, jax.device_put(weight.join(tensor, held))) for weight in layout.table
+        (weight.path, jax.device_put(weight.join(tensor, param_dtype))) for weight in layout.table
     )
     variables = {**params, TARGET: borrow(head, target.params)}
     for fuse in (part for name, part in variables["params"].items() if name in layout.biased):
-        fuse.setdefault("bias", jnp.zeros(len(fuse["weight"]), held))
-    if OFFSETS in found.held:
+        fuse.setdefault("bias", jnp.zeros(len(fuse["weight"]), param_dtype))
+    if OFFSETS in names.tensors:
         variables["scored"] = {"ids": _scored(folder, files, head.vocab_size)}
     elif getattr(layout.config, "draft_tokens", 0):
         variables["scored"] = {"ids": jnp.arange(head.vocab_size)}
@@ -109,14 +109,14 @@ def read(
         table = {**variables[TARGET], **variables["params"]}["head"]
         if "head" in variables[TARGET] and "scored" in variables:
             table = table[variables["scored"]["ids"]]
-        parts = _factors(folder, files, found, head, table)
+        parts = _factors(folder, files, names, head, table)
         variables[candidates.COLLECTION] = {
-            part: jax.device_put(array.astype(held)) for part, array in parts.items()
+            part: jax.device_put(array.astype(param_dtype)) for part, array in parts.items()
         }
     return head, variables
 
 
-def own(target: Loaded) -> Path | None:
+def find_own(target: Loaded) -> Path | None:
     """Returns the folder of a target with a known draft head; None: no such head."""
     folder = target.source
     if folder is None or mtp_tensors.find(shards.open_folder(folder).files) is None:
@@ -151,11 +151,11 @@ def _open(folder: Path) -> Files:
 
 
 def _eagle(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
-    bias = "layers.0.self_attn.q_proj.bias" in names.held
+    bias = "layers.0.self_attn.q_proj.bias" in names.tensors
     shape = eagle_layouts.shape(folder, target.model)
-    given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
-    config = EAGLEConfig(**given | _own(folder, files, names, target, "embed", "head"))
-    table = draft_heads.eagle(config, bias="fc.bias" in names.held)
+    arguments = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
+    config = EAGLEConfig(**arguments | _own(folder, files, names, target, "embed", "head"))
+    table = draft_heads.eagle(config, bias="fc.bias" in names.tensors)
     return HeadLayout(config, list(table), (EMBED, HEAD), biased=("fuse",))
 
 
@@ -163,11 +163,11 @@ def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLay
     config = eagle_layouts.read(
         folder,
         target.model,
-        qkv_bias=f"{names.layer}.self_attn.q_proj.bias" in names.held,
-        draft_tokens=files.shape(names.held[OFFSETS])[0] if OFFSETS in names.held else 0,
+        qkv_bias=f"{names.layer}.self_attn.q_proj.bias" in names.tensors,
+        draft_tokens=files.shape(names.tensors[OFFSETS])[0] if OFFSETS in names.tensors else 0,
     )
-    own = _own(folder, files, names, target, "embed")
-    config = replace(config, **own, own_head=HEAD in names.held)
+    tables = _own(folder, files, names, target, "embed")
+    config = replace(config, **tables, own_head=HEAD in names.tensors)
     beside = [EMBED, OFFSETS, MASK, *(FACTORS.values() if config.candidate_rank else ())]
     table = list(draft_heads.eagle3(config, names.layer))
     return HeadLayout(config, table, tuple(beside))
@@ -175,26 +175,26 @@ def _eagle3(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLay
 
 def _own(folder: Path, files: Files, names: Names, target: Loaded, *tables: str) -> dict[str, Any]:
     """Returns whether an EAGLE head has these tables of its own, of the target's shape."""
-    found = {}
+    flags = {}
     for array in tables:
         distance = 0.0
-        if table := names.held.get({"embed": EMBED, "head": HEAD}[array]):
+        if table := names.tensors.get({"embed": EMBED, "head": HEAD}[array]):
             _check_shape(folder, files, target.params, table, array)
             distance = _distance(files, target.params, table, array)
-        if found.setdefault(f"own_{array}", distance > _ROUNDING):
+        if flags.setdefault(f"own_{array}", distance > _ROUNDING):
             warnings.warn(
                 f"{folder} has {_WORDS[array]} of its own, {distance:.0%} away from this target's; "
                 "if hardly a draft is accepted, it was trained for another model",
                 stacklevel=2,
             )
-    return found
+    return flags
 
 
 def _medusa(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     # From the tensors: config.json has no sizes, and is known to name another number of heads.
-    indexed = [re.match(r"(\d+)\.(\d+)\.", name) for name in names.held]
-    heads, layers = (max(int(found[part]) for found in indexed if found) for part in (1, 2))
-    last = names.held.get(f"0.{layers}.weight")
+    indexed = [re.match(r"(\d+)\.(\d+)\.", name) for name in names.tensors]
+    heads, layers = (max(int(match[part]) for match in indexed if match) for part in (1, 2))
+    last = names.tensors.get(f"0.{layers}.weight")
     if last is None:
         raise InputError(
             f"{folder} lacks 0.{layers}.weight, the last layer of its first Medusa head; "
@@ -206,9 +206,9 @@ def _medusa(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLay
 
 
 def _block(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
-    config, copies = block_layouts.read(folder, names.held, target.model)
-    if HEAD in names.held and HEAD not in copies:
-        config = replace(config, draft_tokens=files.shape(names.held[HEAD])[0])
+    config, copies = block_layouts.read(folder, names.tensors, target.model)
+    if HEAD in names.tensors and HEAD not in copies:
+        config = replace(config, draft_tokens=files.shape(names.tensors[HEAD])[0])
     beside = (*copies, OFFSETS, MASK)
     return HeadLayout(config, list(draft_heads.block_head(config)), beside, copies)
 
@@ -216,28 +216,31 @@ def _block(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayo
 def _mtp(folder: Path, files: Files, names: Names, target: Loaded) -> HeadLayout:
     model: Any = target.model
     family = families.find(config_json.read(folder / "config.json"))
-    if (layout := family.mtp) is None or layout.mark not in names.held:
-        known = ", ".join(one.architecture for one in families.FAMILIES if one.mtp)
+    if (layout := family.mtp) is None or layout.mark not in names.tensors:
+        architectures = ", ".join(entry.architecture for entry in families.FAMILIES if entry.mtp)
         raise InputError(
             f"{folder} holds an MTP head of {family.architecture}, which jspec does not implement; "
-            f"supported: {known}"
+            f"supported: {architectures}"
         )
     copies = {} if layout.embed is None else {layout.embed: "embed"}
-    own = False
-    if layout.head is not None and (table := names.held.get(layout.head)) is not None:
-        own = _distance(files, target.params, table, "head") > _ROUNDING
-        if not own:
+    has_head = False
+    if layout.head is not None and (table := names.tensors.get(layout.head)) is not None:
+        has_head = _distance(files, target.params, table, "head") > _ROUNDING
+        if not has_head:
             copies[layout.head] = "head"
     shape = {field.name: getattr(model.config, field.name) for field in fields(LlamaConfig)}
-    routed = any(".experts." in name for name in names.held)
+    routed = any(".experts." in name for name in names.tensors)
     kinds = model.kinds
     layer = Layer(
         rope=next(kind.rope for kind in kinds if kind.mixer is None),
         experts=next((kind.experts for kind in kinds if kind.experts and routed), None),
     )
-    config = MTPConfig(**shape | {"num_layers": 1, "layers": (layer,), "own_head": own})
+    config = MTPConfig(**shape | {"num_layers": 1, "layers": (layer,), "own_head": has_head})
     return HeadLayout(
-        config, list(mtp_tensors.table(config, layout, family.weights, own)), (*copies,), copies
+        config,
+        list(mtp_tensors.table(config, layout, family.weights, has_head)),
+        (*copies,),
+        copies,
     )
 
 
@@ -260,53 +263,53 @@ def _factors(
         candidates.DOWN: (rank, config.hidden_size),
         candidates.UP: (rows, rank),
     }
-    held = {part: name for part, name in FACTORS.items() if name in names.held}
-    if not held:
-        whole = config_json.read(folder / "config.json")
+    factors = {part: name for part, name in FACTORS.items() if name in names.tensors}
+    if not factors:
+        settings = config_json.read(folder / "config.json")
         # Weighted ones need the tokens' frequencies in training.
-        whole.part("efficient_lm_head_config").choice("type", ["low_rank"], None)
+        settings.part("efficient_lm_head_config").choice("type", ["low_rank"], None)
         return candidates.factors(blocks.table(table, config.hidden_size), rank)
     for part, name in FACTORS.items():
-        found = files.shape(names.held[name]) if part in held else None
-        if found != shapes[part]:
+        shape = files.shape(names.tensors[name]) if part in factors else None
+        if shape != shapes[part]:
             raise InputError(
-                f"{folder} has {name} in shape {found}, but its config asks for {shapes[part]}; "
+                f"{folder} has {name} in shape {shape}, but its config asks for {shapes[part]}; "
                 "download it again"
             )
-    return {part: files.read(names.held[name]) for part, name in held.items()}
+    return {part: files.read(names.tensors[name]) for part, name in factors.items()}
 
 
 def _check(folder: Path, files: Files, names: Names, layout: HeadLayout) -> None:
     """Raises InputError unless the tensors are those of the table, in shape too."""
-    wanted = {
+    shapes = {
         name: shape
         for weight in layout.table
         for name, shape in zip(weight.names, weight.shapes, strict=True)
     }
-    if missing := wanted.keys() - names.held.keys():
+    if missing := shapes.keys() - names.tensors.keys():
         raise InputError(
             f"{folder} lacks {weights.listed(missing, 'tensor')} of a head of kind {names.kind}; "
             "download it again"
         )
-    if extra := names.held.keys() - wanted.keys() - set(layout.beside):
+    if extra := names.tensors.keys() - shapes.keys() - set(layout.beside):
         raise InputError(
             f"{folder} holds {weights.listed(extra, 'tensor')} that a head of kind {names.kind} "
             "has no place for; it is a variant that jspec does not implement"
         )
-    for name, shape in wanted.items():
-        if (found := files.shape(names.held[name])) != shape:
+    for name, shape in shapes.items():
+        if (actual := files.shape(names.tensors[name])) != shape:
             raise InputError(
-                f"{name} in {folder} has shape {list(found)}, but its config and this target ask "
+                f"{name} in {folder} has shape {list(actual)}, but its config and this target ask "
                 f"for {list(shape)}; load the target that the head was trained for"
             )
 
 
 def _check_shape(folder: Path, files: Files, target: PyTree, name: str, array: str) -> None:
     shape = files.shape(name)
-    if shape != (wanted := _table(target, array, shape[-1]).shape):
+    if shape != (target_shape := _table(target, array, shape[-1]).shape):
         raise InputError(
             f"{folder} holds {_WORDS[array]} of shape {list(shape)} and the target's have "
-            f"{list(wanted)}; load the target that the head was trained for"
+            f"{list(target_shape)}; load the target that the head was trained for"
         )
 
 
@@ -334,8 +337,8 @@ def _distance(files: Files, target: PyTree, name: str, array: str) -> float:
 
 
 def _table(target: PyTree, array: str, width: int) -> Any:
-    held = target["params"]
-    return blocks.table(held.get(array, held["embed"]), width)  # the head may be the embedding
+    params = target["params"]
+    return blocks.table(params.get(array, params["embed"]), width)  # the head may be the embedding
 
 
 def _scored(folder: Path, files: Files, vocab_size: int) -> jax.Array:

@@ -65,8 +65,8 @@ def kind_of(head: nn.Module) -> str:
         >>> kind_of(MedusaHeads(MedusaConfig(vocab_size=100, hidden_size=16)))
         'medusa'
     """
-    for name, known in HEAD_KINDS.items():
-        if type(head) is known.module:
+    for name, kind in HEAD_KINDS.items():
+        if type(head) is kind.module:
             return name
     raise InputError(
         f"{type(head).__name__} is not a kind of head that can be saved; known: "
@@ -74,12 +74,12 @@ def kind_of(head: nn.Module) -> str:
     )
 
 
-def check_kind(source: str, found: str, only: str | tuple[str, ...] | None) -> None:
+def check_kind(source: str, kind: str, only: str | tuple[str, ...] | None) -> None:
     """Raises InputError if a head is of another kind than those wanted; None is any."""
-    wanted = (only,) if isinstance(only, str) else only
-    if wanted is not None and found not in wanted:
+    kinds = (only,) if isinstance(only, str) else only
+    if kinds is not None and kind not in kinds:
         raise InputError(
-            f"{source} holds a head of kind {found} and one of kind {' or '.join(wanted)} is "
+            f"{source} holds a head of kind {kind} and one of kind {' or '.join(kinds)} is "
             "wanted; name such a folder, or choose the method of that head"
         )
 
@@ -89,8 +89,8 @@ def shapes(head: Any) -> PyTree:
     state = jax.ShapeDtypeStruct((1, 1, head.features), head.dtype)
     inputs = (state,)
     if HEAD_KINDS[kind_of(head)].reads_tokens:
-        one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        inputs = (state, one, one, jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_))
+        tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+        inputs = (state, tokens, tokens, jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_))
     return jax.eval_shape(head.init, jax.random.key(0), *inputs)
 
 
@@ -104,14 +104,14 @@ def borrow(head: Any, target: PyTree) -> PyTree:
     Raises:
         InputError: if the target's embedding or head is of another shape than the head reads.
     """
-    held = target["params"]
-    tables = {"embed": held["embed"], "head": held.get("head", held["embed"])}
+    params = target["params"]
+    tables = {"embed": params["embed"], "head": params.get("head", params["embed"])}
     lent = {}
-    for path, wanted in leaves(shapes(head).get(TARGET, {})):
-        array = blocks.table(tables[path[-1]], wanted.shape[-1])
-        if array.shape != wanted.shape:
+    for path, leaf in leaves(shapes(head).get(TARGET, {})):
+        array = blocks.table(tables[path[-1]], leaf.shape[-1])
+        if array.shape != leaf.shape:
             raise InputError(
-                f"the head reads the target's {path[-1]} as {list(wanted.shape)} and this target's "
+                f"the head reads the target's {path[-1]} as {list(leaf.shape)} and this target's "
                 f"has shape {list(array.shape)}; load the model that the head was trained for"
             )
         lent[path] = array
@@ -148,5 +148,5 @@ def check_target(folder: str, head: Any, model: Any) -> None:
 
 def leaves(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
     """Returns each leaf and the keys that lead to it."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return [(tuple(key.key for key in path), leaf) for path, leaf in found]
+    pairs = jax.tree_util.tree_leaves_with_path(tree)
+    return [(tuple(key.key for key in path), leaf) for path, leaf in pairs]

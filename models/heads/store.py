@@ -81,10 +81,10 @@ def save(
         raise InputError(f"{folder} exists already; name another folder or delete it")
     kind = kind_of(head)
     check_target(str(folder), head, target.model)
-    wanted = _own_leaves(shapes(head))
-    collections = {key.partition("/")[0] for key in wanted}
+    layout = _own_leaves(shapes(head))
+    collections = {key.partition("/")[0] for key in layout}
     arrays = _own_leaves({key: value for key, value in variables.items() if key in collections})
-    _check_shapes(str(folder), wanted, arrays)
+    _check_shapes(str(folder), layout, arrays)
     with written_whole(path) as part:
         part.mkdir()
         save_file({key: np.asarray(value) for key, value in arrays.items()}, part / WEIGHTS)
@@ -114,19 +114,22 @@ def read(
     record = config_json.read(folder / RECORD)
     head = _rebuild(record, target, dtype, only)
     check_target(str(folder), head, target.model)
-    found, ours = record.part("target").get("fingerprint"), fingerprint(target.params, target.model)
-    if found != ours:
+    theirs, ours = (
+        record.part("target").get("fingerprint"),
+        fingerprint(target.params, target.model),
+    )
+    if theirs != ours:
         raise InputError(
             f"{folder} was trained for a model of the same shape with other weights (fingerprint "
-            f"{str(found)[:8]}, and this target's is {ours[:8]}); load the target that it was "
+            f"{str(theirs)[:8]}, and this target's is {ours[:8]}); load the target that it was "
             "trained for, in float32 or bfloat16"
         )
-    wanted = _own_leaves(shapes(head))
+    layout = _own_leaves(shapes(head))
     arrays = _read_arrays(folder, str(record.get("weights")))
-    _check_shapes(str(folder), wanted, arrays)
+    _check_shapes(str(folder), layout, arrays)
     placed = {
         tuple(key.split("/")): jax.device_put(np.asarray(arrays[key]).astype(leaf.dtype))
-        for key, leaf in wanted.items()
+        for key, leaf in layout.items()
     }
     return head, {**unflatten_dict(placed), TARGET: borrow(head, target.params)}
 
@@ -144,14 +147,14 @@ def _rebuild(
     check_kind(record.source, kind, only)
     module = HEAD_KINDS[kind].module
     shape = get_type_hints(module)["config"]
-    held = record.part("config").values
-    if "num_layers" in held:
-        record.part("config").count("num_layers", most=_MOST_LAYERS)
+    fields = record.part("config").values
+    if "num_layers" in fields:
+        record.part("config").count("num_layers", max_count=_MOST_LAYERS)
     try:
-        config = shape(**{name: records.part(value) for name, value in held.items()})
+        config = shape(**{name: records.part(value) for name, value in fields.items()})
         high = eight_bits.high_precision(model.param_dtype, model.dtype)
-        kept = precision.find(high if dtype is None else dtype)
-        head = module(config, dtype=model.dtype, param_dtype=kept)
+        param_dtype = precision.find(high if dtype is None else dtype)
+        head = module(config, dtype=model.dtype, param_dtype=param_dtype)
         shapes(head)  # fails if a size is not a size
         return head
     except Exception as error:  # a size that is not a size may fail in any way
@@ -166,10 +169,11 @@ def _own_leaves(variables: Mapping[str, PyTree]) -> dict[str, Any]:
     return {"/".join(path): leaf for path, leaf in leaves(mine)}
 
 
-def _check_shapes(folder: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    for name in sorted({*wanted, *found}):
+def _check_shapes(folder: str, layout: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
+    for name in sorted({*layout, *weights}):
         have, need = (
-            None if name not in arrays else tuple(arrays[name].shape) for arrays in (found, wanted)
+            None if name not in arrays else tuple(arrays[name].shape)
+            for arrays in (weights, layout)
         )
         if have != need:
             has = "lacks it" if have is None else f"has it in shape {list(have)}"

@@ -35,14 +35,16 @@ class Settings:
             )
         return value
 
-    def count(self, name: str, default: int | None = None, most: int = _MOST_LAYERS) -> int:
+    def count(self, name: str, default: int | None = None, max_count: int = _MOST_LAYERS) -> int:
         """Returns the number of layers or experts, bounded against damaged files."""
         value = self.size(name, default)
-        if value > most:
-            raise InputError(f"{self.source} has {name} = {value}; it has to be at most {most}")
+        if value > max_count:
+            raise InputError(
+                f"{self.source} has {name} = {value}; it has to be at most {max_count}"
+            )
         return value
 
-    def whole(self, name: str, default: int) -> int:
+    def natural(self, name: str, default: int) -> int:
         """Returns an integer of at least 0."""
         value = self.get(name, default)
         if type(value) is not int or value < 0:
@@ -65,12 +67,12 @@ class Settings:
             raise InputError(f"{self.source} has {name} = {value!r:.60}; it has to be a token id")
         return value
 
-    def divisor(self, name: str, whole: int, default: int | None = None) -> int:
-        """Returns a positive integer that divides `whole`, as heads divide the hidden size."""
+    def divisor(self, name: str, total: int, default: int | None = None) -> int:
+        """Returns a positive integer that divides `total`, as heads divide the hidden size."""
         value = self.size(name, default)
-        if whole % value:
+        if total % value:
             raise InputError(
-                f"{self.source} has {name} = {value}, which does not divide {whole}; correct it"
+                f"{self.source} has {name} = {value}, which does not divide {total}; correct it"
             )
         return value
 
@@ -103,7 +105,7 @@ class Settings:
     def listed(self, name: str, kind: type, default: Sequence[Any]) -> Sequence[Any]:
         """Returns a list whose entries are of one kind."""
         value = self.get(name, default)
-        if not isinstance(value, list | tuple) or not all(type(one) is kind for one in value):
+        if not isinstance(value, list | tuple) or not all(type(entry) is kind for entry in value):
             raise InputError(
                 f"{self.source} has {name} = {value!r:.60}; it has to be a list of {kind.__name__}"
             )

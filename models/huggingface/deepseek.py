@@ -56,7 +56,7 @@ def deepseek_v3(settings: Settings) -> LlamaConfig:
 
 def glm4_moe_lite(settings: Settings) -> LlamaConfig:
     """Reads DeepSeek-V3's attention and router in other sizes."""
-    experts = corrected(settings, routed=64, inner=1536, scale=1.8, chosen=4)
+    experts = corrected(settings, routed=64, inner=1536, scale=1.8, top_k=4)
     count = settings.count("num_hidden_layers")
     kinds = settings.listed("mlp_layer_types", str, ["dense", *["sparse"] * (count - 1)])
     if len(kinds) != count or set(kinds) - {"dense", "sparse"}:
@@ -134,7 +134,7 @@ def corrected(
     groups: int = 1,
     chosen_groups: int = 1,
     scale: float = 1.0,
-    chosen: int = 8,
+    top_k: int = 8,
 ) -> Experts:
     """Reads the experts of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2)."""
     settings.choice("scoring_func", ["sigmoid"], "sigmoid")
@@ -144,7 +144,7 @@ def corrected(
     num_groups, best = settings.size("n_group", groups), settings.size("topk_group", chosen_groups)
     return Experts(
         num_experts=count,
-        num_chosen=settings.size("num_experts_per_tok", chosen),
+        num_chosen=settings.size("num_experts_per_tok", top_k),
         intermediate_size=inner,
         normalised=settings.flag("norm_topk_prob", True),
         shared_size=inner * settings.size("n_shared_experts", 1),
@@ -159,7 +159,7 @@ def corrected(
 def behind_dense(settings: Settings, experts: Experts, dense: int) -> list[Experts | None]:
     """Returns the experts of each layer: none in the first ones, which have a common MLP."""
     settings.choice("moe_layer_freq", [1], 1)
-    first = settings.whole("first_k_dense_replace", dense)
+    first = settings.natural("first_k_dense_replace", dense)
     return [
         experts if layer >= first else None for layer in range(settings.count("num_hidden_layers"))
     ]

@@ -28,27 +28,27 @@ class Names:
     """The tensors of a head by the names of these tables, and what the files call them."""
 
     kind: str
-    held: dict[str, str]
+    tensors: dict[str, str]
 
     @property
     def layer(self) -> str:
         """The name of EAGLE-3's only layer."""
-        return "midlayer" if any(name.startswith("midlayer.") for name in self.held) else _LAYER
+        return "midlayer" if any(name.startswith("midlayer.") for name in self.tensors) else _LAYER
 
 
 def find(names: Iterable[str]) -> Names | None:
     """Returns the kind of head that has tensors of such names; None: no kind that is known."""
-    held = {name: name for name in names if not re.fullmatch(_BUFFERS, name)}
-    if "model.fc.weight" in held:  # as NeMo AutoModel trains them
-        held = {name.removeprefix("model."): name for name in held}
-    if {"fc.weight", "hidden_norm.weight"} <= held.keys():
-        return Names("block", held)
-    if "fc.weight" in held:
-        third = any(name.endswith(".hidden_norm.weight") for name in held)
-        return Names("eagle3" if third else "eagle", held)
-    if (own := mtp_tensors.find(held)) is not None:
-        return Names("mtp", own)
-    heads = {match[1]: name for name in held if (match := re.fullmatch(_MEDUSA, name))}
+    tensors = {name: name for name in names if not re.fullmatch(_BUFFERS, name)}
+    if "model.fc.weight" in tensors:  # as NeMo AutoModel trains them
+        tensors = {name.removeprefix("model."): name for name in tensors}
+    if {"fc.weight", "hidden_norm.weight"} <= tensors.keys():
+        return Names("block", tensors)
+    if "fc.weight" in tensors:
+        third = any(name.endswith(".hidden_norm.weight") for name in tensors)
+        return Names("eagle3" if third else "eagle", tensors)
+    if (head := mtp_tensors.find(tensors)) is not None:
+        return Names("mtp", head)
+    heads = {match[1]: name for name in tensors if (match := re.fullmatch(_MEDUSA, name))}
     return Names("medusa", heads) if heads else None
 
 

@@ -66,10 +66,12 @@ class Family:
         """Returns tensors' names in a whole text model, and their names where they come from."""
         part = f"^({re.escape(self.base)})?{re.escape(self.inner)}" if self.inner else "(?!)"
         bare = {name: re.sub(part, "", name) for name in tensors}
-        whole = not self.inner and any(name.startswith(self.base) for name in bare)
+        is_whole = not self.inner and any(name.startswith(self.base) for name in bare)
         return {
-            ours if whole or ours == HEAD or ours.startswith(self.base) else self.base + ours: own
-            for own, ours in bare.items()
+            ours
+            if is_whole or ours == HEAD or ours.startswith(self.base)
+            else self.base + ours: theirs
+            for theirs, ours in bare.items()
         }
 
 

@@ -45,12 +45,12 @@ class Folder:
         files = quantised.reader(self.fields)(shards.open_folder(self.path))
         return fused_experts.single(files, (name for weight in table for name in weight.names))
 
-    def held(self, alike: bool = False) -> str | None:
+    def weight_format(self, alike: bool = False) -> str | None:
         """Returns the dtype of all weights if it is bfloat16, and None otherwise."""
         del alike  # as all weights are then
         files = shards.open_folder(self.path).files
-        found = {file.get_slice(name).get_dtype() for name, file in files.items()}
-        return "bfloat16" if found == {"BF16"} else None
+        dtypes = {file.get_slice(name).get_dtype() for name, file in files.items()}
+        return "bfloat16" if dtypes == {"BF16"} else None
 
     def tokenizer(self) -> Any:
         """Returns the tokenizer; see `jspec.models.tokenizer.read`."""
@@ -66,14 +66,14 @@ class Folder:
         """Returns end tokens and first token; generation_config.json goes before config.json, and
         the tokenizer's own end is one more.
         """
-        found = []
+        ids = []
         for name in ("eos_token_id", "bos_token_id"):
-            given = self.generation.get(name, self.fields.get(name, ()))
-            tokens = given if isinstance(given, list | tuple) else (given,)
+            value = self.generation.get(name, self.fields.get(name, ()))
+            tokens = value if isinstance(value, list | tuple) else (value,)
             if not all(type(token) is int for token in tokens):
-                raise InputError(f"{self.path} has {name} = {given!r}; it has to be token ids")
-            found.append(tuple(token for token in tokens if 0 <= token < size))
-        eos, bos = found
+                raise InputError(f"{self.path} has {name} = {value!r}; it has to be token ids")
+            ids.append(tuple(token for token in tokens if 0 <= token < size))
+        eos, bos = ids
         if tokenizer is not None:
             text = chat_template.special_tokens(self.path).get("eos_token", "")
             end = tokenizer.token_to_id(text)

@@ -21,47 +21,45 @@ class SingleExperts(Dequantised):
 
     shards: Shards | Dequantised
 
-    def named(self) -> Iterator[tuple[str, Any]]:
+    def list_tensors(self) -> Iterator[tuple[str, Any]]:
         for name, file in self.shards.files.items():
-            if (found := _FUSED.fullmatch(name)) is None:
+            if (match := _FUSED.fullmatch(name)) is None:
                 yield name, file
                 continue
             for expert in range(self.shards.shape(name)[0]):
-                for part in ("gate", "up") if found[2] == _GATE_UP else ("down",):
-                    yield f"{found[1]}{expert}.{part}_proj.weight", file
+                for part in ("gate", "up") if match[2] == _GATE_UP else ("down",):
+                    yield f"{match[1]}{expert}.{part}_proj.weight", file
 
     def shape(self, name: str) -> tuple[int, ...]:
         if (place := self._place(name)) is None:
             return super().shape(name)
         tensor, _, half = place
-        _, rows, *others = self.shards.shape(tensor)
-        return (rows if half is None else rows // 2, *others)
+        _, rows, *rest = self.shards.shape(tensor)
+        return (rows if half is None else rows // 2, *rest)
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
         if (place := self._place(name)) is None:
             return super().rows(name, rows)
         tensor, expert, half = place
-        whole = self.shards.rows(tensor, slice(expert, expert + 1))[0]
-        return (whole if half is None else np.split(whole, 2)[half])[rows]
+        matrix = self.shards.rows(tensor, slice(expert, expert + 1))[0]
+        return (matrix if half is None else np.split(matrix, 2)[half])[rows]
 
     def _place(self, name: str) -> tuple[str, int, int | None] | None:
         """Returns the fused tensor of a matrix, its expert and its half; None: not fused."""
-        if (found := _SINGLE.fullmatch(name)) is None or name in self.shards.files:
+        if (match := _SINGLE.fullmatch(name)) is None or name in self.shards.files:
             return None
-        half = {"gate": 0, "up": 1, "down": None}[found[3]]
-        return found[1] + (_DOWN if half is None else _GATE_UP), int(found[2]), half
+        half = {"gate": 0, "up": 1, "down": None}[match[3]]
+        return match[1] + (_DOWN if half is None else _GATE_UP), int(match[2]), half
 
 
-def single(
-    files: Shards | Dequantised, wanted: Iterable[str] | None = None
-) -> Shards | Dequantised:
+def single(files: Shards | Dequantised, names: Iterable[str] | None = None) -> Shards | Dequantised:
     """Returns the files unchanged, or with fused experts one by one where that is wanted."""
-    held = [name for name in files.files if _FUSED.fullmatch(name)]
-    if not held or not (wanted is None or any(map(_SINGLE.fullmatch, wanted))):
+    stacks = [name for name in files.files if _FUSED.fullmatch(name)]
+    if not stacks or not (names is None or any(map(_SINGLE.fullmatch, names))):
         return files
-    made = SingleExperts(files)
-    for name in held:
+    experts = SingleExperts(files)
+    for name in stacks:
         shape = files.shape(name)
         if len(shape) != 3 or (name.endswith(_GATE_UP) and shape[1] % 2):
-            raise made.fail(name, f"has shape {list(shape)}, not [experts, outputs, inputs]")
-    return made
+            raise experts.fail(name, f"has shape {list(shape)}, not [experts, outputs, inputs]")
+    return experts

@@ -61,17 +61,17 @@ def _gemma(settings: Settings, context: int, **differences) -> LlamaConfig:
 
 def _rotary(settings: Settings) -> tuple[Rope, Rope]:
     """Returns the fields of layers with a window, and of the others."""
-    given, lanes = settings.part("rope_parameters"), settings.size("head_dim", 256)
-    if "full_attention" in given.values or "sliding_attention" in given.values:
-        near, far = given.part("sliding_attention"), given.part("full_attention")
+    parameters, head_dim = settings.part("rope_parameters"), settings.size("head_dim", 256)
+    if "full_attention" in parameters.values or "sliding_attention" in parameters.values:
+        near, far = parameters.part("sliding_attention"), parameters.part("full_attention")
         bases = near.number("rope_theta", 10000.0), far.number("rope_theta", 1e6)
         # The old field means the others, in a new file too.
         far = settings.part("rope_scaling") if settings.get("rope_scaling") else far
-        stretches = [rope_fields.scaling(part, settings, lanes) for part in (near, far)]
+        stretches = [rope_fields.scaling(part, settings, head_dim) for part in (near, far)]
         return Rope(bases[0], stretches[0]), Rope(bases[1], stretches[1])
     far = Rope(
         settings.number("rope_theta", 1e6),
-        rope_fields.scaling(settings.part("rope_scaling"), settings, lanes),
+        rope_fields.scaling(settings.part("rope_scaling"), settings, head_dim),
     )
     return Rope(settings.number("rope_local_base_freq", 10000.0)), far
 

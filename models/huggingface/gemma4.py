@@ -28,7 +28,7 @@ def gemma4(settings: Settings) -> LlamaConfig:
             beside=True,
             each_scaled=True,
         )
-    size = settings.whole("hidden_size_per_layer_input", 256)
+    size = settings.natural("hidden_size_per_layer_input", 256)
     if size:
         settings.choice("vocab_size_per_layer_input", [settings.size("vocab_size")], 262144)
     return replace(_text(settings, 131072, 512, experts), per_layer_size=size or None)
@@ -75,7 +75,7 @@ def _text(
     )
     sources = _sources(settings, slides)
     sizes = _sizes(settings, slides, joined)
-    given = config.layers or (Layer(config.rope),) * count
+    base = config.layers or (Layer(config.rope),) * count
     layers = [
         replace(
             layer,
@@ -85,7 +85,7 @@ def _text(
             keys_of=source,
             value_is_key=joined and not slide,
         )
-        for layer, slide, source, (heads, dim) in zip(given, slides, sources, sizes, strict=True)
+        for layer, slide, source, (heads, dim) in zip(base, slides, sources, sizes, strict=True)
     ]
     return replace(config, layers=tuple(layers))
 
@@ -95,41 +95,43 @@ def _sizes(
 ) -> list[tuple[int | None, int | None]]:
     """Returns key-value heads and lanes of each layer; None: the config's defaults."""
     heads = settings.size("num_attention_heads")
-    given = settings.part("per_layer_config")
+    per_layer = settings.part("per_layer_config")
     if settings.get("per_layer_config") is None:  # as the models are published
         many = settings.get("num_global_key_value_heads") if joined else None
-        own = {"head_dim": settings.get("global_head_dim", 512)}
-        own |= {} if many is None else {"num_key_value_heads": many}
-        whole = {str(layer): own for layer, slide in enumerate(slides) if not slide}
-        given = Settings(whole, settings.source)
-    numbers = {int(name): name for name in given.values if name.isdecimal() and len(name) < 9}
-    if len(numbers) != len(given.values) or max(numbers, default=0) >= len(slides):
+        fields = {"head_dim": settings.get("global_head_dim", 512)}
+        fields |= {} if many is None else {"num_key_value_heads": many}
+        by_layer = {str(layer): fields for layer, slide in enumerate(slides) if not slide}
+        per_layer = Settings(by_layer, settings.source)
+    numbers = {int(name): name for name in per_layer.values if name.isdecimal() and len(name) < 9}
+    if len(numbers) != len(per_layer.values) or max(numbers, default=0) >= len(slides):
         raise InputError(
-            f"{given.source} names layers {[*given.values]!r:.60}; they have to be numbers below "
-            f"{len(slides)}"
+            f"{per_layer.source} names layers {[*per_layer.values]!r:.60}; they have to be numbers "
+            f"below {len(slides)}"
         )
-    found: list[tuple[int | None, int | None]] = []
+    sizes: list[tuple[int | None, int | None]] = []
     for layer in range(len(slides)):
-        own = given.part(numbers[layer]) if layer in numbers else Settings({}, given.source)
-        if strange := sorted(set(own.values) - {"head_dim", "num_key_value_heads"}):
+        fields = (
+            per_layer.part(numbers[layer]) if layer in numbers else Settings({}, per_layer.source)
+        )
+        if strange := sorted(set(fields.values) - {"head_dim", "num_key_value_heads"}):
             raise InputError(
-                f"{own.source} has {strange[0]!r:.60}, which jspec does not implement for a layer "
-                "of its own; supported: head_dim, num_key_value_heads"
+                f"{fields.source} has {strange[0]!r:.60}, which jspec does not implement for a "
+                "layer of its own; supported: head_dim, num_key_value_heads"
             )
-        many, dim = own.get("num_key_value_heads"), own.get("head_dim")
-        many = many if many is None else own.divisor("num_key_value_heads", heads)
-        dim = dim if dim is None else own.size("head_dim")
+        many, dim = fields.get("num_key_value_heads"), fields.get("head_dim")
+        many = many if many is None else fields.divisor("num_key_value_heads", heads)
+        dim = dim if dim is None else fields.size("head_dim")
         if dim is not None and dim % 2:
             raise InputError(
-                f"{own.source} has head_dim = {dim}; rotary embeddings need an even one"
+                f"{fields.source} has head_dim = {dim}; rotary embeddings need an even one"
             )
-        found.append((many, dim))
-    return found
+        sizes.append((many, dim))
+    return sizes
 
 
 def _sources(settings: Settings, slides: Sequence[bool]) -> list[int | None]:
     """Returns the layer whose keys each layer reads; None: its own."""
-    first = len(slides) - settings.whole("num_kv_shared_layers", 0)
+    first = len(slides) - settings.natural("num_kv_shared_layers", 0)
     last = {slide: layer for layer, slide in enumerate(slides[: max(first, 0)])}
     if missing := [layer for layer, slide in enumerate(slides) if slide not in last]:
         raise InputError(
@@ -143,8 +145,8 @@ def _rotary(settings: Settings) -> tuple[Rope, Rope]:
     """Returns the fields of layers with a window, and of the others."""
     if settings.get("rope_parameters") is None:
         return Rope(1e4), Rope(1e6, ProportionalScaling(0.25))
-    given = settings.part("rope_parameters")
-    near, far = (_rope(given.part(f"{kind}_attention")) for kind in ("sliding", "full"))
+    parameters = settings.part("rope_parameters")
+    near, far = (_rope(parameters.part(f"{kind}_attention")) for kind in ("sliding", "full"))
     return near, far
 
 
@@ -165,11 +167,11 @@ def weights(config: LlamaConfig) -> Iterator[Weight]:
     yield from dense(config)
     width, size = config.hidden_size, config.per_layer_size
     if size is not None:
-        name, lanes = "model.per_layer", config.num_layers * size
+        name, outputs = "model.per_layer", config.num_layers * size
         table = "model.embed_tokens_per_layer.weight"
-        yield Weight(("per_layer_embed",), (table,), ((config.vocab_size, lanes),))
-        made = [f"{name}_model_projection"]
-        yield from linear(("per_layer_projection",), made, width, [lanes], False)
+        yield Weight(("per_layer_embed",), (table,), ((config.vocab_size, outputs),))
+        tensors = [f"{name}_model_projection"]
+        yield from linear(("per_layer_projection",), tensors, width, [outputs], False)
         yield norm(("per_layer_norm",), f"{name}_projection_norm", size)
     for index, layer in enumerate(config.layers):
         path, name = (f"layers_{index}",), f"model.layers.{index}"
@@ -187,12 +189,12 @@ def _experts(experts: Experts, index: int, width: int) -> Iterator[Weight]:
     """Maps router, experts and their norms of a layer."""
     path, name = (f"layers_{index}",), f"model.layers.{index}"
     count, inner = experts.num_experts, experts.intermediate_size
-    own = (*path, "experts")
-    yield from linear((*own, "router"), [f"{name}.router.proj"], width, [count], False)
+    experts_path = (*path, "experts")
+    yield from linear((*experts_path, "router"), [f"{name}.router.proj"], width, [count], False)
     yield Weight((*path, "router_norm", "scale"), (f"{name}.router.scale",), ((width,),))
-    yield Weight((*own, "factors"), (f"{name}.router.per_expert_scale",), ((count,),))
+    yield Weight((*experts_path, "factors"), (f"{name}.router.per_expert_scale",), ((count,),))
     for part, matrix in (("gate_up", (2 * inner, width)), ("down", (width, inner))):
-        yield Weight((*own, part), (f"{name}.experts.{part}_proj",), ((count, *matrix),))
+        yield Weight((*experts_path, part), (f"{name}.experts.{part}_proj",), ((count, *matrix),))
     for part, tensor in (
         ("mlp_own_norm", "post_feedforward_layernorm_1"),
         ("experts_post_norm", "post_feedforward_layernorm_2"),

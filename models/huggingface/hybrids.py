@@ -40,11 +40,11 @@ def qwen3_5_moe(settings: Settings) -> LlamaConfig:
     return _delta_nets(replace(settings, values=sized), 2, False, (experts,))
 
 
-def _experts(settings: Settings, count: int, chosen: int, normalised: bool) -> Experts:
+def _experts(settings: Settings, count: int, top_k: int, normalised: bool) -> Experts:
     """Reads routed experts alongside one for all tokens."""
     return Experts(
         num_experts=settings.count("num_experts", count),
-        num_chosen=settings.size("num_experts_per_tok", chosen),
+        num_chosen=settings.size("num_experts_per_tok", top_k),
         intermediate_size=settings.size("moe_intermediate_size", 512),
         normalised=normalised,
         shared_size=settings.size("shared_expert_intermediate_size", 512),
@@ -99,8 +99,8 @@ def granite(settings: Settings) -> LlamaConfig:
         )
     heads = settings.size("mamba_n_heads", 128)
     inner = settings.size("mamba_expand", 2) * width
-    given = settings.get("mamba_d_head", "auto")
-    head_dim = inner // heads if given == "auto" else settings.size("mamba_d_head")
+    size = settings.get("mamba_d_head", "auto")
+    head_dim = inner // heads if size == "auto" else settings.size("mamba_d_head")
     if head_dim * heads != inner:
         raise InputError(
             f"{settings.source} has {heads} mamba heads of {head_dim}, which are not the "
@@ -146,8 +146,8 @@ def granite(settings: Settings) -> LlamaConfig:
 
 def _kinds(settings: Settings, usual: Sequence[str]) -> list[str]:
     """Returns what each layer is; names of before `transformers` 5 mean the same."""
-    given = settings.listed("layer_types", str, settings.get("layers_block_type", usual))
-    kinds = [str(_OLD_NAMES.get(kind, kind)) for kind in given]
+    types = settings.listed("layer_types", str, settings.get("layers_block_type", usual))
+    kinds = [str(_OLD_NAMES.get(kind, kind)) for kind in types]
     if strange := sorted(set(kinds) - {_MIXER, _ATTENTION}):
         raise InputError(
             f"{settings.source} has a layer of type {strange[0]!r}; supported: {_ATTENTION!r}, "
@@ -220,21 +220,21 @@ def granite_weights(config: LlamaConfig) -> Iterator[Weight]:
             continue
         path, name = (*path, "mixer"), f"{name}.mamba"
         values = net.num_heads * net.head_dim
-        lanes = values + 2 * net.num_groups * net.state_size
-        outputs = [values + lanes + net.num_heads]
+        channels = values + 2 * net.num_groups * net.state_size
+        outputs = [values + channels + net.num_heads]
         bias = net.projection_bias
         yield from linear((*path, "projection"), [f"{name}.in_proj"], width, outputs, bias)
-        yield from _recurrent(path, name, net, lanes)
+        yield from _recurrent(path, name, net, channels)
         if net.convolution_bias:
-            yield Weight((*path, "convolution_bias"), (f"{name}.conv1d.bias",), ((lanes,),))
+            yield Weight((*path, "convolution_bias"), (f"{name}.conv1d.bias",), ((channels,),))
         yield Weight((*path, "skip"), (f"{name}.D",), ((net.num_heads,),))
         yield _whole((*path, "norm"), f"{name}.norm", (values,))
         yield from linear((*path, "output"), [f"{name}.out_proj"], values, [width], bias)
 
 
-def _recurrent(path: Path, name: str, net: DeltaNet | Mamba2, lanes: int) -> Iterator[Weight]:
+def _recurrent(path: Path, name: str, net: DeltaNet | Mamba2, channels: int) -> Iterator[Weight]:
     """Yields what the two kinds of recurrent layers share."""
-    yield _whole((*path, "convolution"), f"{name}.conv1d", (lanes, 1, net.kernel_size))
+    yield _whole((*path, "convolution"), f"{name}.conv1d", (channels, 1, net.kernel_size))
     yield Weight((*path, "bias"), (f"{name}.dt_bias",), ((net.num_heads,),))
     yield Weight((*path, "log_rate"), (f"{name}.A_log",), ((net.num_heads,),))
 

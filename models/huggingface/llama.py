@@ -71,8 +71,8 @@ def weights(config: LlamaConfig) -> Iterator[Weight]:
         path, name = (f"layers_{layer}",), f"model.layers.{layer}"
         if config.pre_norm:
             yield norm((*path, "attention_norm"), f"{name}.input_layernorm", width)
-        own = config.layers[layer] if config.layers else Layer(config.rope)
-        yield from block(config, path, name, width, own)
+        kind = config.layers[layer] if config.layers else Layer(config.rope)
+        yield from block(config, path, name, width, kind)
     yield norm(("norm",), "model.norm", width)
     if not config.tied:
         yield Weight(("head",), ("lm_head.weight",), ((config.vocab_size, width),))
@@ -118,12 +118,12 @@ def _attention(
 ) -> Iterator[Weight]:
     fused = qkv(config, layer)
     rows = [count * fused.size for count in fused.counts]
-    made = "qkv"[: len(rows)]
-    names = [f"{name}.{part}_proj" for part in made]
+    parts = "qkv"[: len(rows)]
+    names = [f"{name}.{part}_proj" for part in parts]
     yield from linear((*path, "qkv"), names, inputs, rows, config.qkv_bias)
     query = config.num_heads * fused.size
     if config.qk_norm:
-        for part, joint in zip(made[:2], (query, *rows[1:2]), strict=True):
+        for part, joint in zip(parts[:2], (query, *rows[1:2]), strict=True):
             size = joint if config.qk_norm_joint else fused.size
             yield norm((*path, f"{part}_norm"), f"{name}.{part}_norm", size)
     yield from linear(
@@ -138,10 +138,10 @@ def _attention(
 def _latent_attention(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[Weight]:
     sizes, heads = config.latent, config.num_heads
     assert sizes is not None
-    held, dim = sizes.rank + sizes.rotary_dim, sizes.plain_dim + sizes.rotary_dim
-    names, outputs = [f"{name}.kv_a_proj_with_mqa"], [held]
+    kv_dim, dim = sizes.rank + sizes.rotary_dim, sizes.plain_dim + sizes.rotary_dim
+    names, outputs = [f"{name}.kv_a_proj_with_mqa"], [kv_dim]
     if sizes.query_rank is not None:
-        names, outputs = [f"{name}.q_a_proj", *names], [sizes.query_rank, held]
+        names, outputs = [f"{name}.q_a_proj", *names], [sizes.query_rank, kv_dim]
         yield norm((*path, "q_norm"), f"{name}.q_a_layernorm", sizes.query_rank)
         yield from linear(
             (*path, "q"), [f"{name}.q_b_proj"], sizes.query_rank, [heads * dim], False
@@ -179,7 +179,7 @@ def shape(
     """Returns the fields that the families share."""
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
-    named, usual = activation
+    field, usual = activation
     turned = rotary or (rope_fields.read(settings, head_dim, theta, partial),)
     count = settings.count("num_hidden_layers")
     first = next((rope for rope in turned if rope is not None), Rope())
@@ -187,8 +187,8 @@ def shape(
         context = rope_fields.context(settings, first.scaling, context)
     # A window as long as the context is dropped.
     seen = [None if window and window >= context else window for window in _each(windows, count)]
-    others = (_each(given, count) for given in (experts, mixers))
-    layers = tuple(map(Layer, _each(turned, count), seen, *others))
+    per_layer = (_each(values, count) for values in (experts, mixers))
+    layers = tuple(map(Layer, _each(turned, count), seen, *per_layer))
     plain = Layer(Rope(first.theta, first.scaling))
     return LlamaConfig(
         vocab_size=settings.size("vocab_size"),
@@ -203,7 +203,7 @@ def shape(
         rope_theta=first.theta,
         rope_scaling=first.scaling,
         tied=settings.flag("tie_word_embeddings", differences.pop("tied", False)),
-        activation=_name(settings.choice(named, list(ACTIVATIONS), usual)),
+        activation=_name(settings.choice(field, list(ACTIVATIONS), usual)),
         layers=() if set(layers) == {plain} else layers,
         **differences,
     )
@@ -212,27 +212,27 @@ def shape(
 def window(settings: Settings, absent: int | None) -> int | None:
     """Returns the sliding window; None: none."""
     if settings.get("sliding_window") is not None:
-        return settings.whole("sliding_window", 0) or None
+        return settings.natural("sliding_window", 0) or None
     return None if "sliding_window" in settings.values else absent
 
 
 def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
     """Returns which layers have the sliding window."""
-    given = settings.get("layer_types")
-    if given is None:
+    types = settings.get("layer_types")
+    if types is None:
         return list(usual)
-    given = settings.listed("layer_types", str, [])
-    strange = sorted(set(given) - {"full_attention", "sliding_attention"})
+    types = settings.listed("layer_types", str, [])
+    strange = sorted(set(types) - {"full_attention", "sliding_attention"})
     if strange:
         raise InputError(
             f"{settings.source} has a layer of type {strange[0]!r}; "
             "supported: 'full_attention', 'sliding_attention'"
         )
-    if len(given) != len(usual):
+    if len(types) != len(usual):
         raise InputError(
-            f"{settings.source} has {len(given)} layer_types for {len(usual)} layers; correct them"
+            f"{settings.source} has {len(types)} layer_types for {len(usual)} layers; correct them"
         )
-    return [kind == "sliding_attention" for kind in given]
+    return [kind == "sliding_attention" for kind in types]
 
 
 def _switched_windows(settings: Settings) -> list[int | None]:
@@ -244,9 +244,9 @@ def _switched_windows(settings: Settings) -> list[int | None]:
     return [size if slide else None for slide in slides]
 
 
-def _each(given: Sequence[Any], count: int) -> Sequence[Any]:
+def _each(values: Sequence[Any], count: int) -> Sequence[Any]:
     """Returns one value for each layer."""
-    return given if len(given) == count else tuple(given) * count
+    return values if len(values) == count else tuple(values) * count
 
 
 def _name(activation: str) -> str:

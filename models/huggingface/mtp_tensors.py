@@ -72,11 +72,9 @@ def find(names: Iterable[str]) -> dict[str, str] | None:
             continue
         heads = [name.removesuffix(layout.mark) for name in marks]
         first = min(heads, key=lambda prefix: (len(prefix), prefix))
-        held = {name.removeprefix(first): name for name in names if name.startswith(first)}
-        others = [
-            name for name in names for head in heads if head != first and name.startswith(head)
-        ]
-        return held | {name: name for name in others}
+        tensors = {name.removeprefix(first): name for name in names if name.startswith(first)}
+        rest = [name for name in names for head in heads if head != first and name.startswith(head)]
+        return tensors | {name: name for name in rest}
     return None
 
 

@@ -68,13 +68,13 @@ class Pickled:
     def _read(self, name: str) -> np.ndarray:
         storage, offset, shape, strides = self.files[name]
         with zipfile.ZipFile(self.file) as archive:
-            held = archive.getinfo(f"{_root(archive)}/data/{storage.key}")
-            if held.file_size > (most := storage.size * np.dtype(storage.dtype).itemsize):
+            entry = archive.getinfo(f"{_root(archive)}/data/{storage.key}")
+            if entry.file_size > (max_bytes := storage.size * np.dtype(storage.dtype).itemsize):
                 raise InputError(
-                    f"{self.file} has {held.file_size} bytes for tensor {name} and says that they "
-                    f"are {most}; download it again"
+                    f"{self.file} has {entry.file_size} bytes for tensor {name} and says that they "
+                    f"are {max_bytes}; download it again"
                 )
-            values = np.frombuffer(archive.read(held), storage.dtype)
+            values = np.frombuffer(archive.read(entry), storage.dtype)
         last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
         if 0 in shape:
             return np.zeros(shape, storage.dtype)
@@ -94,10 +94,10 @@ def open_file(file: Path) -> Pickled:
     """Returns the tensors of a state dict."""
     try:
         with zipfile.ZipFile(file) as archive:
-            told = archive.getinfo(f"{_root(archive)}/data.pkl")
-            if told.file_size > _MOST:
-                raise ValueError(f"it says in {told.file_size} bytes which tensors it holds")
-            held = _Reader(archive.open(told)).load()
+            record = archive.getinfo(f"{_root(archive)}/data.pkl")
+            if record.file_size > _MOST:
+                raise ValueError(f"it says in {record.file_size} bytes which tensors it holds")
+            state = _Reader(archive.open(record)).load()
     except zipfile.BadZipFile as error:
         raise InputError(
             f"{file} is not a whole archive of torch.save ({error}); download it again, or if it "
@@ -108,7 +108,7 @@ def open_file(file: Path) -> Pickled:
             f"{file} is not a plain state dict ({error}); nothing else in a pickle is read; save "
             "its tensors as safetensors"
         ) from error
-    entries = dict(held) if isinstance(held, Mapping) else {}
+    entries = dict(state) if isinstance(state, Mapping) else {}
     if not entries or not all(isinstance(entry, TensorView) for entry in entries.values()):
         raise InputError(f"{file} holds no tensors by name; name the file of a state dict")
     return Pickled(file.parent, file, entries)

@@ -23,11 +23,11 @@ GEMMA3 |= {"num_hidden_layers": 26, "num_attention_heads": 8}
 
 def text(settings: Settings, model_type: str, usual: Mapping[str, Any]) -> Settings:
     """Returns the text model's fields, with the outer field for tied weights."""
-    own = settings.part("text_config")
-    if (kind := own.get("model_type", model_type)) != model_type:
+    inner = settings.part("text_config")
+    if (kind := inner.get("model_type", model_type)) != model_type:
         raise InputError(
-            f"{own.source} has model_type = {kind!r:.60}, which jspec does not implement as the "
+            f"{inner.source} has model_type = {kind!r:.60}, which jspec does not implement as the "
             f"text part of {settings.get('model_type')!r:.60}; supported: {model_type!r}"
         )
-    tied = settings.get("tie_word_embeddings", own.get("tie_word_embeddings"))
-    return replace(own, values={**usual, **own.values, "tie_word_embeddings": tied})
+    tied = settings.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+    return replace(inner, values={**usual, **inner.values, "tie_word_embeddings": tied})

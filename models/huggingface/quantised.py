@@ -47,9 +47,9 @@ class Dequantised:
     @property
     def files(self) -> Mapping[str, Any]:
         """The open file of each tensor, by the name that it has where nothing is quantised."""
-        return dict(self.named())
+        return dict(self.list_tensors())
 
-    def named(self) -> Iterator[tuple[str, Any]]:
+    def list_tensors(self) -> Iterator[tuple[str, Any]]:
         raise NotImplementedError
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -78,36 +78,36 @@ class Float8(Dequantised):
     block: tuple[int, int] | None = None
     """None: a scale for each row, or one for the matrix, as its shape says."""
 
-    def named(self) -> Iterator[tuple[str, Any]]:
+    def list_tensors(self) -> Iterator[tuple[str, Any]]:
         scales = tuple(f".weight{end}" for end in _SCALES_OF) + _OF_INPUTS
         for name, file in self.shards.files.items():
             if not name.endswith(scales):
                 yield name, file
 
     def rows(self, name: str, rows: slice) -> np.ndarray:
-        known = [f"{name}{end}" for end in _SCALES_OF if f"{name}{end}" in self.shards.files]
-        if not known:
+        scale_names = [f"{name}{end}" for end in _SCALES_OF if f"{name}{end}" in self.shards.files]
+        if not scale_names:
             return super().rows(name, rows)
-        held, scales = self.shards.mapped(name), np.asarray(self.shards.mapped(known[0]))
-        if held.dtype != ml_dtypes.float8_e4m3fn or held.ndim != 2:
-            raise self.fail(name, f"is {held.dtype} of shape {list(held.shape)} and has scales")
-        tall, wide = self.block or (1 if scales.size > 1 else len(held), held.shape[1])
-        wanted = -(-held.shape[0] // tall), -(-held.shape[1] // wide)
-        if self.block is None and scales.size == wanted[0]:
-            scales = scales.reshape(wanted)
-        if scales.shape != wanted:
-            raise self.fail(name, f"has scales of shape {list(scales.shape)}, not {list(wanted)}")
-        first, end, _ = rows.indices(len(held))
+        values, scales = self.shards.mapped(name), np.asarray(self.shards.mapped(scale_names[0]))
+        if values.dtype != ml_dtypes.float8_e4m3fn or values.ndim != 2:
+            raise self.fail(name, f"is {values.dtype} of shape {list(values.shape)} and has scales")
+        tall, wide = self.block or (1 if scales.size > 1 else len(values), values.shape[1])
+        grid = -(-values.shape[0] // tall), -(-values.shape[1] // wide)
+        if self.block is None and scales.size == grid[0]:
+            scales = scales.reshape(grid)
+        if scales.shape != grid:
+            raise self.fail(name, f"has scales of shape {list(scales.shape)}, not {list(grid)}")
+        first, end, _ = rows.indices(len(values))
         of_rows = scales.astype(np.float32)[np.arange(first, end) // tall]
-        factors = np.repeat(of_rows, wide, axis=1)[:, : held.shape[1]]
-        return held[first:end].astype(np.float32) * factors
+        factors = np.repeat(of_rows, wide, axis=1)[:, : values.shape[1]]
+        return values[first:end].astype(np.float32) * factors
 
 
 @dataclass(frozen=True)
 class Float4(Dequantised):
     """Matrices of experts in MXFP4, as gpt-oss has them: 32 numbers of an output share a scale."""
 
-    def named(self) -> Iterator[tuple[str, Any]]:
+    def list_tensors(self) -> Iterator[tuple[str, Any]]:
         for name, file in self.shards.files.items():
             if not name.endswith(_SCALES):
                 yield name.removesuffix(_BLOCKS), file
@@ -129,21 +129,21 @@ class Float4(Dequantised):
         )
         experts, outputs, blocks, size = packed.shape
         # In bfloat16, which has all of these numbers: half of the room.
-        found = np.empty((experts, outputs, blocks * 2 * size), ml_dtypes.bfloat16)
+        weights = np.empty((experts, outputs, blocks * 2 * size), ml_dtypes.bfloat16)
         for expert in range(experts):
             pairs = np.stack([packed[expert] & 15, packed[expert] >> 4], axis=-1)
             wide = _FLOAT4[pairs].reshape(outputs, blocks, 2 * size)
             exponents = scales[expert].astype(np.int32)[..., None] - _BIAS
-            found[expert] = np.ldexp(wide, exponents).reshape(outputs, -1)
-        return found.swapaxes(1, 2)
+            weights[expert] = np.ldexp(wide, exponents).reshape(outputs, -1)
+        return weights.swapaxes(1, 2)
 
     def _blocks(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a tensor's blocks."""
         names = f"{name}{_BLOCKS}", f"{name}{_SCALES}"
         if names[1] not in self.shards.files:
             raise self.fail(names[0], "has no scales")
-        shapes = [self.shards.shape(one) for one in names]
-        kinds = {self.shards.files[one].get_slice(one).get_dtype() for one in names}
+        shapes = [self.shards.shape(part) for part in names]
+        kinds = {self.shards.files[part].get_slice(part).get_dtype() for part in names}
         if kinds != {"U8"} or len(shapes[0]) != 4 or shapes[0][:-1] != shapes[1]:
             raise self.fail(
                 names[0],
@@ -157,8 +157,11 @@ def described(folder: Path, fields: Settings) -> Settings:
     """Returns config.json's fields, completed by `HF_QUANT`."""
     if fields.get("quantization_config") or not (folder / HF_QUANT).is_file():
         return fields
-    own = {"quant_method": "modelopt", **read(folder / HF_QUANT).part("quantization").values}
-    return replace(fields, values={**fields.values, "quantization_config": own})
+    quantisation = {
+        "quant_method": "modelopt",
+        **read(folder / HF_QUANT).part("quantization").values,
+    }
+    return replace(fields, values={**fields.values, "quantization_config": quantisation})
 
 
 def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
@@ -176,12 +179,12 @@ def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
     if kind == "compressed-tensors" and (blocks := _in_float8(quantised)) and len(blocks) == 1:
         return partial(Float8, block=blocks.pop())
     how = quantised.get("quant_algo", quantised.get("format"))
-    whole = {"fp8": True, "fbgemm_fp8": True, "modelopt": how == "FP8"}
-    if whole.get(kind, False):
+    in_float8 = {"fp8": True, "fbgemm_fp8": True, "modelopt": how == "FP8"}
+    if in_float8.get(kind, False):
         return Float8
-    said = ", ".join(f"{one!r:.40}" for one in (kind, how) if one is not None)
+    formats = ", ".join(f"{name!r:.40}" for name in (kind, how) if name is not None)
     raise InputError(
-        f"{fields.source} asks for quantised weights ({said}), which jspec does not implement; "
+        f"{fields.source} asks for quantised weights ({formats}), which jspec does not implement; "
         "supported: 'mxfp4', 'fp8', and 'fbgemm_fp8', 'modelopt' and 'compressed-tensors' in "
         "float8 with a scale for each matrix, row or block; or take the checkpoint that is not "
         "quantised"
@@ -200,20 +203,20 @@ def _block(fields: Settings, name: str) -> tuple[int, int]:
 
 def _in_float8(quantised: Settings) -> set[tuple[int, int] | None]:
     """Returns what shares a scale, by compressed-tensors' groups; nothing if any is not float8."""
-    groups, found = quantised.part("config_groups"), set()
+    groups, shapes = quantised.part("config_groups"), set()
     if quantised.get("format") not in ("float-quantized", "naive-quantized"):
         return set()
     for name in groups.values:
-        own = groups.part(name).part("weights")
-        if (own.get("num_bits"), own.get("type")) != (8, "float"):
+        weights = groups.part(name).part("weights")
+        if (weights.get("num_bits"), weights.get("type")) != (8, "float"):
             return set()
-        if own.get("strategy") == "block":
-            found.add(_block(own, "block_structure"))
-        elif own.get("strategy") in ("tensor", "channel"):
-            found.add(None)
+        if weights.get("strategy") == "block":
+            shapes.add(_block(weights, "block_structure"))
+        elif weights.get("strategy") in ("tensor", "channel"):
+            shapes.add(None)
         else:
             return set()
-    return found
+    return shapes
 
 
 def _plain(shards: Shards) -> Shards:

@@ -24,17 +24,17 @@ def read(
         "rope_theta", new.number("rope_theta", settings.number("rope_theta", theta))
     )
     part = partial or 1.0
-    for one in (settings, new, rope):
-        part = one.number("partial_rotary_factor", part)
+    for source in (settings, new, rope):
+        part = source.number("partial_rotary_factor", part)
     if partial is None:
         rope.choice("partial_rotary_factor", [1.0], part)
-    lanes = int(head_dim * min(part, 2.0))
-    if lanes % 2 or not 0 < lanes <= head_dim:
+    dim = int(head_dim * min(part, 2.0))
+    if dim % 2 or not 0 < dim <= head_dim:
         raise InputError(
-            f"{settings.source} gives a head_dim of {head_dim}, of which {lanes} are turned; "
+            f"{settings.source} gives a head_dim of {head_dim}, of which {dim} are turned; "
             "rotary embeddings need an even one"
         )
-    return Rope(theta, scaling(rope, settings, lanes), None if lanes == head_dim else lanes)
+    return Rope(theta, scaling(rope, settings, dim), None if dim == head_dim else dim)
 
 
 def fields(settings: Settings) -> Settings:
@@ -50,10 +50,10 @@ def score_factor(settings: Settings) -> float:
     The square of `0.1 mscale_all_dim ln(factor) + 1`, in their code.
     """
     rope = fields(settings)
-    found = scaling(rope, settings, 2)
-    if not isinstance(found, YarnScaling) or not rope.get("mscale_all_dim"):
+    stretch = scaling(rope, settings, 2)
+    if not isinstance(stretch, YarnScaling) or not rope.get("mscale_all_dim"):
         return 1.0
-    return length(found.factor, rope.number("mscale_all_dim")) ** 2
+    return length(stretch.factor, rope.number("mscale_all_dim")) ** 2
 
 
 def length(factor: float, scale: float = 1.0) -> float:
@@ -61,11 +61,11 @@ def length(factor: float, scale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
 
 
-def scaling(rope: Settings, settings: Settings, lanes: int) -> Scaling | None:
+def scaling(rope: Settings, settings: Settings, dim: int) -> Scaling | None:
     """Returns the stretch of the frequencies."""
     name = "rope_type" if rope.get("rope_type") else "type"
     kind = rope.choice(name, list(_SCALINGS), "default")
-    return _SCALINGS[kind](rope, settings, lanes // 2)
+    return _SCALINGS[kind](rope, settings, dim // 2)
 
 
 def original(rope: Settings, settings: Settings) -> int:
@@ -76,19 +76,19 @@ def original(rope: Settings, settings: Settings) -> int:
     return rope.size(name, settings.size("max_position_embeddings"))
 
 
-def context(settings: Settings, found: Scaling | None, stated: int) -> int:
+def context(settings: Settings, stretch: Scaling | None, stated: int) -> int:
     """Returns the context of a stretched model."""
-    if isinstance(found, LongScaling):
+    if isinstance(stretch, LongScaling):
         # A longer one takes the other divisors, for short texts too.
-        return min(stated, found.original_context)
-    if isinstance(found, YarnScaling):
-        return max(stated, _times(found.original_context, found.factor))
-    if isinstance(found, LinearScaling):
+        return min(stated, stretch.original_context)
+    if isinstance(stretch, YarnScaling):
+        return max(stated, _times(stretch.original_context, stretch.factor))
+    if isinstance(stretch, LinearScaling):
         rope, name = fields(settings), "original_max_position_embeddings"
-        if any(one.get(name) is not None for one in (settings, rope)):
-            return max(stated, _times(original(rope, settings), found.factor))
+        if any(source.get(name) is not None for source in (settings, rope)):
+            return max(stated, _times(original(rope, settings), stretch.factor))
         # Nothing says what it was. Models of that time had 2,048 to 8,192 of their own.
-        return _times(stated, found.factor) if stated <= _OWN else stated
+        return _times(stated, stretch.factor) if stated <= _OWN else stated
     return stated
 
 
@@ -120,8 +120,8 @@ def _yarn(rope: Settings, settings: Settings, pairs: int) -> YarnScaling:
     suggested = length(factor)
     if rope.get("mscale") and rope.get("mscale_all_dim"):
         names = "mscale", "mscale_all_dim"
-        own, other = (length(factor, rope.number(name)) for name in names)
-        suggested = own / other
+        first, other = (length(factor, rope.number(name)) for name in names)
+        suggested = first / other
     return YarnScaling(
         factor=factor,
         original_context=start,

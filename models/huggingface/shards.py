@@ -54,12 +54,12 @@ class Shards:
     def mapped(self, name: str) -> np.ndarray:
         """Returns a tensor of any dtype where it lies, memory-mapped: NumPy has no 8-bit floats."""
         kind = self.files[name].get_slice(name).get_dtype()
-        if kind not in (known := {**DTYPES, "F8_E4M3": ml_dtypes.float8_e4m3fn}):
+        if kind not in (dtypes := {**DTYPES, "F8_E4M3": ml_dtypes.float8_e4m3fn}):
             raise InputError(
-                f"tensor {name} in {self.folder} holds {kind}; supported: {', '.join(known)}"
+                f"tensor {name} in {self.folder} holds {kind}; supported: {', '.join(dtypes)}"
             )
         place = self._places(self.paths[name])[name]
-        return np.memmap(self.paths[name], known[kind], "r", place, self.shape(name))
+        return np.memmap(self.paths[name], dtypes[kind], "r", place, self.shape(name))
 
     def _places(self, path: Path) -> dict[str, int]:
         """Returns the offsets of a file's tensors; its header is read once."""
@@ -68,8 +68,8 @@ class Shards:
                 size = int.from_bytes(file.read(8), "little")
                 header = json.loads(file.read(size))
             self.places[path] = {
-                name: 8 + size + one["data_offsets"][0]
-                for name, one in header.items()
+                name: 8 + size + entry["data_offsets"][0]
+                for name, entry in header.items()
                 if name != "__metadata__"
             }
         return self.places[path]
@@ -127,8 +127,8 @@ def _open_all(folder: Path, index: Mapping[str, str]) -> Shards:
             f"the first being {absent[0]:.200}; download the checkpoint again"
         )
     opened = {name: _open(folder / name) for name in listed}
-    held = {name: set(file.keys()) for name, file in opened.items()}
-    astray = sorted(name for name, file in index.items() if name not in held[file])
+    keys = {name: set(file.keys()) for name, file in opened.items()}
+    astray = sorted(name for name, file in index.items() if name not in keys[file])
     if astray:
         raise InputError(
             f"{folder} lacks {len(astray)} of the tensors that its {INDEX} names, the first being "

@@ -31,15 +31,15 @@ class Weight:
         """Shape of our parameter."""
         rows = sum(shape[0] for shape in self.shapes) // (self.groups or 1)
         stacked = (rows, *self.shapes[0][1:])
-        whole = self._turned(stacked)
-        return whole if self.groups is None else (self.groups, *whole)
+        axes = self._turned(stacked)
+        return axes if self.groups is None else (self.groups, *axes)
 
     def _turned(self, axes: Sequence[Any]) -> tuple[Any, ...]:
         """Returns what belongs to the axes of the file's tensors, by ours; or the other way."""
         if not self.transposed:
             return tuple(axes)
-        *others, rows, columns = axes
-        return (*others, columns, rows)
+        *rest, rows, columns = axes
+        return (*rest, columns, rows)
 
     def join(self, read: Callable[[str], np.ndarray], dtype: DTypeLike) -> np.ndarray:
         """Returns our parameter from the file's tensors, read one at a time into the one result."""
@@ -64,18 +64,18 @@ class Weight:
         joined = np.empty([len(bound) for bound in bounds], dtype)
         parts = joined[None] if self.groups is None else joined
         groups = range(1) if self.groups is None else bounds.pop(0)
-        rows, *others = self._turned(bounds)
-        columns = tuple(slice(bound.start, bound.stop) for bound in others)
+        rows, *rest = self._turned(bounds)
+        columns = tuple(slice(bound.start, bound.stop) for bound in rest)
         each = len(self.names) // (self.groups or 1)
         for group, part in zip(groups, parts, strict=True):
             stacked, start = part.swapaxes(-1, -2) if self.transposed else part, 0
-            held = slice(group * each, group * each + each)
-            for name, shape in zip(self.names[held], self.shapes[held], strict=True):
+            span = slice(group * each, group * each + each)
+            for name, shape in zip(self.names[span], self.shapes[span], strict=True):
                 first, end = max(rows.start, start), min(rows.stop, start + shape[0])
                 if first < end:
-                    own = read(name, slice(first - start, end - start))
+                    values = read(name, slice(first - start, end - start))
                     with np.errstate(over="ignore"):  # which `finite` finds
-                        stacked[first - rows.start : end - rows.start] = own[:, *columns]
+                        stacked[first - rows.start : end - rows.start] = values[:, *columns]
                 start += shape[0]
         return joined
 
@@ -90,8 +90,8 @@ class Weight:
         each = len(self.names) // len(parts)
         for group, part in enumerate(parts):
             stacked, start = part.swapaxes(-1, -2) if self.transposed else part, 0
-            held = slice(group * each, group * each + each)
-            for name, shape in zip(self.names[held], self.shapes[held], strict=True):
+            span = slice(group * each, group * each + each)
+            for name, shape in zip(self.names[span], self.shapes[span], strict=True):
                 yield name, stacked[start : start + shape[0]]
                 start += shape[0]
 
@@ -144,9 +144,9 @@ def listed(names: Iterable[str], noun: str) -> str:
         >>> listed(["b", "a"], "weight")
         '2 weights (a, b)'
     """
-    known = sorted(names)
-    more = ", ..." if len(known) > 3 else ""
-    return f"{len(known)} {noun}{'s' * (len(known) > 1)} ({', '.join(known[:3])}{more})"
+    names = sorted(names)
+    more = ", ..." if len(names) > 3 else ""
+    return f"{len(names)} {noun}{'s' * (len(names) > 1)} ({', '.join(names[:3])}{more})"
 
 
 def tree(leaves: Iterator[tuple[Path, Any]]) -> dict[str, Any]:

@@ -361,7 +361,7 @@ def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
 @pytest.mark.parametrize("kind", blocks.FORMATS)
 def test_it_keeps_the_contract(kind):
     model = tiny.model(hidden_size=256, head_dim=16, intermediate_size=96)
-    model = model.clone(param_dtype=precision.find(kind, held=True), scan_layers=True)
+    model = model.clone(param_dtype=precision.find(kind, as_weights=True), scan_layers=True)
     one, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
     jspec.testing.check_model(model, model.init(jax.random.key(0), one, one, mask))
 

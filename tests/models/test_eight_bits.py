@@ -77,7 +77,7 @@ def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures):
 
 
 def small_model(kind: str = "int8", **changes):
-    model = tiny.model(**changes).clone(param_dtype=precision.find(kind, held=True))
+    model = tiny.model(**changes).clone(param_dtype=precision.find(kind, as_weights=True))
     return model, jax.jit(model.init)(
         jax.random.key(0), *[jnp.zeros((1, 1), jnp.int32)] * 2, jnp.ones((1, 1, 1), bool)
     )

@@ -55,8 +55,8 @@ def described() -> str:
         >>> "kernels" in described()
         True
     """
-    found = instruction_set()
-    return f"{found} kernels" if found else f"no kernels: {missing()}"
+    instructions = instruction_set()
+    return f"{instructions} kernels" if instructions else f"no kernels: {missing()}"
 
 
 def has(target: str) -> bool:
@@ -93,20 +93,20 @@ def disabled() -> Iterator[None]:
 @cache
 def _loaded() -> tuple[str | None, str | None]:
     """Returns the instruction set, and why there is none."""
-    wanted = os.environ.get(SWITCH, "")
-    if wanted == "0":
+    choice = os.environ.get(SWITCH, "")
+    if choice == "0":
         return None, f"{SWITCH}=0 switches them off"
-    if wanted and wanted not in SETS:
-        return None, f"{SWITCH} is {wanted[:40]!r}; it may be 0 or one of {', '.join(SETS)}"
+    if choice and choice not in SETS:
+        return None, f"{SWITCH} is {choice[:40]!r}; it may be 0 or one of {', '.join(SETS)}"
     if not FILE.exists():
         return None, "jspec was installed without a C++ compiler; install one, then jspec again"
     try:
         library = ctypes.cdll.LoadLibrary(str(FILE))
-        names = [name for name in SETS if wanted in ("", name)]
-        found = next((name for name in names if library.jspec_choose(name.encode())), None)
-        if found is None:
-            asked = SETS.get(wanted, "AVX-512, AVX2 with FMA, NEON")
-            return None, f"the processor has none of these instructions: {asked}"
+        names = [name for name in SETS if choice in ("", name)]
+        match = next((name for name in names if library.jspec_choose(name.encode())), None)
+        if match is None:
+            instructions = SETS.get(choice, "AVX-512, AVX2 with FMA, NEON")
+            return None, f"the processor has none of these instructions: {instructions}"
         for name in TARGETS:
             handler: Any = getattr(library, name, None)
             if handler is None:
@@ -114,9 +114,9 @@ def _loaded() -> tuple[str | None, str | None]:
             _registered.add(name)
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except Exception as error:  # a loader fails in ways of its own; XLA computes then
-        said = (str(error).splitlines() or [""])[0]
-        return None, f"the library {FILE.name} does not load: {said:.200}"
-    return SETS[found], None
+        reason = (str(error).splitlines() or [""])[0]
+        return None, f"the library {FILE.name} does not load: {reason:.200}"
+    return SETS[match], None
 
 
 def on_one_device(x: Any) -> bool:

@@ -26,8 +26,10 @@ def natively(kernel: Callable[..., Any], plainly: Callable[..., Any], *arguments
 
     jaxpr, shapes = jax.make_jaxpr(of_leaves(plainly), return_shape=True)(*leaves)
     run = of_leaves(kernel)
-    found = _CHOICE.bind(*leaves, kernel=lambda *leaves: jax.tree.leaves(run(*leaves)), jaxpr=jaxpr)
-    return jax.tree.unflatten(jax.tree.structure(shapes), found)
+    outputs = _CHOICE.bind(
+        *leaves, kernel=lambda *leaves: jax.tree.leaves(run(*leaves)), jaxpr=jaxpr
+    )
+    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
 
 def _run(jaxpr: core.ClosedJaxpr) -> Callable[..., list[Array]]:
@@ -72,9 +74,9 @@ def _jvp(primals, tangents, *, kernel, jaxpr):
             leaves[n] = leaf
         return _run(jaxpr)(*leaves)
 
-    given = [primals[n] for n in moved], [tangents[n] for n in moved]
-    found = _CHOICE.bind(*primals, kernel=kernel, jaxpr=jaxpr)
-    return found, jax.jvp(of_moved, *given)[1]
+    pairs = [primals[n] for n in moved], [tangents[n] for n in moved]
+    outputs = _CHOICE.bind(*primals, kernel=kernel, jaxpr=jaxpr)
+    return outputs, jax.jvp(of_moved, *pairs)[1]
 
 
 ad.primitive_jvps[_CHOICE] = _jvp
@@ -82,8 +84,8 @@ ad.primitive_jvps[_CHOICE] = _jvp
 
 def _batched(leaves, axes, *, kernel, jaxpr):
     both = (jax.vmap(function, in_axes=axes) for function in (kernel, _run(jaxpr)))
-    found = natively(*both, *leaves)
-    return found, [0] * len(found)
+    outputs = natively(*both, *leaves)
+    return outputs, [0] * len(outputs)
 
 
 batching.primitive_batchers[_CHOICE] = _batched

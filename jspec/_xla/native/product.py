@@ -37,8 +37,8 @@ def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
 
 def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
     """Returns whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
-    few = _few(x, weights.dtype.name != "float32")
-    return weights.dtype.name in _WEIGHTS and few and _at_hand(x, weights)
+    is_small = _few(x, weights.dtype.name != "float32")
+    return weights.dtype.name in _WEIGHTS and is_small and _at_hand(x, weights)
 
 
 def product(
@@ -99,8 +99,8 @@ def _rounded(
     layer = jnp.int32(0) if layer is None else layer
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
     call = jax.ffi.ffi_call("jspec_rounded_product", shape, vmap_method="sequential")
-    given = x.astype(jnp.float32), weights, factors, layer
-    return call(*given, block_bytes=np.int32(block_bytes))
+    operands = x.astype(jnp.float32), weights, factors, layer
+    return call(*operands, block_bytes=np.int32(block_bytes))
 
 
 def takes_block_product(

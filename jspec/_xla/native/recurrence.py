@@ -8,10 +8,10 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 from jspec._xla.native.library import has, on_one_device
 
 
-def takes_recurrence(x: Float[Array, "..."], *others: Float[Array, "..."]) -> bool:
+def takes_recurrence(x: Float[Array, "..."], *arrays: Float[Array, "..."]) -> bool:
     """Returns whether the kernels below compute with these arrays on a CPU."""
     return has("jspec_recur") and all(
-        y.dtype == jnp.float32 and y.size > 0 and on_one_device(y) for y in (x, *others)
+        y.dtype == jnp.float32 and y.size > 0 and on_one_device(y) for y in (x, *arrays)
     )
 
 

@@ -12,8 +12,8 @@ _MOST = 128
 
 def takes_top(x: Float[Array, "*S V"], k: int) -> bool:
     """Returns whether `top` computes this on a CPU."""
-    there = x.dtype == jnp.float32 and x.size > 0 and 0 < k <= min(x.shape[-1], _MOST)
-    return there and on_one_device(x) and has("jspec_top")
+    fits = x.dtype == jnp.float32 and x.size > 0 and 0 < k <= min(x.shape[-1], _MOST)
+    return fits and on_one_device(x) and has("jspec_top")
 
 
 def top(

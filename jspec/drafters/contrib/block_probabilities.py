@@ -61,7 +61,7 @@ class ProbabilityWeights:
 
     @staticmethod
     def init(batch: int, depth: int) -> "ProbabilityWeights":
-        first, prior = (jnp.array(one, jnp.float32) for one in (_FIRST, _PRIOR))
+        first, prior = (jnp.array(values, jnp.float32) for values in (_FIRST, _PRIOR))
         shape = batch, depth, 4
         return ProbabilityWeights(jnp.broadcast_to(first, shape), jnp.broadcast_to(prior, shape))
 
@@ -104,11 +104,11 @@ def block_distributions(
     logits = head.score(params, hidden).astype(jnp.float32)
     weighed = logits * ratio[..., None]
     ids = head.scored(params)
-    few = head.num_scored < head.vocab_size
-    among = proposals.ScoredTokens(ids, head.vocab_size) if few else None
+    is_subset = head.num_scored < head.vocab_size
+    among = proposals.ScoredTokens(ids, head.vocab_size) if is_subset else None
 
-    def drawn_at(one: Float[Array, "B d"], level: Int[Array, ""]) -> tuple[Array, Array]:
-        drawn = proposals.coupled(one[:, None], Sampling(), frame, level, size, among)
+    def drawn_at(level_logits: Float[Array, "B d"], level: Int[Array, ""]) -> tuple[Array, Array]:
+        drawn = proposals.coupled(level_logits[:, None], Sampling(), frame, level, size, among)
         return drawn.tokens[:, 0], drawn.scores[:, 0]
 
     places, scores = jax.vmap(drawn_at, (1, 0), 1)(weighed, jnp.arange(hidden.shape[1]))
@@ -119,14 +119,14 @@ def block_distributions(
     log_q = at_places(logits)
     noise = scores - at_places(weighed)
     # What a filter takes away has a score far below all others.
-    there = noise > _BARRED
-    mass = jnp.where(there, jnp.exp(log_q), 0.0).sum(-1)
+    valid = noise > _BARRED
+    mass = jnp.where(valid, jnp.exp(log_q), 0.0).sum(-1)
     return BlockDistributions(
         hidden=hidden,
         tokens=ids[places],
-        there=there,
-        log_q=jnp.where(there, jnp.maximum(log_q, _LOWEST), _LOWEST),
-        noise=jnp.where(there, noise, 0.0),
+        there=valid,
+        log_q=jnp.where(valid, jnp.maximum(log_q, _LOWEST), _LOWEST),
+        noise=jnp.where(valid, noise, 0.0),
         log_rest=jnp.log(jnp.maximum(1 - mass, _LEAST)),
     )
 
@@ -150,13 +150,13 @@ def probabilities(
     log_q = distributions.log_q + head.transition(params, before, distributions.tokens)
     doubt = -head.confidence(params, distributions.hidden, before)
     zero, none = jnp.zeros_like(log_q), jnp.zeros_like(distributions.log_rest)
-    known = jnp.stack([log_q + distributions.noise, distributions.noise, zero, zero], axis=-1)
+    candidates = jnp.stack([log_q + distributions.noise, distributions.noise, zero, zero], axis=-1)
     rest = jnp.stack([distributions.log_rest, none, none + 1, doubt], axis=-1)
-    features = jnp.concatenate([known, rest[:, :, None]], axis=2)
+    features = jnp.concatenate([candidates, rest[:, :, None]], axis=2)
     scores = jnp.einsum("bmkf,bmf->bmk", features, weights)
-    there = jnp.pad(distributions.there, ((0, 0), (0, 0), (0, 1)), constant_values=True)
+    valid = jnp.pad(distributions.there, ((0, 0), (0, 0), (0, 1)), constant_values=True)
     return CandidateProbabilities(
-        features, jax.nn.log_softmax(jnp.where(there, scores, -jnp.inf), axis=-1)
+        features, jax.nn.log_softmax(jnp.where(valid, scores, -jnp.inf), axis=-1)
     )
 
 
@@ -173,20 +173,20 @@ def learn(
     depth = min(emitted.shape[1], distributions.tokens.shape[1])
     cut = jax.tree.map(lambda array: array[:, :depth], distributions)
     old, curvature = weights.values[:, :depth], weights.curvature[:, :depth]
-    found = probabilities(head, params, cut, old, before[:, :depth])
+    candidates = probabilities(head, params, cut, old, before[:, :depth])
     hit = (cut.tokens == emitted[:, :depth, None]) & cut.there
     right = jnp.concatenate([hit, ~hit.any(-1, keepdims=True)], axis=-1)
-    probs, features = jnp.exp(found.log_shares), found.features
+    probs, features = jnp.exp(candidates.log_shares), candidates.features
     mean = jnp.einsum("bmk,bmkf->bmf", probs, features)
     spread = jnp.einsum("bmk,bmkf->bmf", probs, jnp.square(features)) - jnp.square(mean)
     surplus = jnp.where(right[..., None], features, 0.0).sum(2) - mean
     # Logits that are not numbers teach nothing.
-    known = (jnp.arange(depth)[None] < counts[:, None]) & jnp.isfinite(surplus + spread).all(-1)
+    valid = (jnp.arange(depth)[None] < counts[:, None]) & jnp.isfinite(surplus + spread).all(-1)
     weight = _MEMORY * curvature + jnp.maximum(spread, 0.0)
     step = jnp.clip(_STEP_SIZE * surplus / weight, -_MAX_STEP, _MAX_STEP)
     low, high = (jnp.broadcast_to(jnp.float32(bound), old.shape) for bound in _RANGE)
-    moved = jnp.where(known[..., None], jnp.clip(old + step, low, high), old)
-    kept = jnp.where(known[..., None], weight, curvature)
+    moved = jnp.where(valid[..., None], jnp.clip(old + step, low, high), old)
+    new_curvature = jnp.where(valid[..., None], weight, curvature)
     return ProbabilityWeights(
-        weights.values.at[:, :depth].set(moved), weights.curvature.at[:, :depth].set(kept)
+        weights.values.at[:, :depth].set(moved), weights.curvature.at[:, :depth].set(new_curvature)
     )

@@ -93,7 +93,7 @@ class CoupledTree(BestFirst):
                 log=jnp.log(jnp.full(1, _PRIOR, jnp.float32)),
                 weight=jnp.full(1, _PRIOR_WEIGHT, jnp.float32),
             )
-        return jax.tree.map(lambda known: jnp.full(batch, known.mean()), earlier)
+        return jax.tree.map(lambda rows: jnp.full(batch, rows.mean()), earlier)
 
     def value_fn(self, memory: InverseTemperature) -> ValueFn:
         beta = jnp.exp(memory.log)[:, None, None]
@@ -114,8 +114,8 @@ class CoupledTree(BestFirst):
         # Impossible tokens would make the moments 0 * inf; a node of NaN logits teaches nothing.
         best = drawn.notes[0].max(-1, keepdims=True)
         scores = jnp.maximum(drawn.notes[0], best - _WIDEST)
-        known = emitted & has_drawn & hit.any(-1) & jnp.isfinite(best[..., 0])
-        steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (scores, hit, known))
+        valid = emitted & has_drawn & hit.any(-1) & jnp.isfinite(best[..., 0])
+        steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (scores, hit, valid))
         return jax.lax.scan(_newton_step, memory, steps)[0]
 
 
@@ -124,7 +124,7 @@ def _newton_step(
     token: tuple[Float[Array, "B K"], Bool[Array, "B K"], Bool[Array, " B"]],
 ) -> tuple[InverseTemperature, None]:
     """Moves log beta by one emitted token of each row."""
-    scores, hit, known = token
+    scores, hit, valid = token
     beta = jnp.exp(state.log)
     probs = jax.nn.softmax(beta[:, None] * scores, axis=-1)
     mean = (probs * scores).sum(-1)
@@ -133,6 +133,6 @@ def _newton_step(
     step = beta * (jnp.where(hit, scores, 0.0).sum(-1) - mean) / weight
     log = jnp.clip(state.log + jnp.clip(step, -_MAX_STEP, _MAX_STEP), *map(math.log, _RANGE))
     moved = InverseTemperature(
-        log=jnp.where(known, log, state.log), weight=jnp.where(known, weight, state.weight)
+        log=jnp.where(valid, log, state.log), weight=jnp.where(valid, weight, state.weight)
     )
     return moved, None

@@ -67,9 +67,9 @@ class NGramTable:
         line = jnp.where(pair >= 0, pair, cells(self.line_of_token, tokens))
         order = jnp.where(pair >= 0, 2, jnp.where(line >= 0, 1, 0)).astype(jnp.int32)
         # An absent line reads the first one, whose probabilities then count as 0.
-        there = jnp.maximum(line, 0)
-        probs = jnp.where((order > 0)[..., None], cells(self.probs, there), 0.0)
-        return cells(self.tokens, there), probs, order
+        place = jnp.maximum(line, 0)
+        probs = jnp.where((order > 0)[..., None], cells(self.probs, place), 0.0)
+        return cells(self.tokens, place), probs, order
 
 
 def cells(array: Shaped[Array, "X ..."], index: Int[HostOrDevice, "..."]) -> Shaped[Array, "..."]:
@@ -136,10 +136,10 @@ def build(
     visits = pairs.visits[pairs.group]
     mixed = (visits * pairs.probs + _UNSEEN * backed) / (visits + _UNSEEN)
     lines = singles.largest(singles.probs, k), pairs.largest(mixed, k)
-    ids, kept = (np.concatenate(parts) for parts in zip(*lines, strict=True))
+    ids, means = (np.concatenate(parts) for parts in zip(*lines, strict=True))
     return NGramLines(
         ids.astype(np.int32),
-        kept.astype(np.float32),
+        means.astype(np.float32),
         singles.names.astype(np.int32),
         pairs.names.astype(np.uint32),
         vocab_size,
@@ -196,21 +196,21 @@ class _Means:
         vocab_size: int,
     ) -> "_Means":
         """Returns the means over the visits of each name."""
-        found, group, visits = np.unique(names, return_inverse=True, return_counts=True)
+        keys, group, visits = np.unique(names, return_inverse=True, return_counts=True)
         entry = np.repeat(group.astype(np.int64), tokens.shape[1]) * vocab_size + tokens.reshape(-1)
         entries, place = np.unique(entry, return_inverse=True)
         total = np.bincount(place, probs.reshape(-1))
         group, tokens = np.divmod(entries, vocab_size)
-        return _Means(found, visits, group, tokens, total / visits[group], vocab_size)
+        return _Means(keys, visits, group, tokens, total / visits[group], vocab_size)
 
     def probs_of(
         self, names: Shaped[np.ndarray, " asked"], tokens: Int[np.ndarray, " asked"]
     ) -> Float[np.ndarray, " asked"]:
         """Returns the mean probability of a token after each name; 0 where it was not likely."""
-        wanted = np.searchsorted(self.names, names) * self.vocab_size + tokens
+        query = np.searchsorted(self.names, names) * self.vocab_size + tokens
         entries = self.group * self.vocab_size + self.tokens
-        place = np.minimum(np.searchsorted(entries, wanted), len(entries) - 1)
-        return np.where(entries[place] == wanted, self.probs[place], 0.0)
+        place = np.minimum(np.searchsorted(entries, query), len(entries) - 1)
+        return np.where(entries[place] == query, self.probs[place], 0.0)
 
     def largest(
         self, values: Float[np.ndarray, " entries"], k: int
@@ -220,8 +220,8 @@ class _Means:
         group = self.group[order]
         counts = np.bincount(group, minlength=len(self.names))
         rank = _places(counts)
-        kept = order[rank < k]
-        where = self.group[kept], rank[rank < k]
+        top = order[rank < k]
+        where = self.group[top], rank[rank < k]
         ids, best = np.zeros((len(self.names), k), np.int64), np.zeros((len(self.names), k))
-        ids[where], best[where] = self.tokens[kept], values[kept]
+        ids[where], best[where] = self.tokens[top], values[top]
         return ids, best

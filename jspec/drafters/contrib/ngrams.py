@@ -61,9 +61,9 @@ def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
         "singles": lines.singles.astype(small),
         "pairs": lines.pairs,
     }
-    said = {"format": _FORMAT, "vocab_size": str(lines.vocab_size), "target": target}
+    metadata = {"format": _FORMAT, "vocab_size": str(lines.vocab_size), "target": target}
     with written_whole(path) as file:
-        save_file(arrays, file, said)
+        save_file(arrays, file, metadata)
         file.chmod(0o644)  # it is written so that nobody else may read it
 
 
@@ -88,10 +88,10 @@ def read(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramLin
             f"{path} is a table of another model's distributions; make one of this model's with "
             "jspec warm or jspec train head --kind ngrams"
         )
-    held = load_file(path)
+    arrays = load_file(path)
     try:
         tokens, probs, singles, pairs = (
-            held[name] for name in ("tokens", "probs", "singles", "pairs")
+            arrays[name] for name in ("tokens", "probs", "singles", "pairs")
         )
     except KeyError as error:
         raise InputError(f"{path} lacks {error}; {_AGAIN}") from error
@@ -120,19 +120,19 @@ def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
     """
     try:
         with safe_open(path, "numpy") as file:
-            said = file.metadata() or {}
+            metadata = file.metadata() or {}
     except OSError as error:
         raise InputError(f"{path} cannot be read as a table of n-grams: {error}") from error
     except SafetensorError as error:
         raise InputError(
             f"{path} cannot be read as a table of n-grams ({error}); {_AGAIN}"
         ) from error
-    if said.get("format") != _FORMAT:
+    if metadata.get("format") != _FORMAT:
         raise InputError(
             f"{path} is not a table of n-grams; make one with jspec warm or jspec train head "
             "--kind ngrams"
         )
     try:
-        return said["target"], int(said["vocab_size"])
+        return metadata["target"], int(metadata["vocab_size"])
     except (KeyError, ValueError) as error:
         raise InputError(f"{path} does not say which model it is for ({error}); {_AGAIN}") from None

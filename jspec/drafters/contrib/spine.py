@@ -91,9 +91,9 @@ class Spine(Drafter):
         check_integer("vocab_size", self.vocab_size, 1, None)
         check_integer("k", self.k, 1, self.vocab_size, "the vocabulary")
         check_fields(self)
-        most = spine_trees.check(self.templates)
+        max_nodes = spine_trees.check(self.templates)
         what = "the nodes of the largest template"
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, most, what)
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, max_nodes, what)
 
     @property
     def plan(self) -> spine_trees.Plan:

@@ -90,7 +90,7 @@ def name_node(path: Path) -> str:
 
 def check(templates: Sequence[str]) -> int:
     """Returns the nodes of the largest template."""
-    texts = isinstance(templates, tuple) and all(isinstance(one, str) for one in templates)
+    texts = isinstance(templates, tuple) and all(isinstance(text, str) for text in templates)
     if not texts or len(templates) != len(MATCHES) + 1:
         raise InputError(
             f"templates is {templates!r:.60}; give a tuple of {len(MATCHES) + 1} texts, for no "
@@ -147,9 +147,9 @@ def plan(templates: Sequence[str], nodes: int, passes: int, max_depth: int) -> P
         new = [[p for p in paths if p[-1:] != (COPY,) and _branches(p) == order] for paths in trees]
         above = [list(dict.fromkeys(path[:-1] for path in paths)) for paths in new]
         # Of one line XLA makes a slice, which is read again wherever it is used.
-        most = max(2, *map(len, above))
+        max_parents = max(2, *map(len, above))
         count = 1 + max(path[-1] for paths in new for path in paths)
-        parents_of = np.zeros((len(trees), most), np.int32)
+        parents_of = np.zeros((len(trees), max_parents), np.int32)
         pick = np.full((len(trees), nodes + 1), -1, np.int32)
         for row, place in enumerate(number):
             parents_of[row, : len(above[row])] = [place[path] for path in above[row]]

@@ -119,17 +119,17 @@ class BlockScorer(TokenScorer):
         """Scores the candidates of depth `level` + 1, after W tokens at depth `level`."""
 
         def at_level(array: Array) -> Array:
-            one = jax.lax.dynamic_index_in_dim(array, level, axis=1, keepdims=True)
-            return jnp.broadcast_to(one, (one.shape[0], tokens.shape[1], *one.shape[2:]))
+            part = jax.lax.dynamic_index_in_dim(array, level, axis=1, keepdims=True)
+            return jnp.broadcast_to(part, (part.shape[0], tokens.shape[1], *part.shape[2:]))
 
-        found = block_probabilities.probabilities(
+        candidates = block_probabilities.probabilities(
             self.head,
             self.params,
             jax.tree.map(at_level, self.distributions),
             at_level(self.weights.values),
             tokens,
         )
-        return found.log_shares[..., :-1]
+        return candidates.log_shares[..., :-1]
 
     def draw(
         self,
@@ -234,9 +234,9 @@ class BlockDrafter(Drafter):
                     f"drafter_state is a {type(earlier).__name__} and a block drafter keeps a "
                     "BlockState; pass the state of a call with the same drafter"
                 )
-            if (known := earlier.weights.values.shape[1]) != self.depth:
+            if (depth := earlier.weights.values.shape[1]) != self.depth:
                 raise InputError(
-                    f"drafter_state is of trees {known} deep and this drafter's are {self.depth}; "
+                    f"drafter_state is of trees {depth} deep and this drafter's are {self.depth}; "
                     "pass the state of a call with the same drafter"
                 )
             # A new row begins with the mean of what the rows before it learnt.
@@ -303,9 +303,9 @@ class BlockDrafter(Drafter):
         counts: Int[Array, " B"],
     ) -> KVCache:
         """Returns the context with the first `counts` of C more states from `first` on."""
-        lanes, _ = sequence(*hidden.shape[:2])
-        made = self.head.read(params, hidden, first[:, None] + lanes)
-        return memory.commit(memory.until(state.cache, first), made, lanes, counts)
+        offsets, _ = sequence(*hidden.shape[:2])
+        kv = self.head.read(params, hidden, first[:, None] + offsets)
+        return memory.commit(memory.until(state.cache, first), kv, offsets, counts)
 
 
 def _path_probability(drawn: ChildDraws, value: Float[Array, "B W"]) -> NodeValues:

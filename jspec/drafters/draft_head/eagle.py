@@ -62,8 +62,8 @@ class HeadScorer:
         """Returns the head's prediction when it read the last true pair, as the root's level."""
         batch = len(self.frame.root)
         hidden = self.hidden[:, None]
-        held = self.head.init_memory(batch, self.places)
-        room = jax.tree.map(numbers, (held.keys, held.values))
+        cache = self.head.init_memory(batch, self.places)
+        room = jax.tree.map(numbers, (cache.keys, cache.values))
         return LevelOutput(
             logits=self.head.score(self.params, hidden),
             inherited=(jnp.zeros((batch, 1, self.places), bool), hidden),

@@ -137,14 +137,14 @@ class HeadDrafter(Drafter):
         counts: Int[Array, " B"],
     ) -> HeadState:
         """Returns the state after `counts` more true pairs from position `first` on."""
-        lanes, causal = sequence(*following.shape)
-        positions = first[:, None] + lanes
-        known = self.head.until(state.cache, first)
-        own = self.head.apply(params, hidden, following, positions, causal, known)
+        offsets, causal = sequence(*following.shape)
+        positions = first[:, None] + offsets
+        cache = self.head.until(state.cache, first)
+        output = self.head.apply(params, hidden, following, positions, causal, cache)
         return replace(
             state,
-            cache=self.head.commit(known, own.tentative, lanes, counts),
-            hidden=_last(own, counts, state.hidden),
+            cache=self.head.commit(cache, output.tentative, offsets, counts),
+            hidden=_last(output, counts, state.hidden),
         )
 
 
@@ -171,15 +171,15 @@ def check_head(head: DraftHead, params: PyTree, output: Output) -> None:
             "the target's forward pass gives no hidden states and a draft head reads them; take a "
             "model whose Output.hidden is set"
         )
-    if (found := output.logits.shape[-1]) != head.vocab_size:
+    if (vocab_size := output.logits.shape[-1]) != head.vocab_size:
         raise InputError(
-            f"the draft head has {head.vocab_size} tokens and the target {found}; take the head "
-            "that was trained for this target"
+            f"the draft head has {head.vocab_size} tokens and the target {vocab_size}; take the "
+            "head that was trained for this target"
         )
-    if (found := output.hidden.shape[-1]) != head.features:
+    if (features := output.hidden.shape[-1]) != head.features:
         raise InputError(
-            f"the draft head reads states {head.features} wide and the target's are {found}; take "
-            "the head that was trained for this target, and the target with the taps it needs"
+            f"the draft head reads states {head.features} wide and the target's are {features}; "
+            "take the head that was trained for this target, and the target with the taps it needs"
         )
 
 
@@ -209,8 +209,8 @@ def child_probability(drawn: ChildDraws, sharpness: float = 1.0) -> Float[Array,
     # All exponents less the largest: at a high temperature the noise alone would overflow.
     top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
     weight = jnp.exp(sharpness * (drawn.scores - top))
-    left = jnp.maximum(1.0 - drawn.child_probs.sum(-1, keepdims=True), 0.0)
-    total = weight.sum(-1, keepdims=True) + (left * jnp.exp(-top)) ** sharpness
+    rest = jnp.maximum(1.0 - drawn.child_probs.sum(-1, keepdims=True), 0.0)
+    total = weight.sum(-1, keepdims=True) + (rest * jnp.exp(-top)) ** sharpness
     # Where filters left no token with a weight, none is probable.
     return weight / jnp.where(total > 0, total, 1.0)
 
@@ -219,13 +219,13 @@ SHARPNESS = Number(0, 100, above_low=True)
 """The powers to which `child_probability` can raise weights."""
 
 
-def check_is_head(head: Any, protocol: type, wanted: str) -> None:
+def check_is_head(head: Any, protocol: type, description: str) -> None:
     """Raises InputError unless a drafter's head is an instance of a protocol."""
     if isinstance(head, type) or not isinstance(head, protocol):
-        shown = " ".join(repr(head).split())  # a Flax module's representation takes many lines
+        text = " ".join(repr(head).split())  # a Flax module's representation takes many lines
         raise InputError(
-            f"head is {shown:.80}; pass {wanted}, such as the first that jspec.models.heads.load "
-            "gives"
+            f"head is {text:.80}; pass {description}, such as the first that "
+            "jspec.models.heads.load gives"
         )
 
 

@@ -121,8 +121,8 @@ class Lyanna(HeadDrafter):
             logits: Float[Array, "B L V"], first: Int[Array, " B"], depth: int, nodes: int
         ) -> Tree:
             scorer = ChainScorer(self.head, params, logits, first, frame)
-            most = self.beam + (depth - 1) * self.beam**2
-            return token_info_tree(scorer, depth, self.beam, min(nodes, most), self.sharpness)
+            max_nodes = self.beam + (depth - 1) * self.beam**2
+            return token_info_tree(scorer, depth, self.beam, min(nodes, max_nodes), self.sharpness)
 
         def fresh(more: int) -> tuple[Tree, Float[Array, "B L V"]]:
             logits = self.head.score(params, self.chain(params, state, frame))

@@ -160,12 +160,12 @@ class Separate(Resampling):
             valid=first.valid.at[:, 0].set(True),
         )
         size = max(first.tokens.shape[1], second.tokens.shape[1])
-        kept = ChainCache(
+        new_cache = ChainCache(
             logits=jnp.where(reuses[:, None, None], cache.logits, logits),
             num_decided=cache.num_decided,
             resampled=reuses,
         )
-        return _choose(reuses, _pad(second, size), _pad(first, size)), kept
+        return _choose(reuses, _pad(second, size), _pad(first, size)), new_cache
 
 
 FUSED = Fused()

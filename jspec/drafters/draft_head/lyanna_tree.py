@@ -33,8 +33,8 @@ class ChainScorer(TokenScorer):
         raw = jnp.broadcast_to(raw, (*tokens.shape, raw.shape[-1]))
         informed = self.head.inform(self.params, raw, tokens)
         # What is not a number offers no child.
-        there = row < self.logits.shape[1]
-        return jnp.where(there, informed, jnp.nan)
+        in_chain = row < self.logits.shape[1]
+        return jnp.where(in_chain, informed, jnp.nan)
 
 
 def token_info_tree(

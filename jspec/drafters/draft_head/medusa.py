@@ -139,8 +139,8 @@ class Medusa(Drafter):
     def draft(self, params: PyTree, state: Float[Array, "B E"], frame: Frame) -> tuple[Tree, None]:
         template = self.template
         logits = self.head.apply(params, state[:, None])[:, 0]
-        ids, few = self.head.scored(params), self.head.num_scored < self.head.vocab_size
-        among = ScoredTokens(ids, self.head.vocab_size) if few else None
+        ids, is_subset = self.head.scored(params), self.head.num_scored < self.head.vocab_size
+        among = ScoredTokens(ids, self.head.vocab_size) if is_subset else None
         tokens, value = frame.root[:, None], jnp.ones_like(state[:, :1])
         for level, nodes in enumerate(template.levels):
             ranks, parents = template.ranks[nodes], template.parents[nodes]
@@ -151,8 +151,8 @@ class Medusa(Drafter):
             probabilities = child_probability(drawn)[:, 0, ranks]
             value = jnp.concatenate([value, value[:, parents] * probabilities], axis=1)
         tree = template.fill(tokens)
-        known = (frame.positions > 0)[:, None]
-        valid = tree.valid & (known | (jnp.arange(template.num_nodes) == 0)[None])
+        has_state = (frame.positions > 0)[:, None]
+        valid = tree.valid & (has_state | (jnp.arange(template.num_nodes) == 0)[None])
         return replace(tree, valid=valid, value=value), None
 
     def update(
@@ -187,9 +187,9 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
 
 
 def _state(
-    output: Output, place: Int[Array, " B"], there: Array, before: Float[Array, "B E"]
+    output: Output, place: Int[Array, " B"], valid: Array, before: Float[Array, "B E"]
 ) -> Float[Array, "B E"]:
     """Returns the target's state at a place of its forward pass, where there is one."""
     assert output.hidden is not None, "it was there when the call began"
-    found = jnp.take_along_axis(output.hidden, place[:, None, None], axis=1)[:, 0]
-    return jnp.where(there[:, None], found.astype(before.dtype), before)
+    hidden = jnp.take_along_axis(output.hidden, place[:, None, None], axis=1)[:, 0]
+    return jnp.where(valid[:, None], hidden.astype(before.dtype), before)

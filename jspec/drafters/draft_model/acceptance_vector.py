@@ -134,16 +134,16 @@ def trials(
         return model.apply(params, tokens, positions, causal, None).logits
 
     def visit(
-        own: Float[Array, "B V"],
-        other: Float[Array, "B V"],
+        target_logits: Float[Array, "B V"],
+        draft_logits: Float[Array, "B V"],
         roots: Int[Array, " B"],
         positions: Int[Array, " B"],
     ):
         """Returns every row's token at one position as the root of a tree of depth 1."""
-        known = None if sampling is None else target
-        frame = Frame(roots, positions, keys, known, jnp.zeros(batch, bool))
-        drawn = scheme.draw(other[:, None], draft_sampling, frame, 0, width)
-        probs = samplings.probabilities(own, target)
+        frame_sampling = None if sampling is None else target
+        frame = Frame(roots, positions, keys, frame_sampling, jnp.zeros(batch, bool))
+        drawn = scheme.draw(draft_logits[:, None], draft_sampling, frame, 0, width)
+        probs = samplings.probabilities(target_logits, target)
         noise = jnp.zeros_like(probs)
         if keys is not None:
             noise = samplings.gumbel(keys, positions, probs.shape[-1])
@@ -157,14 +157,14 @@ def trials(
     columns = partial(jnp.moveaxis, source=1, destination=0)
     texts = score(model, params), score(draft, draft_params), tokens, positions
     # By position: all distributions of a text's draws at once would be W times its logits.
-    found = jax.lax.map(lambda column: visit(*column), jax.tree.map(columns, texts))
-    probabilities, accept, kept, likely = jax.tree.map(columns, found)
+    by_position = jax.lax.map(lambda column: visit(*column), jax.tree.map(columns, texts))
+    probabilities, accept, kept, likely = jax.tree.map(columns, by_position)
     return Trials(probabilities, accept, kept, likely, counted=positions < lengths[:, None])
 
 
 def _kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:
     """Returns the probability that each child is kept; of equal ones it is the first."""
     refused = jnp.cumprod(1 - accept)
-    taken = accept * jnp.concatenate([jnp.ones_like(refused[:1]), refused[:-1]])
+    probs = accept * jnp.concatenate([jnp.ones_like(refused[:1]), refused[:-1]])
     first = (children[:, None] == children).argmax(-1)
-    return jnp.zeros_like(taken).at[first].add(taken)
+    return jnp.zeros_like(probs).at[first].add(probs)

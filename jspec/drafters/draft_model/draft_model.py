@@ -150,13 +150,13 @@ class DraftModel(ModelDrafter):
     ) -> Output:
         """Returns the forward pass over the token before a text, and the text's first part."""
         tokens = jnp.concatenate([state.previous[:, None], tokens], axis=1)[:, :-2]
-        lanes, causal = sequence(*tokens.shape)
+        offsets, causal = sequence(*tokens.shape)
         # Nothing comes before the beginning of the text.
-        known = self.model.until(state.cache, first)  # pyright: ignore[reportAttributeAccessIssue]
+        cache = self.model.until(state.cache, first)  # pyright: ignore[reportAttributeAccessIssue]
         follows = (state.lengths < first)[:, None, None]
-        mask = causal & (follows | (lanes > 0)[:, None] | (lanes == 0)[:, :, None])
-        positions = jnp.maximum(first[:, None] - 1 + lanes, 0)
-        return self.model.apply(params, tokens, positions, mask, known)
+        mask = causal & (follows | (offsets > 0)[:, None] | (offsets == 0)[:, :, None])
+        positions = jnp.maximum(first[:, None] - 1 + offsets, 0)
+        return self.model.apply(params, tokens, positions, mask, cache)
 
 
 def _moved_on(
@@ -171,16 +171,16 @@ def _moved_on(
     """Returns the state after `counts` more committed tokens."""
     # Without a token before the first there is one fewer to commit, and index 0 is left out; so it
     # is behind a text that was cut, of which the model has that token already.
-    known, lengths = model.until(state.cache, first), jnp.minimum(state.lengths, first)
+    cache, lengths = model.until(state.cache, first), jnp.minimum(state.lengths, first)
     missing = (lengths == first).astype(jnp.int32)
-    lanes = jnp.minimum(jnp.arange(order.shape[1])[None] + missing[:, None], order.shape[1] - 1)
-    order = jnp.take_along_axis(order, lanes, axis=1)
+    index = jnp.minimum(jnp.arange(order.shape[1])[None] + missing[:, None], order.shape[1] - 1)
+    order = jnp.take_along_axis(order, index, axis=1)
     before_root = jnp.maximum(counts - 1, 0)[:, None]
     previous = jnp.take_along_axis(tokens, before_root, axis=1)[:, 0]
     more = jnp.maximum(counts - missing, 0)
     return replace(
         state,
-        cache=model.commit(known, kv, order, more),
+        cache=model.commit(cache, kv, order, more),
         lengths=lengths + more,
         previous=jnp.where(counts > 0, previous, state.previous),
     )

@@ -69,9 +69,9 @@ class PaddedVocabulary:
         nodes: PyTree = None,
     ) -> Output:
         """Returns the model's forward pass; see `jspec.protocols.CausalLM`."""
-        known = jnp.minimum(tokens, self.model.vocab_size - 1)
+        ids = jnp.minimum(tokens, self.model.vocab_size - 1)
         earlier = () if nodes is None else (nodes,)
-        output = self.model.apply(params, known, positions, mask, memory, *earlier)
+        output = self.model.apply(params, ids, positions, mask, memory, *earlier)
         return replace(output, logits=_resized(output.logits, self.vocab_size))
 
 

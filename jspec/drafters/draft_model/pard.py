@@ -50,8 +50,8 @@ class ParallelScorer(TokenScorer):
         self, level: Int[Array, ""] | int, tokens: Int[Array, "B W"]
     ) -> Float[Array, "B W V"]:
         """Returns the prediction of depth `level` + 1, for each of W tokens at depth `level`."""
-        one = jax.lax.dynamic_index_in_dim(self.logits, level, axis=1)
-        return jnp.broadcast_to(one, (*tokens.shape, one.shape[-1]))
+        logits = jax.lax.dynamic_index_in_dim(self.logits, level, axis=1)
+        return jnp.broadcast_to(logits, (*tokens.shape, logits.shape[-1]))
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,11 @@ class PARD(ModelDrafter):
     def __post_init__(self):
         super().__post_init__()
         templates.check_template(self.template, self.model.vocab_size)
-        own: Any = self.model.model if isinstance(self.model, PaddedVocabulary) else self.model
-        most = own.vocab_size - 1
-        check_integer("mask_token_id", self.mask_token_id, 0, most, "a token of the draft model")
+        model: Any = self.model.model if isinstance(self.model, PaddedVocabulary) else self.model
+        max_token = model.vocab_size - 1
+        check_integer(
+            "mask_token_id", self.mask_token_id, 0, max_token, "a token of the draft model"
+        )
 
     @property
     def depth(self) -> int:
@@ -139,11 +141,11 @@ class PARD(ModelDrafter):
         """Scores of the K tokens after the root, and what is tentative of the forward."""
         masks = jnp.full((len(frame.root), self.depth - 1), self.mask_token_id, jnp.int32)
         tokens = jnp.concatenate([state.unread, frame.root[:, None], masks], axis=1)
-        lanes, causal = sequence(*tokens.shape)
-        positions = frame.positions[:, None] - self.depth + lanes
-        there = lanes >= (self.depth - state.counts)[:, None]
+        offsets, causal = sequence(*tokens.shape)
+        positions = frame.positions[:, None] - self.depth + offsets
+        valid = offsets >= (self.depth - state.counts)[:, None]
         output = self.model.apply(
-            params, tokens, jnp.maximum(positions, 0), _among(there, causal), state.cache
+            params, tokens, jnp.maximum(positions, 0), _among(valid, causal), state.cache
         )
         return output.logits[:, self.depth :], output.tentative
 
@@ -155,24 +157,24 @@ class PARD(ModelDrafter):
             text = jnp.concatenate([root, emitted], axis=1)[:, :-1]
             return self._read(params, state, text, feedback.positions, counts)
         # The unread tokens and the root, which are adjacent among the scored tokens.
-        wrote, most = counts > 0, self.depth
-        first = (most - state.counts)[:, None]
-        path = jnp.minimum(first + jnp.arange(most + 1, dtype=jnp.int32)[None], most)
+        wrote, depth = counts > 0, self.depth
+        first = (depth - state.counts)[:, None]
+        path = jnp.minimum(first + jnp.arange(depth + 1, dtype=jnp.int32)[None], depth)
         read = jnp.where(wrote, state.counts + 1, 0)
         cache = self.model.commit(state.cache, aux, path, read)
-        known = PARDState(cache, state.lengths + read, state.unread, jnp.zeros_like(read))
+        new_state = PARDState(cache, state.lengths + read, state.unread, jnp.zeros_like(read))
         # Of a longer path, which others drafted, more was emitted than `unread` has places for.
-        ahead = jnp.maximum(counts - 1 - most, 0)
-        if (extra := emitted.shape[1] - 1 - most) > 0:
-            known = self._read(params, known, emitted[:, :extra], known.lengths, ahead)
-        left = jnp.maximum(counts - 1 - ahead, 0)
-        place = (ahead + left - most)[:, None] + jnp.arange(most, dtype=jnp.int32)[None]
+        ahead = jnp.maximum(counts - 1 - depth, 0)
+        if (extra := emitted.shape[1] - 1 - depth) > 0:
+            new_state = self._read(params, new_state, emitted[:, :extra], new_state.lengths, ahead)
+        num_unread = jnp.maximum(counts - 1 - ahead, 0)
+        place = (ahead + num_unread - depth)[:, None] + jnp.arange(depth, dtype=jnp.int32)[None]
         unread = jnp.take_along_axis(emitted, jnp.maximum(place, 0), axis=1)
         return PARDState(
-            known.cache,
-            known.lengths,
+            new_state.cache,
+            new_state.lengths,
             jnp.where(wrote[:, None], unread, state.unread),
-            jnp.where(wrote, left, state.counts),
+            jnp.where(wrote, num_unread, state.counts),
         )
 
     def _read(
@@ -189,28 +191,28 @@ class PARD(ModelDrafter):
         # Of each unread token, which one it is.
         place = jnp.arange(self.depth, dtype=jnp.int32)[None] - (self.depth - state.counts)[:, None]
         text, _ = sequence(*tokens.shape)
-        there = [(place >= 0) & (place < before[:, None]), text < counts[:, None]]
+        valid = [(place >= 0) & (place < before[:, None]), text < counts[:, None]]
         positions = [lengths[:, None] + place, first[:, None] + text]
-        lanes, causal = sequence(len(tokens), self.depth + tokens.shape[1])
-        known = self.model.until(state.cache, first)  # pyright: ignore[reportAttributeAccessIssue]
+        offsets, causal = sequence(len(tokens), self.depth + tokens.shape[1])
+        earlier = self.model.until(state.cache, first)  # pyright: ignore[reportAttributeAccessIssue]
         output = self.model.apply(
             params,
             jnp.concatenate([state.unread, tokens], axis=1),
             jnp.maximum(jnp.concatenate(positions, axis=1), 0),
-            _among(jnp.concatenate(there, axis=1), causal),
-            known,
+            _among(jnp.concatenate(valid, axis=1), causal),
+            earlier,
         )
         self.check_weights(output)
-        of_text = self.depth + lanes - before[:, None]
+        of_text = self.depth + offsets - before[:, None]
         path = jnp.where(
-            lanes < before[:, None], self.depth - state.counts[:, None] + lanes, of_text
+            offsets < before[:, None], self.depth - state.counts[:, None] + offsets, of_text
         )
-        path = jnp.clip(path, 0, lanes.shape[1] - 1)
+        path = jnp.clip(path, 0, offsets.shape[1] - 1)
         read = before + counts
-        cache = self.model.commit(known, output.tentative, path, read)
+        cache = self.model.commit(earlier, output.tentative, path, read)
         return PARDState(cache, lengths + read, state.unread, jnp.zeros_like(counts))
 
 
-def _among(there: Bool[Array, "B N"], causal: Bool[Array, "B N N"]) -> Bool[Array, "B N N"]:
+def _among(valid: Bool[Array, "B N"], causal: Bool[Array, "B N N"]) -> Bool[Array, "B N N"]:
     """Returns the mask of text of which some is absent: nothing attends to that but itself."""
-    return (causal & there[:, None]) | jnp.eye(there.shape[1], dtype=bool)[None]
+    return (causal & valid[:, None]) | jnp.eye(valid.shape[1], dtype=bool)[None]

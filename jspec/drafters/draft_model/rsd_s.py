@@ -112,10 +112,10 @@ def _select(drawn: ChildDraws, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
     # Free Gumbels, and Gumbels given the parent's. A node's first child has its largest value.
     free = above.log_probs[..., None] + drawn.scores
     free = jnp.where(jnp.isfinite(above.perturbed)[..., None], free, -jnp.inf)
-    given = truncate(free, free[..., :1], above.perturbed[..., None])
-    best, chosen = largest(given.reshape(batch, -1), width)
+    conditional = truncate(free, free[..., :1], above.perturbed[..., None])
+    best, indices = largest(conditional.reshape(batch, -1), width)
 
     def pick(array: Array) -> Array:
-        return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)
+        return jnp.take_along_axis(array.reshape(batch, -1), indices, axis=1)
 
-    return _Beam(pick(drawn.tokens), pick(log_probs), best), chosen // width
+    return _Beam(pick(drawn.tokens), pick(log_probs), best), indices // width

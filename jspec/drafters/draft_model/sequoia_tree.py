@@ -54,10 +54,10 @@ class Optimum:
         check_integer("num_speculative_tokens", num_speculative_tokens, 0, most_nodes, end)
         check_integer("max_depth", max_depth, 1, most_levels, end)
         if self.tokens[num_speculative_tokens, max_depth] == -np.inf:
-            most = np.flatnonzero(np.isfinite(self.tokens[:, max_depth])).max()
+            limit = np.flatnonzero(np.isfinite(self.tokens[:, max_depth])).max()
             raise InputError(
                 f"num_speculative_tokens is {num_speculative_tokens}, but {self.shares.shape[1]} "
-                f"children a node in {max_depth} levels make at most {most}; ask for fewer, or "
+                f"children a node in {max_depth} levels make at most {limit}; ask for fewer, or "
                 "pass a longer acceptance vector or more levels"
             )
         return Template(tuple(self._paths(num_speculative_tokens, max_depth, ())))

@@ -72,9 +72,9 @@ class _Growth:
 def check(num_speculative_tokens: int, max_depth: int, beam: int, vocab_size: int) -> None:
     """Raises InputError unless `grow` can make such trees."""
     check_integer("beam", beam, 1, vocab_size, "the vocabulary")
-    most = TreeLimits(0, max_depth, beam, 0.0, 0.0).most_nodes
+    max_nodes = TreeLimits(0, max_depth, beam, 0.0, 0.0).most_nodes
     offered = f"what a beam of {beam} over {max_depth} levels offers"
-    check_integer("num_speculative_tokens", num_speculative_tokens, 1, most, offered)
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1, max_nodes, offered)
 
 
 def grow(
@@ -167,26 +167,26 @@ def _falling(values: NodeValues, drawn: ChildDraws, above: Float[Array, "B W"]) 
     """Returns values that fall along paths and siblings; 0 for absent children."""
     slot, child, notes = values
     # NaN counts for nothing: sorting would put it above all numbers, the root's among them.
-    there = (drawn.scores > -jnp.inf) & (above > 0)[..., None] & (slot >= 0) & (child >= 0)
-    slot = jnp.where(there, slot, 0.0)
+    valid = (drawn.scores > -jnp.inf) & (above > 0)[..., None] & (slot >= 0) & (child >= 0)
+    slot = jnp.where(valid, slot, 0.0)
     slot = jax.lax.cummin(jnp.minimum(slot, above[..., None]), axis=2)
-    return NodeValues(slot, jnp.where(there, jnp.minimum(child, slot), 0.0), notes)
+    return NodeValues(slot, jnp.where(valid, jnp.minimum(child, slot), 0.0), notes)
 
 
 def _frontier(
-    at: Int[Array, ""] | int,
+    first: Int[Array, ""] | int,
     scored: LevelOutput,
     drawn: ChildDraws,
     values: NodeValues,
     limits: TreeLimits,
 ) -> _Frontier:
-    """Returns the children of largest value; all of them are in the pool from place `at` on."""
-    best, chosen = largest(flat(values.child), limits.beam)
+    """Returns the children of largest value; all of them are in the pool from place `first` on."""
+    best, indices = largest(flat(values.child), limits.beam)
     return _Frontier(
-        ids=at + chosen,
-        tokens=jnp.take_along_axis(flat(drawn.tokens), chosen, axis=1),
+        ids=first + indices,
+        tokens=jnp.take_along_axis(flat(drawn.tokens), indices, axis=1),
         values=best,
-        inherited=inherit(scored.inherited, chosen // limits.beam),
+        inherited=inherit(scored.inherited, indices // limits.beam),
     )
 
 

@@ -67,20 +67,20 @@ class Pool:
 
     def add(
         self,
-        at: Int[Array, ""] | int,
+        start: Int[Array, ""] | int,
         parents: Int[Array, "B W"],
         tokens: Int[Array, "B W K"],
         slots: Float[Array, "B W K"],
         notes: tuple[Float[Array, "B W K"], ...],
     ) -> "Pool":
-        """Returns the pool with the K children of each of W nodes, from place `at` on."""
+        """Returns the pool with the K children of each of W nodes, from place `start` on."""
         return replace(
             self,
-            tokens=put(self.tokens, flat(tokens), at),
-            parents=put(self.parents, jnp.repeat(parents, tokens.shape[-1], axis=1), at),
-            slots=put(self.slots, flat(slots), at),
+            tokens=put(self.tokens, flat(tokens), start),
+            parents=put(self.parents, jnp.repeat(parents, tokens.shape[-1], axis=1), start),
+            slots=put(self.slots, flat(slots), start),
             notes=tuple(
-                put(old, flat(new), at) for old, new in zip(self.notes, notes, strict=True)
+                put(old, flat(new), start) for old, new in zip(self.notes, notes, strict=True)
             ),
         )
 
@@ -98,8 +98,8 @@ class Pool:
         # A node's id in the tree is the number of nodes taken before it. Its parent has one too:
         # values fall along paths, and a tie goes to the earlier node.
         mark = jax.vmap(lambda row, ids: row.at[ids].set(True, mode="drop"))
-        taken = mark(jnp.zeros(self.slots.shape, bool), ids)
-        new_ids = jnp.cumsum(taken, axis=1, dtype=jnp.int32) - 1
+        is_best = mark(jnp.zeros(self.slots.shape, bool), ids)
+        new_ids = jnp.cumsum(is_best, axis=1, dtype=jnp.int32) - 1
         parents = jnp.take_along_axis(new_ids, jnp.maximum(pick(self.parents), 0), axis=1)
         kv_index = jnp.where(valid, pick(self.kv_index), 0)
         tree = Tree(
@@ -141,6 +141,6 @@ def flat(array: Array) -> Array:
     return array.reshape(len(array), -1)
 
 
-def put(array: Array, new: Array, at: Int[Array, ""] | int) -> Array:
-    """Returns the array with `new` from place `at` of its second axis on."""
-    return jax.lax.dynamic_update_slice_in_dim(array, new.astype(array.dtype), at, axis=1)
+def put(array: Array, new: Array, start: Int[Array, ""] | int) -> Array:
+    """Returns the array with `new` from place `start` of its second axis on."""
+    return jax.lax.dynamic_update_slice_in_dim(array, new.astype(array.dtype), start, axis=1)

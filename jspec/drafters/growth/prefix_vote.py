@@ -35,24 +35,24 @@ def top_prefixes(
     same_node = num_shared[..., None] > levels[None]  # [b, i, j, d]: one node
     total = jnp.where(same_node, weights[:, None], 0.0).sum(2)
     # The first of the continuations through a node stands for it.
-    lanes = jnp.arange(count, dtype=jnp.int32)[None, :, None]
-    first = jnp.where(same_node, lanes[:, None], count).min(2)
+    index = jnp.arange(count, dtype=jnp.int32)[None, :, None]
+    first = jnp.where(same_node, index[:, None], count).min(2)
     # The same sum may round in two ways; no node may look better than its parent.
     total = jax.lax.cummin(jnp.take_along_axis(total, first, axis=1), axis=2)
-    value = jnp.where(first == lanes, total, 0.0)
+    value = jnp.where(first == index, total, 0.0)
 
     # Shallow before deep, so that a parent comes before a child of equal value.
     def by_level(array: Array) -> Array:
         return array.swapaxes(1, 2).reshape(batch, depth * count)
 
     num_kept = min(num_speculative_tokens, depth * count)
-    best, chosen = largest(by_level(value), num_kept)
+    best, indices = largest(by_level(value), num_kept)
     valid = best > threshold
     above = by_level(jnp.pad(first, ((0, 0), (0, 0), (1, 0)))[:, :, :-1] + (levels - 1) * count)
-    wanted = jnp.take_along_axis(above, chosen, axis=1)  # the parent; negative at the first level
-    parents = (wanted[:, :, None] == chosen[:, None, :]).argmax(-1).astype(jnp.int32) + 1
-    parents = jnp.where((wanted >= 0) & valid, parents, 0)
-    drafted = jnp.where(valid, jnp.take_along_axis(by_level(tokens), chosen, axis=1), 0)
+    parent = jnp.take_along_axis(above, indices, axis=1)  # the parent; negative at the first level
+    parents = (parent[:, :, None] == indices[:, None, :]).argmax(-1).astype(jnp.int32) + 1
+    parents = jnp.where((parent >= 0) & valid, parents, 0)
+    drafted = jnp.where(valid, jnp.take_along_axis(by_level(tokens), indices, axis=1), 0)
 
     def with_root(entry: int | bool, drafted: Array) -> Array:
         """Returns the entries of root and drafted nodes, and empty ones up to the budget."""

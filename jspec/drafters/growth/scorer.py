@@ -88,8 +88,8 @@ class Draft(NamedTuple):
 def attention_mask(ancestors: Bool[Array, "B W M"]) -> Bool[Array, "B W M+W"]:
     """Returns the mask of W nodes of one depth: each attends to its ancestors, and to itself."""
     batch, width, _ = ancestors.shape
-    own = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
-    return jnp.concatenate([ancestors, own], axis=-1)
+    identity = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
+    return jnp.concatenate([ancestors, identity], axis=-1)
 
 
 def append_kv(
@@ -97,13 +97,15 @@ def append_kv(
 ) -> tuple[Bool[Array, "B W M"], Any]:
     """Writes the tentative record of W scored nodes after the levels above."""
     size = ancestors.shape[-1]
-    own = jnp.arange(size)[None] == kv_index + jnp.arange(ancestors.shape[1])[:, None]
-    return ancestors | own[None], kv.put(output.tentative, kv_index)
+    slots = jnp.arange(size)[None] == kv_index + jnp.arange(ancestors.shape[1])[:, None]
+    return ancestors | slots[None], kv.put(output.tentative, kv_index)
 
 
 def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:
     """Returns the arrays that each of W children inherits from its parent."""
-    return jax.tree.map(lambda array: jax.vmap(lambda row, at: row[at])(array, parents), inherited)
+    return jax.tree.map(
+        lambda array: jax.vmap(lambda row, index: row[index])(array, parents), inherited
+    )
 
 
 def concat_levels(first: Array, below: Array) -> Array:

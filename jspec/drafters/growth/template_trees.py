@@ -82,12 +82,12 @@ def fill(
     first_valid = first.scores > -jnp.inf
 
     def score_level(carry, level):
-        tokens, there, inherited, kv = carry
+        tokens, parent_valid, inherited, kv = carry
         depth, nodes_below = level
         kv_index = 2 + (depth - 1) * layout.width
         scored = scorer.below(depth, kv_index, tokens, inherited, kv)
         drawn = draw(scored.logits, sampling, frame, depth, later_children)
-        valid = there[..., None] & (drawn.scores > -jnp.inf)
+        valid = parent_valid[..., None] & (drawn.scores > -jnp.inf)
         return hand_on(scored, drawn, valid, nodes_below), (drawn.tokens, valid, drawn.q)
 
     (*_, kv), (tokens, valid, q) = jax.lax.scan(
@@ -96,8 +96,8 @@ def fill(
         (jnp.arange(1, template.depth), layout.scored[1:]),
     )
     nodes_tokens = _by_node(template, layout, frame.root[:, None], first.tokens, tokens)
-    there = jnp.ones_like(frame.root[:, None], bool)
-    nodes_valid = _by_node(template, layout, there, first_valid, valid)
+    root_valid = jnp.ones_like(frame.root[:, None], bool)
+    nodes_valid = _by_node(template, layout, root_valid, first_valid, valid)
     q_row = jnp.broadcast_to(layout.q_row, nodes_tokens.shape)
     distributions = jax.tree.map(concat_levels, first.q, q)
     tree = Tree(
@@ -153,8 +153,8 @@ def _by_node(template: Template, layout: _Layout, root: Array, first: Array, bel
     """Returns [B, N]: the root's entry, and each node's from the level above."""
     levels = [root, first[:, 0, template.ranks[template.levels[0]]]]
     for level, nodes in enumerate(template.levels[1:]):
-        at = layout.column[template.parents[nodes]], template.ranks[nodes]
-        levels.append(below[level][:, *at])
+        index = layout.column[template.parents[nodes]], template.ranks[nodes]
+        levels.append(below[level][:, *index])
     return jnp.concatenate(levels, axis=1)
 
 

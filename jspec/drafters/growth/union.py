@@ -22,8 +22,8 @@ def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
         above = jnp.take_along_axis(same, jnp.maximum(b.parents, 0), axis=1)
         match = twin & (a.parents[:, None, :] == above[:, :, None]) & (above >= 0)[:, :, None]
         # The root is the root, also where a child of it holds the root's own token.
-        found = match.any(-1) & ~is_root[None]
-        same = jnp.where(found, match.argmax(-1).astype(jnp.int32), same)
+        has_twin = match.any(-1) & ~is_root[None]
+        same = jnp.where(has_twin, match.argmax(-1).astype(jnp.int32), same)
     # A child of a shared node hangs from a's copy of it; b's own nodes follow a's.
     number = jnp.where(same >= 0, same, size - 1 + nodes)
     parents = jnp.take_along_axis(number, jnp.maximum(b.parents, 0), axis=1)

@@ -15,8 +15,10 @@ def read_cells(
 ) -> Shaped[Array, "B N"]:
     """Returns one cell of each token's line: of a rank."""
     # Matrix by matrix: rows' matrices are then read on the devices of their rows.
-    own = tokens.reshape(matrix.shape[0], -1, tokens.shape[1])
-    return jax.vmap(lambda lines, tokens: lines[tokens, ranks])(matrix, own).reshape(tokens.shape)
+    by_matrix = tokens.reshape(matrix.shape[0], -1, tokens.shape[1])
+    return jax.vmap(lambda lines, tokens: lines[tokens, ranks])(matrix, by_matrix).reshape(
+        tokens.shape
+    )
 
 
 def read_lines(matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"]) -> Shaped[Array, "B N k"]:

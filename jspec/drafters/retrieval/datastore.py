@@ -124,7 +124,7 @@ def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int
     between = bytes(second - first - corpus.nbytes)
     digest = _digest([fields, corpus.data, between, suffixes.data])
     head = (fields + digest).ljust(first, b"\0")
-    with written_whole(path) as whole, whole.open("wb") as file:
+    with written_whole(path) as temporary, temporary.open("wb") as file:
         for part in (head, corpus.data, between, suffixes.data):
             file.write(part)
 
@@ -160,9 +160,9 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
             f"{path} was built with another tokenizer than the target's; {again} and the target's "
             "--model"
         )
-    first, second, whole = _layout(width, size)
-    if length != whole:
-        raise InputError(f"{path} has {length} bytes and its header says {whole}; {again}")
+    first, second, total = _layout(width, size)
+    if length != total:
+        raise InputError(f"{path} has {length} bytes and its header says {total}; {again}")
     mapped = np.memmap(path, np.uint8, mode="r")
     if _digest([head[: _FIELDS.size], mapped[first:].data]) != head[_FIELDS.size :]:
         raise InputError(f"{path} is damaged: its checksum is wrong; {again}")
@@ -207,7 +207,7 @@ def _aligned(place: int) -> int:
 
 
 def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(part)
-    return found.digest()
+        digest.update(part)
+    return digest.digest()

@@ -35,11 +35,11 @@ def frequent_prefixes(
     score = (counts * depth + (depth - 1 - level)) * matches + (matches - 1 - rank)
     score = jnp.where(fresh & (follow != NOTHING), score, -1).reshape(batch, -1)
     # XLA's CPU selects the best floats, but sorts integers: 0.016 against 0.29 ms for 64 of 2,560.
-    score, chosen = largest(score.astype(jnp.float32), num_nodes)
+    score, indices = largest(score.astype(jnp.float32), num_nodes)
     valid = score >= 0
 
     def pick(array):
-        return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)
+        return jnp.take_along_axis(array.reshape(batch, -1), indices, axis=1)
 
     def below(first, rest):
         """Returns the entries of the root and then of the drafted nodes."""
@@ -47,8 +47,8 @@ def frequent_prefixes(
 
     # The parent is the run one level up that holds this one.
     above = jnp.pad(begin[:, :, :-1] * depth + level[:, :, :-1], ((0, 0), (0, 0), (1, 0)))
-    parents = (chosen[:, None, :] == pick(above)[:, :, None]).argmax(-1).astype(jnp.int32) + 1
-    parents = jnp.where(valid & (chosen % depth > 0), parents, 0)
+    parents = (indices[:, None, :] == pick(above)[:, :, None]).argmax(-1).astype(jnp.int32) + 1
+    parents = jnp.where(valid & (indices % depth > 0), parents, 0)
     tokens = below(0, jnp.where(valid, pick(follow), 0))
     return Tree(
         tokens=tokens.at[:, 0].set(root),

@@ -158,8 +158,8 @@ class Lookahead(Drafter):
         if self.pool_from_prompt and tokens.shape[1] >= self.ngram:
             starts = jnp.arange(tokens.shape[1] - self.levels, dtype=jnp.int32)
             grams = tokens[:, starts[:, None] + jnp.arange(self.ngram, dtype=jnp.int32)[None]]
-            whole = starts[None] + self.ngram <= ends[:, None]
-            pool = self.insert_ngrams(pool, grams[..., 0], grams[..., 1:], whole)
+            inside = starts[None] + self.ngram <= ends[:, None]
+            pool = self.insert_ngrams(pool, grams[..., 0], grams[..., 1:], inside)
         # A window of the prompt is not the model's own.
         return replace(state, window=window, pool=pool, age=jnp.zeros_like(state.age))
 
@@ -194,14 +194,14 @@ class Lookahead(Drafter):
 
         owner = jnp.arange(batch, dtype=jnp.int32) % state.pool.shape[0]
         grams = state.pool[owner, frame.root]
-        there = grams[..., 0] != _EMPTY
+        valid = grams[..., 0] != _EMPTY
         # Of the probability that one of the n-grams is right, each newer one has twice the share.
-        share = jnp.where(there, 0.5 ** np.arange(self.guesses, dtype=np.float32)[None], 0.0)
+        share = jnp.where(valid, 0.5 ** np.arange(self.guesses, dtype=np.float32)[None], 0.0)
         share = share / jnp.maximum(share.sum(-1, keepdims=True), 1.0)
         falling = (_POOL_FIRST * _POOL_NEXT**step).astype(np.float32)
         value = jnp.maximum(share[..., None] * falling[None, None], _LEAST_VALUE)
-        held = there[..., None] & (step < self.levels)[None, None]
-        pool_values = jnp.where(held, value, 0.0)
+        valid_steps = valid[..., None] & (step < self.levels)[None, None]
+        pool_values = jnp.where(valid_steps, value, 0.0)
 
         beyond = ((0, 0), (0, 0), (0, self.depth - self.levels))
         tokens = jnp.concatenate([self._paths(state.window), jnp.pad(grams, beyond)], axis=1)
@@ -224,8 +224,10 @@ class Lookahead(Drafter):
         # An n-gram: the token of the spine, its branch, and what the model says next.
         moved = jnp.concatenate([window[:, 1:], newest[:, None]], axis=1)
         first = window[:, 0].at[:, 0].set(tree.tokens[:, 0])
-        own = (state.age >= self.levels - 1) & ~feedback.done
-        pool = self.insert_ngrams(state.pool, first, moved.swapaxes(1, 2), verified & own[:, None])
+        mature = (state.age >= self.levels - 1) & ~feedback.done
+        pool = self.insert_ngrams(
+            state.pool, first, moved.swapaxes(1, 2), verified & mature[:, None]
+        )
         moved = moved.at[:, -1].set(jnp.where(verified, newest, window[:, -1]))
         return LookaheadState(
             window=jnp.where(feedback.done[:, None, None], window, moved),
@@ -299,15 +301,15 @@ class Lookahead(Drafter):
         return batch if self.per_row else 1, self.vocab_size, self.guesses, self.levels
 
     def _check_state(self, state: PyTree, batch: int) -> None:
-        wanted = self._pool_shape(batch)
+        shape = self._pool_shape(batch)
         if not isinstance(state, LookaheadState):
-            given = f"is a {type(state).__name__}"
-        elif state.pool.shape != wanted or state.pool.dtype != np.int32:
-            given = f"holds a pool of shape {state.pool.shape} and dtype {state.pool.dtype}"
+            fault = f"is a {type(state).__name__}"
+        elif state.pool.shape != shape or state.pool.dtype != np.int32:
+            fault = f"holds a pool of shape {state.pool.shape} and dtype {state.pool.dtype}"
         else:
             return
         raise InputError(
-            f"drafter_state {given}, and this Lookahead needs a LookaheadState with a pool of "
-            f"{wanted} of int32; pass the state of a Lookahead with the same vocab_size, ngram, "
+            f"drafter_state {fault}, and this Lookahead needs a LookaheadState with a pool of "
+            f"{shape} of int32; pass the state of a Lookahead with the same vocab_size, ngram, "
             "guesses and per_row"
         )

@@ -35,10 +35,10 @@ class TextState:
 
     def read(self, chunk: PromptChunk) -> "TextState":
         """Returns the text up to the end of a chunk of the prompt."""
-        known = chunk.read_lengths + 1
+        counts = chunk.read_lengths + 1
         return TextState(
-            tokens=append(self.tokens, chunk.positions, chunk.tokens, known),
-            lengths=chunk.positions + known,
+            tokens=append(self.tokens, chunk.positions, chunk.tokens, counts),
+            lengths=chunk.positions + counts,
         )
 
     def extend(self, feedback: Feedback) -> "TextState":
@@ -109,18 +109,18 @@ class PromptLookup(Drafter):
         alike = jnp.ones(tokens.shape, bool)
         match = jnp.zeros(tokens.shape, jnp.int32)
         for back in range(self.max_match):
-            wanted = jnp.take_along_axis(tokens, jnp.maximum(last - back, 0), axis=1)
-            alike &= (jnp.roll(tokens, back, axis=1) == wanted) & (place >= back)
+            token = jnp.take_along_axis(tokens, jnp.maximum(last - back, 0), axis=1)
+            alike &= (jnp.roll(tokens, back, axis=1) == token) & (place >= back)
             match += alike.astype(jnp.int32)
         behind = self.num_speculative_tokens if self.whole else 1
-        found = (place + behind <= last) & (match >= self.min_match)
+        hits = (place + behind <= last) & (match >= self.min_match)
         # The longest match, and of equally long ones the first (or last) in the text.
         order = place if self.latest else tokens.shape[1] - 1 - place
-        score = jnp.where(found, match * tokens.shape[1] + order, -1)
+        score = jnp.where(hits, match * tokens.shape[1] + order, -1)
         best = score.argmax(-1).astype(jnp.int32)[:, None]
         ahead = best + 1 + jnp.arange(self.num_speculative_tokens, dtype=jnp.int32)[None]
         chain = jnp.take_along_axis(tokens, ahead, axis=1, mode="clip")
-        valid = (ahead <= last) & found.any(-1, keepdims=True)
+        valid = (ahead <= last) & hits.any(-1, keepdims=True)
         tree = trees.chain(self.num_speculative_tokens).fill(
             jnp.concatenate([frame.root[:, None], chain], axis=1)
         )

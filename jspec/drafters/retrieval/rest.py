@@ -76,8 +76,10 @@ class REST(Drafter):
         check_fields(self)
         check_match(self.min_match, self.max_match)
         # Count, depth and place make one number that orders prefixes; float32 is exact to 2^24.
-        most = int((2**24 / self.max_depth) ** 0.5) - 1
-        check_integer("num_matches", self.num_matches, 1, most, f"with max_depth {self.max_depth}")
+        max_matches = int((2**24 / self.max_depth) ** 0.5) - 1
+        check_integer(
+            "num_matches", self.num_matches, 1, max_matches, f"with max_depth {self.max_depth}"
+        )
         check_integer(
             "num_speculative_tokens",
             self.num_speculative_tokens,
@@ -106,10 +108,10 @@ class REST(Drafter):
                 f"drafter_params of REST is a {type(params).__name__}; pass a datastore from "
                 "jspec.datastore.load or build"
             )
-        if params.vocab_size > (known := chunk.output.logits.shape[-1]):
+        if params.vocab_size > (vocab_size := chunk.output.logits.shape[-1]):
             raise InputError(
                 f"the datastore has a vocabulary of {params.vocab_size} and the model one of "
-                f"{known}; build one with this model's tokenizer"
+                f"{vocab_size}; build one with this model's tokenizer"
             )
         # The first token is the last of the suffix already, or the first of the text.
         return _append(state.at[:, -1].set(chunk.tokens[:, 0]), chunk.following, chunk.read_lengths)
@@ -133,9 +135,9 @@ class REST(Drafter):
     def _check_state(self, state: PyTree) -> None:
         shape = getattr(state, "shape", None)
         if shape is None or len(shape) != 2 or shape[1] != self.max_match:
-            given = f"an array of shape {shape}" if shape else f"a {type(state).__name__}"
+            kind = f"an array of shape {shape}" if shape else f"a {type(state).__name__}"
             raise InputError(
-                f"drafter_state is {given} and REST keeps the last {self.max_match} tokens of each "
+                f"drafter_state is {kind} and REST keeps the last {self.max_match} tokens of each "
                 "row; pass the state of a REST with the same max_match"
             )
 
@@ -144,9 +146,9 @@ def _append(
     suffix: Int[Array, "B suffix"], new: Int[Array, "B T"], counts: Int[Array, " B"]
 ) -> Int[Array, "B suffix"]:
     """Returns the last tokens of the suffix and, behind it, the first `counts` of `new`."""
-    lanes = counts[:, None] + jnp.arange(suffix.shape[1], dtype=jnp.int32)[None]
+    index = counts[:, None] + jnp.arange(suffix.shape[1], dtype=jnp.int32)[None]
     both = jnp.concatenate([suffix, new.astype(jnp.int32)], axis=1)
-    return jnp.take_along_axis(both, lanes, axis=1)
+    return jnp.take_along_axis(both, index, axis=1)
 
 
 def longest_match(
@@ -170,8 +172,8 @@ def longest_match(
         middle = low + (high - low) // 2
         tokens = _read(store, store.suffixes[middle], width)
         differs = inside & (tokens != patterns)
-        at = differs.argmax(-1, keepdims=True)
-        less = jnp.take_along_axis(tokens < patterns, at, axis=-1)[..., 0]
+        column = differs.argmax(-1, keepdims=True)
+        less = jnp.take_along_axis(tokens < patterns, column, axis=-1)[..., 0]
         right = jnp.where(differs.any(-1), less, upper)
         going = low < high
         return (
@@ -184,13 +186,13 @@ def longest_match(
     ends, _ = jax.lax.fori_loop(0, size.bit_length(), halve, vary(bounds, suffix))
     counts = ends[..., 1] - ends[..., 0]
     # A row's text may be shorter than the pattern.
-    found = (counts > 0) & (patterns[:, :, 0, 0] != NOTHING)
-    best = lengths.shape[0] - 1 - found[:, ::-1].argmax(-1).astype(jnp.int32)
+    occurs = (counts > 0) & (patterns[:, :, 0, 0] != NOTHING)
+    best = lengths.shape[0] - 1 - occurs[:, ::-1].argmax(-1).astype(jnp.int32)
 
     def pick(array):
         return jnp.take_along_axis(array, best[:, None], axis=1)[:, 0]
 
-    return pick(ends[..., 0]), jnp.where(found.any(-1), pick(counts), 0), min_match + best
+    return pick(ends[..., 0]), jnp.where(occurs.any(-1), pick(counts), 0), min_match + best
 
 
 def continuations(

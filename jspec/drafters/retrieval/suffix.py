@@ -183,12 +183,12 @@ class Suffix(Drafter):
         self._check_state(state)
         _check_rollouts(params, len(frame.root))
         searched, match = self._search(state, params)
-        own = searched.shape[1] - state.text.tokens.shape[1]
-        match, place = self._select(match, self._same_position(state, params), own)
-        tokens = self._continue(searched, place, state.text.lengths, own)
-        known = jax.lax.cummin((tokens != _GAP).astype(jnp.int32), axis=2) > 0
+        text_start = searched.shape[1] - state.text.tokens.shape[1]
+        match, place = self._select(match, self._same_position(state, params), text_start)
+        tokens = self._continue(searched, place, state.text.lengths, text_start)
+        valid = jax.lax.cummin((tokens != _GAP).astype(jnp.int32), axis=2) > 0
         weights = self._follow_probs(match)[..., None] * jnp.asarray(self.survival)[match]
-        weights = jnp.where(known, weights, 0.0)
+        weights = jnp.where(valid, weights, 0.0)
         nodes = self.num_speculative_tokens
         return top_prefixes(frame.root, tokens, weights, nodes, self.threshold), None
 
@@ -223,13 +223,13 @@ class Suffix(Drafter):
         What is searched: past outputs, a gap, the row's rollout, if there is one, behind the last
         tokens of its prompt, a gap, and the row's own text, which is the newest.
         """
-        own, lengths = state.text.tokens, state.text.lengths[:, None]
-        batch, size = own.shape
-        own = jnp.where(jnp.arange(size, dtype=jnp.int32)[None] < lengths, own, _GAP)
+        text, lengths = state.text.tokens, state.text.lengths[:, None]
+        batch, size = text.shape
+        text = jnp.where(jnp.arange(size, dtype=jnp.int32)[None] < lengths, text, _GAP)
         past = jnp.broadcast_to(state.past[None], (batch, self.capacity))
         gap = jnp.full((batch, 1), _GAP, jnp.int32)
         earlier = () if rollouts is None else (self._rollouts(state, rollouts), gap)
-        searched = jnp.concatenate([past, gap, *earlier, own], axis=1)
+        searched = jnp.concatenate([past, gap, *earlier, text], axis=1)
 
         width = searched.shape[1]
         padded = jnp.pad(searched, ((0, 0), (self.max_match - 1, 1)), constant_values=_GAP)
@@ -237,11 +237,11 @@ class Suffix(Drafter):
         match = jnp.zeros(searched.shape, jnp.int32)
         for back in range(self.max_match):
             # Whether the token so far back from each place is the one so far back from the end.
-            at = lengths - 1 - back
-            wanted = jnp.take_along_axis(own, jnp.maximum(at, 0), axis=1)
-            wanted = jnp.where(at >= 0, wanted, _NOTHING)
+            place = lengths - 1 - back
+            token = jnp.take_along_axis(text, jnp.maximum(place, 0), axis=1)
+            token = jnp.where(place >= 0, token, _NOTHING)
             first = self.max_match - 1 - back
-            alike &= padded[:, first : first + width] == wanted
+            alike &= padded[:, first : first + width] == token
             match += alike.astype(jnp.int32)
         if rollouts is not None:
             lane = jnp.arange(width, dtype=jnp.int32)[None]
@@ -257,8 +257,8 @@ class Suffix(Drafter):
         )
         prompt = jnp.take_along_axis(state.text.tokens, jnp.maximum(place, 0), axis=1)
         lane = jnp.arange(rollouts.tokens.shape[1], dtype=jnp.int32)[None]
-        there = lane < rollouts.lengths[:, None]
-        output = jnp.where(there, rollouts.tokens.astype(jnp.int32), _GAP)
+        inside = lane < rollouts.lengths[:, None]
+        output = jnp.where(inside, rollouts.tokens.astype(jnp.int32), _GAP)
         return jnp.concatenate([jnp.where(place >= 0, prompt, _GAP), output], axis=1)
 
     def _same_position(
@@ -267,15 +267,18 @@ class Suffix(Drafter):
         """Returns the place before the rollout's token for the drafted position."""
         if rollouts is None:
             return None
-        written = state.text.lengths - state.prompt_lengths
-        return (self._rollout + jnp.minimum(written, rollouts.tokens.shape[1]))[:, None] - 1
+        count = state.text.lengths - state.prompt_lengths
+        return (self._rollout + jnp.minimum(count, rollouts.tokens.shape[1]))[:, None] - 1
 
     def _select(
-        self, match: Int[Array, "B searched"], same_position: Int[Array, "B 1"] | None, own: int
+        self,
+        match: Int[Array, "B searched"],
+        same_position: Int[Array, "B 1"] | None,
+        text_start: int,
     ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
         """Returns the (match, place) of the longest matches, the newest first among equals.
 
-        In a rollout the nearest to `same_position` is first. `own`: where the row's text begins.
+        In a rollout the nearest to `same_position` is first. The row's text begins at `text_start`.
         """
         width = match.shape[1]
         # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.
@@ -285,7 +288,7 @@ class Suffix(Drafter):
             lane = jnp.arange(width, dtype=jnp.int32)[None]
             away = jnp.abs(lane - same_position).astype(jnp.float32)
             # Below 1, so that no match is passed; what is far away is like any other place.
-            score += jnp.where((lane > self.capacity) & (lane < own), 1 / (2 + away), 0.0)
+            score += jnp.where((lane > self.capacity) & (lane < text_start), 1 / (2 + away), 0.0)
         best, back = largest(score[:, ::-1], count)
         return jnp.floor(best).astype(jnp.int32), width - 1 - back
 
@@ -294,14 +297,14 @@ class Suffix(Drafter):
         searched: Int[Array, "B searched"],
         place: Int[Array, "B matches"],
         lengths: Int[Array, " B"],
-        own: int,
+        text_start: int,
     ) -> Int[Array, "B matches depth"]:
         """Returns the tokens that follow each place; from a gap on they mean nothing."""
         start = place[..., None] + 1
         step = jnp.arange(self.max_depth, dtype=jnp.int32)[None, None]
         # In the row's own text, the text between the place and the end repeats itself.
-        period = jnp.maximum(own + lengths[:, None, None] - start, 1)
-        ahead = start + jnp.where(start >= own, step % period, step)
+        period = jnp.maximum(text_start + lengths[:, None, None] - start, 1)
+        ahead = start + jnp.where(start >= text_start, step % period, step)
         return jnp.take_along_axis(searched[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
 
     def _follow_probs(self, match: Int[Array, "B matches"]) -> Float[Array, "B matches"]:
@@ -325,11 +328,11 @@ class Suffix(Drafter):
         tokens, lengths = state.text.tokens, state.text.lengths
         first = jnp.maximum(state.prompt_lengths - self.max_match, 0)
         counts = jnp.where(ended, lengths - first, 0)
-        taken = counts + ended.astype(jnp.int32)
-        total = taken.sum(dtype=jnp.int32)
+        sizes = counts + ended.astype(jnp.int32)
+        total = sizes.sum(dtype=jnp.int32)
         older = jnp.arange(self.capacity, dtype=jnp.int32) + total
         past = jnp.take(state.past, older, mode="fill", fill_value=_GAP)
-        starts = self.capacity - total + jnp.cumsum(taken, dtype=jnp.int32) - counts
+        starts = self.capacity - total + jnp.cumsum(sizes, dtype=jnp.int32) - counts
         lane = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] - first[:, None]
         place = starts[:, None] + lane
         inside = (lane >= 0) & (lane < counts[:, None]) & (place >= 0)
@@ -338,13 +341,13 @@ class Suffix(Drafter):
 
     def _check_state(self, state: PyTree) -> None:
         if not isinstance(state, SuffixState):
-            given = f"is a {type(state).__name__}"
+            fault = f"is a {type(state).__name__}"
         elif state.past.shape != (self.capacity,) or state.past.dtype != np.int32:
-            given = f"holds past outputs of shape {state.past.shape} and dtype {state.past.dtype}"
+            fault = f"holds past outputs of shape {state.past.shape} and dtype {state.past.dtype}"
         else:
             return
         raise InputError(
-            f"drafter_state {given}, and this Suffix needs a SuffixState with past outputs of "
+            f"drafter_state {fault}, and this Suffix needs a SuffixState with past outputs of "
             f"{(self.capacity,)} and int32; pass the state of a Suffix with the same capacity"
         )
 
@@ -357,15 +360,15 @@ def _check_rollouts(params: PyTree, rows: int) -> None:
             f"drafter_params is a {type(params).__name__}, and a Suffix takes None or "
             f"jspec.Rollouts(tokens [{rows}, T], lengths [{rows}])"
         )
-    for name, given, wanted in (
+    for name, array, layout in (
         ("tokens", params.tokens, f"[{rows}, T]"),
         ("lengths", params.lengths, f"[{rows}]"),
     ):
-        shape: Any = getattr(given, "shape", ())
-        fits = len(shape) == wanted.count(",") + 1 and shape[0] == rows and 0 not in shape
-        if not fits or not jnp.issubdtype(given.dtype, jnp.integer):
-            kind = f"of shape {shape} and {given.dtype}" if shape else f"a {type(given).__name__}"
+        shape: Any = getattr(array, "shape", ())
+        fits = len(shape) == layout.count(",") + 1 and shape[0] == rows and 0 not in shape
+        if not fits or not jnp.issubdtype(array.dtype, jnp.integer):
+            kind = f"of shape {shape} and {array.dtype}" if shape else f"a {type(array).__name__}"
             raise InputError(
-                f"the {name} of the rollouts are {kind}; pass integers {wanted}, a row for each "
+                f"the {name} of the rollouts are {kind}; pass integers {layout}, a row for each "
                 "row of the batch"
             )

@@ -176,14 +176,14 @@ class TokenRecycling(Drafter):
     def check_state(self, state: PyTree, batch: int) -> None:
         """Raises InputError unless the state is a matrix of this drafter."""
         shape = self.shape(batch)
-        given = f"a {type(state).__name__}"
+        kind = f"a {type(state).__name__}"
         if isinstance(state, MatrixState):
-            held = 0 if state.keys is None else state.keys.shape[-1]
-            if (state.lines.shape, state.lines.dtype, held) == (shape, np.int32, self.pairs):
+            num_pairs = 0 if state.keys is None else state.keys.shape[-1]
+            if (state.lines.shape, state.lines.dtype, num_pairs) == (shape, np.int32, self.pairs):
                 return
-            given = f"a matrix of {state.lines.shape} of {state.lines.dtype} with {held} pairs"
+            kind = f"a matrix of {state.lines.shape} of {state.lines.dtype} with {num_pairs} pairs"
         raise InputError(
-            f"drafter_state is {given}, and this TokenRecycling needs a matrix of {shape} of int32 "
+            f"drafter_state is {kind}, and this TokenRecycling needs a matrix of {shape} of int32 "
             f"with {self.pairs} pairs; pass the state of a drafter with the same vocab_size, k, "
             "pairs and per_row"
         )
@@ -222,8 +222,8 @@ class TokenRecycling(Drafter):
         """Returns the lines of tokens: their pairs' with the tokens before, or else their own."""
         assert state.keys is not None, "there are pairs"
         key, slot = self._places(before, tokens)
-        held = read_lines(state.keys[..., None], slot)[..., 0]
-        return jnp.where((before >= 0) & (held == key), self.vocab_size + slot, tokens)
+        keys = read_lines(state.keys[..., None], slot)[..., 0]
+        return jnp.where((before >= 0) & (keys == key), self.vocab_size + slot, tokens)
 
     def _places(
         self, before: Int[Array, "B N"], tokens: Int[Array, "B N"]
@@ -293,15 +293,15 @@ class TokenRecycling(Drafter):
 
         Which one, of several, goes round by the line, so that no replica's text prevails.
         """
-        held, count = jnp.stack([state.lines for state in states]), len(states)
-        known = (held != 0).any(-1)
-        turn = (jnp.arange(count)[:, None, None] - jnp.arange(held.shape[2])) % count
-        chosen = jnp.where(known, turn, count).argmin(0)[None]
-        lines = jnp.take_along_axis(held, chosen[..., None], axis=0)[0]
+        stacks, count = jnp.stack([state.lines for state in states]), len(states)
+        nonempty = (stacks != 0).any(-1)
+        turn = (jnp.arange(count)[:, None, None] - jnp.arange(stacks.shape[2])) % count
+        source = jnp.where(nonempty, turn, count).argmin(0)[None]
+        lines = jnp.take_along_axis(stacks, source[..., None], axis=0)[0]
         if not self.pairs:
             return replace(states[0], lines=lines)
         keys = jnp.stack([state.keys for state in states if state.keys is not None])
-        keys = jnp.take_along_axis(keys, chosen[..., self.vocab_size :], axis=0)[0]
+        keys = jnp.take_along_axis(keys, source[..., self.vocab_size :], axis=0)[0]
         return replace(states[0], lines=lines, keys=keys)
 
 

@@ -114,17 +114,17 @@ def read_tokens(
     """
     reader, over = _Reader(step, tokens), np.zeros(len(step), bool) if last is None else last
     queue, known_twins = list(starts), twins or {}
-    found = set(queue)
+    reached = set(queue)
     marks = np.zeros(len(tokens), np.uint64)
     for state in queue:  # grows while it is read
         if over[state]:
             continue
         places, ends = reader.read(state, reader.all)
         for end in (*np.unique(ends).tolist(), state):
-            for one in (end, known_twins.get(end, end)):
-                if one not in found:
-                    found.add(one)
-                    queue.append(one)
+            for target in (end, known_twins.get(end, end)):
+                if target not in reached:
+                    reached.add(target)
+                    queue.append(target)
         if len(queue) > bounds.states:
             raise InputError(
                 f"the automaton of {what} has more than {bounds.states} states; make it smaller, "
@@ -143,14 +143,14 @@ def read_tokens(
             "max_megabytes"
         )
     table = np.full((len(queue), len(first)), NONE, np.int32)
-    known = np.full(len(step), NONE, np.int32)
-    known[queue] = np.arange(len(queue))
+    numbers = np.full(len(step), NONE, np.int32)
+    numbers[queue] = np.arange(len(queue))
     members = reader.places_of(first)
     for row, state in enumerate(queue):
         if over[state]:
             continue
         places, ends = reader.read(state, members)
-        table[row, classes[reader.tokens[places]]] = known[ends]
+        table[row, classes[reader.tokens[places]]] = numbers[ends]
     return TokenAutomaton(table, classes.astype(np.int32), np.array(queue, np.int32))
 
 
@@ -177,11 +177,11 @@ class _Reader:
         """Returns the places whose tokens can be read to their end, and the states there."""
         states = np.full(len(places), state)
         done_places, done_states = [], []
-        for at in range(self._bytes.shape[1]):
-            states = self._step[states, self._bytes[places, at]]
+        for column in range(self._bytes.shape[1]):
+            states = self._step[states, self._bytes[places, column]]
             alive = states >= 0
             places, states = places[alive], states[alive]
-            ended = self._lengths[places] == at + 1
+            ended = self._lengths[places] == column + 1
             done_places.append(places[ended])
             done_states.append(states[ended])
             places, states = places[~ended], states[~ended]
@@ -221,7 +221,7 @@ class AutomatonRows:
     states: Int[Array, " B"]
     which: Int[Array, " B"] | None = None
     """The automaton of each row, where rows may share; None: each has its own."""
-    own: Tables | None = None
+    tables: Tables | None = None
     """The tables of rows that come and go; None: they are shared."""
 
 
@@ -235,7 +235,7 @@ class Automata:
     @staticmethod
     def of(rows: AutomatonRows, shared: Tables | None) -> "Automata":
         """Returns the result for the two parts of a member."""
-        tables = rows.own if shared is None else shared
+        tables = rows.tables if shared is None else shared
         assert tables is not None, "they are shared, or of the rows"
         return Automata(tables, rows.which)
 
@@ -260,12 +260,12 @@ class Automata:
 
     def _at(self, leaf: Array, *places: Array) -> Array:
         if self.which is None:  # over rows, not indexed by them: their tables may be on devices
-            return jax.vmap(lambda own, *at: own[at])(leaf, *places)
+            return jax.vmap(lambda table, *index: table[index])(leaf, *places)
         return leaf[places]
 
     def _of_tokens(self, leaf: Array, tokens: Int[Array, "B *S"]) -> Array:
         if self.which is None:
-            return jax.vmap(lambda own, at: own[at])(leaf, tokens)
+            return jax.vmap(lambda table, index: table[index])(leaf, tokens)
         return leaf[self.which.reshape(-1, *[1] * (tokens.ndim - 1)), tokens]
 
 
@@ -289,14 +289,14 @@ def stack(
     if capacity is None:
         return _stacked(rows, vocab_size, free, None, sized)
     if all(row is None for row in rows):
-        known = _unused(len(rows), vocab_size, tuple(free.items()), capacity, sized)
+        parts = _unused(len(rows), vocab_size, tuple(free.items()), capacity, sized)
     else:
-        known = _stacked(rows, vocab_size, free, capacity, sized)
-    of_rows, tables = known
+        parts = _stacked(rows, vocab_size, free, capacity, sized)
+    of_rows, tables = parts
     # The table of a row goes where the row goes.
     values = {name: leaf[None] for name, leaf in tables.values.items()}
-    own = replace(tables, table=tables.table[None], values=values)
-    return AutomatonRows(of_rows.states, None, own), None
+    row_tables = replace(tables, table=tables.table[None], values=values)
+    return AutomatonRows(of_rows.states, None, row_tables), None
 
 
 @lru_cache(maxsize=16)
@@ -308,10 +308,10 @@ def _unused(
     sized: bool,
 ) -> tuple[AutomatonRows, Tables]:
     """Returns the automata of rows without any, made once: most requests have none."""
-    known = _stacked([None] * count, vocab_size, dict(free), capacity, sized)
-    for leaf in jax.tree.leaves(known):
+    parts = _stacked([None] * count, vocab_size, dict(free), capacity, sized)
+    for leaf in jax.tree.leaves(parts):
         leaf.setflags(write=False)
-    return known
+    return parts
 
 
 def _stacked(
@@ -322,8 +322,8 @@ def _stacked(
     sized: bool,
 ) -> tuple[AutomatonRows, Tables]:
     """Stacks automata like `stack`, with tables that are shared."""
-    distinct = list({id(one): one for one in rows if one is not None}.values())
-    parts = [one.automaton for one in distinct]
+    distinct = list({id(member): member for member in rows if member is not None}.values())
+    parts = [member.automaton for member in distinct]
     ends = np.cumsum([1, *(len(part.table) for part in parts)])
     offsets = dict(zip(map(id, distinct), ends[:-1].tolist(), strict=True))
     most_classes = max((part.table.shape[1] for part in parts), default=0)
@@ -337,20 +337,20 @@ def _stacked(
     # The last column is that of tokens that no automaton knows.
     classes = np.full((max(len(parts), 1), vocab_size), num_classes - 1, np.int32)
     values = {name: np.full(len(table), value) for name, value in free.items()}
-    for number, (one, part) in enumerate(zip(distinct, parts, strict=True)):
-        states = slice(offsets[id(one)], offsets[id(one)] + len(part.table))
-        own = np.where(part.table >= 0, part.table + states.start, NONE)
-        table[states, : own.shape[1]] = own
+    for number, (member, part) in enumerate(zip(distinct, parts, strict=True)):
+        states = slice(offsets[id(member)], offsets[id(member)] + len(part.table))
+        block = np.where(part.table >= 0, part.table + states.start, NONE)
+        table[states, : block.shape[1]] = block
         classes[number, : len(part.classes)] = part.classes[:vocab_size]
         for name in free:
-            values[name][states] = getattr(one, name)
+            values[name][states] = getattr(member, name)
     sizes: Any = None
     if sized:
         sizes = np.zeros(classes.shape, np.int32)
-        for number, one in enumerate(distinct):
-            assert one.sizes is not None, "they were asked for"
-            sizes[number, : len(one.sizes)] = one.sizes[:vocab_size]
-    place = {id(one): number for number, one in enumerate(distinct)}
+        for number, member in enumerate(distinct):
+            assert member.sizes is not None, "they were asked for"
+            sizes[number, : len(member.sizes)] = member.sizes[:vocab_size]
+    place = {id(member): number for number, member in enumerate(distinct)}
     which: Any = np.array([place.get(id(row), 0) for row in rows], np.int32)
     starts: Any = np.array([offsets.get(id(row), FREE) for row in rows], np.int32)
     # Host arrays, which the program takes as they are.
@@ -359,13 +359,13 @@ def _stacked(
 
 
 def _check_capacity(capacity: Capacity, num_states: int, num_classes: int) -> None:
-    for what, need, most in (
+    for what, need, limit in (
         ("states", num_states, capacity.states),
         ("classes", num_classes, capacity.classes),
     ):
-        if need > most:
+        if need > limit:
             raise InputError(
-                f"the automaton has {need} {what} and a row has room for {most}; make it smaller, "
+                f"the automaton has {need} {what} and a row has room for {limit}; make it smaller, "
                 f"or use {type(capacity).__name__}({what}={need})"
             )
 

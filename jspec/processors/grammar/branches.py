@@ -28,36 +28,36 @@ def check_apart(branches: Sequence[Any], follow: Follow, what: str) -> None:
     """
     if len(branches) > _MOST:
         raise InputError(f"{what} has 'oneOf' of {len(branches)} parts; write {_MOST} at most")
-    for (first, one), (second, other) in combinations(enumerate(branches), 2):
-        if not _apart(one, other, follow, 0):
+    for (first, schema), (second, other) in combinations(enumerate(branches), 2):
+        if not _apart(schema, other, follow, 0):
             raise InputError(
                 f"{what} has 'oneOf' and a text may have both its branches {first} and {second}; "
                 "write 'anyOf', or give each a type or a required property of one value"
             )
 
 
-def _apart(one: Any, other: Any, follow: Follow, depth: int) -> bool:
+def _apart(schema: Any, other: Any, follow: Follow, depth: int) -> bool:
     """Returns whether it can be told that no value is of both."""
     if depth == _DEEPEST:
         return False
-    one, other = _meant(one, follow, depth), _meant(other, follow, depth)
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+    schema, other = _meant(schema, follow, depth), _meant(other, follow, depth)
+    if not isinstance(schema, Mapping) or not isinstance(other, Mapping):
         return False
-    for this, that in ((one, other), (other, one)):
+    for this, that in ((schema, other), (other, schema)):
         for key in ("anyOf", "oneOf"):
             if isinstance(parts := this.get(key), list):
                 return all(_apart(part, that, follow, depth + 1) for part in parts)
-    if not _types(one) & _types(other):
+    if not _types(schema) & _types(other):
         return True
-    values, others = _values(one), _values(other)
-    if values is not None and others is not None:
-        return values.isdisjoint(others)
-    mine, theirs = one.get("properties"), other.get("properties")
+    values, other_values = _values(schema), _values(other)
+    if values is not None and other_values is not None:
+        return values.isdisjoint(other_values)
+    mine, theirs = schema.get("properties"), other.get("properties")
     if not isinstance(mine, Mapping) or not isinstance(theirs, Mapping):
         return False
-    if one.get("type") != "object" or other.get("type") != "object":
+    if schema.get("type") != "object" or other.get("type") != "object":
         return False  # both hold whatever is not an object
-    always = set(one.get("required") or ()) & set(other.get("required") or ())
+    always = set(schema.get("required") or ()) & set(other.get("required") or ())
     return any(
         _apart(mine[name], theirs[name], follow, depth + 1)
         for name in always & mine.keys() & theirs.keys()
@@ -81,10 +81,10 @@ def _meant(schema: Any, follow: Follow, depth: int) -> Any:
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
     if (values := _values(schema)) is not None:
         return frozenset(_type(json.loads(value)) for value in values)
-    named = schema.get("type")
-    names = named if isinstance(named, list) else [named]
-    known = {"number" if name == "integer" else str(name) for name in names}
-    return frozenset(known) if known <= _TYPES else _TYPES
+    value = schema.get("type")
+    names = value if isinstance(value, list) else [value]
+    types = {"number" if name == "integer" else str(name) for name in names}
+    return frozenset(types) if types <= _TYPES else _TYPES
 
 
 def _values(schema: Mapping[str, Any]) -> set[str] | None:

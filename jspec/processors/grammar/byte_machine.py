@@ -81,8 +81,8 @@ class ByteMachine:
 def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
     """Returns the machine of a regular expression, in the syntax of Rust's `regex`."""
     check_groups(pattern, what)
-    asked: dict[str, str | None] = {"pattern": without_anchors(pattern)}
-    return _machine(asked, what, max_states, max_seconds)
+    request: dict[str, str | None] = {"pattern": without_anchors(pattern)}
+    return _machine(request, what, max_states, max_seconds)
 
 
 def of_schema(schema: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
@@ -91,14 +91,14 @@ def of_schema(schema: str, what: str, max_states: int, max_seconds: float) -> By
 
 
 def _machine(
-    asked: dict[str, str | None], what: str, max_states: int, max_seconds: float
+    request: dict[str, str | None], what: str, max_states: int, max_seconds: float
 ) -> ByteMachine:
     extras.require(what, "grammar", "outlines_core")
-    size = process_memory.left(_MEGABYTES * _MEGABYTE)
+    size = process_memory.find_room(_MEGABYTES * _MEGABYTE)
     try:
         ran = subprocess.run(
             [sys.executable, "-c", _PROGRAM],
-            input=json.dumps(asked | {"bytes": size}).encode(),
+            input=json.dumps(request | {"bytes": size}).encode(),
             capture_output=True,
             timeout=max_seconds,
         )
@@ -106,11 +106,11 @@ def _machine(
         limit = f"{max_seconds:g} seconds"
         raise InputError(_too_large(what, limit, ", or raise max_seconds")) from None
     if ran.returncode:
-        said = ran.stderr.decode(errors="replace").strip()
-        if ran.returncode < 0 or "memory" in said.lower():
+        message = ran.stderr.decode(errors="replace").strip()
+        if ran.returncode < 0 or "memory" in message.lower():
             more = f", or {RAISE_MEMORY}" if size < _MEGABYTES * _MEGABYTE else ""
             raise InputError(_too_large(what, f"{size // _MEGABYTE} MB of memory", more))
-        reason = " ".join((said.splitlines() or ["no reason"])[-1].split())
+        reason = " ".join((message.splitlines() or ["no reason"])[-1].split())
         raise InputError(f"{what} cannot be compiled: {reason:.200}")
     numbers = np.frombuffer(ran.stdout, np.int32)
     num_states, num_finals = numbers[:2].tolist()
@@ -122,10 +122,10 @@ def _machine(
     step = np.full((num_states, 256), -1, np.int32)
     states, bytes_, after = numbers[2 + num_finals :].reshape(-1, 3).T
     step[states, bytes_] = after
-    at = np.arange(num_states)
+    current = np.arange(num_states)
     for byte in _SENTINEL:
-        at = np.where(at >= 0, step[at, byte], -1)
-    return ByteMachine(step, np.isin(at, numbers[2 : 2 + num_finals]))
+        current = np.where(current >= 0, step[current, byte], -1)
+    return ByteMachine(step, np.isin(current, numbers[2 : 2 + num_finals]))
 
 
 def _too_large(what: str, limit: str, more: str) -> str:

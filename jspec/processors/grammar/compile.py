@@ -73,28 +73,28 @@ def json_schema(
     Raises:
         InputError: if not a schema, unmeetable, too large, or not writable with this vocabulary.
     """
-    shown = schema if isinstance(schema, str) else type(schema).__name__
+    label = schema if isinstance(schema, str) else type(schema).__name__
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        known = json.loads(text)
+        document = json.loads(text)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the JSON schema {shown!r:.60} is not JSON: {error}") from None
+        raise InputError(f"the JSON schema {label!r:.60} is not JSON: {error}") from None
     except RecursionError:
         raise InputError(
-            f"the JSON schema {shown!r:.60} is nested too deep; make it flatter"
+            f"the JSON schema {label!r:.60} is nested too deep; make it flatter"
         ) from None
-    if not isinstance(known, dict):
+    if not isinstance(document, dict):
         raise InputError(f"the JSON schema is {text!r:.60}; pass an object")
     what = f"the JSON schema {text!r:.60}"
     try:
-        held = json.dumps(schemas.checked(references.unrolled(known, what), what))
+        schema_text = json.dumps(schemas.checked(references.unrolled(document, what), what))
     except RecursionError:
         raise InputError(f"{what} is nested too deep; make it flatter") from None
     except (TypeError, AttributeError):
         raise InputError(
             f"{what} is not a schema: a keyword has a value of the wrong kind"
         ) from None
-    machine = byte_machine.of_schema(held, what, max_states, max_seconds)
+    machine = byte_machine.of_schema(schema_text, what, max_states, max_seconds)
     return _grammar(machine, tokenizer, what, Bounds(max_states, max_megabytes))
 
 
@@ -125,9 +125,9 @@ def choices(
         if not isinstance(text, str) or not text:
             raise InputError(f"a choice is {text!r:.80}; pass text of at least one letter")
     rows: list[dict[int, int]] = [{}]
-    whole = len(rows)
+    final = len(rows)
     rows.append({})  # the state of all texts that nothing can follow
-    ends = {whole}
+    ends = {final}
     spelled = sorted({text.encode() for text in texts})
     what = f"the choices {list(texts)!r:.60}"
     for text, following in zip(spelled, [*spelled[1:], b""], strict=True):
@@ -135,7 +135,7 @@ def choices(
         for place, byte in enumerate(text, 1):
             if byte not in rows[state]:
                 last = place == len(text)
-                rows[state][byte] = whole if last and not longer else len(rows)
+                rows[state][byte] = final if last and not longer else len(rows)
                 if not last or longer:
                     rows.append({})
                 if len(rows) > max_states:
@@ -154,14 +154,14 @@ def choices(
 
 def _grammar(machine: ByteMachine, tokenizer: Any, what: str, bounds: Bounds) -> Grammar:
     tokens = token_bytes(tokenizer)
-    made = read_tokens(machine.step, tokens, what, bounds)
-    accepting = machine.accepting[made.origins]
-    live = _can_end(made.table, accepting)
+    automaton = read_tokens(machine.step, tokens, what, bounds)
+    accepting = machine.accepting[automaton.origins]
+    live = _can_end(automaton.table, accepting)
     if not live[0]:
         raise InputError(f"{what} can be written with no tokens of this vocabulary; take another")
     # A token after which no text can be finished is never allowed.
-    table = np.where((made.table >= 0) & live[made.table], made.table, NONE)
-    pruned = TokenAutomaton(table, made.classes, made.origins)
+    table = np.where((automaton.table >= 0) & live[automaton.table], automaton.table, NONE)
+    pruned = TokenAutomaton(table, automaton.classes, automaton.origins)
     return Grammar(what, pruned, accepting, _forced(machine, pruned, accepting, tokens))
 
 
@@ -187,7 +187,7 @@ def _can_end(
 
 def _forced(
     machine: ByteMachine,
-    made: TokenAutomaton,
+    automaton: TokenAutomaton,
     accepting: Bool[np.ndarray, " states"],
     tokens: Sequence[bytes | None],
 ) -> Int[np.ndarray, " states"]:
@@ -199,21 +199,21 @@ def _forced(
     longest = max(map(len, number), default=0)
     going = machine.step >= 0
     only = np.where(going.sum(1) == 1, going.argmax(1), NONE)
-    forced = np.full(len(made.table), NONE, np.int32)
-    for state, at in enumerate(made.origins.tolist()):
-        allowed = np.flatnonzero(made.table[state] >= 0)
+    forced = np.full(len(automaton.table), NONE, np.int32)
+    for state, origin in enumerate(automaton.origins.tolist()):
+        allowed = np.flatnonzero(automaton.table[state] >= 0)
         if accepting[state]:
             forced[state] = END if not len(allowed) else NONE
             continue
         spelled, best = bytearray(), NONE
-        while len(spelled) < longest and only[at] >= 0:
-            spelled.append(only[at])
-            at = machine.step[at, only[at]]
+        while len(spelled) < longest and only[origin] >= 0:
+            spelled.append(only[origin])
+            origin = machine.step[origin, only[origin]]
             best = number.get(bytes(spelled), best)
-            if machine.accepting[at]:
+            if machine.accepting[origin]:
                 break
-        if best >= 0 and made.table[state, made.classes[best]] >= 0:
+        if best >= 0 and automaton.table[state, automaton.classes[best]] >= 0:
             forced[state] = best
-        elif len(allowed) == 1 and (made.classes == allowed[0]).sum() == 1:
-            forced[state] = np.flatnonzero(made.classes == allowed[0])[0]
+        elif len(allowed) == 1 and (automaton.classes == allowed[0]).sum() == 1:
+            forced[state] = np.flatnonzero(automaton.classes == allowed[0])[0]
     return forced

@@ -32,7 +32,7 @@ def json_text(pattern: str, what: str) -> str:
     """
     check_groups(pattern, f"the pattern of {what}")
     pattern = without_anchors(pattern)
-    made, place = [], 0
+    parts, place = [], 0
     while place < len(pattern):
         letter = pattern[place]
         if letter == '"':
@@ -58,10 +58,10 @@ def json_text(pattern: str, what: str) -> str:
             raise InputError(rf"{what} has a pattern with \B, which no grammar holds; leave it out")
         elif letter == "\\":
             part = f"[{_letters(part)}&&{_PLAIN}]"
-        made.append(part)
+        parts.append(part)
         place = end
     # In a group: the text around it does not belong to the first of its choices.
-    return f"(?:{''.join(made)})"
+    return f"(?:{''.join(parts)})"
 
 
 def _letters(escape: str) -> str:
@@ -75,13 +75,13 @@ def _letters(escape: str) -> str:
 def _class(part: str, what: str) -> str:
     """Returns a class of letters."""
     place = 2 if part.startswith("[^") else 1
-    made = [part[:place]]
+    parts = [part[:place]]
     if part[place : place + 1] == "]":
         raise InputError(f"{what} has a pattern with an empty class; write \\] for the bracket")
     while place < len(part):
-        if found := _IN_CLASS.match(part, place):
+        if match := _IN_CLASS.match(part, place):
             raise InputError(
-                f"{what} has a pattern with {found[0]!r} in a class, which is read in two ways; "
+                f"{what} has a pattern with {match[0]!r} in a class, which is read in two ways; "
                 "write \\ before the letter"
             )
         if part[place] == "\\" and (foreign := _FOREIGN.match(part, place)):
@@ -93,6 +93,6 @@ def _class(part: str, what: str) -> str:
         escape = part[place:end]
         if escape == r"\b":
             escape = r"\x08"
-        made.append(_letters(escape) if escape.startswith("\\") else escape)
+        parts.append(_letters(escape) if escape.startswith("\\") else escape)
         place = end
-    return "".join(made)
+    return "".join(parts)

@@ -73,9 +73,9 @@ class Grammar:
         Raises:
             InputError: if a row with a grammar has no end token, or there is no room for it.
         """
-        known = known_values(end_tokens)
-        if known is not None:
-            endless = (known < 0).all(-1) & np.array([row is not None for row in rows])
+        ends = known_values(end_tokens)
+        if ends is not None:
+            endless = (ends < 0).all(-1) & np.array([row is not None for row in rows])
             if endless.any():
                 raise InputError(
                     f"row {int(endless.argmax())} has a grammar and no end token, so that it could "
@@ -114,8 +114,8 @@ class Grammars(RowControl):
         def advance(place, states):
             return jnp.where(place < counts, step(automata, states, emitted[:, place]), states)
 
-        begun = vary(self.rows.states, automata, emitted, counts)
-        states = jax.lax.fori_loop(0, emitted.shape[1], advance, begun)
+        start = vary(self.rows.states, automata, emitted, counts)
+        states = jax.lax.fori_loop(0, emitted.shape[1], advance, start)
         return replace(self, rows=replace(self.rows, states=states))
 
 
@@ -161,16 +161,16 @@ def of_nodes(
 
     # A loop: XLA copies unrolled look-ups of look-ups into each other, ever more with the depth.
     def descend(_, carry):
-        at, allowed = carry
-        before = jnp.take_along_axis(at, above, axis=1)
+        node_states, allowed = carry
+        before = jnp.take_along_axis(node_states, above, axis=1)
         after = automata.step(before, tree.tokens)
         fits = jnp.where(ends, automata.value("accepting", before), after >= 0)
-        at = jnp.where(root, states[:, None], jnp.maximum(after, 0))
-        return at, root[None] | (fits & jnp.take_along_axis(allowed, above, axis=1))
+        node_states = jnp.where(root, states[:, None], jnp.maximum(after, 0))
+        return node_states, root[None] | (fits & jnp.take_along_axis(allowed, above, axis=1))
 
-    at = jnp.broadcast_to(states[:, None], tree.tokens.shape)
-    begun = vary((at, jnp.ones(at.shape, bool)), automata, tree, end_tokens)
-    return jax.lax.fori_loop(0, tree.depth, descend, begun)
+    node_states = jnp.broadcast_to(states[:, None], tree.tokens.shape)
+    start = vary((node_states, jnp.ones(node_states.shape, bool)), automata, tree, end_tokens)
+    return jax.lax.fori_loop(0, tree.depth, descend, start)
 
 
 def masked(
@@ -180,13 +180,13 @@ def masked(
     end_tokens: Int[Array, "B X"],
 ) -> Float[Array, "B N V"]:
     """Returns the logits with -inf for forbidden tokens."""
-    kept = jnp.where(automata.leads(states), logits, -jnp.inf)
+    output = jnp.where(automata.leads(states), logits, -jnp.inf)
     size = logits.shape[-1]
     place = jnp.where(end_tokens < 0, size, end_tokens)
 
-    def write(kept, logits, whole, place):
+    def write(output, logits, accepting, place):
         ends = logits[:, jnp.minimum(place, size - 1)]
-        return kept.at[:, place].set(jnp.where(whole[:, None], ends, -jnp.inf), mode="drop")
+        return output.at[:, place].set(jnp.where(accepting[:, None], ends, -jnp.inf), mode="drop")
 
     # Over rows, not indexed by them: a sharded batch then writes without communication.
-    return jax.vmap(write)(kept, logits, automata.value("accepting", states), place)
+    return jax.vmap(write)(output, logits, automata.value("accepting", states), place)

@@ -6,7 +6,7 @@ Elsewhere nothing bounds it but the bounds of the automata.
 from contextlib import suppress
 
 
-def held() -> int:
+def measure() -> int:
     """Returns bytes that this process may write to."""
     import resource
 
@@ -19,16 +19,16 @@ def bound(size: int) -> None:
     with suppress(ImportError, OSError, ValueError):
         import resource
 
-        most = held() + size
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit = measure() + size
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def left(most: int) -> int:
+def find_room(max_bytes: int) -> int:
     """Returns the bytes that this process may still take, so many at most."""
     with suppress(ImportError, OSError):
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
         if limit != resource.RLIM_INFINITY:
-            return max(0, min(most, limit - held()))
-    return most
+            return max(0, min(max_bytes, limit - measure()))
+    return max_bytes

@@ -30,13 +30,13 @@ def unrolled(schema: Any, what: str) -> Any:
     """
     if not isinstance(schema, dict) or not _returns(schema, schema, {}):
         return schema
-    made = _Unrolling(schema, what).of(schema, ())
-    if made is _NOTHING:
+    result = _Unrolling(schema, what).of(schema, ())
+    if result is _NOTHING:
         raise InputError(
             f"{what} refers to itself where it has to, without end, which nothing can meet; give "
             "it another choice"
         )
-    return made
+    return result
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[Any]:
@@ -49,7 +49,7 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
         yield schema.get(key)
 
 
-def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
+def _returns(root: Any, schema: Any, seen: dict[int, bool]) -> bool:
     """Returns True if some reference leads back to its own place."""
     if not isinstance(schema, dict):
         return False
@@ -58,33 +58,33 @@ def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
     seen[id(schema)] = False
     place = schema.get("$ref")
     if isinstance(place, str) and place.startswith("#"):
-        back = _returns(whole, target(whole, place), seen)
+        back = _returns(root, target(root, place), seen)
     else:
-        back = any(_returns(whole, part, seen) for part in _parts(schema))
+        back = any(_returns(root, part, seen) for part in _parts(schema))
     seen[id(schema)] = True
     return back
 
 
-def target(whole: Any, place: str) -> Any:
+def target(root: Any, place: str) -> Any:
     """Returns what a reference within the schema refers to; None: nothing, or it goes by a name."""
     if place != "#" and not place.startswith("#/"):
         return None
     for name in unquote(place).split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
-        if isinstance(whole, list) and name.isdecimal() and int(name) < len(whole):
-            whole = whole[int(name)]
-        elif isinstance(whole, dict) and name in whole:
-            whole = whole[name]
+        if isinstance(root, list) and name.isdecimal() and int(name) < len(root):
+            root = root[int(name)]
+        elif isinstance(root, dict) and name in root:
+            root = root[name]
         else:
             return None
-    return whole
+    return root
 
 
 class _Unrolling:
     """Writes one schema out."""
 
-    def __init__(self, whole: dict[str, Any], what: str):
-        self._whole, self._what = whole, what
+    def __init__(self, root: dict[str, Any], what: str):
+        self._root, self._what = root, what
         self._count = 0
 
     def of(self, schema: Any, above: tuple[str, ...]) -> Any:
@@ -101,31 +101,35 @@ class _Unrolling:
         if isinstance(place, str) and place.startswith("#"):
             if above.count(place) >= _DEPTH:
                 return _NOTHING
-            if (found := target(self._whole, place)) is None:
+            if (referent := target(self._root, place)) is None:
                 raise InputError(f"{self._what} refers to {place!r:.60}, which is not there")
-            return self.of(found, (*above, place))
-        made = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
+            return self.of(referent, (*above, place))
+        result = {
+            key: value for key, value in schema.items() if key not in ("$defs", "definitions")
+        }
         for key in _LISTS:
             if isinstance(parts := schema.get(key), list):
-                found = [self.of(part, above) for part in parts]
-                made[key] = [part for part in found if part is not _NOTHING]
-                lost = len(found) - len(made[key])
-                if lost and (key in ("allOf", "prefixItems") or not made[key]):
+                entries = [self.of(part, above) for part in parts]
+                result[key] = [part for part in entries if part is not _NOTHING]
+                lost = len(entries) - len(result[key])
+                if lost and (key in ("allOf", "prefixItems") or not result[key]):
                     return _NOTHING
         if isinstance(properties := schema.get("properties"), dict):
-            found = {name: self.of(part, above) for name, part in properties.items()}
-            made["properties"] = {k: part for k, part in found.items() if part is not _NOTHING}
-            if not set(schema.get("required") or ()).isdisjoint(found.keys() - made["properties"]):
+            entries = {name: self.of(part, above) for name, part in properties.items()}
+            result["properties"] = {k: part for k, part in entries.items() if part is not _NOTHING}
+            if not set(schema.get("required") or ()).isdisjoint(
+                entries.keys() - result["properties"]
+            ):
                 return _NOTHING
-        for key, least, most in (
+        for key, min_key, max_key in (
             ("items", "minItems", "maxItems"),
             ("additionalProperties", "minProperties", "maxProperties"),
         ):
             if key in schema and (part := self.of(schema[key], above)) is not _NOTHING:
-                made[key] = part
+                result[key] = part
             elif key in schema:
-                if schema.get(least):
+                if schema.get(min_key):
                     return _NOTHING
                 # Alongside named properties no others are written anyway.
-                made |= {key: False} if "properties" in schema else {key: {}, most: 0}
-        return made
+                result |= {key: False} if "properties" in schema else {key: {}, max_key: 0}
+        return result

@@ -83,7 +83,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def checked(schema: Any, what: str, whole: Any = None) -> Any:
+def checked(schema: Any, what: str, root: Any = None) -> Any:
     """Returns the schema with patterns that hold JSON text alone.
 
     Example:
@@ -96,7 +96,7 @@ def checked(schema: Any, what: str, whole: Any = None) -> Any:
         if isinstance(schema, bool):
             raise InputError(f"{what} has the part {json.dumps(schema)}; describe what it holds")
         return schema  # what is not a schema: outlines-core says so
-    whole = schema if whole is None else whole
+    root = schema if root is None else root
     kind = next((key for key in _ORDER if key in schema), None)
     if kind is None and not _BOUNDS & schema.keys():
         # outlines-core writes all kinds out, to texts that are not JSON inside objects.
@@ -105,28 +105,28 @@ def checked(schema: Any, what: str, whole: Any = None) -> Any:
             "a type"
         )
     _check_bounds(schema, kind, what)
-    made = dict(schema)
+    result = dict(schema)
     for key, part in schema.items():
         if key in ("properties", "$defs", "definitions") and isinstance(part, dict):
-            made[key] = {name: checked(one, what, whole) for name, one in part.items()}
+            result[key] = {name: checked(entry, what, root) for name, entry in part.items()}
         elif key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(part, list):
-            made[key] = [checked(one, what, whole) for one in part]
+            result[key] = [checked(entry, what, root) for entry in part]
             if key == "oneOf":
-                check_apart(part, lambda place: target(whole, place), what)
+                check_apart(part, lambda place: target(root, place), what)
         elif key in _ENTRIES and part is not None and not isinstance(part, bool) and part != {}:
-            made[key] = checked(part, what, whole)
+            result[key] = checked(part, what, root)
         elif key in _ENTRIES and part is not None and kind == "type":
             # outlines-core reads neither what says nothing here nor what allows no entry.
-            del made[key]
+            del result[key]
             if part is False and schema.get(f"min{_ENTRIES[key]}"):
                 raise InputError(f"{what} has no {key} and a least number, which nothing can meet")
             if part is False:
-                made[f"max{_ENTRIES[key]}"] = 0
+                result[f"max{_ENTRIES[key]}"] = 0
         elif key == "pattern" and isinstance(part, str):
-            made[key] = json_text(part, what)
+            result[key] = json_text(part, what)
         elif key == "format" and part is not None:
-            made["pattern"] = f"(?:{_FORMATS[made.pop(key)]})"
-    return made
+            result["pattern"] = f"(?:{_FORMATS[result.pop(key)]})"
+    return result
 
 
 def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> None:
@@ -134,28 +134,30 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     types = schema.get("type")
     names = types if isinstance(types, list) else [types]
     if kind is None:
-        held: set[str] = set()
+        keywords: set[str] = set()
     elif kind == "type":
-        held = {"type"}.union(*(_BY_TYPE.get(name, ()) for name in names if isinstance(name, str)))
+        keywords = {"type"}.union(
+            *(_BY_TYPE.get(name, ()) for name in names if isinstance(name, str))
+        )
     else:
-        held = {kind, *_HELD.get(kind, ())}
+        keywords = {kind, *_HELD.get(kind, ())}
     for key in _SIZES:
         if (size := schema.get(key)) is not None:
             check_integer(f"{key} of {what}", size, 0, None)
     if kind == "type" and names == ["object"]:
         # Of numbers of properties, outlines-core holds these alone.
-        held |= {key for key, size in _FEW.items() if schema.get(key) == size}
+        keywords |= {key for key, size in _FEW.items() if schema.get(key) == size}
     for key in schema:
-        if key not in _BOUNDS - held or schema[key] in _NEUTRAL.get(key, ()):
+        if key not in _BOUNDS - keywords or schema[key] in _NEUTRAL.get(key, ()):
             continue
         if schema[key] is not None or key in ("const", "enum"):
             raise InputError(
                 f"{what} has {key!r}, which a grammar does not support with {kind!r}; leave it out"
             )
-    for one, type_of_it in (("properties", "object"), ("prefixItems", "array")):
-        if kind == one and types is not None and type_of_it not in names:
+    for keyword, type_of_it in (("properties", "object"), ("prefixItems", "array")):
+        if kind == keyword and types is not None and type_of_it not in names:
             raise InputError(
-                f"{what} has {one!r} and is not an {type_of_it}; leave one of them out"
+                f"{what} has {keyword!r} and is not an {type_of_it}; leave one of them out"
             )
     for key in ("allOf", "anyOf", "oneOf", "enum", "type"):
         if schema.get(key) == []:
@@ -163,7 +165,9 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     if kind == "allOf" and len(schema["allOf"]) > 1:
         raise InputError(f"{what} has 'allOf' of several parts; write them as one")
     if kind == "properties":
-        unknown = [one for one in schema.get("required", ()) if one not in schema["properties"]]
+        unknown = [
+            entry for entry in schema.get("required", ()) if entry not in schema["properties"]
+        ]
         if unknown:
             raise InputError(f"{what} requires {unknown[0]!r:.60} and does not describe it")
     for low, high in (("minItems", "maxItems"), ("minProperties", "maxProperties")):
@@ -173,9 +177,9 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     bounds += ["minLength"] if {"minLength", "maxLength"} & set(schema) else []
     if kind == "type" and len(bounds) > 1:
         raise InputError(f"{what} has {bounds[0]!r} and {bounds[1]!r}; a grammar holds one of them")
-    if (kept := schema.get("format")) is not None and kept not in _FORMATS:
+    if (text_format := schema.get("format")) is not None and text_format not in _FORMATS:
         raise InputError(
-            f"{what} has the format {kept!r:.40}; a grammar holds {', '.join(_FORMATS)}"
+            f"{what} has the format {text_format!r:.40}; a grammar holds {', '.join(_FORMATS)}"
         )
     values = schema["enum"] if kind == "enum" else [schema["const"]] if kind == "const" else []
     for name in _names([schema["properties"] if kind == "properties" else {}, *values]):

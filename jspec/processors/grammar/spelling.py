@@ -31,8 +31,8 @@ class Vocabulary:
     def __init__(self, tokenizer: Any):
         inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
         added = getattr(inner, "get_added_tokens_decoder", dict)()
-        words = {token: one.content.encode() for token, one in added.items()}
-        self.names = {token: words[token] for token, one in added.items() if one.special}
+        words = {token: entry.content.encode() for token, entry in added.items()}
+        self.names = {token: words[token] for token, entry in added.items() if entry.special}
         """The texts of special tokens."""
         self.drops_space = False
         """True if a text has lost the space that it begins with."""
@@ -56,7 +56,9 @@ class Vocabulary:
         else:
             decode = inner.decode
             texts = ((token, decode([token])) for token in range(_MOST))
-            alike = (one for one in texts if one[1] and decode([one[0]] * 2).startswith(one[1]))
+            alike = (
+                pair for pair in texts if pair[1] and decode([pair[0]] * 2).startswith(pair[1])
+            )
             word, text = next(alike, (0, ""))
             self._read = lambda token, name: decode([word, token]).removeprefix(text).encode()
             self.drops_space = decode([word, word]) != text + text
@@ -88,7 +90,7 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
         [b'a', b'bc', None]
     """
     if isinstance(tokenizer, Sequence) and not isinstance(tokenizer, str | bytes):
-        if wrong := [one for one in tokenizer if not isinstance(one, bytes | None)]:
+        if wrong := [entry for entry in tokenizer if not isinstance(entry, bytes | None)]:
             raise InputError(
                 f"the vocabulary has {wrong[0]!r:.40}; pass the bytes of each token, None where it "
                 "has no text"
@@ -108,10 +110,10 @@ def token_bytes(tokenizer: Any) -> TokenBytes:
 def _parts(tokenizer: Any) -> Iterator[dict[str, Any]]:
     """Yields what a tokenizer splits texts with and joins them with."""
     for name in ("pre_tokenizer", "normalizer", "decoder"):
-        if (one := getattr(tokenizer, name, None)) is not None:
-            whole = json.loads(one.__getstate__())
-            lists = (whole.get(key) for key in ("pretokenizers", "normalizers", "decoders"))
-            yield from next(filter(None, lists), [whole])
+        if (component := getattr(tokenizer, name, None)) is not None:
+            settings = json.loads(component.__getstate__())
+            lists = (settings.get(key) for key in ("pretokenizers", "normalizers", "decoders"))
+            yield from next(filter(None, lists), [settings])
 
 
 def _from_letters(name: str) -> bytes:
@@ -131,9 +133,9 @@ def _byte_letters() -> dict[str, int]:
     printable ones stand for themselves, the others for those after 255, in their order.
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
+    rest = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
-    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
+    return letters | {chr(256 + place): byte for place, byte in enumerate(rest)}
 
 
 _LETTERS = _byte_letters()

@@ -100,15 +100,15 @@ def stop_strings(
             raise InputError(f"a stop string is {string!r:.80}; pass text of 1 .. {_LONGEST} bytes")
     if not listed:
         raise InputError("there are no stop strings; pass at least one, or leave them out")
-    tokens, wanted = token_bytes(tokenizer), [string.encode() for string in listed]
+    tokens, patterns = token_bytes(tokenizer), [string.encode() for string in listed]
     for number, name in tokens.names.items():
-        if any(name in string for string in wanted):
+        if any(name in string for string in patterns):
             tokens[number] = name
     sizes = np.array([len(text or b"") for text in tokens], np.int32)
     sizes[list(tokens.names)] *= -1
     longest = int(np.abs(sizes).max(initial=0))
-    step, held, complete, waits = _machine(wanted, longest, max_states)
-    made = read_tokens(
+    step, lengths, complete, waits = _machine(patterns, longest, max_states)
+    automaton = read_tokens(
         step,
         tokens,
         "the stop strings",
@@ -118,17 +118,17 @@ def stop_strings(
         starts=(0, waits),
         twins={waits + state: state for state in range(len(step) - waits)},
     )
-    place = {origin: place for place, origin in enumerate(made.origins.tolist())}
+    place = {origin: place for place, origin in enumerate(automaton.origins.tolist())}
     return StopStrings(
         strings=tuple(listed),
-        automaton=made,
-        held=held[made.origins],
-        complete=complete[made.origins],
+        automaton=automaton,
+        held=lengths[automaton.origins],
+        complete=complete[automaton.origins],
         sizes=sizes,
         searching=np.array(
             [
-                place[origin - waits] - own if origin >= waits else 0
-                for own, origin in enumerate(made.origins.tolist())
+                place[origin - waits] - index if origin >= waits else 0
+                for index, origin in enumerate(automaton.origins.tolist())
             ],
             np.int32,
         ),
@@ -181,17 +181,19 @@ def _machine(
             ends[child] = ends[child] or ends[fallback[child]]
             step[state, byte] = child
             queue.append(child)
-    whole, waits = np.array(ends), size + counted
+    end_lengths, waits = np.array(ends), size + counted
     waiting = step[:size] + waits
-    step[:size] = np.where(whole[step[:size]] > 0, size + whole[step[:size]] - 1, step[:size])
+    step[:size] = np.where(
+        end_lengths[step[:size]] > 0, size + end_lengths[step[:size]] - 1, step[:size]
+    )
     step[size:] = np.minimum(np.arange(counted) + 1, counted - 1)[:, None] + size
     # What may become part of a string: of one that is whole and leads on to no other, less.
     for state in sorted(range(1, size), key=lambda state: depth[state]):
         if not children[state]:
             depth[state] = depth[fallback[state]]
-    held = np.concatenate([depth, np.arange(counted) + 1, depth])
-    complete = (np.arange(len(held)) >= size) & (np.arange(len(held)) < waits)
-    return np.concatenate([step, waiting]), held.astype(np.int32), complete, waits
+    lengths = np.concatenate([depth, np.arange(counted) + 1, depth])
+    complete = (np.arange(len(lengths)) >= size) & (np.arange(len(lengths)) < waits)
+    return np.concatenate([step, waiting]), lengths.astype(np.int32), complete, waits
 
 
 @struct.dataclass
@@ -225,8 +227,8 @@ class Stops(RowControl):
         states, arrays = self.rows.automaton.states, library_of(min_tokens)
         # An automaton's second state is the first of those that wait.
         waits = arrays.where(states != FREE, min_tokens, 0)
-        begun = replace(self.rows.automaton, states=states + (waits > 0))
-        return replace(self, rows=replace(self.rows, automaton=begun, waits=waits))
+        automaton = replace(self.rows.automaton, states=states + (waits > 0))
+        return replace(self, rows=replace(self.rows, automaton=automaton, waits=waits))
 
     def follow(self, tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
         """Returns the states after each of the tokens."""
@@ -240,9 +242,9 @@ class Stops(RowControl):
             states += jnp.where(over, self.automata.value("searching", states), 0)
             return states, states
 
-        begun = vary(self.rows.automaton.states, self, tokens)
+        start = vary(self.rows.automaton.states, self, tokens)
         places = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-        return jax.lax.scan(advance, begun, (places, tokens.T))[1].T
+        return jax.lax.scan(advance, start, (places, tokens.T))[1].T
 
     def ends(self, tokens: Int[Array, "B P"]) -> Bool[Array, "B P"]:
         """Returns the tokens behind which a stop string is complete."""
@@ -250,16 +252,16 @@ class Stops(RowControl):
 
     def advance(self, round: Round) -> Self:
         """Advances by the round's tokens."""
-        begun = self.rows.automaton.states[:, None]
-        passed = jnp.concatenate([begun, self.follow(round.emitted)], axis=1)
+        start = self.rows.automaton.states[:, None]
+        passed = jnp.concatenate([start, self.follow(round.emitted)], axis=1)
         states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]
-        there = jnp.arange(round.tokens.shape[1]) < round.ends[:, None]
-        sizes = jnp.where(there, self.automata.sizes(round.tokens), 0)
+        mask = jnp.arange(round.tokens.shape[1]) < round.ends[:, None]
+        sizes = jnp.where(mask, self.automata.sizes(round.tokens), 0)
         read = jnp.abs(sizes)
         # The bytes behind each token, and those of it that are of the string. A name is no text.
         behind = jnp.cumsum(read[:, ::-1], axis=1)[:, ::-1] - read
-        held = self.automata.value("held", states)[:, None]
-        inside = jnp.where(sizes > 0, jnp.clip(held - behind, 0, read), 0).sum(-1)
+        length = self.automata.value("held", states)[:, None]
+        inside = jnp.where(sizes > 0, jnp.clip(length - behind, 0, read), 0).sum(-1)
         over = round.done & ~self.automata.value("complete", states)
         rows = StopRows(
             automaton=replace(self.rows.automaton, states=states),

@@ -30,16 +30,16 @@ def behind(
     # States: the first, if thoughts may open; one for each closing token; the one behind all.
     first, size = int(not is_open), len(closing)
     again, space = first + (size > 1), first + size
-    own = np.where(old.table[:, pairs // 8] >= 0, old.table[:, pairs // 8] + space + 1, NONE)
+    body = np.where(old.table[:, pairs // 8] >= 0, old.table[:, pairs // 8] + space + 1, NONE)
     inner = again if opening == closing[0] else first
-    rows = [np.where(kinds == kind[opening], inner, own[0])] * first
+    rows = [np.where(kinds == kind[opening], inner, body[0])] * first
     for place, token in enumerate(closing):
         # The name of another channel leads back; behind the right one there may be more words.
         row = np.where(kinds == kind[closing[0]], again, first + place * (place != 1))
         rows.append(np.where(kinds == kind[token], first + place + 1, row))
-    rows.append(np.where(kinds == 1, space + 1, own[0]))
+    rows.append(np.where(kinds == 1, space + 1, body[0]))
     before = np.zeros(len(rows), np.int32)
-    table = np.concatenate([rows, own]).astype(np.int32)
+    table = np.concatenate([rows, body]).astype(np.int32)
     origins = np.concatenate([before, old.origins])
     return Grammar(
         grammar.what,

@@ -44,7 +44,7 @@ def compile_library(sources: Path, target: Path) -> str | None:
     if machine not in SETS:
         return f"there are no kernels for the processor {machine}"
     names = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    compiler = next((found for name in names if name and (found := shutil.which(name))), None)
+    compiler = next((path for name in names if name and (path := shutil.which(name))), None)
     if compiler is None:
         return "there is no C++ compiler: c++, g++ or clang++"
     jaxlib = importlib.util.find_spec("jaxlib")
@@ -62,16 +62,16 @@ def compile_library(sources: Path, target: Path) -> str | None:
             for source, sets in (("kernels.cc", SETS[machine]), ("integers.cc", integers))
             for name, flags in sets.items()
         ]
-        there = [f"-DJSPEC_HAS_{name}" for name in integers]
-        commands.append([*FLAGS, *there, "-isystem", str(headers), "-c", str(sources / "ffi.cc")])
+        defines = [f"-DJSPEC_HAS_{name}" for name in integers]
+        commands.append([*FLAGS, *defines, "-isystem", str(headers), "-c", str(sources / "ffi.cc")])
         started = [
             subprocess.Popen(
                 [compiler, *command, "-o", str(place)], stderr=subprocess.PIPE, text=True
             )
             for command, place in zip(commands, objects, strict=True)
         ]
-        said = [process.communicate()[1] for process in started]
-        failed = [text for process, text in zip(started, said, strict=True) if process.returncode]
+        errors = [process.communicate()[1] for process in started]
+        failed = [text for process, text in zip(started, errors, strict=True) if process.returncode]
         if not failed:
             link = [compiler, "-shared", *map(str, objects), "-o", str(target)]
             linked = subprocess.run(link, stderr=subprocess.PIPE, text=True, check=False)
