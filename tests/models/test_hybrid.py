@@ -10,7 +10,6 @@ import jspec
 import jspec.models
 from jspec._xla import native
 from jspec.models.hybrid import HybridMemory
-from jspec.testing import check_model
 
 NAMES = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "granite4")
 
@@ -20,12 +19,6 @@ NAMES = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "granite4")
 )
 def found(request, recorded):
     return recorded(request.param)
-
-
-@pytest.mark.slow
-def test_the_contract_is_kept(found):
-    report = check_model(found.model, found.params)
-    assert len(report.skipped) == 2 and all("target" in reason for reason in report.skipped)
 
 
 def test_products_give_the_tokens_of_steps(found):

@@ -13,7 +13,6 @@ import tiny
 import jspec
 from jspec.memory import Rounded, rounded
 from jspec.models import checkpoint
-from jspec.testing import check_model
 
 WIDE = tiny.model()
 MODEL = WIDE.clone(kv_dtype=jnp.int8)
@@ -58,13 +57,6 @@ def test_the_memory_is_a_quarter_and_a_scale():
     layers, vectors = 2, 2 * 2 * 100  # rows, heads, slots
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
     assert size == 2 * layers * vectors * (4 + 4) + 2 * 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "scan"), [(jnp.int8, False), (jnp.float8_e4m3fn, True)])
-def test_it_keeps_the_promises_of_a_model(dtype, scan):
-    model = MODEL.clone(kv_dtype=dtype, scan_layers=scan)
-    assert not check_model(model, checkpoint.relaid(model, PARAMS)).skipped
 
 
 def test_scanned_layers_give_the_numbers_of_the_others():
@@ -158,15 +150,6 @@ def test_and_in_float8_too(plain):
 
 def test_it_is_a_model_of_its_own(plain):
     assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain(True).tokens).any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "pythia"])
-def test_other_families(name, fixtures):
-    model, params, _ = jspec.models.load(
-        fixtures / name, dtype="float32", with_tokenizer=False, kv_dtype="int8"
-    )
-    check_model(model, params)
 
 
 def test_unsupported_models_are_refused_in_one_sentence(fixtures):

@@ -130,37 +130,6 @@ def test_the_memory_is_latents_and_one_rotary_key(fixtures):
     assert {part.shape for part in cache.values} == {(2, 1, 32, sizes.rank)}
 
 
-@pytest.mark.slow
-def test_a_latent_model_drafts_for_itself(recorded):
-    """As a draft model it scores a tree level by level, with the levels above alongside it."""
-    found = recorded("deepseek_v3")
-    ask = dict(prompt=found.tokens, max_new_tokens=12)
-    plain = jspec.decode(found.model, found.params, **ask)
-    drafted = jspec.decode(
-        found.model, found.params, **ask,
-        drafter=jspec.CoupledTree(found.model, num_speculative_tokens=6, max_depth=3, beam=4),
-        drafter_params=found.params,
-    )  # fmt: skip
-    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
-    assert drafted.stats.num_accepted_tokens.sum() > 0
-
-
-@pytest.mark.slow
-def test_latents_in_int8_are_those_of_plain_decoding(recorded):
-    found = recorded("deepseek_v3")
-    model = found.model.clone(kv_dtype=jnp.int8)
-    assert isinstance(model.init_memory(1, 8).values[0], memory.Rounded)
-    ask = dict(prompt=found.tokens, max_new_tokens=16)
-    plain = jspec.decode(model, found.params, **ask)
-    drafted = jspec.decode(model, found.params, **ask, drafter=jspec.PromptLookup(3))
-    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
-    # A latent is off by half a 127th of its largest number, and so are logits, by a little.
-    wide, small = (
-        tiny.forward(one, found.params, found.tokens[:1]).logits for one in (found.model, model)
-    )
-    assert 0 < np.abs(wide - small).max() < 0.5
-
-
 def adapter(folder, modules):
     """An adapter in PEFT's layout, and what it adds to each weight, by the shapes of both."""
     folder.mkdir()

@@ -142,42 +142,6 @@ def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(
     assert (plain[0] != plain[1]).any() and (plain[1] != plain[2]).any()
 
 
-@pytest.mark.slow
-def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
-    engine = jspec.Engine(
-        adapted.model, num_slots=2, capacity=40, drafter=jspec.PromptLookup(whole=False)
-    )
-    state, prompts = engine.init(adapted.params), [[5, 3, 9, 1], [4, 4], [8, 1, 6, 1, 6]]
-    wanted = [1, 2, 0]
-
-    def arriving(number):
-        chosen = adapted.model.choose(adapted.params, [wanted[number]])
-        first = engine.prefill(chosen, prompts[number][:2], jspec.Request(max_tokens=16))
-        rest = prompts[number][2:]
-        return (
-            engine.prefill(chosen, rest, jspec.Request(max_tokens=16), earlier=first)
-            if rest
-            else first
-        )
-
-    def check(slot, number):
-        own = alone[wanted[number]]
-        want = jspec.decode(own.model, own.params, [prompts[number]], max_new_tokens=16)
-        np.testing.assert_array_equal(state.tokens[slot, :16], want.tokens[0])
-
-    state = engine.insert(state, 0, arriving(0))
-    state, _ = engine.generate(adapted.params, state, rounds=2)
-    state = engine.insert(state, 1, arriving(1))
-    while not state.done[0]:
-        state, _ = engine.generate(adapted.params, state, rounds=1)
-    check(0, 0)
-    state = engine.insert(engine.free(state, 0), 0, arriving(2))
-    while not state.done.all():
-        state, _ = engine.generate(adapted.params, state, rounds=4)
-    check(1, 1)
-    check(0, 2)
-
-
 def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, alone):
     from jspec.request import Request
     from jspec.serve.device import EngineDevice
