@@ -252,10 +252,10 @@ def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     [
         jspec.SpeculativeDecoding(DRAFT, 2, scheme=jspec.schemes.RECURSIVE),
         jspec.SpeculativeDecoding(DRAFT, 2, scheme=jspec.schemes.BLOCK),
-        jspec.SpecInfer(DRAFT, (2, 1)),
-        jspec.RSDC(DRAFT, (2, 2)),
+        jspec.SpecInfer(DRAFT, (2, 1), scheme=jspec.schemes.MULTI_ROUND),
+        jspec.RSDC(DRAFT, (2, 2), scheme=jspec.schemes.TRAVERSAL),
     ],
-    ids=["recursive", "block", "multi_round", "tree"],
+    ids=["recursive", "block", "multi_round", "traversal"],
 )
 def test_rejection_sampling_has_the_processed_distribution(drafter):
     """The joint distribution of three tokens of 20,000 rows, by the rule of the drafter's own."""

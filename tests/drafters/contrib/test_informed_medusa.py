@@ -89,21 +89,6 @@ def test_lines_count_for_nothing_where_heads_are_from_temperature_1_on(target):
     assert (tokens(4.0)[0] != tokens(0.0)[0]).any()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_tokens_are_plain_decodings_and_the_matrix_survives(target, temperature):
-    request = dict(sampling=jspec.Sampling(temperature), key=3)
-    plain = decoded(target, jspec.Autoregressive(), None, **request)
-    drafter = InformedMedusa(HEADS, **SHAPE, strength=2.0, pairs=4096)
-    first = decoded(target, drafter, tiny.medusa_variables(HEADS), **request)
-    memory = first.drafter_state
-    again = decoded(target, drafter, tiny.medusa_variables(HEADS), **request, drafter_state=memory)
-    np.testing.assert_array_equal(first.tokens, plain.tokens)
-    np.testing.assert_array_equal(again.tokens, plain.tokens)
-    if not temperature:  # the same text, of which the matrix holds all
-        assert int(again.stats.num_rounds.sum()) < int(first.stats.num_rounds.sum())
-
-
 def test_heads_trees_and_states_that_do_not_fit_are_refused(target):
     with pytest.raises(ValueError, match="pass Medusa's heads"):
         InformedMedusa(tiny.eagle())

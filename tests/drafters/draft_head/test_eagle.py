@@ -187,22 +187,6 @@ def test_worth_is_the_published_probability_or_a_power_of_it():
     )
 
 
-@pytest.mark.slow
-def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
-    call = dict(drafter_params=variables, max_new_tokens=24)
-    plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=24)
-    drafted = []
-    for sharpness in (0.2, 6.0):
-        drafter = EAGLE2(HEAD, num_speculative_tokens=5, max_depth=4, beam=4, sharpness=sharpness)
-        result = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
-        np.testing.assert_array_equal(result.tokens, plain.tokens)
-        state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
-        frame = jspec.round.frame(state)
-        tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
-        drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
-    assert drafted[0] < drafted[1]
-
-
 def test_a_head_in_bfloat16_holds_states_and_nodes_as_numbers(params, variables):
     """Where the cache holds their bits, as whole numbers, too."""
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (params, variables))

@@ -257,30 +257,6 @@ def test_stochastic_beam_search_is_the_oracles(models, width):
         equal(tree, row, oracle.rsd_s(at(distributions, row), at(noise, row), width, 3))
 
 
-@pytest.mark.parametrize(
-    "drafter",
-    [
-        jspec.SpeculativeDecoding(tables.Table(WIDE), 1, scheme=WRITTEN),
-        jspec.SpecTr(tables.Table(WIDE), num_chains=3, max_depth=1, scheme=WRITTEN),
-        jspec.RSDC(tables.Table(WIDE), (3,), scheme=WRITTEN),
-        jspec.RSDS(tables.Table(WIDE), beam=3, max_depth=1, scheme=perturbed(WIDE)),
-        best_first(jspec.DySpec, num_speculative_tokens=3, max_depth=1),
-    ],
-    ids=lambda drafter: type(drafter).__name__,
-)
-def test_one_level_is_the_first_of_the_roots_draws(models, drafter):
-    distributions, orders = models
-    noise = np.random.default_rng(4).gumbel(size=distributions.shape)
-    beam = isinstance(drafter, jspec.RSDS)
-    tree = grown(drafter, distributions, noise if beam else orders)
-    for row in range(ROWS):
-        with np.errstate(divide="ignore"):
-            perturbed = np.log(at(distributions, row)(())) + at(noise, row)(())
-        order = np.argsort(-perturbed).tolist() if beam else order_at(orders, row)(())
-        num = min(tree.width, np.count_nonzero(at(distributions, row)(())))
-        assert oracle.children_of(tables.tree_of(tree, row)) == {(): order[: min(num, 3)]}
-
-
 # ---- all draws summed out ------------------------------------------------------------------------
 
 
