@@ -139,14 +139,6 @@ def test_token_recycling_by_hand():
     assert matrix.tolist() == [[1], [2], [3], [4], [0]]
 
 
-def test_the_step_that_ends_the_row_updates_only_on_request():
-    """On the second step, tree 2 0 1, the row of 2 is first written."""
-    settings = dict(prompt=[1], limit=2, k=1, template=[(0,), (0, 0)])
-    assert oracle.token_recycling(cycle, **settings)[2].tolist() == [[1], [2], [0], [0], [0]]
-    updated = oracle.token_recycling(cycle, **settings, update_on_last=True)[2]
-    assert updated.tolist() == [[1], [2], [3], [0], [0]]
-
-
 def test_the_prompt_updates_only_on_request():
     settings = dict(prompt=[3, 4, 0, 1, 2], limit=1, k=1, template=[(0,)])
     assert not oracle.token_recycling(cycle, **settings)[2].any()
@@ -197,26 +189,6 @@ def test_a_hot_start_saves_steps():
 )
 def test_prompt_lookup(context, options, draft):
     assert oracle.prompt_lookup(context, **options) == draft
-
-
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_prompt_lookup_decode_equals_greedy(seed, full):
-    model = random_model(vocab=6, seed=seed, order=1)
-    expected = oracle.greedy(model, [1, 2, 3], 40, eos={seed})
-    tokens, steps, histogram = oracle.prompt_lookup_decode(
-        model, [1, 2, 3], 40, eos={seed}, num=4, full=full
-    )
-    assert tokens == expected
-    assert sum(n * count for n, count in enumerate(histogram)) == len(tokens)
-    assert sum(histogram) == steps
-
-
-def test_prompt_lookup_decode_by_hand():
-    """Five tokens from scratch, one more before 1 is seen again, then drafts of 3 and the bonus."""
-    tokens, steps, histogram = oracle.prompt_lookup_decode(cycle, [1], 13, num=3)
-    assert tokens == [2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
-    assert (steps, histogram) == (7, [0, 5, 0, 0, 2])
 
 
 # ---- rules: verify/test_rules.py finds them lossless, and equal to those of the package ----------
