@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from jax.sharding import AxisType, PartitionSpec
 
 import jspec
 from jspec._xla import native
 from jspec._xla.native.product import MOST_ROWS
-from jspec.models import Layer, Rope, checkpoint, sharding
+from jspec.models import Layer, Rope, checkpoint
 from jspec.models.fingerprint import fingerprint
 
 NEAR, FAR = Layer(Rope(), window=4), Layer(Rope())
@@ -87,17 +86,6 @@ def test_one_checkpoint_is_restored_either_way(fixtures, tmp_path):
         asked = None if saved is wanted else wanted.model
         model, params = jspec.models.restore(folder, asked)
         assert model == wanted.model and equal(params, wanted.params)
-
-
-def test_stacked_weights_are_split_as_those_of_a_layer():
-    mesh = jax.make_mesh((1,), ("model",), (AxisType.Auto,), devices=jax.devices()[:1])
-    scanned = tiny.model().clone(scan_layers=True)
-    spread = sharding.params(checkpoint.shapes(scanned), mesh)["params"]
-    stack = spread["layers_0:2:1"]
-    assert stack["gate_up"]["weight"].spec == PartitionSpec(None, "model", None)
-    assert stack["down"]["weight"].spec == PartitionSpec(None, None, "model")
-    assert stack["mlp_norm"]["scale"].spec == PartitionSpec()
-    assert spread["embed"].spec == PartitionSpec("model", None)
 
 
 def test_there_is_no_second_cache_and_no_copy_of_one_in_the_loop():

@@ -151,12 +151,6 @@ def test_rules_place_targets_drafts_and_heads_apart(mesh):
     }
 
 
-def test_stacked_layers_are_split_as_single_ones(mesh):
-    tree = {"layers": {"qkv": {"weight": jax.ShapeDtypeStruct((3, 32, 16), jnp.float32)}}}
-    place = sharding.params(tree, mesh)["layers"]["qkv"]["weight"]
-    assert place.spec == PartitionSpec(None, "model", None)
-
-
 def test_every_large_parameter_of_every_family_has_its_axes(mesh, variant):
     """Checks that whole arrays are small: of the hidden size, or squared where it is narrow."""
     table = sharding.TABLES[type(variant.model).__name__]
