@@ -10,12 +10,8 @@ CONFIG = dict(peft_type="LORA", r=2, lora_alpha=6, bias="none", target_modules=[
 
 def save(folder, shapes, seed=0, rank=2, rename=lambda tensors: tensors, **config):
     """An adapter of modules by their (outputs, inputs); returns what it adds to each weight."""
-    rng, tensors, added, settings = (
-        np.random.default_rng(seed),
-        {},
-        {},
-        CONFIG | dict(r=rank) | config,
-    )
+    rng, tensors, added = np.random.default_rng(seed), {}, {}
+    settings = CONFIG | dict(r=rank) | config
     for name, (outputs, inputs) in shapes.items():
         down = rng.normal(0, 0.4, (rank, inputs)).astype(np.float32)
         up = rng.normal(0, 0.4, (outputs, rank)).astype(np.float32)
