@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import refusals
 import tiny
 import tiny_gguf
@@ -167,9 +168,7 @@ def folder(tmp_path_factory):
 
 
 ROUNDED_TO = [kind for kind in KINDS if kind not in blocks.FROM_FILES]
-QUICK = pytest.mark.parametrize(
-    "kind", [ROUNDED_TO[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ROUNDED_TO[1:])]
-)
+QUICK = pytest.mark.parametrize("kind", quick.only(ROUNDED_TO, ROUNDED_TO[0]))
 
 
 @QUICK

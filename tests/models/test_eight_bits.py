@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import tiny
 from jax.sharding import AxisType, PartitionSpec
 
@@ -47,19 +48,13 @@ def rounded(params):
     return held
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mixtral",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                *("opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe"),
-                *("deepseek_v3", "gpt_oss", "gemma4", "gemma4_moe"),
-            )
-        ),
-    ],
+FAMILIES = (
+    *("mixtral", "opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe"),
+    *("deepseek_v3", "gpt_oss", "gemma4", "gemma4_moe"),
 )
+
+
+@pytest.mark.parametrize("name", quick.only(FAMILIES, "mixtral"))
 def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures):
     plain = recorded(name)
     small = jspec.models.load(fixtures / name, with_tokenizer=False, param_dtype="int8")
@@ -102,9 +97,7 @@ def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fix
     assert np.median(np.abs(by_both - by_xla)) < moved / 2
 
 
-@pytest.mark.parametrize(
-    "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
-)
+@pytest.mark.parametrize("kind", quick.only(KINDS, KINDS[0]))
 def test_it_is_restored_from_disk(kind, tmp_path):
     model, params = small_model(kind)
     jspec.models.save(tmp_path / "model", model, params)

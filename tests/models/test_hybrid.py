@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import tiny
 
 import jspec
@@ -14,9 +15,7 @@ from jspec.models.hybrid import HybridMemory
 NAMES = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "granite4")
 
 
-@pytest.fixture(
-    params=[NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
-)
+@pytest.fixture(params=quick.only(NAMES, NAMES[0]))
 def found(request, recorded):
     return recorded(request.param)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import tiny
 
 import jspec
@@ -55,16 +56,10 @@ def test_scanned_layers_give_the_numbers_of_the_others():
     assert not equal(run(scanned, checkpoint.relaid(scanned, turned)), wanted)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gpt2",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("opt_norms_behind_projected", "pythia", "mixtral", "llama31", "qwen3")
-        ),
-    ],
-)
+FAMILIES = "gpt2", "opt_norms_behind_projected", "pythia", "mixtral", "llama31", "qwen3"
+
+
+@pytest.mark.parametrize("name", quick.only(FAMILIES, "gpt2"))
 def test_checkpoints_load_into_scanned_layers(name, recorded, fixtures):
     plain = recorded(name)
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)

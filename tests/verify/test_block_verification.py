@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import oracle
 import pytest
+import tables
 
 from jspec.verify.block_verification import acceptance
 
@@ -13,7 +14,7 @@ SIZE, LENGTH = 3, 3
 ACCEPTANCE = jax.jit(acceptance)
 
 
-def tables(seed, num):
+def pairs(seed, num):
     """(p, q): dictionaries from prefix to distribution; whole, with zeros, filtered, equal."""
     rng = np.random.default_rng(seed)
     prefixes = [w for n in range(LENGTH + 1) for w in itertools.product(range(SIZE), repeat=n)]
@@ -47,15 +48,9 @@ def in_float32(p, q, tokens):
     return verify(p, q, tokens, dtype=np.float32)
 
 
-def joint(p, num):
-    """The distribution of num + 1 tokens of the target."""
-    words = itertools.product(range(SIZE), repeat=num + 1)
-    masses = [np.prod([p[w[:i]][w[i]] for i in range(num + 1)]) for w in words]
-    return np.reshape(masses, [SIZE] * (num + 1))
-
-
 def error(method, p, q, num):
-    return np.abs(oracle.chain_distribution(method, p, q, num) - joint(p, num)).max()
+    found = oracle.chain_distribution(method, p, q, num)
+    return np.abs(found - tables.joint(p.__getitem__, SIZE, num + 1)).max()
 
 
 # ---- the oracle ----------------------------------------------------------------------------------
@@ -63,7 +58,7 @@ def error(method, p, q, num):
 
 def test_the_oracle_is_lossless():
     for num in [0, 1, 2, 3]:
-        for p, q in tables(num, 1):
+        for p, q in pairs(num, 1):
             assert error(oracle.block, p, q, num) < 1e-12
             assert error(oracle.token_by_token, p, q, num) < 1e-12
 
@@ -83,19 +78,19 @@ def test_the_example_of_the_paper():
 
 def test_the_emitted_tokens_have_the_targets_joint_distribution():
     for num in [0, 1, 2, 3]:
-        for p, q in tables(num, 1):
+        for p, q in pairs(num, 1):
             assert error(verify, p, q, num) < 1e-12
 
 
 def test_the_joint_distribution_in_float32():
     """Some ten roundings per token, 6e-8 each, of four tokens."""
-    for p, q in tables(0, 1):
+    for p, q in pairs(0, 1):
         assert error(in_float32, p, q, 3) < 2.4e-6
 
 
 def test_acceptance_is_the_oracles():
     """Residuals as far as they are drawn from."""
-    for p, q in tables(5, 1):
+    for p, q in pairs(5, 1):
         for tokens, _, target, draft in oracle.chains(p, q, LENGTH):
             stops, residuals = oracle.block(target, draft, tokens)
             found_stops, found_residuals = verify(target, draft, tokens)
@@ -105,7 +100,7 @@ def test_acceptance_is_the_oracles():
 
 def test_a_block_keeps_at_least_as_much_as_token_by_token():
     gains = []
-    for p, q in tables(6, 1):
+    for p, q in pairs(6, 1):
         one_by_one = oracle.expected_kept(oracle.token_by_token, p, q, 3)
         gains.append(oracle.expected_kept(verify, p, q, 3) - one_by_one)
     assert min(gains) > -1e-12 and max(gains) > 0.1
@@ -131,7 +126,7 @@ def before_an_unlikely_token(q, tokens):
 
 def test_a_chain_may_end_by_its_tokens_so_far_and_not_by_the_next_one():
     errors = []
-    for p, q in tables(7, 1):
+    for p, q in pairs(7, 1):
         assert error(cut(after_a_zero), p, q, 3) < 1e-12
         errors.append(error(cut(before_an_unlikely_token), p, q, 3))
     assert max(errors) > 0.05

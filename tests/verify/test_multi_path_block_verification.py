@@ -6,11 +6,12 @@ from functools import partial
 import numpy as np
 import oracle
 import pytest
+import tables
 
 SIZE, LENGTH = 3, 2
 
 
-def tables(seed, zeros=0):
+def pair(seed, zeros=0):
     """(p, q): from the tokens so far to a distribution; some tokens are never drawn."""
     rng = np.random.default_rng([seed, zeros])
     prefixes = [w for n in range(LENGTH + 1) for w in itertools.product(range(SIZE), repeat=n)]
@@ -23,26 +24,20 @@ def tables(seed, zeros=0):
     return ({prefix: probs() for prefix in prefixes} for _ in range(2))
 
 
-def joint(p):
-    words = itertools.product(range(SIZE), repeat=LENGTH + 1)
-    masses = [np.prod([p[w[:i]][w[i]] for i in range(LENGTH + 1)]) for w in words]
-    return np.reshape(masses, [SIZE] * (LENGTH + 1))
-
-
 def error(verify, p, q, chains):
     found = oracle.multi_path_distribution(verify, p, q, LENGTH, chains)
-    return np.abs(found - joint(p)).max()
+    return np.abs(found - tables.joint(p.__getitem__, SIZE, LENGTH + 1)).max()
 
 
 @pytest.mark.parametrize("chains", [1, 2, 3])
 def test_the_oracle_is_lossless(chains):
     for seed, zeros in ((0, 0), (1, 1), (2, 2)):
-        p, q = tables(seed, zeros)
+        p, q = pair(seed, zeros)
         assert error(oracle.multi_path_block, p, q, chains) < 1e-12
 
 
 def test_wrong_variants_are_caught():
-    p, q = tables(0)
+    p, q = pair(0)
     # The chain that was chosen, judged as if it had been drawn alone, or as the best of fewer.
     assert error(partial(oracle.multi_path_block, skewed=q), p, q, 2) > 0.02
     fewer = oracle.of_the_last(p, q, LENGTH, 2)
@@ -60,7 +55,7 @@ def test_a_second_chain_keeps_more_on_average():
     """Not of every pair: the last of two may come from what the target likes less than one does."""
     gains = []
     for seed in range(12):
-        p, far = tables(seed)
+        p, far = pair(seed)
         q = {prefix: (p[prefix] + far[prefix]) / 2 for prefix in p}
         one, two = (
             oracle.multi_path_kept(oracle.multi_path_block, p, q, LENGTH, chains)

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import oracle
 import pytest
+import tables
 
 SIZE = 3
 
@@ -42,14 +43,9 @@ def every_tree(shape, q):
     )
 
 
-def joint(p, num):
-    words = itertools.product(range(SIZE), repeat=num)
-    return np.reshape([np.prod([p(w[:i])[w[i]] for i in range(num)]) for w in words], [SIZE] * num)
-
-
 def error(distribution, trees, p, q):
     found = sum(weight * distribution(tree, p, q, 3) for tree, weight in trees)
-    return np.abs(found - joint(p, 3)).max()
+    return np.abs(found - tables.joint(p, SIZE, 3)).max()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
