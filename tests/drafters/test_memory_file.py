@@ -61,37 +61,23 @@ def test_misfits_are_refused_in_one_sentence(tmp_path):
     (matrix, _), (past, _) = DRAFTERS["matrix"], DRAFTERS["past"]
     file, state = tmp_path / "m", run("matrix").drafter_state
     jspec.memory_file.save(file, matrix, state, "smollm")
-    wrong = {
-        "is a memory of smollm and this is qwen": lambda: jspec.memory_file.load(
-            file, matrix, "qwen"
-        ),
-        "is a memory of TokenRecycling and does not fit this Suffix": lambda: (
-            jspec.memory_file.load(file, past, "smollm")
-        ),
-        r"lines is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here": (
-            lambda: jspec.memory_file.load(file, jspec.TokenRecycling(SIZE + 1, TREE), "smollm")
-        ),
-        "PromptLookup keeps nothing that outlives a call": lambda: jspec.memory_file.save(
-            file, jspec.PromptLookup(), ()
-        ),
-        "Spine keeps nothing .*Token.* or jspec.Suffix": lambda: jspec.memory_file.check_outlives(
-            jspec.Spine(SIZE)
-        ),
-        "pass the drafter that it is of": lambda: jspec.memory_file.save(
-            file, DRAFTERS["merge"][0], state
-        ),
+    files, larger = jspec.memory_file, jspec.TokenRecycling(SIZE + 1, TREE)
+    refusals.check([
+        (lambda: files.load(file, matrix, "qwen"), "is a memory of smollm and this is qwen"),
+        (lambda: files.load(file, past, "smollm"), "TokenRecycling and does not fit this Suffix"),
+        (lambda: files.load(file, larger, "smollm"),
+         r"lines is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here"),
+        (lambda: files.save(file, jspec.PromptLookup(), ()),
+         "PromptLookup keeps nothing that outlives a call"),
+        (lambda: files.check_outlives(jspec.Spine(SIZE)),
+         "Spine keeps nothing .*Token.* or jspec.Suffix"),
+        (lambda: files.save(file, DRAFTERS["merge"][0], state), "pass the drafter that it is of"),
         # A good file is not replaced by one that would be refused.
-        r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (
-            lambda: jspec.memory_file.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
-        ),
-        "the memory is not a Suffix's": lambda: jspec.memory_file.save(
-            file, past, matrix.init(1, 8, None)
-        ),
-        "cannot be read as a drafter's memory": lambda: jspec.memory_file.load(
-            tmp_path / "none", matrix
-        ),
-    }
-    refusals.check((call, sentence) for sentence, call in wrong.items())
+        (lambda: files.save(file, larger, state),
+         r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter"),
+        (lambda: files.save(file, past, matrix.init(1, 8, None)), "the memory is not a Suffix's"),
+        (lambda: files.load(tmp_path / "none", matrix), "cannot be read as a drafter's memory"),
+    ])  # fmt: skip
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(jspec.InputError, match="cannot be read"):
         jspec.memory_file.load(file, matrix, "smollm")

@@ -2,15 +2,12 @@
 
     PYTHONPATH=tests:tests/models python -m damage --seconds 3600
 
-Each file is read in a process that has so many seconds and so much memory. It prints the reader and
-the number of each damage that was answered otherwise; add these to `FOUND`, which the tests go
-through.
+Each file may take so many seconds and so much memory. It prints the reader and the number of each
+damage that was answered otherwise; add these to `FOUND`, which the tests go through.
 """
 
 import argparse
 import json
-import multiprocessing
-import os
 import random
 import resource
 import shutil
@@ -18,18 +15,15 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tiny_gguf
-from safetensors.numpy import save_file
+from published_heads import normal, write
 
 import jspec
 from jspec.drafters.contrib import ngrams
@@ -42,8 +36,6 @@ SECONDS = 10
 """Seconds that a file may take to be read."""
 MEGABYTES = 200
 """Most bytes on top of the process's while a file is read."""
-_MOST = 4 * 2**30
-"""Bytes beyond which the process has none: the machine is not to suffer."""
 FOUND: dict[str, tuple[int, ...]] = {
     "gguf": (0, 1, 2694, 501489), "folder": (0, 1, 47), "tokenizer": (0, 45), "head": (0, 1),
     "orbax": (1, 7, 10, 12, 22, 26), "run": (9, 20), "published": (0, 1), "memory": (0, 1),
@@ -159,19 +151,17 @@ class Readers:
             shutil.copytree(FIXTURES / family, folder / f"whole.{family}")
             (folder / f"whole.{family}/reference.safetensors").unlink()
 
-    def whole(self, kind: str) -> Callable[[], Any]:
-        """Returns what reads the file of a kind that nothing has happened to."""
-        return lambda: self._reader(kind)(self.folder / f"whole.{kind}")
+    def whole(self, kind: str) -> Any:
+        """Reads the file of a kind that nothing has happened to."""
+        return self.read(kind, self.folder / f"whole.{kind}")
 
     def damage(self, kind: str, number: int) -> Callable[[], Any]:
         """Returns what reads a file of a kind with the damage of a number; the file is written.
 
-        Two kinds are not files, but what the process has to find out.
+        One kind is no file, but a reader that takes memory.
         """
         if kind == "takes memory":
             return lambda: np.ones(2 * MEGABYTES * 2**17).sum()
-        if kind == "ends the process":
-            return lambda: os._exit(3)
         draw, place = random.Random(f"{kind} {number}"), self.folder / f"damaged.{kind}"
         whole = self.folder / f"whole.{kind}"
         if whole.is_dir():
@@ -185,10 +175,23 @@ class Readers:
         else:
             change = damaged_json if kind == "costs" else damaged
             place.write_bytes(change(whole.read_bytes(), draw))
-        return lambda: self._reader(kind)(place)
+        return lambda: self.read(kind, place)
 
-    def _reader(self, kind: str) -> Callable[[Path], Any]:
-        return self._read_family if kind in FAMILIES else getattr(self, f"read_{kind}")
+    def read(self, kind: str, place: Path) -> Any:
+        folders = dict.fromkeys(FAMILIES, self._read_family)
+        heads = dict.fromkeys(
+            ("head", "published"), lambda place: jspec.models.heads.load(place, self._target)
+        )
+        return (folders | heads | {
+            "folder": jspec.models.load, "gguf": jspec.models.load,
+            "tokenizer": _read_tokenizer, "orbax": jspec.models.restore,
+            "run": lambda place: Checkpoints(place, {"a": 1}).restore(self._state),
+            "pickle": _read_pickle,
+            "memory": lambda place: jspec.memory_file.load(place, self._suffix),
+            "datastore": lambda place: jspec.datastore.load(place, self._words),
+            "ngrams": lambda place: ngrams.load(place, "mine", 3),
+            "costs": lambda place: jspec.costs.load(place, self._setting),
+        })[kind](place)  # fmt: skip
 
     def _read_family(self, place: Path) -> Any:
         return jspec.models.load(place, with_tokenizer=False)
@@ -210,45 +213,17 @@ class Readers:
         else:
             file.write_bytes(change(content, draw))
 
-    def read_folder(self, place: Path) -> Any:
-        return jspec.models.load(place)
 
-    def read_gguf(self, place: Path) -> Any:
-        return jspec.models.load(place)
+def _read_tokenizer(place: Path) -> Any:
+    found = jspec.models.tokenizer.read(place)
+    return found.decode(found.encode("The king and the Queen").ids), len(
+        jspec.grammar.token_bytes(found)
+    )
 
-    def read_tokenizer(self, place: Path) -> Any:
-        found = jspec.models.tokenizer.read(place)
-        return found.decode(found.encode("The king and the Queen").ids), len(
-            jspec.grammar.token_bytes(found)
-        )
 
-    def read_orbax(self, place: Path) -> Any:
-        return jspec.models.restore(place)
-
-    def read_run(self, place: Path) -> Any:
-        return Checkpoints(place, {"a": 1}).restore(self._state)
-
-    def read_head(self, place: Path) -> Any:
-        return jspec.models.heads.load(place, self._target)
-
-    def read_published(self, place: Path) -> Any:
-        return jspec.models.heads.load(place, self._target)
-
-    def read_pickle(self, place: Path) -> Any:
-        found = pickles.open_file(place)
-        return [found.read(name) for name in found.files]
-
-    def read_memory(self, place: Path) -> Any:
-        return jspec.memory_file.load(place, self._suffix)
-
-    def read_datastore(self, place: Path) -> Any:
-        return jspec.datastore.load(place, self._words)
-
-    def read_ngrams(self, place: Path) -> Any:
-        return ngrams.load(place, "mine", 3)
-
-    def read_costs(self, place: Path) -> Any:
-        return jspec.costs.load(place, self._setting)
+def _read_pickle(place: Path) -> Any:
+    found = pickles.open_file(place)
+    return [found.read(name) for name in found.files]
 
 
 def _save_published(folder: Path, target: Any) -> None:
@@ -256,23 +231,18 @@ def _save_published(folder: Path, target: Any) -> None:
     config = json.loads((FIXTURES / "llama2/config.json").read_text("utf-8"))
     width, inner = config["hidden_size"], config["intermediate_size"]
     key = width * config["num_key_value_heads"] // config["num_attention_heads"]
-    first = "layers.0."
-    shapes = {
+    attention = {"q": (width, width), "k": (key, width), "v": (key, width), "o": (width, width)}
+    mlp = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+    shapes = {f"self_attn.{part}_proj": shape for part, shape in attention.items()}
+    shapes |= {f"mlp.{part}_proj": shape for part, shape in mlp.items()}
+    shapes = {f"layers.0.{name}.weight": shape for name, shape in shapes.items()}
+    shapes |= {
+        "layers.0.post_attention_layernorm.weight": (width,),
         "fc.weight": (width, 2 * width),
-        f"{first}self_attn.q_proj.weight": (width, width),
-        f"{first}self_attn.k_proj.weight": (key, width),
-        f"{first}self_attn.v_proj.weight": (key, width),
-        f"{first}self_attn.o_proj.weight": (width, width),
-        f"{first}mlp.gate_proj.weight": (inner, width),
-        f"{first}mlp.up_proj.weight": (inner, width),
-        f"{first}mlp.down_proj.weight": (width, inner),
-        f"{first}post_attention_layernorm.weight": (width,),
     }
-    arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    arrays = {name: normal(*shape) for name, shape in shapes.items()}
     arrays["embed_tokens.weight"] = np.asarray(target.params["params"]["embed"], np.float32)
-    folder.mkdir()
-    save_file(arrays, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    write(folder, arrays, config | {"num_hidden_layers": 1})
 
 
 _PICKLE = (
@@ -296,72 +266,16 @@ def wrong(readers: Readers, kind: str, number: int) -> str | None:
     return None
 
 
-class Process:
-    """The readers in a process of their own, which is begun anew where a file ends it."""
-
-    def __init__(self):
-        self._context = multiprocessing.get_context("spawn")
-        self._begin()
-
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
-
-    def wrong(self, kind: str, number: int) -> str | None:
-        """The answer to a damage that is neither a model nor a sentence, or that costs too much."""
-        self._here.send((kind, number))
-        if not self._here.poll(2 * SECONDS):
-            said: Any = f"more than {2 * SECONDS} s"
-        else:
-            try:
-                return self._here.recv()
-            except EOFError:
-                self._process.join()
-                said = f"the process ended with {self._process.exitcode}"
-        self._end()
-        self._begin()
+def wrong_or_dear(readers: Readers, kind: str, number: int) -> str | None:
+    """The same, and what an answer costs, if that is too much."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before, began = _held("VmHWM"), time.monotonic()
+    if said := wrong(readers, kind, number):
         return said
-
-    def _begin(self) -> None:
-        self._here, there = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(there,), daemon=True)
-        self._process.start()
-        there.close()
-        self._here.recv()
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._here.close()
-
-
-def _serve(there: Connection) -> None:
-    """The process."""
-    with tempfile.TemporaryDirectory() as folder:
-        readers = Readers(Path(folder))
-        for kind in FOUND:  # what is made at the first of a kind is not a file's
-            wrong(readers, kind, 0)
-        most = _held("VmData") * 1024 + _MOST
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        there.send(None)
-        while True:
-            kind, number = there.recv()
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before, began = _held("VmHWM"), time.monotonic()
-            said = wrong(readers, kind, number)
-            seconds, taken = time.monotonic() - began, (_held("VmHWM") - before) / 1024
-            if said is None and seconds > SECONDS:
-                said = f"{seconds:.1f} s"
-            if said is None and taken > MEGABYTES:
-                said = f"{taken:.0f} MB"
-            there.send(said)
+    seconds, taken = time.monotonic() - began, (_held("VmHWM") - before) / 1024
+    if seconds > SECONDS:
+        return f"{seconds:.1f} s"
+    return f"{taken:.0f} MB" if taken > MEGABYTES else None
 
 
 def _held(name: str) -> int:
@@ -383,17 +297,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--kind", choices=FOUND)
-    asked, count = parser.parse_args(), Counter()
-    with Process() as process:
+    asked, count, otherwise = parser.parse_args(), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        readers = Readers(Path(folder))
+        for kind in FOUND:  # what is made at the first of a kind is not a file's
+            wrong(readers, kind, 0)
+        most = _held("VmData") * 1024 + 4 * 2**30  # the machine is not to suffer
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         for kind, number in numbers(asked.seconds, asked.first):
-            if asked.kind not in (None, kind):
-                continue
-            count["damaged files"] += 1
-            if said := process.wrong(kind, number):
-                count["answered otherwise"] += 1
+            count += 1
+            if said := wrong_or_dear(readers, kind, number):
+                otherwise += 1
                 print(f"{kind} {number}: {said:.300}", flush=True)
-    print(f"{count['damaged files']} damaged files, {count['answered otherwise']} otherwise")
+    print(f"{count} damaged files, {otherwise} otherwise")
 
 
 if __name__ == "__main__":

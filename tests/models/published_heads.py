@@ -1,18 +1,23 @@
-"""The target of the small published heads, and what is checked of each of them."""
+"""The target of the small published heads, their files, and what is checked of each of them."""
 
 import dataclasses
+import json
+import zipfile
 
 import jax
 import numpy as np
 import tiny
+from safetensors.numpy import save_file
 
 import jspec
 import jspec.models
 from jspec.models import heads
+from jspec.models.huggingface.pickles import DTYPES
 
 LAYERS = 6
 MODEL = tiny.model(num_layers=LAYERS)
 TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
+EMBED, HEAD = (np.array(TARGET.params["params"][name]) for name in ("embed", "head"))
 SHAPE = {
     "vocab_size": tiny.VOCAB,
     "hidden_size": MODEL.config.hidden_size,
@@ -31,6 +36,53 @@ LLAMA = SHAPE | {
 }
 IDS = [0, 2, 3, 7, 8, 11, 15, 20, 22]
 """The tokens that a head scores, if these are not all."""
+
+
+def normal(*shape, seed=0, scale=0.3):
+    return (scale * np.random.default_rng([seed, *shape]).normal(size=shape)).astype(np.float32)
+
+
+def without(held, *names):
+    return {name: value for name, value in held.items() if name not in names}
+
+
+def write(folder, tensors, config, file="model.safetensors"):
+    """The folder of a head in the layout in which it is published."""
+    folder.mkdir(exist_ok=True)
+    if file.endswith(".safetensors"):
+        save_file({n: np.ascontiguousarray(x) for n, x in tensors.items()}, folder / file)
+    else:
+        save_pickle(folder / file, tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def text(word):
+    return b"X" + len(word).to_bytes(4, "little") + word.encode()
+
+
+def numbers(each):
+    return b"(" + b"".join(b"J" + int(n).to_bytes(4, "little") for n in each) + b"t"
+
+
+def save_pickle(file, tensors):
+    """Writes what torch.save writes, without torch: each tensor is a call of its functions."""
+    said = b"\x80\x02}"
+    with zipfile.ZipFile(file, "w") as archive:
+        for key, (name, array) in enumerate(tensors.items()):
+            kind = next(kind for kind, dtype in DTYPES.items() if array.dtype == dtype)
+            steps = np.array(array.strides) // array.itemsize
+            said += text(name) + b"ctorch._utils\n_rebuild_tensor_v2\n("
+            said += b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(str(key))
+            said += text("cpu") + b"J" + array.size.to_bytes(4, "little") + b"tQK\x00"
+            said += numbers(array.shape) + numbers(steps)
+            said += b"\x89ccollections\nOrderedDict\n)RtRs"
+            archive.writestr(f"a/data/{key}", array.tobytes())
+        archive.writestr("a/data.pkl", said + b".")
+
+
+def norm(x, weight):
+    return weight * x / np.sqrt(np.square(x).mean(-1, keepdims=True) + SHAPE["rms_norm_eps"])
 
 
 def other(**shape):

@@ -16,7 +16,7 @@ from flax import nnx
 import jspec
 import jspec.models
 from jspec._xla import native
-from jspec.models import Experts, Layer, Rope, eight_bits, experts, records
+from jspec.models import Experts, Layer, Rope, blocks, eight_bits, experts, precision, records
 from jspec.models.activations import gated
 from jspec.testing import check_model
 
@@ -84,25 +84,35 @@ def mixed() -> jspec.models.Llama:
     )
 
 
-@pytest.mark.slow
-def test_a_model_of_everything_keeps_the_contract():
-    model = mixed()
-    assert not check_model(model, tiny.params(model)).skipped
+# One family of each kind; trees and caches of the others are in test_families.py.
+CONTRACT = [
+    *((name, {}) for name in (
+        *("gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe"),
+        *("granite4", "pythia", "glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3"),
+        *("gpt_oss", "gemma4", "gemma4_moe", "gemma4_unified", "smollm3"),
+    )),
+    *((name, {"kv_dtype": "int8"}) for name in ("gpt2", "pythia", "deepseek_v3", "tiny")),
+    ("tiny", {"kv_dtype": jnp.float8_e4m3fn, "scan_layers": True}),
+    *(("tiny", {"param_dtype": kind, "scan_layers": True})
+      for kind in ("int8", "float8_e4m3fn", "w8a8", *blocks.FORMATS)),
+    ("everything", {}),
+]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "qwen3_5", "granite4", "pythia"),
-        *("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "gpt_oss"),
-        *("gemma4", "gemma4_moe", "gemma4_unified", "smollm3"),
-    ],
-)
-def test_families_keep_the_contract(name, fixtures):
-    """One of each kind; trees and caches of the others are in test_families.py."""
-    loaded = jspec.models.load(fixtures / name, with_tokenizer=False)
-    check_model(loaded.model, loaded.params)
+@pytest.mark.parametrize(("name", "how"), CONTRACT, ids=str)
+def test_models_keep_the_contract(name, how, fixtures):
+    if name in ("tiny", "everything"):
+        wide = dict(hidden_size=256, head_dim=16, intermediate_size=96)
+        model = mixed() if name == "everything" else tiny.model(**wide)
+        held = precision.find(how.get("param_dtype", "float32"), held=True)
+        model, one = model.clone(**how | {"param_dtype": held}), jnp.zeros((1, 1), jnp.int32)
+        params = jax.jit(model.init)(jax.random.key(0), one, one, jnp.ones((1, 1, 1), bool))
+        assert not check_model(model, params).skipped
+    else:
+        loaded = jspec.models.load(fixtures / name, with_tokenizer=False, **how)
+        recurrent = isinstance(loaded.model, jspec.models.Hybrid)
+        assert len(check_model(loaded.model, loaded.params).skipped) == 2 * recurrent
 
 
 def test_configs_come_back_from_json(variant):

@@ -1,11 +1,13 @@
 """By XLA's operations too a token has the same bits along a tree, in company, and alone."""
 
+import itertools
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import tiny
 
 import jspec
@@ -38,14 +40,10 @@ def bits(model, params, sizes=(3, 8), batch_size=1, longest=20):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        pytest.param(name, dtype, marks=() if (name, dtype) in QUICK else pytest.mark.slow)
-        for name in FAMILIES
-        for dtype in ("float32", "bfloat16")
-    ],
+    "family", quick.only(itertools.product(FAMILIES, ("float32", "bfloat16")), *QUICK), ids="-".join
 )
-def test_every_family(name, dtype, fixtures):
+def test_every_family(family, fixtures):
+    name, dtype = family
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, dtype=dtype)
     model = loaded.model.clone(attention_impl=BatchInvariant(8))
     found = bits(model, loaded.params, sizes=[8], batch_size=2)

@@ -271,15 +271,3 @@ def test_a_model_takes_it_and_gives_the_same_scores():
     assert "pallas_call[" not in str(jax.make_jaxpr(plain.apply)(*given))
     found = traced.lower().compile()(*given).logits
     np.testing.assert_allclose(found, wanted, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_decoding_with_the_kernel_gives_the_same_tokens():
-    plain = tree_model(attention.XLA)
-    params = tiny.params(plain)
-    drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([3, 2]))
-    options = dict(max_new_tokens=48, drafter=drafter)
-    wanted = jspec.decode(plain, params, tiny.PROMPTS, tiny.LENGTHS, **options)
-    found = jspec.decode(tree_model(TRITON), params, tiny.PROMPTS, tiny.LENGTHS, **options)
-    np.testing.assert_array_equal(found.tokens, wanted.tokens)
-    np.testing.assert_array_equal(found.stats.num_rounds, wanted.stats.num_rounds)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import refusals
 import tiny
 import tiny_gguf
@@ -16,7 +17,7 @@ from oracle import superblocks
 
 import jspec
 from jspec._xla import backend, native
-from jspec.models import blocks, checkpoint, export, linear, precision
+from jspec.models import blocks, checkpoint, export, linear
 from jspec.models.fingerprint import fingerprint
 
 KINDS = tuple(blocks.SIZES)
@@ -167,9 +168,7 @@ def folder(tmp_path_factory):
 
 
 ROUNDED_TO = [kind for kind in KINDS if kind not in blocks.FROM_FILES]
-QUICK = pytest.mark.parametrize(
-    "kind", [ROUNDED_TO[0], *(pytest.param(one, marks=pytest.mark.slow) for one in ROUNDED_TO[1:])]
-)
+QUICK = pytest.mark.parametrize("kind", quick.only(ROUNDED_TO, ROUNDED_TO[0]))
 
 
 @QUICK
@@ -240,18 +239,11 @@ def mixed(tmp_path_factory):
     return tiny_gguf.convert(where / "folder", where / "model.gguf", K.Q4_K, others=MIXED)
 
 
-@pytest.mark.slow
-def test_a_mixed_file_has_a_fingerprint_of_its_own(mixed):
-    """A product whose parts are in several formats has an array for each."""
-    kept = jspec.models.load(mixed, "q4_k", with_tokenizer=False)
-    wide = jspec.models.load(mixed, "float32", with_tokenizer=False)
-    found = {fingerprint(one.params, one.model) for one in (kept, wide)}
-    assert len(found) == 2 and fingerprint(kept.params, kept.model) in found
-
-
 def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, tmp_path):
     kept = jspec.models.load(mixed, "q4_k", with_tokenizer=False)
     params, wide = kept.params["params"], jspec.models.load(mixed, "float32", with_tokenizer=False)
+    # A product whose parts are in several formats has an array for each.
+    assert fingerprint(kept.params, kept.model) != fingerprint(wide.params, wide.model)
 
     def formats(path, width=256):
         layer, product = path.split("/")
@@ -355,29 +347,3 @@ def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
     again, held = jspec.models.restore(tmp_path / "model")
     assert again == loaded.model
     assert jax.tree.all(jax.tree.map(np.array_equal, held, loaded.params))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", blocks.FORMATS)
-def test_it_keeps_the_contract(kind):
-    model = tiny.model(hidden_size=256, head_dim=16, intermediate_size=96)
-    model = model.clone(param_dtype=precision.find(kind, as_weights=True), scan_layers=True)
-    one, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
-    jspec.testing.check_model(model, model.init(jax.random.key(0), one, one, mask))
-
-
-def test_one_matrix_at_a_time_is_widened_by_xla():
-    matrices = [jax.ShapeDtypeStruct((256, 256 // 32 * 18), jnp.uint8)] * 8
-
-    def loop(x, matrices):
-        def body(_, x):
-            for matrix in matrices:
-                x = jnp.tanh(linear.multiply(x, blocks.Blocks(matrix, "q4_0", x.dtype)))
-            return x
-
-        return jax.lax.fori_loop(0, 9, body, x)
-
-    with native.disabled():
-        x = jax.ShapeDtypeStruct((4, 256), jnp.float32)
-        used = jax.jit(loop).lower(x, matrices).compile().memory_analysis()
-    assert used is not None and used.temp_size_in_bytes < 4 * 256 * 256 * 4

@@ -74,41 +74,6 @@ def check_greedy(found, reference, plain=False):
 
 
 @pytest.mark.slow
-@families(*NAMES[:4])
-def test_and_by_plain_decoding_and_auto(given):
-    found, reference = given
-    wanted = reference["greedy"]
-    ask = dict(prompt=found.tokens, max_new_tokens=wanted.shape[1])
-    plain = jspec.decode(found.model, found.params, **ask)
-    np.testing.assert_array_equal(plain.tokens, wanted)
-    target = jspec.models.Loaded(found.model, found.params)
-    llm = jspec.LLM(target, "auto", widths=(0, 3))
-    result = jspec.decode(llm.model, llm.params, **llm.drafting, **ask)
-    np.testing.assert_array_equal(result.tokens, wanted)
-
-
-@pytest.mark.slow
-@families(*NAMES[4:8])
-def test_one_key_is_one_text(given):
-    """Rows of unequal prompts, sampled."""
-    found, _ = given
-    ask = dict(
-        prompt=found.tokens, prompt_lengths=[16, 3], max_new_tokens=20, key=5,
-        sampling=jspec.Sampling(temperature=1.0),
-    )  # fmt: skip
-    plain = jspec.decode(found.model, found.params, **ask)
-    assert len(set(plain.tokens[0].tolist())) > 5
-    for options in (
-        dict(drafter=jspec.TokenRecycling(64, TREE, k=3)),
-        dict(drafter=jspec.PromptLookup(4)),
-    ):
-        drafted = jspec.decode(found.model, found.params, **ask, **options)
-        np.testing.assert_array_equal(drafted.tokens, plain.tokens)
-    other = jspec.decode(found.model, found.params, **(ask | dict(key=6)))
-    assert (other.tokens != plain.tokens).any()
-
-
-@pytest.mark.slow
 @families(NAMES[0], *NAMES[8:11])
 def test_rows_that_come_and_go_are_as_alone(given):
     found, _ = given

@@ -162,33 +162,24 @@ def drawn(tokenizer: Tokenizer, chance: random.Random) -> list[int]:
     return [token for run in runs for token in run[: chance.randint(1, 12)]]
 
 
-def test_a_character_of_several_tokens_comes_whole():
+def test_letters_come_whole_and_broken_bytes_spoil_none():
     tokenizer = byte_level()
     ids = tokenizer.encode("a猫b").ids
     assert len(ids) == 6  # the end token first, and three bytes for the cat
     assert pieces(tokenizer, ids, 2) == ["a", "", "", "猫", "b", ""]
     assert pieces(tokenizer, ids, 4) == ["a", "猫", "b", ""]  # a prompt that ends inside of it
-    assert pieces(tokenizer, ids[:4], 2) == ["a", "", "", "\N{REPLACEMENT CHARACTER}"]
-
-
-def test_a_token_that_is_not_written_does_not_part_a_letter():
+    assert pieces(tokenizer, ids[:4], 2) == ["a", "", "", BROKEN]
     tokenizer = byte_fallback()
     byte, end, b = 3 + 0xF0, 2, tokenizer.token_to_id("b")
+    # A token that is not written does not part a letter.
     for ids in ([3 + 65, end, end, byte, b], [3 + 0xC3, end, 3 + 0xA9, b], [b, byte, end]):
         for first in range(1, len(ids)):
             assert "".join(pieces_of_all(tokenizer, ids, first)) == text_of(tokenizer, ids)
-
-
-def test_broken_bytes_spoil_no_letter():
-    tokenizer = byte_fallback()
     cat = [3 + byte for byte in "猫".encode()]
     assert pieces(tokenizer, [1, 259, *cat, 260], 2) == ["a", "", "", "猫", "b", ""]
     ids = [1, 259, *cat, cat[0], 260]
     assert pieces(tokenizer, ids, 2) == ["a", "", "", "猫", "", f"{BROKEN}b", ""]
-
-
-def test_the_space_before_the_first_token_is_the_decoders_affair():
-    tokenizer = byte_fallback()
+    # The space before the first token is the decoder's affair.
     assert pieces(tokenizer, [1, 259, 259], 1) == ["", "a", " a", ""]
 
 

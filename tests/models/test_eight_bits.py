@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import tiny
 from jax.sharding import AxisType, PartitionSpec
 
 import jspec
 from jspec._xla import native
-from jspec.models import checkpoint, eight_bits, linear, precision, sharding
+from jspec.models import checkpoint, eight_bits, precision, sharding
 from jspec.models.export import save_hf
 
 KINDS = ("int8", "float8_e4m3fn", "w8a8")
@@ -47,19 +48,13 @@ def rounded(params):
     return held
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mixtral",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                *("opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe"),
-                *("deepseek_v3", "gpt_oss", "gemma4", "gemma4_moe"),
-            )
-        ),
-    ],
+FAMILIES = (
+    *("mixtral", "opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe"),
+    *("deepseek_v3", "gpt_oss", "gemma4", "gemma4_moe"),
 )
+
+
+@pytest.mark.parametrize("name", quick.only(FAMILIES, "mixtral"))
 def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures):
     plain = recorded(name)
     small = jspec.models.load(fixtures / name, with_tokenizer=False, param_dtype="int8")
@@ -102,27 +97,7 @@ def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fix
     assert np.median(np.abs(by_both - by_xla)) < moved / 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["int8", "w8a8"])
-def test_its_drafted_tokens_are_its_own(kind):
-    model, params = small_model(kind)
-    ask = dict(prompt_lengths=tiny.LENGTHS, max_new_tokens=12)
-    plain = jspec.decode(model, params, tiny.PROMPTS, **ask)
-    drafted = jspec.decode(model, params, tiny.PROMPTS, drafter=jspec.PromptLookup(3), **ask)
-    assert (plain.tokens == drafted.tokens).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_keeps_the_contract(kind):
-    model, params = small_model(kind)
-    scanned = model.clone(scan_layers=True)
-    jspec.testing.check_model(scanned, checkpoint.relaid(scanned, params))
-
-
-@pytest.mark.parametrize(
-    "kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
-)
+@pytest.mark.parametrize("kind", quick.only(KINDS, KINDS[0]))
 def test_it_is_restored_from_disk(kind, tmp_path):
     model, params = small_model(kind)
     jspec.models.save(tmp_path / "model", model, params)
@@ -142,29 +117,6 @@ def test_factors_are_split_as_the_columns_are():
         assert layer["gate_up"]["weight_scale"].spec == PartitionSpec(*front, "model")
         assert layer["down"]["weight"].spec == PartitionSpec(*front, None, "model")
         assert layer["down"]["weight_scale"].spec == PartitionSpec(*front, None)
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_one_matrix_at_a_time_is_upcast(after, monkeypatch):
-    """In a loop, XLA would rather widen all of them before it. Kernels widen in registers."""
-    if not after:  # the negative control
-        monkeypatch.setattr(linear, "upcast_after", lambda x, weights: weights.astype(x.dtype))
-    matrices = [jax.ShapeDtypeStruct((256, 256), jnp.int8)] * 8
-    factors = jax.ShapeDtypeStruct((256,), jnp.float32)
-
-    def loop(x, matrices, factors):
-        def body(_, x):
-            for matrix in matrices:
-                x = jnp.tanh(linear.multiply(x, eight_bits.LowPrecision(matrix, factors, x.dtype)))
-            return x
-
-        return jax.lax.fori_loop(0, 9, body, x)
-
-    x = jax.ShapeDtypeStruct((4, 256), jnp.float32)
-    with native.disabled():
-        used = jax.jit(loop).lower(x, matrices, factors).compile().memory_analysis()
-    assert used is not None
-    assert (used.temp_size_in_bytes < 3 * 256 * 256 * 4) == after
 
 
 def test_absent_support_is_refused_in_one_sentence(fixtures, tmp_path):

@@ -13,7 +13,6 @@ import tiny
 import jspec
 from jspec.memory import Rounded, rounded
 from jspec.models import checkpoint
-from jspec.testing import check_model
 
 WIDE = tiny.model()
 MODEL = WIDE.clone(kv_dtype=jnp.int8)
@@ -23,32 +22,28 @@ SHARP = tiny.params(MODEL, scale=20.0)
 TREE = jspec.tree.branching([2, 1])
 
 
-def test_rounding_is_that_of_an_oracle_and_off_by_half_a_scale():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, 3, 5, 8)) * 10.0 ** rng.integers(-6, 7, (2, 3, 5, 1))
-    x[0, 0, 0] = 0
-    small = rounded(jnp.asarray(x, jnp.float32))
-    scales = np.abs(x).max(-1, keepdims=True) / 127
-    np.testing.assert_allclose(small.scales, scales, rtol=1e-6)
-    assert small.values.dtype == jnp.int8
-    off = np.abs(np.asarray(small.astype(jnp.float32), np.float64) - x)
-    assert (off <= scales * (0.5 + 1e-4)).all() and (off > scales * 0.4).any()
-    assert not np.isfinite(rounded(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]])).scales).any()
+HALF_A_STEP = {
+    jnp.int8: (127, lambda x, scales: 0.5 * scales),
+    jnp.float8_e4m3fn: (448, lambda x, scales: np.maximum(np.abs(x) / 16, scales * 2.0**-10)),
+}
 
 
-def test_rounding_to_float8_is_that_of_an_oracle():
+@pytest.mark.parametrize("dtype", HALF_A_STEP)
+def test_rounding_is_that_of_an_oracle_and_off_by_half_a_step(dtype):
+    most, half_a_step = HALF_A_STEP[dtype]
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(2, 3, 5, 8)) * 10.0 ** rng.integers(-6, 7, (2, 3, 5, 1))).astype("f4")
     x[0, 0, 0] = 0
-    small = rounded(jnp.asarray(x), jnp.float8_e4m3fn)
+    small = rounded(jnp.asarray(x), dtype)
     scales = np.asarray(small.scales)
-    np.testing.assert_allclose(scales, np.abs(x).max(-1, keepdims=True) / 448, rtol=1e-6)
-    steps = (x / np.where(scales == 0, 1, scales)).clip(-448, 448)
-    np.testing.assert_array_equal(small.values, steps.astype(ml_dtypes.float8_e4m3fn))
-    off = np.abs(np.asarray(small.astype(jnp.float32)) - x)
-    assert (off <= np.maximum(np.abs(x) / 16, scales * 2.0**-10) * 1.001).all()
-    assert (off > np.abs(x) / 20).any()
-    bad = rounded(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]]), jnp.float8_e4m3fn)
+    np.testing.assert_allclose(scales, np.abs(x).max(-1, keepdims=True) / most, rtol=1e-6)
+    assert small.values.dtype == dtype
+    if dtype != jnp.int8:
+        steps = (x / np.where(scales == 0, 1, scales)).clip(-most, most)
+        np.testing.assert_array_equal(small.values, steps.astype(ml_dtypes.float8_e4m3fn))
+    off, bound = np.abs(np.asarray(small.astype(jnp.float32)) - x), half_a_step(x, scales)
+    assert (off <= bound * 1.001).all() and (off > 0.8 * bound).any()
+    bad = rounded(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]]), dtype)
     assert not np.isfinite(bad.scales).any()
 
 
@@ -58,13 +53,6 @@ def test_the_memory_is_a_quarter_and_a_scale():
     layers, vectors = 2, 2 * 2 * 100  # rows, heads, slots
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
     assert size == 2 * layers * vectors * (4 + 4) + 2 * 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "scan"), [(jnp.int8, False), (jnp.float8_e4m3fn, True)])
-def test_it_keeps_the_promises_of_a_model(dtype, scan):
-    model = MODEL.clone(kv_dtype=dtype, scan_layers=scan)
-    assert not check_model(model, checkpoint.relaid(model, PARAMS)).skipped
 
 
 def test_scanned_layers_give_the_numbers_of_the_others():
@@ -101,12 +89,7 @@ def test_a_node_and_its_token_are_the_same_numbers():
 
 
 DRAFTERS = {
-    "lookup": (jspec.PromptLookup(3), None),
     "recycling": (jspec.TokenRecycling(tiny.VOCAB, TREE), None),
-    "eagle": (
-        jspec.EAGLE(tiny.eagle(), jspec.Template(((0,), (1,), (0, 0)))),
-        tiny.variables(tiny.eagle()),
-    ),
     "draft": (
         jspec.SpeculativeDecoding(tiny.draft().clone(kv_dtype=jnp.int8), 3),
         tiny.params(tiny.draft()),
@@ -137,8 +120,6 @@ def _run(drafter, params, sampled, model=MODEL):
     ("name", "sampled"),
     [
         ("recycling", True),
-        pytest.param("lookup", False, marks=pytest.mark.slow),
-        pytest.param("eagle", True, marks=pytest.mark.slow),
         pytest.param("draft", False, marks=pytest.mark.slow),
     ],
 )
@@ -158,15 +139,6 @@ def test_and_in_float8_too(plain):
 
 def test_it_is_a_model_of_its_own(plain):
     assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain(True).tokens).any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "pythia"])
-def test_other_families(name, fixtures):
-    model, params, _ = jspec.models.load(
-        fixtures / name, dtype="float32", with_tokenizer=False, kv_dtype="int8"
-    )
-    check_model(model, params)
 
 
 def test_unsupported_models_are_refused_in_one_sentence(fixtures):

@@ -1,8 +1,8 @@
 """Multi-head latent attention: the absorbed form against the paper's, and what it keeps."""
 
-import json
 import shutil
 
+import adapters
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -130,58 +130,11 @@ def test_the_memory_is_latents_and_one_rotary_key(fixtures):
     assert {part.shape for part in cache.values} == {(2, 1, 32, sizes.rank)}
 
 
-@pytest.mark.slow
-def test_a_latent_model_drafts_for_itself(recorded):
-    """As a draft model it scores a tree level by level, with the levels above alongside it."""
-    found = recorded("deepseek_v3")
-    ask = dict(prompt=found.tokens, max_new_tokens=12)
-    plain = jspec.decode(found.model, found.params, **ask)
-    drafted = jspec.decode(
-        found.model, found.params, **ask,
-        drafter=jspec.CoupledTree(found.model, num_speculative_tokens=6, max_depth=3, beam=4),
-        drafter_params=found.params,
-    )  # fmt: skip
-    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
-    assert drafted.stats.num_accepted_tokens.sum() > 0
-
-
-@pytest.mark.slow
-def test_latents_in_int8_are_those_of_plain_decoding(recorded):
-    found = recorded("deepseek_v3")
-    model = found.model.clone(kv_dtype=jnp.int8)
-    assert isinstance(model.init_memory(1, 8).values[0], memory.Rounded)
-    ask = dict(prompt=found.tokens, max_new_tokens=16)
-    plain = jspec.decode(model, found.params, **ask)
-    drafted = jspec.decode(model, found.params, **ask, drafter=jspec.PromptLookup(3))
-    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
-    # A latent is off by half a 127th of its largest number, and so are logits, by a little.
-    wide, small = (
-        tiny.forward(one, found.params, found.tokens[:1]).logits for one in (found.model, model)
-    )
-    assert 0 < np.abs(wide - small).max() < 0.5
-
-
-def adapter(folder, modules):
-    """An adapter in PEFT's layout, and what it adds to each weight, by the shapes of both."""
-    folder.mkdir()
-    draw, tensors, added = np.random.default_rng(4), {}, {}
-    for name, (outputs, inputs) in modules.items():
-        down, up = (draw.normal(0, 0.4, size).astype("f4") for size in ((2, inputs), (outputs, 2)))
-        tensors |= {
-            f"base_model.model.{name}.lora_{x}.weight": y for x, y in (("A", down), ("B", up))
-        }
-        added[f"{name}.weight"] = up @ down
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = dict(peft_type="LORA", r=2, lora_alpha=2, bias="none", target_modules=[])
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return added
-
-
 def test_an_adapter_of_latents_is_the_model_with_it_merged(fixtures, tmp_path, recorded):
     attention = "model.layers.1.self_attn"
     modules = {"kv_a_proj_with_mqa": (14, 16), "q_b_proj": (40, 12), "o_proj": (16, 20)}
     modules = {f"{attention}.{name}": shape for name, shape in modules.items()}
-    added = adapter(tmp_path / "one", modules)
+    added = adapters.save(tmp_path / "one", modules, lora_alpha=2)
     base = fixtures / "deepseek_v3"
     merged = shutil.copytree(base, tmp_path / "merged")
     held = load_file(base / "model.safetensors")
@@ -200,7 +153,7 @@ def test_an_adapter_of_latents_is_the_model_with_it_merged(fixtures, tmp_path, r
 
 
 def test_an_adapter_of_the_absorbed_matrices_is_refused(fixtures, tmp_path):
-    adapter(tmp_path / "one", {"model.layers.0.self_attn.kv_b_proj": (44, 10)})
+    adapters.save(tmp_path / "one", {"model.layers.0.self_attn.kv_b_proj": (44, 10)})
     with pytest.raises(jspec.InputError, match=r"adapts 2 tensors .*kv_b_proj"):
         jspec.models.load(
             fixtures / "deepseek_v3", with_tokenizer=False, adapters={"one": tmp_path / "one"}
@@ -214,8 +167,3 @@ def test_decoders_without_a_place_for_latents_are_refused():
     ):
         with pytest.raises(jspec.InputError, match=message):
             jspec.models.Llama(config(SIZES, **fields))
-
-
-def test_odd_rotary_lanes_are_refused():
-    with pytest.raises(jspec.InputError, match="rotary_dim is 3, and lanes are turned in pairs"):
-        LatentAttention(6, None, 5, 3, 3)

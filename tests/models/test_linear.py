@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jspec._xla import native
-from jspec.models import linear
+from jspec.models import blocks, eight_bits, linear
 
 
 @pytest.mark.parametrize("lead", [(1,), (1, 1), (3,), (2, 16), (33,)])
@@ -55,3 +55,33 @@ def test_scores_are_float32_whatever_the_states_are():
     table = jnp.asarray(rng.normal(size=(10, 8)), jnp.float32)
     scores = linear.unembed(states, table)
     assert scores.dtype == jnp.float32 and linear.product(states, table).dtype == jnp.bfloat16
+
+
+HELD = {
+    "int8": (256, lambda matrix, x: eight_bits.LowPrecision(matrix, jnp.ones(256), x.dtype)),
+    "q4_0": (256 // 32 * 18, lambda matrix, x: blocks.Blocks(matrix, "q4_0", x.dtype)),
+}
+
+
+@pytest.mark.parametrize(("kind", "after"), [("int8", True), ("int8", False), ("q4_0", True)])
+def test_one_matrix_at_a_time_is_widened(kind, after, monkeypatch):
+    """In a loop, XLA would rather widen all of them before it. Kernels widen in registers."""
+    if not after:  # the negative control
+        monkeypatch.setattr(linear, "upcast_after", lambda x, weights: weights.astype(x.dtype))
+    lanes, held = HELD[kind]
+
+    def loop(x, matrices):
+        def body(_, x):
+            for matrix in matrices:
+                x = jnp.tanh(linear.multiply(x, held(matrix, x)))
+            return x
+
+        return jax.lax.fori_loop(0, 9, body, x)
+
+    x = jax.ShapeDtypeStruct((4, 256), jnp.float32)
+    narrow = jnp.int8 if kind == "int8" else jnp.uint8
+    with native.disabled():
+        program = jax.jit(loop).lower(x, [jax.ShapeDtypeStruct((256, lanes), narrow)] * 8)
+        used = program.compile().memory_analysis()
+    assert used is not None
+    assert (used.temp_size_in_bytes < (3 if kind == "int8" else 4) * 256 * 256 * 4) == after

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import adapters
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from adapters import CONFIG
 from safetensors.numpy import load_file, save_file
 
 import jspec
@@ -16,31 +18,14 @@ from jspec.models.export import save_hf
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")
 MLP = ("mlp.gate_proj", "mlp.down_proj")
 LENGTHS = tiny.LENGTHS
-CONFIG = dict(peft_type="LORA", r=2, lora_alpha=6, bias="none", target_modules=[])
 
 
 def saved(folder, seed, modules, rank, layers=(0, 1), **config):
-    """An adapter in PEFT's layout, and what it adds to each weight of the base."""
-    rng, tensors, added = np.random.default_rng(seed), {}, {}
-    shapes = {name: load_file(folder.parent / "base" / "model.safetensors")[name].shape
-              for layer in layers for module in modules
-              for name in [f"model.layers.{layer}.{module}.weight"]}  # fmt: skip
-    for name, (outputs, inputs) in shapes.items():
-        down = rng.normal(0, 0.4, (rank, inputs)).astype(np.float32)
-        up = rng.normal(0, 0.4, (outputs, rank)).astype(np.float32)
-        bare = name.removesuffix(".weight")
-        tensors[f"base_model.model.{bare}.lora_A.weight"] = down
-        tensors[f"base_model.model.{bare}.lora_B.weight"] = up
-        settings = CONFIG | dict(r=rank) | config
-        root = np.sqrt(rank) if settings.get("use_rslora") else rank
-        patterns = settings.get("alpha_pattern", {}).items()
-        own = (alpha for end, alpha in patterns if bare.endswith(f".{end}"))
-        alpha = next(own, settings["lora_alpha"])
-        added[name] = alpha / root * (up.astype(np.float64) @ down)
-    folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | dict(r=rank) | config))
-    return added
+    """An adapter, and what it adds to each weight of the base."""
+    held = load_file(folder.parent / "base" / "model.safetensors")
+    names = [f"model.layers.{layer}.{module}" for layer in layers for module in modules]
+    shapes = {name: held[f"{name}.weight"].shape for name in names}
+    return adapters.save(folder, shapes, seed, rank, **config)
 
 
 def merged(folder, base, added):
@@ -87,8 +72,8 @@ def alone(folder):
     ids=["layers", "scanned"],
 )
 def adapted(folder, request):
-    adapters = {"one": folder / "one", "two": folder / "two"}
-    return load(folder, "base", adapters=adapters, scan_layers=request.param)
+    both = {name: folder / name for name in ("one", "two")}
+    return load(folder, "base", adapters=both, scan_layers=request.param)
 
 
 def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
@@ -142,42 +127,6 @@ def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(
     assert (plain[0] != plain[1]).any() and (plain[1] != plain[2]).any()
 
 
-@pytest.mark.slow
-def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
-    engine = jspec.Engine(
-        adapted.model, num_slots=2, capacity=40, drafter=jspec.PromptLookup(whole=False)
-    )
-    state, prompts = engine.init(adapted.params), [[5, 3, 9, 1], [4, 4], [8, 1, 6, 1, 6]]
-    wanted = [1, 2, 0]
-
-    def arriving(number):
-        chosen = adapted.model.choose(adapted.params, [wanted[number]])
-        first = engine.prefill(chosen, prompts[number][:2], jspec.Request(max_tokens=16))
-        rest = prompts[number][2:]
-        return (
-            engine.prefill(chosen, rest, jspec.Request(max_tokens=16), earlier=first)
-            if rest
-            else first
-        )
-
-    def check(slot, number):
-        own = alone[wanted[number]]
-        want = jspec.decode(own.model, own.params, [prompts[number]], max_new_tokens=16)
-        np.testing.assert_array_equal(state.tokens[slot, :16], want.tokens[0])
-
-    state = engine.insert(state, 0, arriving(0))
-    state, _ = engine.generate(adapted.params, state, rounds=2)
-    state = engine.insert(state, 1, arriving(1))
-    while not state.done[0]:
-        state, _ = engine.generate(adapted.params, state, rounds=1)
-    check(0, 0)
-    state = engine.insert(engine.free(state, 0), 0, arriving(2))
-    while not state.done.all():
-        state, _ = engine.generate(adapted.params, state, rounds=4)
-    check(1, 1)
-    check(0, 2)
-
-
 def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, alone):
     from jspec.request import Request
     from jspec.serve.device import EngineDevice
@@ -225,47 +174,32 @@ def test_names_and_numbers_of_adapters_are_checked(adapted):
         jspec.decode(model, model.choose(params, [1, 2]), tiny.PROMPTS, LENGTHS, max_new_tokens=2)
 
 
-WRONG = (
+LAYER, BASE = "model.layers.0.", "was trained for another base"
+Q = f"{LAYER}self_attn.q_proj"
+WRONG = [
     (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
     (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules next to"),
     (dict(alpha_pattern={"(q": 3}), {}, r"\(\(q\)', which is not a regular expression"),
     (dict(alpha_pattern={"q_proj": "a"}), {}, "has q_proj = 'a'; it has to be above 0"),
     (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that replace"),
     (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
-    (
-        dict(target_parameters=["mlp.experts.gate_up_proj"]),
-        {},
-        "target_parameters: adapters of",
-    ),
-    (
-        dict(init_lora_weights="pissa"),
-        {},
-        "init_lora_weights = 'pissa', which changes the base",
-    ),
+    (dict(target_parameters=["mlp.experts.gate_up_proj"]), {}, "target_parameters: adapters of"),
+    (dict(init_lora_weights="pissa"), {}, "init_lora_weights = 'pissa', which changes the base"),
     (dict(bias="all"), {}, "bias = 'all'"),
     (dict(peft_type="IA3"), {}, "is a 'IA3' adapter; jspec implements LORA"),
     (dict(lora_alpha=0), {}, "lora_alpha = 0; it has to be above 0"),
     ({}, {"model.embed_tokens.lora_A": (2, 4)}, r"adapts 1 tensor \(base_model.model.model.em"),
     ({}, {"model.layers.9.self_attn.q_proj.lora_A": (2, 16)}, "for which this model has no"),
-    ({}, {"model.layers.0.self_attn.q_proj.lora_A": (2, 12)}, "was trained for another base"),
     ({}, {"lm_head.lora_A": (2, 16)}, r"adapts 1 tensor \(base_model.model.lm_head.lora_A.we"),
-    ({}, {"model.layers.0.input_layernorm.lora_A": (2, 16)}, "for which this model has no"),
-    ({}, {"model.layers.0.mlp.experts.0.w1.lora_A": (2, 16)}, "for which this model has no"),
-    ({}, {"model.layers.0.self_attn.q_proj.lora_magnitude_vector": (16,)}, "for which this"),
-    ({}, {"model.layers.0.self_attn.q_proj.lora_B": (12, 2)}, "was trained for another base"),
-    ({}, {"model.layers.0.self_attn.q_proj.lora_B": (16, 3)}, "was trained for another base"),
-    ({}, {"model.layers.0.self_attn.q_proj.lora_A": ()}, "was trained for another base"),
-    (
-        {},
-        {
-            "model.layers.0.self_attn.q_proj.lora_A": (0, 16),
-            "model.layers.0.self_attn.q_proj.lora_B": (16, 0),
-        },
-        "was trained for another base",
-    ),
-    ({}, {"model.layers.0.mlp.up_proj.lora_A": (2, 16)}, "lacks lora_B of model.layers.0.mlp"),
-    ({}, {"model.layers.0.self_attn.q_proj.lora_B": None}, "holds no numbers in model.layers"),
-)
+    ({}, {f"{LAYER}input_layernorm.lora_A": (2, 16)}, "for which this model has no"),
+    ({}, {f"{LAYER}mlp.experts.0.w1.lora_A": (2, 16)}, "for which this model has no"),
+    ({}, {f"{Q}.lora_magnitude_vector": (16,)}, "for which this"),
+    *(({}, {f"{Q}.{half}": shape}, BASE) for half, shape in (
+        ("lora_A", (2, 12)), ("lora_B", (12, 2)), ("lora_B", (16, 3)), ("lora_A", ()))),
+    ({}, {f"{Q}.lora_A": (0, 16), f"{Q}.lora_B": (16, 0)}, BASE),
+    ({}, {f"{LAYER}mlp.up_proj.lora_A": (2, 16)}, "lacks lora_B of model.layers.0.mlp"),
+    ({}, {f"{Q}.lora_B": None}, "holds no numbers in model.layers"),
+]  # fmt: skip
 """An adapter's config, its tensors, and the error about it."""
 
 

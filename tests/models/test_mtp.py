@@ -124,30 +124,6 @@ def test_it_drafts_for_its_own_target(target, checkpoint, reference, template, s
     assert (found.stats.num_draft_tokens > 0).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES[:1], indirect=True)
-def test_rejection_keeps_the_distribution(target, checkpoint, reference):
-    """The second token, which the head drafted first, against the target's in closed form."""
-    head, params, _ = heads.load(checkpoint, target)
-    drafter = jspec.EAGLE(head, CHAIN, scheme=jspec.schemes.RECURSIVE)
-    rows, prompt = 3000, reference["tokens"][0, :4]
-    warm = jspec.Sampling(temperature=0.7)
-    found = jspec.decode(
-        target.model, target.params, np.tile(prompt, (rows, 1)), max_new_tokens=2, key=3,
-        sampling=warm, drafter=drafter, drafter_params=params,
-    )  # fmt: skip
-    assert 0 < found.stats.num_accepted_tokens.sum() < rows
-    size = target.model.vocab_size
-    texts = np.concatenate([np.tile(prompt, (size, 1)), np.arange(size)[:, None]], axis=1)
-    logits = tiny.forward(target.model, target.params, texts).logits
-    probs = np.asarray(jax.nn.softmax(logits / 0.7, axis=-1), np.float64)
-    wanted = probs[0, 3] @ probs[:, 4]
-    counted = np.bincount(found.tokens[:, 1], minlength=size) / rows
-    # The mean of this distance is about sqrt(2 p (1 - p) / (pi n)) / 2 per token: 0.04 here.
-    assert np.abs(counted - wanted).sum() / 2 < 0.07
-    assert np.abs(probs[0, 3] - wanted).sum() / 2 > 0.2
-
-
 def test_methods_find_it(target, checkpoint, fixtures, name):
     assert heads.own(target) == str(checkpoint)
     for method, kind in (("eagle", jspec.EAGLE), ("eagle2", jspec.EAGLE2)):

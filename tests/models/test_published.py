@@ -1,216 +1,288 @@
-"""Published heads, small and in their layout, against the authors' forward pass in torch."""
+"""Published EAGLE and Medusa heads, small and in their layouts, against a pass in float64."""
 
-import json
+import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from published_heads import IDS, LLAMA, MODEL, TARGET, check_decoding, check_saving, other
+from published_heads import (
+    EMBED,
+    HEAD,
+    IDS,
+    LLAMA,
+    MODEL,
+    SHAPE,
+    TARGET,
+    check_decoding,
+    check_saving,
+    norm,
+    normal,
+    other,
+    without,
+    write,
+)  # fmt: skip
 
 import jspec
-import jspec.models
 from jspec.models import heads
 from jspec.models.heads import published
 
-torch = pytest.importorskip("torch")
-
-V, E, HEADS, KV, D, INNER, DRAFT = 23, 16, 4, 2, 4, 24, 9
-THETA, EPS = 5000.0, 1e-5
-EMBED, HEAD = (torch.tensor(np.array(TARGET.params["params"][name])) for name in ("embed", "head"))
-
-
-def normal(*shape, seed=0):
-    made = torch.Generator().manual_seed(1000 * seed + sum(shape))
-    return 0.3 * torch.randn(*shape, generator=made)
-
-
-def layer(name, inputs, third=False):
-    wide = {"q_proj": HEADS * D, "k_proj": KV * D, "v_proj": KV * D}
-    tensors = {
-        f"{name}.self_attn.{part}.weight": normal(out, inputs, seed=i)
-        for i, (part, out) in enumerate(wide.items())
-    }
-    norms = ["post_attention_layernorm", *(["input_layernorm", "hidden_norm"] if third else [])]
-    return {
-        **tensors,
-        f"{name}.self_attn.o_proj.weight": normal(E, HEADS * D),
-        f"{name}.mlp.gate_proj.weight": normal(INNER, E, seed=4),
-        f"{name}.mlp.up_proj.weight": normal(INNER, E, seed=5),
-        f"{name}.mlp.down_proj.weight": normal(E, INNER),
-        **{f"{name}.{norm}.weight": 1 + normal(E, seed=6 + i) for i, norm in enumerate(norms)},
-    }
-
-
-def eagle(bias=True):
-    first = {"fc.weight": normal(E, 2 * E), **({"fc.bias": normal(E, seed=9)} if bias else {})}
-    return {"embed_tokens.weight": EMBED, **first, **layer("layers.0", E)}
-
-
-def eagle3():
-    scored = torch.zeros(V, dtype=torch.bool)
-    scored[IDS] = True
-    return {
-        "d2t": torch.tensor(IDS) - torch.arange(DRAFT),
-        "t2d": scored,
-        "fc.weight": normal(E, 3 * E),
-        **layer("midlayer", 2 * E, third=True),
-        "norm.weight": 1 + normal(E, seed=11),
-        "lm_head.weight": normal(DRAFT, E),
-    }
-
-
-def medusa(count=3, layers=2, prefix=""):
-    tensors = {}
-    for head in range(count):
-        for block in range(layers):
-            tensors[f"{prefix}{head}.{block}.linear.weight"] = normal(E, E, seed=10 * head + block)
-            tensors[f"{prefix}{head}.{block}.linear.bias"] = normal(E, seed=10 * head + block)
-        tensors[f"{prefix}{head}.{layers}.weight"] = normal(V, E, seed=head)
-    return tensors
-
-
-FILES = {
-    "eagle": ("pytorch_model.bin", eagle),
-    "eagle3": ("pytorch_model.bin", eagle3),
-    "medusa": ("medusa_lm_head.pt", medusa),
+V, E, D, RANK, COUNT = tiny.VOCAB, 16, 4, 5, 6
+SOME = {
+    "d2t": np.array(IDS) - np.arange(len(IDS)),
+    "t2d": np.isin(np.arange(V), IDS),
+    "lm_head.weight": normal(len(IDS), E, seed=12),
+}
+"""What a head has that scores some tokens."""
+THIRD = {"fc_norm": True, "norm_output": True}
+SPECULATORS = {"norm_before_fc": True, "norm_before_residual": True, "norm_output": True}
+FOURTH = THIRD | {
+    "architectures": ["LlamaForCausalLMEagle4"],
+    "layer_types": ["sliding_attention"],
+    "sliding_window": 3,
+    "efficient_lm_head_config": {"type": "low_rank", "rank": RANK, "num_candidates": COUNT},
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 4], "use_aux_hidden_state": True},
 }
 
 
-def write(folder, tensors, file="pytorch_model.bin", **config):
-    folder.mkdir(exist_ok=True)
-    if file.endswith(".safetensors"):
-        from safetensors.torch import save_file
-
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file)
-    else:
-        torch.save(tensors, folder / file)
-    (folder / "config.json").write_text(json.dumps(LLAMA | config))
-    return folder
-
-
-@pytest.fixture(params=FILES)
-def kind(request):
-    return request.param
+def layer(inputs, norms):
+    sizes = {"q": E, "k": E // 2, "v": E // 2}
+    attention = {f"self_attn.{part}_proj.weight": normal(out, inputs, seed=1 + number)
+                 for number, (part, out) in enumerate(sizes.items())}  # fmt: skip
+    mlp = {"gate": normal(24, E, seed=4), "up": normal(24, E, seed=5), "down": normal(E, 24)}
+    rest = {"self_attn.o_proj.weight": normal(E, E)}
+    rest |= {f"mlp.{part}_proj.weight": matrix for part, matrix in mlp.items()}
+    rest |= {f"{name}.weight": 1 + normal(E, seed=6 + n) for n, name in enumerate(norms)}
+    return {f"layers.0.{name}": matrix for name, matrix in (attention | rest).items()}
 
 
-@pytest.fixture
-def folder(kind, tmp_path):
-    file, tensors = FILES[kind]
-    config = {"medusa_num_heads": 2} if kind == "medusa" else {}  # wrong, as in published ones
-    return write(tmp_path / kind, tensors(), file, **config)
+def first(bias=True):
+    made = {"fc.weight": normal(E, 2 * E), **layer(E, ["post_attention_layernorm"])}
+    return made | ({"fc.bias": normal(E, seed=9)} if bias else {})
 
 
-def norm(x, weight):
-    return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
+def later(config, prefix="", place="layers.0"):
+    norms = "input_layernorm", "hidden_norm", "post_attention_layernorm"
+    made = {"fc.weight": normal(E, 3 * E), "norm.weight": 1 + normal(E, seed=11)}
+    made |= layer(2 * E, norms)
+    if config.get("fc_norm"):
+        made |= {f"fc_norm.{tap}.weight": 1 + normal(E, seed=20 + tap) for tap in range(3)}
+    if config.get("norm_before_fc"):
+        made["input_norm.weight"] = 1 + normal(3 * E, seed=30)
+    made = {prefix + name.replace("layers.0", place): x for name, x in made.items()}
+    made["lm_head.weight"] = normal(V, E, seed=12)
+    if "efficient_lm_head_config" in config:
+        made["efficient_lm_head_down_proj.weight"] = normal(RANK, E, seed=13)
+        made["efficient_lm_head.weight"] = normal(V, RANK, seed=14)
+    return made
 
 
-def attention(x, tensors, name, positions):
+def medusa(prefix=""):
+    made = {}
+    for number in range(3):
+        for block in range(2):
+            name = f"{prefix}{number}.{block}.linear"
+            made[f"{name}.weight"] = normal(E, E, seed=10 * number + block)
+            made[f"{name}.bias"] = normal(E, seed=10 * number + block)
+        made[f"{prefix}{number}.2.weight"] = normal(V, E, seed=number)
+    return made
+
+
+HEADS = {
+    # kind, tensors, file, config
+    "1": ("eagle", first() | {"embed_tokens.weight": EMBED}, "pytorch_model.bin", {}),
+    "cnets": ("eagle3", later({}, place="midlayer") | SOME, "pytorch_model.bin", {}),
+    # Its number of heads is wrong, as in published ones.
+    "medusa": ("medusa", medusa(), "medusa_lm_head.pt", {"medusa_num_heads": 2}),
+    "3.1": ("eagle3", later(THIRD), "model.safetensors", THIRD),
+    "4": ("eagle3", later(FOURTH), "model.safetensors", FOURTH),
+}
+
+
+def folder_of(folder, name):
+    _, tensors, file, config = HEADS[name]
+    return write(folder, tensors, LLAMA | config, file)
+
+
+def written(folder, tensors, config=None, file="model.safetensors"):
+    return write(folder, tensors, LLAMA | (config or {}), file)
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def attention(x, made, window=None):
     """Causal attention of one sequence [N, inputs], as in Hugging Face's Llama."""
+    count = len(x)
     q, k, v = (
-        (x @ tensors[f"{name}.self_attn.{part}_proj.weight"].T).view(len(x), -1, D).transpose(0, 1)
+        (x @ made[f"layers.0.self_attn.{part}_proj.weight"].T).reshape(count, -1, D)
         for part in "qkv"
     )
-    angles = positions[:, None] * THETA ** -(torch.arange(0, D, 2) / D)
-    cos, sin = (torch.cat([f(angles)] * 2, -1) for f in (torch.cos, torch.sin))
+    angles = np.arange(count)[:, None] * SHAPE["rope_theta"] ** -(np.arange(0, D, 2) / D)
+    cos, sin = (np.concatenate([f(angles)] * 2, -1)[:, None] for f in (np.cos, np.sin))
 
     def turn(y):
-        return y * cos + torch.cat([-y[..., D // 2 :], y[..., : D // 2]], -1) * sin
+        return y * cos + np.concatenate([-y[..., D // 2 :], y[..., : D // 2]], -1) * sin
 
-    k, v = (part.repeat_interleave(HEADS // KV, dim=0) for part in (turn(k), v))
-    scores = turn(q) @ k.transpose(1, 2) / D**0.5
-    hidden = torch.full(scores.shape[1:], -torch.inf).triu(1)
-    mixed = (scores + hidden).softmax(-1) @ v
-    return mixed.transpose(0, 1).reshape(len(x), -1) @ tensors[f"{name}.self_attn.o_proj.weight"].T
-
-
-def mlp(x, tensors, name):
-    read = norm(x, tensors[f"{name}.post_attention_layernorm.weight"])
-    gate, up, down = (tensors[f"{name}.mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
-    return (torch.nn.functional.silu(read @ gate.T) * (read @ up.T)) @ down.T
+    k, v = (np.repeat(part, 2, axis=1) for part in (turn(k), v))
+    scores = np.einsum("qhd,khd->hqk", turn(q), k) / D**0.5
+    ago = np.arange(count)[:, None] - np.arange(count)
+    seen = (ago >= 0) & (ago < (window or count))
+    mixed = np.einsum("hqk,khd->qhd", softmax(np.where(seen, scores, -np.inf)), v)
+    return mixed.reshape(count, -1) @ made["layers.0.self_attn.o_proj.weight"].T
 
 
-def forward_eagle(tensors, states, tokens):
+def mlp(x, made):
+    read = norm(x, made["layers.0.post_attention_layernorm.weight"])
+    gate, up, down = (made[f"layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
+    gate = read @ gate.T
+    return (gate / (1 + np.exp(-gate)) * (read @ up.T)) @ down.T
+
+
+def forward_first(config, made, states, tokens):
     """cnets1.py: embedding first, no norm at the entrance, the target's head on the output."""
-    pair = torch.cat([EMBED[tokens], states], -1)
-    x = pair @ tensors["fc.weight"].T + tensors.get("fc.bias", 0)
-    x = x + attention(x, tensors, "layers.0", torch.arange(len(x)))
-    x = x + mlp(x, tensors, "layers.0")
+    x = np.concatenate([EMBED[tokens], states], -1) @ made["fc.weight"].T + made.get("fc.bias", 0)
+    x = x + attention(x, made)
+    x = x + mlp(x, made)
     return x, x @ HEAD.T
 
 
-def forward_eagle3(tensors, states, tokens):
-    """cnets.py: three states or one's own, the residual from the state, the head's own norm."""
-    x = states @ tensors["fc.weight"].T if states.shape[-1] != E else states
-    read = torch.cat(
-        [
-            norm(EMBED[tokens], tensors["midlayer.input_layernorm.weight"]),
-            norm(x, tensors["midlayer.hidden_norm.weight"]),
-        ],
-        -1,
-    )
-    x = x + attention(read, tensors, "midlayer", torch.arange(len(x)))
-    x = x + mlp(x, tensors, "midlayer")
-    logits = torch.full((len(x), V), -torch.inf)
-    logits[:, IDS] = norm(x, tensors["norm.weight"]) @ tensors["lm_head.weight"].T
-    return x, logits
+def forward(config, made, states, tokens):
+    """llama_eagle3.py of vLLM, with the flags of EAGLE-3.1; EAGLE-4's window and candidates."""
+    x = states
+    if x.shape[-1] != E:
+        if config.get("norm_before_fc"):
+            x = norm(x, made["input_norm.weight"])
+        if config.get("fc_norm"):
+            parts = np.split(x, 3, axis=-1)
+            weights = [made[f"fc_norm.{tap}.weight"] for tap in range(3)]
+            x = np.concatenate([norm(*both) for both in zip(parts, weights, strict=True)], -1)
+        x = x @ made["fc.weight"].T
+    behind = norm(x, made["layers.0.hidden_norm.weight"])
+    embedded = made.get("embed_tokens.weight", EMBED)[tokens]
+    read = norm(embedded, made["layers.0.input_layernorm.weight"])
+    x = behind if config.get("norm_before_residual") else x
+    x = x + attention(np.concatenate([read, behind], -1), made, config.get("sliding_window"))
+    x = x + mlp(x, made)
+    last = norm(x, made["norm.weight"])
+    logits = last @ made["lm_head.weight"].T
+    if "efficient_lm_head_config" in config:
+        down, up = (made[f"efficient_lm_head{n}.weight"] for n in ("_down_proj", ""))
+        kept = np.argsort(-(last @ down.T @ up.T), axis=-1, kind="stable")[:, :COUNT]
+        wide = np.full_like(logits, -np.inf)
+        np.put_along_axis(wide, kept, np.take_along_axis(logits, kept, -1), -1)
+        logits = wide
+    if "d2t" in made:
+        wide = np.full((len(logits), V), -np.inf)
+        wide[:, IDS] = logits
+        logits = wide
+    return last if config.get("norm_output") else x, logits
+
+
+def in_float64(tensors):
+    """By the names of a head without a prefix."""
+    names = {n: n.removeprefix("model.").replace("midlayer", "layers.0") for n in tensors}
+    return {names[name]: x.astype(np.float64) for name, x in tensors.items()}
 
 
 def apply(head, variables, states, tokens):
-    states = jnp.asarray(states.numpy())[None]
-    return head.apply(variables, states, *tiny.causal(tokens[None].numpy()), None)
+    states = jnp.asarray(states, jnp.float32)[None]
+    return jax.jit(head.apply)(variables, states, *tiny.causal(tokens[None]), None)
 
 
-@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
+TOKENS = np.array([4, 1, 22, 0, 9, 9, 13])
+
+
+def check_computing(head, variables, config, made, run=forward, passes=2):
+    """Checks a head against a pass in float64, and then from the states that this gives."""
+    states = normal(7, head.features, seed=3).astype(np.float64)
+    for _ in range(passes):
+        x, logits = run(config, in_float64(made), states, TOKENS)
+        output = apply(head, variables, states, TOKENS)
+        np.testing.assert_allclose(output.hidden[0], x, rtol=2e-4, atol=2e-4)
+        np.testing.assert_allclose(output.logits[0], logits, rtol=2e-4, atol=2e-4)
+        states = x
+    return output
+
+
 @pytest.mark.parametrize(
-    ("tensors", "forward"),
-    [(eagle(), forward_eagle), (eagle(bias=False), forward_eagle), (eagle3(), forward_eagle3)],
-    ids=["eagle", "eagle_without_bias", "eagle3"],
+    ("tensors", "config", "file"),
+    [
+        (first(), {}, "pytorch_model.bin"),
+        (first(bias=False), {}, "model.safetensors"),
+        (later({}, place="midlayer") | SOME, {}, "pytorch_model.bin"),
+        (later({}), {}, "model.safetensors"),
+        (later(THIRD, "model."), THIRD, "model.safetensors"),
+        (later(SPECULATORS, "model."), SPECULATORS, "model.safetensors"),
+        (later(FOURTH), FOURTH, "model.safetensors"),
+    ],
+    ids=["1", "1 without bias", "cnets", "3", "3.1", "speculators", "4"],
 )
-def test_a_head_of_pairs_computes_what_the_authors_does(tmp_path, tensors, forward, file):
-    head, variables = published.read(write(tmp_path / "head", tensors, file), TARGET)
-    states = normal(7, head.features, seed=3)
-    tokens = torch.tensor([4, 1, 22, 0, 9, 9, 13])
-    x, logits = forward(tensors, states, tokens)
-    output = apply(head, variables, states, tokens)
-    np.testing.assert_allclose(output.hidden[0], x, rtol=2e-4, atol=2e-4)
-    np.testing.assert_allclose(output.logits[0], logits, rtol=2e-4, atol=2e-4)
-    # And from its own states.
-    again, logits = forward(tensors, x, tokens)
-    output = apply(head, variables, x, tokens)
-    np.testing.assert_allclose(output.hidden[0], again, rtol=2e-4, atol=2e-4)
-    np.testing.assert_allclose(output.logits[0], logits, rtol=2e-4, atol=2e-4)
+def test_a_head_of_pairs_computes_what_is_published(tmp_path, tensors, config, file):
+    folder = written(tmp_path / "head", tensors, config, file)
+    head, variables = published.read(folder, TARGET)
+    run = forward if "norm.weight" in in_float64(tensors) else forward_first
+    output = check_computing(head, variables, config, tensors, run)
+    np.testing.assert_array_equal(head.score(variables, output.hidden), output.logits)
     assert variables["target"]["embed"] is TARGET.params["params"]["embed"]
 
 
-@pytest.mark.parametrize("prefix", ["", "medusa_head."])
-@pytest.mark.parametrize("file", ["medusa_lm_head.pt", "medusa_lm_head.safetensors"])
+@pytest.mark.parametrize("name", ["fc_norm", "norm_output", "sliding_window"])
+def test_an_omitted_part_is_detected(tmp_path, name):
+    """The oracle without one thing is far from the head with it."""
+    head, variables = published.read(folder_of(tmp_path / "head", "4"), TARGET)
+    states = normal(7, 3 * E, seed=3).astype(np.float64)
+    x, _ = forward(without(FOURTH, name), in_float64(later(FOURTH)), states, TOKENS)
+    found = apply(head, variables, states, TOKENS)
+    assert np.abs(np.asarray(found.hidden[0]) - x).max() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("file", "prefix"), [("medusa_lm_head.pt", ""), ("medusa_lm_head.safetensors", "medusa_head.")]
+)
 def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
-    tensors = medusa(prefix=prefix)
-    folder = write(tmp_path / "head", tensors, file, medusa_num_heads=2)
+    made = medusa(prefix)
+    folder = written(tmp_path / "head", made, {"medusa_num_heads": 2}, file)
     head, variables = published.read(folder, TARGET)
     states = normal(5, E, seed=3)
-    scores = head.apply(variables, jnp.asarray(states.numpy())[None])
-    for i in range(3):
+    scores = head.apply(variables, jnp.asarray(states)[None])
+    for number in range(3):
         x = states
         for block in range(2):
-            weight, bias = (tensors[f"{prefix}{i}.{block}.linear.{n}"] for n in ("weight", "bias"))
-            x = x + torch.nn.functional.silu(x @ weight.T + bias)
-        want = x @ tensors[f"{prefix}{i}.2.weight"].T
-        np.testing.assert_allclose(scores[0, :, i], want, rtol=2e-4, atol=2e-4)
+            name = f"{prefix}{number}.{block}.linear"
+            inner = x @ made[f"{name}.weight"].T + made[f"{name}.bias"]
+            x = x + inner / (1 + np.exp(-inner))
+        want = x @ made[f"{prefix}{number}.2.weight"].T
+        np.testing.assert_allclose(scores[0, :, number], want, rtol=2e-4, atol=2e-4)
 
 
-def test_a_published_head_decodes_and_is_saved_in_our_format(kind, folder, tmp_path):
-    loaded = head, variables, target = heads.load(folder, TARGET, only=kind)
-    assert target.model.taps == ((2, 3, 3) if kind == "eagle3" else ())
-    small = jspec.Template(((0,), (1,), (0, 0)))
-    drafter = (jspec.Medusa if kind == "medusa" else jspec.EAGLE)(head, small)
-    check_decoding(drafter, loaded, max_new_tokens=12)
+@pytest.mark.parametrize("name", HEADS)
+def test_a_published_head_is_saved_in_our_format(tmp_path, name):
+    kind = HEADS[name][0]
+    head, variables, target = heads.load(folder_of(tmp_path / "head", name), TARGET, only=kind)
+    taps = {"cnets": (2, 3, 3), "3.1": (2, 3, 3), "4": (1, 3, 5)}
+    assert target.model.taps == taps.get(name, ())
     check_saving(tmp_path / "saved", head, variables)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
+def test_it_decodes(tmp_path, name):
+    loaded = heads.load(folder_of(tmp_path / "head", name), TARGET)
+    if name in ("3.1", "4"):
+        drafter = jspec.EAGLE2(loaded.head, num_speculative_tokens=5, max_depth=3, beam=3)
+        drawn = dict(key=2, sampling=jspec.Sampling(temperature=0.7))
+    else:
+        small, drawn = jspec.Template(((0,), (1,), (0, 0))), {}
+        drafter = (jspec.Medusa if name == "medusa" else jspec.EAGLE)(loaded.head, small)
+    check_decoding(drafter, loaded, max_new_tokens=10, **drawn)
+
+
 def test_taps_are_the_states_that_enter_layers(tmp_path):
-    head, _, target = heads.load(write(tmp_path / "head", eagle3()), TARGET)
+    head, _, target = heads.load(folder_of(tmp_path / "head", "cnets"), TARGET)
     assert head.config.taps == (2, 3, 3)
     read = *tiny.causal(tiny.PROMPTS[:1]), None
     run = target.model.apply(TARGET.params, *read)
@@ -220,63 +292,145 @@ def test_taps_are_the_states_that_enter_layers(tmp_path):
         params = TARGET.params["params"] | {"norm": {"scale": jnp.ones(E)}}
         last = cut.apply({"params": params}, *read).hidden
         found = run.hidden[..., place * E : (place + 1) * E]
-        found = found / jnp.sqrt(jnp.square(found).mean(-1, keepdims=True) + EPS)
-        np.testing.assert_allclose(found, last, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(norm(found, 1), last, rtol=1e-5, atol=1e-5)
     plain = MODEL.apply(TARGET.params, *read)
     np.testing.assert_array_equal(run.logits, plain.logits)
-    given = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
-    head, _ = published.read(write(tmp_path / "other", eagle3(), **given), TARGET)
-    assert head.config.taps == (1, 3, 5)
-    taps = {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}
-    for number, given in enumerate((taps, taps | {"eagle_config": {next(iter(taps)): []}})):
-        head, _ = published.read(write(tmp_path / str(number), eagle3(), **given), TARGET)
-        assert head.config.taps == (1, 3, 4)
-    with pytest.raises(ValueError, match="parallel_drafting = True, which jspec does not"):
-        published.read(write(tmp_path / "p", eagle3(), parallel_drafting=True), TARGET)
     with pytest.raises(ValueError, match=r"taps has layer 6 and the model has layers 0 \.\. 5"):
         MODEL.clone(taps=(6,))
 
 
-def test_a_head_of_the_wrong_kind_is_refused(kind, folder):
-    other = "eagle" if kind != "eagle" else "eagle3"
-    with pytest.raises(ValueError, match=f"holds a head of kind {kind} and one of kind {other} is"):
-        heads.load(folder, TARGET, only=other)
+def test_taps_and_windows_are_the_configs(tmp_path):
+    """EAGLE-4's taps are outputs, as SGLang has them; EAGLE-3's are inputs, as vLLM does."""
+
+    def config(tensors, fields):
+        return published.read(written(tmp_path / "head", tensors, fields), TARGET)[0].config
+
+    ids, cnets = "eagle_aux_hidden_state_layer_ids", HEADS["cnets"][1]
+    assert config(cnets, {"eagle_config": {ids: [1, 3, 5]}}).taps == (1, 3, 5)
+    for fields in ({ids: [1, 3, 4]}, {ids: [1, 3, 4], "eagle_config": {ids: []}}):
+        assert config(cnets, fields).taps == (1, 3, 4)
+    third = THIRD | {"eagle_config": FOURTH["eagle_config"]}
+    assert config(later(THIRD), third).taps == (0, 2, 4)
+    assert config(later(FOURTH), FOURTH).layers[0].window == 3
+    assert config(later(FOURTH), without(FOURTH, "layer_types")).layers[0].window == 3
+    free = without(FOURTH, "layer_types", "sliding_window")
+    assert config(later(FOURTH), free).layers == ()
 
 
-def test_a_head_of_another_target_is_refused(kind, folder):
-    with pytest.raises(ValueError, match="for a vocabulary of 23 tokens and the target has 29"):
-        heads.load(folder, other(vocab_size=29))
-    with pytest.raises(ValueError, match=r"reads states of width \d+ and the target's have"):
-        heads.load(folder, other(hidden_size=20))
+def test_factors_that_are_not_there_are_the_svd(tmp_path):
+    made = {name: x for name, x in later(FOURTH).items() if "efficient" not in name}
+    _, variables = published.read(written(tmp_path / "head", made, FOURTH), TARGET)
+    left, values, right = np.linalg.svd(made["lm_head.weight"].astype(np.float64))
+    best = (left[:, :RANK] * values[:RANK]) @ right[:RANK]
+    found = variables["candidates"]
+    np.testing.assert_allclose(found["up"] @ found["down"], best, atol=1e-5)
+
+
+OWN = {"embed_tokens.weight": normal(V, E, seed=40)}
+
+
+@pytest.mark.parametrize(
+    ("drops", "adds"),
+    [((), OWN), (("lm_head.weight",), {}), (("lm_head.weight",), OWN)],
+    ids=["its embeddings", "the target's", "the target's head"],
+)
+def test_a_table_that_is_not_there_is_the_targets(tmp_path, drops, adds):
+    made = without(later(THIRD) | adds, *drops)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        head, variables = published.read(written(tmp_path / "head", made, THIRD), TARGET)
+    told = [one for one in warned if "embeddings of its own, 1" in str(one.message)]
+    assert len(told) == bool(adds)
+    check_saving(tmp_path / "saved", head, variables)
+    check_computing(head, variables, THIRD, {"lm_head.weight": HEAD} | made, passes=1)
+
+
+def test_the_targets_head_scores_the_tokens_of_a_list(tmp_path):
+    made = without(later({}), "lm_head.weight")
+    states = normal(7, 3 * E, seed=3)
+    found, want = (
+        apply(*published.read(written(tmp_path / name, one), TARGET), states, TOKENS).logits[0]
+        for name, one in (("listed", made | {"d2t": SOME["d2t"]}), ("all", made))
+    )
+    np.testing.assert_allclose(found[:, IDS], want[:, IDS], rtol=1e-5, atol=1e-5)
+    assert np.isneginf(np.delete(np.asarray(found), IDS, axis=1)).all()
+
+
+@pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight"])
+def test_the_first_eagle_has_tables_of_its_own_too(tmp_path, name):
+    own = normal(V, E, seed=50)
+    folder = written(tmp_path / "own", first() | {name: own})
+    with pytest.warns(UserWarning, match="of its own, 1"):
+        head, variables = published.read(folder, TARGET)
+    part = {"embed_tokens.weight": "embed", "lm_head.weight": "head"}[name]
+    np.testing.assert_array_equal(variables["params"][part], own)
+    assert part not in variables["target"]
+    check_saving(tmp_path / "saved", head, variables)
+    plain, lent = published.read(written(tmp_path / "plain", first()), TARGET)
+    states = normal(7, E, seed=3)
+    swapped = {**lent, "target": {**lent["target"], part: jnp.asarray(own)}}
+    np.testing.assert_allclose(
+        apply(head, variables, states, TOKENS).logits,
+        apply(plain, swapped, states, TOKENS).logits,
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("name", ["1", "cnets", "medusa"])
+def test_a_head_of_another_kind_or_target_is_refused(tmp_path, name):
+    kind, folder = HEADS[name][0], folder_of(tmp_path / "head", name)
+    wanted = "eagle" if kind != "eagle" else "eagle3"
+    for target, only, why in (
+        (TARGET, wanted, f"holds a head of kind {kind} and one of kind {wanted} is"),
+        (other(vocab_size=29), None, r"vocabulary of 23 tokens and the target has 29|\[23, 16\]"),
+        (other(hidden_size=20), None, r"reads states of width \d+ and the target's have|\[23, 16"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            heads.load(folder, target, only=only)
 
 
 def test_a_copy_of_other_embeddings_tells_another_model(tmp_path):
-    folder = write(tmp_path / "head", eagle())
+    folder = folder_of(tmp_path / "head", "1")
     with pytest.warns(UserWarning, match=r"embeddings of its own, \d+% away .*another model"):
         heads.load(folder, other())
-    half = eagle() | {"embed_tokens.weight": EMBED.half()}
-    heads.load(write(tmp_path / "half", half), TARGET)
-    short = eagle() | {"embed_tokens.weight": EMBED[:-1]}
-    with pytest.raises(ValueError, match=r"embeddings of shape \[22, 16\] and the target's have"):
-        heads.load(write(tmp_path / "short", short), TARGET)
+    half = {"embed_tokens.weight": EMBED.astype(np.float16)}
+    heads.load(written(tmp_path / "half", first() | half), TARGET)
 
 
-def test_tensors_that_do_not_fit_are_refused(tmp_path):
-    for tensors, why in (
-        ({**eagle(), "layers.1.mlp.up_proj.weight": EMBED}, r"1 tensor \(layers\.1.* no place"),
-        ({**eagle(), "fc.weight": normal(E, 3 * E)}, r"fc\.weight .* \[16, 48\], .*\[16, 32\]"),
-        ({**eagle3(), "d2t": torch.arange(DRAFT) + 10}, "maps draft tokens to ids 10 .. 26"),
-        ({n: t for n, t in eagle3().items() if n != "norm.weight"}, "lacks 1 tensor .norm.weight"),
-        ({"0.0.linear.weight": EMBED, "0.0.linear.bias": EMBED}, "lacks 0.0.weight, the last"),
-        ({"model.embed_tokens.weight": EMBED}, "holds no draft head that is known"),
-        ({"fc.weight": torch.nn.Linear(2, 2)}, r"not a plain state dict \(it asks for torch"),
-    ):
+def test_misfits_are_refused(tmp_path):
+    low = {"type": "low_rank", "rank": 17, "num_candidates": 4}
+    weighted = {"type": "weighted_low_rank", "rank": RANK, "num_candidates": COUNT}
+    eagle, cnets, fourth = first(), HEADS["cnets"][1], later(FOURTH)
+    bare = without(fourth, "efficient_lm_head_down_proj.weight", "efficient_lm_head.weight")
+    taps = {"eagle_aux_hidden_state_layer_ids": "all"}
+    cases = [
+        (eagle | {"embed_tokens.weight": EMBED[:-1]}, {}, r"of shape \[22, 16\] and the target's"),
+        (eagle | {"layers.1.mlp.up_proj.weight": EMBED}, {}, r"1 tensor \(layers\.1.* no place"),
+        (eagle | {"fc.weight": normal(E, 3 * E)}, {}, r"fc\.weight .* \[16, 48\], .*\[16, 32\]"),
+        (cnets | {"d2t": np.arange(9) + 10}, {}, "maps draft tokens to ids 10 .. 26"),
+        (cnets, {"parallel_drafting": True}, "parallel_drafting = True, which jspec does not"),
+        (without(cnets, "norm.weight"), {}, "lacks 1 tensor .norm.weight"),
+        ({"0.0.linear.weight": EMBED, "0.0.linear.bias": EMBED}, {}, "lacks 0.0.weight, the last"),
+        ({"model.embed_tokens.weight": EMBED}, {}, "holds no draft head that is known"),
+        (fourth, FOURTH | {"attn_norm": True}, "attn_norm = True, which jspec does not implement"),
+        (fourth, FOURTH | {"twice_as_good": 1}, "the field 'twice_as_good', which an EAGLE-4 head"),
+        (fourth, FOURTH | {"efficient_lm_head_config": {"type": "tree"}}, "type = 'tree', which"),
+        (fourth, FOURTH | {"efficient_lm_head_config": low}, r"rank is 17; pass an .* 0 \.\. 16"),
+        (bare, FOURTH | {"efficient_lm_head_config": weighted}, "type = 'weighted_low_rank', whi"),
+        (fourth, FOURTH | {"eagle_config": taps}, "layer numbers"),
+        (fourth, FOURTH | {"sliding_window": 0}, "sliding_window = 0"),
+        (without(fourth, "fc_norm.1.weight"), FOURTH, r"lacks 1 tensor \(fc_norm.1.weight\)"),
+        (fourth, FOURTH | {"fc_norm": False}, r"holds 3 tensors \(fc_norm.0.weight.* no place"),
+        (without(fourth, "efficient_lm_head.weight"), FOURTH, "head.weight in shape None"),
+        (fourth, FOURTH | {"hidden_size": 8}, "of a head that reads states of width 24"),
+    ]  # fmt: skip
+    for number, (tensors, config, why) in enumerate(cases):
         with pytest.raises(ValueError, match=why):
-            heads.load(write(tmp_path / "head", tensors), TARGET)
+            heads.load(written(tmp_path / str(number), tensors, config), TARGET)
 
 
 def test_damaged_files_are_refused(tmp_path):
-    folder = write(tmp_path / "head", eagle())
+    folder = folder_of(tmp_path / "head", "1")
     file = folder / "pytorch_model.bin"
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])

@@ -1,15 +1,28 @@
 """Published block heads, written small in each layout, against the oracle's forward."""
 
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import published_heads
 import pytest
 import tiny
 from oracle import block_drafter as oracle
-from published_heads import IDS, LAYERS, SHAPE, TARGET, check_decoding, check_saving, other
+from published_heads import (
+    EMBED,
+    HEAD,
+    IDS,
+    LAYERS,
+    SHAPE,
+    TARGET,
+    check_decoding,
+    check_saving,
+    other,
+    without,
+)  # fmt: skip
 from safetensors.numpy import save_file
 
 import jspec
@@ -20,7 +33,7 @@ from jspec.models.heads import published
 V, E, DRAFT, BLOCK, RANK = tiny.VOCAB, 16, 9, 4, 3
 HEADS, KV, D, INNER = 4, 2, 8, 24  # HEADS * D is not E
 THETA, EPS = 5000.0, 1e-5
-EMBED, HEAD = (np.array(TARGET.params["params"][name]) for name in ("embed", "head"))
+normal = partial(published_heads.normal, scale=0.4)
 SCORED = np.array(IDS)
 LAYER = SHAPE | {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": D}
 ZLAB = LAYER | {
@@ -55,27 +68,21 @@ SPECULATORS = {
 }
 
 
-def normal(*shape, seed=0):
-    draws = np.random.default_rng([seed, *shape])
-    return (0.4 * draws.normal(size=shape)).astype(np.float32)
-
-
-def backbone(bias=False):
+def backbone():
     tensors = {"fc.weight": normal(E, 2 * E)}
-    for i, name in enumerate(("hidden_norm", "norm")):
-        tensors[f"{name}.weight"] = 1 + normal(E, seed=i)
+    tensors |= {f"{n}.weight": 1 + normal(E, seed=i) for i, n in enumerate(("hidden_norm", "norm"))}
     for layer in range(2):
-        name, wide = f"layers.{layer}", {"q": HEADS * D, "k": KV * D, "v": KV * D}
-        for i, (part, out) in enumerate(wide.items()):
-            tensors[f"{name}.self_attn.{part}_proj.weight"] = normal(out, E, seed=i + 9 * layer)
-        tensors[f"{name}.self_attn.o_proj.weight"] = normal(E, HEADS * D, seed=layer)
-        for i, part in enumerate("qk"):
-            tensors[f"{name}.self_attn.{part}_norm.weight"] = 1 + normal(D, seed=i + 9 * layer)
-        for i, part in enumerate(("gate", "up")):
-            tensors[f"{name}.mlp.{part}_proj.weight"] = normal(INNER, E, seed=i + 9 * layer)
-        tensors[f"{name}.mlp.down_proj.weight"] = normal(E, INNER, seed=layer)
-        for i, part in enumerate(("input", "post_attention")):
-            tensors[f"{name}.{part}_layernorm.weight"] = 1 + normal(E, seed=5 + i + 9 * layer)
+        name, seed = f"layers.{layer}.", 9 * layer
+        for i, (part, out) in enumerate({"q": HEADS * D, "k": KV * D, "v": KV * D}.items()):
+            tensors[f"{name}self_attn.{part}_proj.weight"] = normal(out, E, seed=i + seed)
+        tensors[f"{name}self_attn.o_proj.weight"] = normal(E, HEADS * D, seed=layer)
+        tensors[f"{name}mlp.down_proj.weight"] = normal(E, INNER, seed=layer)
+        for i in range(2):
+            tensors[f"{name}self_attn.{'qk'[i]}_norm.weight"] = 1 + normal(D, seed=i + seed)
+            part = ("gate", "up")[i]
+            tensors[f"{name}mlp.{part}_proj.weight"] = normal(INNER, E, seed=i + seed)
+            part = ("input", "post_attention")[i]
+            tensors[f"{name}{part}_layernorm.weight"] = 1 + normal(E, seed=5 + i + seed)
     return tensors
 
 
@@ -105,10 +112,6 @@ def speculators():
     return backbone() | tables | ids | markov(DRAFT) | confidence(E)
 
 
-def without(config, *names):
-    return {name: value for name, value in config.items() if name not in names}
-
-
 PLAIN = ("markov_rank", "enable_confidence_head", "draft_vocab_size", "confidence_head_with_markov")
 JETSPEC = ZLAB | {"dflash_config": ZLAB["dflash_config"] | {"causal_head": True}}
 LAYOUTS = {
@@ -136,14 +139,9 @@ def write(folder, tensors, config, dtype=np.float32):
     names = np.random.default_rng(1).permutation(sorted(tensors)).tolist()
     shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
     for file, part in shards.items():
-        held = {name: tensors[name] for name in part}
-        save_file(
-            {
-                name: array.astype(dtype) if array.dtype == np.float32 else array
-                for name, array in held.items()
-            },
-            folder / file,
-        )
+        held = {name: np.ascontiguousarray(tensors[name]) for name in part}
+        narrow = {name: x.astype(dtype) for name, x in held.items() if x.dtype == np.float32}
+        save_file(held | narrow, folder / file)
     index = {name: file for file, part in shards.items() for name in part}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     (folder / "config.json").write_text(json.dumps(config))
@@ -151,33 +149,22 @@ def write(folder, tensors, config, dtype=np.float32):
 
 
 def as_the_oracle_reads(tensors, first_slot, causal):
-    layers = []
-    for number in range(2):
-        name = f"layers.{number}"
-        attention = {part: tensors[f"{name}.self_attn.{part}_proj.weight"] for part in "qkvo"}
-        norms = {f"{part}_norm": tensors[f"{name}.self_attn.{part}_norm.weight"] for part in "qk"}
-        mlp = {part: tensors[f"{name}.mlp.{part}_proj.weight"] for part in ("gate", "up", "down")}
-        own = {
-            "attention_norm": tensors[f"{name}.input_layernorm.weight"],
-            "mlp_norm": tensors[f"{name}.post_attention_layernorm.weight"],
-        }
-        layers.append(attention | norms | mlp | own)
+    """By its own names of a layer's parts."""
+    norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+    places = {part: f"self_attn.{part}_proj" for part in "qkvo"} | norms
+    places |= {f"{part}_norm": f"self_attn.{part}_norm" for part in "qk"}
+    places |= {part: f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+    layers = [
+        {name: tensors[f"layers.{number}.{place}.weight"] for name, place in places.items()}
+        for number in range(2)
+    ]
     return dict(
-        fc=tensors["fc.weight"],
-        state_norm=tensors["hidden_norm.weight"],
-        norm=tensors["norm.weight"],
-        layers=layers,
-        mask=EMBED[7],
+        fc=tensors["fc.weight"], state_norm=tensors["hidden_norm.weight"], layers=layers,
+        norm=tensors["norm.weight"], mask=EMBED[7],
         first=tensors.get("markov_head.markov_w1.weight"),
-        second=tensors.get("markov_head.markov_w2.weight"),
-        heads=HEADS,
-        kv_heads=KV,
-        theta=THETA,
-        eps=EPS,
-        block=BLOCK,
-        skipped=first_slot,
-        causal=causal,
-    )
+        second=tensors.get("markov_head.markov_w2.weight"), heads=HEADS, kv_heads=KV, theta=THETA,
+        eps=EPS, block=BLOCK, skipped=first_slot, causal=causal,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-import pytest
+import refusals
 
 from jspec.models.huggingface import families
 from jspec.models.huggingface.config_json import Settings
@@ -24,9 +24,6 @@ STRETCH = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-
-GEMMA4 = {"hidden_size_per_layer_input": 0, "head_dim": 8}
-
 
 ABSENT = object()
 
@@ -106,117 +103,81 @@ def test_absent_fields_mean_what_they_mean_in_transformers():
 
 
 def test_layers_have_the_windows_that_slide_within_the_context():
+    slides = {"sliding_window": 24, "use_sliding_window": True}
+    near_last = {"layer_types": ["full_attention", "sliding_attention"]}
     for kind, fields, windows in (
         ("mistral", {"sliding_window": 24}, [24, 24]),
         ("mistral", {"sliding_window": 128}, []),
         ("mistral", {"sliding_window": None}, []),
         ("qwen2", {"sliding_window": 24}, []),
-        ("qwen2", {"sliding_window": 24, "use_sliding_window": True}, []),
-        (
-            "qwen2",
-            {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 1},
-            [None, 24],
-        ),
-        (
-            "qwen3",
-            {
-                "sliding_window": 24,
-                "use_sliding_window": True,
-                "layer_types": ["full_attention", "sliding_attention"],
-            },
-            [None, 24],
-        ),
+        ("qwen2", slides, []),
+        ("qwen2", slides | {"max_window_layers": 1}, [None, 24]),
+        ("qwen3", slides | near_last, [None, 24]),
     ):
         config = parse(kind, **fields)
         assert config.context == 64
         assert [layer.window for layer in config.layers] == windows
 
 
+NEAR_FIRST = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+SU = {"type": "su", "long_factor": [1.0, 1.0]}
+YARN = {"type": "yarn", "factor": 2.0, "mscale": "a", "mscale_all_dim": 1}
+REFUSED = [
+    ("qwen3", {"layer_types": ["chunked_attention"]}, "layer of type 'chunked_attention'"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported: False"),
+    ("gpt2", {"n_embd": 20, "n_head": 3}, "n_head = 3, which does not divide 20"),
+    ("opt", {"ffn_dim": 32, "activation_function": "mish"}, "supported: 'relu'"),
+    ("llama", {"head_dim": 5}, "head_dim of 5, of which 5 are turned; .* an even one"),
+    ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "no field 'factor'"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+    *(("llama", {"rope_scaling": SU | {"short_factor": wrong}}, "short_factor = .*be 2 positive")
+      for wrong in ([1.0], [1.0] * 3, ["a", 1.0], [0.0, 1.0], [1.0, float("inf")], 3)),
+    ("smollm3", NEAR_FIRST, "layers of type 'sliding_attention' and use_sliding_window false"),
+    ("mistral", NEAR_FIRST, "layer_types without a window"),
+    ("llama", {"attention_bias": 1}, "attention_bias = 1; it has to be true or false"),
+    ("llama", {"rms_norm_eps": 0}, "rms_norm_eps = 0; it has to be above 0"),
+    ("llama", {"rope_parameters": [1]}, r"rope_parameters = \[1\]; it has to be an object"),
+    ("llama", {"rms_norm_eps": float("inf")}, "rms_norm_eps = inf; it has to be above 0"),
+    ("llama", {"architectures": {"a": 1}}, "architectures = .*; it has to be a list of str"),
+    ("qwen3", {"layer_types": 3}, "layer_types = 3; it has to be a list of str"),
+    ("qwen3", {"layer_types": [["a"]] * 2}, "layer_types = .*; it has to be a list of str"),
+    ("smollm3", {"no_rope_layers": 3}, "no_rope_layers = 3; it has to be a list of int"),
+    ("llama", {"rope_scaling": YARN}, "mscale = 'a'; it has to be above 0"),
+    ("mixtral", {"num_local_experts": 2, "num_experts_per_tok": 3}, "num_chosen is 3; pass .* 2"),
+    ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method = 'noaux_tc', which jspec does"),
+    ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob = True, which jspec does not"),
+    ("deepseek_v2", {"num_experts_per_tok": ABSENT}, "no field 'num_experts_per_tok'"),
+    ("deepseek_v2", {"topk_method": "group_limited_greedy", "num_experts_per_tok": 2},
+     "no field 'n_group'"),
+    ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func = 'softmax', which jspec does"),
+    ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq = 2, which jspec does not"),
+    ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads = 2, .* supported: 4"),
+    ("deepseek_v3", {"first_k_dense_replace": -1}, "it has to be an integer of at least 0"),
+    ("deepseek_v3", {"qk_rope_head_dim": 5}, "rotary_dim is 5, and lanes are turned"),
+    ("deepseek_v3", {"n_group": 7}, "num_groups is 7, which does not divide the 256 experts"),
+    ("glm4_moe_lite", {"mlp_layer_types": ["dense", "x"]}, "'dense' or 'sparse' for each of 2"),
+    ("gpt_oss", {"hidden_act": "gelu", "head_dim": 8}, "hidden_act = 'gelu', which jspec does"),
+    ("gpt_oss", {"layer_types": ["chunked_attention"] * 2}, "layer of type 'chunked_attention'"),
+    ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit = 0; it has to be above 0"),
+    ("gemma4_text", {"vocab_size_per_layer_input": 9}, "vocab_size_per_layer_input = 9, which"),
+    *(("gemma4_text", {"hidden_size_per_layer_input": 0, "head_dim": 8} | fields, said)
+      for fields, said in (
+        ({"num_kv_shared_layers": 2}, "no layer before these is of the"),
+        ({"num_kv_shared_layers": 1}, "is of the kind of layer 1, whose"),
+        ({"use_bidirectional_attention": "all"}, "'all', which jspec does"),
+        ({"per_layer_config": {"x": {}}}, "have to be numbers below 2"),
+        ({"per_layer_config": {"1": {"head_dim": 7}}}, "head_dim = 7; rotary embeddings need an"),
+        ({"per_layer_config": {"1": {"window": 7}}}, "'window', which jspec does not implement"),
+    )),
+]  # fmt: skip
+
+
 def test_unimplemented_settings_are_refused():
-    for kind, fields, message in (
-        ("qwen3", {"layer_types": ["chunked_attention"]}, "layer of type 'chunked_attention'"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported: False"),
-        ("gpt2", {"n_embd": 20, "n_head": 3}, "n_head = 3, which does not divide 20"),
-        ("opt", {"ffn_dim": 32, "activation_function": "mish"}, "supported: 'relu'"),
-        ("llama", {"head_dim": 5}, "head_dim of 5, of which 5 are turned; .* an even one"),
-        ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "no field 'factor'"),
-        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
-        *(
-            (
-                "llama",
-                {"rope_scaling": {"type": "su", "short_factor": wrong, "long_factor": [1.0, 1.0]}},
-                "short_factor = .*it has to be 2 positive numbers",
-            )
-            for wrong in ([1.0], [1.0] * 3, ["a", 1.0], [0.0, 1.0], [1.0, float("inf")], 3)
-        ),
-        (
-            "smollm3",
-            {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
-            "layers of type 'sliding_attention' and use_sliding_window false",
-        ),
-        (
-            "mistral",
-            {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
-            "layer_types without a window",
-        ),
-        ("llama", {"attention_bias": 1}, "attention_bias = 1; it has to be true or false"),
-        ("llama", {"rms_norm_eps": 0}, "rms_norm_eps = 0; it has to be above 0"),
-        ("llama", {"rope_parameters": [1]}, r"rope_parameters = \[1\]; it has to be an object"),
-        ("llama", {"rms_norm_eps": float("inf")}, "rms_norm_eps = inf; it has to be above 0"),
-        ("llama", {"architectures": {"a": 1}}, "architectures = .*; it has to be a list of str"),
-        ("qwen3", {"layer_types": 3}, "layer_types = 3; it has to be a list of str"),
-        ("qwen3", {"layer_types": [["a"]] * 2}, "layer_types = .*; it has to be a list of str"),
-        ("smollm3", {"no_rope_layers": 3}, "no_rope_layers = 3; it has to be a list of int"),
-        (
-            "llama",
-            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "a", "mscale_all_dim": 1}},
-            "mscale = 'a'; it has to be above 0",
-        ),
-        (
-            "mixtral",
-            {"num_local_experts": 2, "num_experts_per_tok": 3},
-            "num_chosen is 3; pass an integer in 1 .. 2, the experts of a layer",
-        ),
-        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method = 'noaux_tc', which jspec does"),
-        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob = True, which jspec does not"),
-        ("deepseek_v2", {"num_experts_per_tok": ABSENT}, "no field 'num_experts_per_tok'"),
-        (
-            "deepseek_v2",
-            {"topk_method": "group_limited_greedy", "num_experts_per_tok": 2},
-            "no field 'n_group'",
-        ),
-        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func = 'softmax', which jspec does"),
-        ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq = 2, which jspec does not"),
-        ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads = 2, .* supported: 4"),
-        ("deepseek_v3", {"first_k_dense_replace": -1}, "it has to be an integer of at least 0"),
-        ("deepseek_v3", {"qk_rope_head_dim": 5}, "rotary_dim is 5, and lanes are turned"),
-        ("deepseek_v3", {"n_group": 7}, "num_groups is 7, which does not divide the 256 experts"),
-        ("glm4_moe_lite", {"mlp_layer_types": ["dense", "x"]}, "'dense' or 'sparse' for each of 2"),
-        ("gpt_oss", {"hidden_act": "gelu", "head_dim": 8}, "hidden_act = 'gelu', which jspec does"),
-        (
-            "gpt_oss",
-            {"layer_types": ["chunked_attention"] * 2},
-            "layer of type 'chunked_attention'",
-        ),
-        ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit = 0; it has to be above 0"),
-        ("gemma4_text", {"vocab_size_per_layer_input": 9}, "vocab_size_per_layer_input = 9, which"),
-        ("gemma4_text", GEMMA4 | {"num_kv_shared_layers": 2}, "no layer before these is of the"),
-        ("gemma4_text", GEMMA4 | {"num_kv_shared_layers": 1}, "is of the kind of layer 1, whose"),
-        ("gemma4_text", GEMMA4 | {"use_bidirectional_attention": "all"}, "'all', which jspec does"),
-        ("gemma4_text", GEMMA4 | {"per_layer_config": {"x": {}}}, "have to be numbers below 2"),
-        (
-            "gemma4_text",
-            GEMMA4 | {"per_layer_config": {"1": {"head_dim": 7}}},
-            "head_dim = 7; rotary embeddings need an even one",
-        ),
-        (
-            "gemma4_text",
-            GEMMA4 | {"per_layer_config": {"1": {"window": 7}}},
-            "'window', which jspec does not implement for a layer of its own",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            parse(kind, **fields)
+    refusals.check(
+        [((kind, fields), said) for kind, fields, said in REFUSED],
+        lambda given: parse(given[0], **given[1]),
+        ValueError,
+    )
 
 
 def test_every_fixture_is_a_family_of_its_own_name(fixtures):

@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """Oracles: jspec's algorithms again from the papers alone, in float64 numpy with loops.
 
 Nothing here imports jax or jspec, so that an error has to be made twice, by two different roads, to
@@ -7,7 +8,7 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     greedy           plain decoding, and where an emission ends
     control          processors of one position's logits, and plain decoding with them
     token_recycling  the published tree, the matrix, a whole decode
-    prompt_lookup    the n-gram draft, a whole decode
+    prompt_lookup    the n-gram draft
     rest             the longest suffix in a corpus, the tree of its continuations
     lookahead        the window and the pool of n-grams, a whole decode
     suffix           places that end like the text, and the trie of what followed them
@@ -16,8 +17,8 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     traversal        a tree judged from its leaves to its root: the tests, what follows each
     draws            every way the children of a node can be drawn, with its probability
     trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the distribution of a walk
-    over one beams            stochastic beam search (RSD-S), and every tree it can give sequoia
-    the dynamic programme of Sequoia, and every shape of a tree
+    beams            stochastic beam search (RSD-S), and every tree it can give
+    sequoia          the dynamic programme of Sequoia, and every shape of a tree
 """
 
 from .beams import every_beam, rsd_s, sequence_values
@@ -43,7 +44,7 @@ from .control import (
 )
 from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
-from .prompt_lookup import prompt_lookup, prompt_lookup_decode
+from .prompt_lookup import prompt_lookup
 from .proposals import (
     acceptance,
     draws_iid,
@@ -86,73 +87,3 @@ from .trees import (
     tree_of,
     walk_distribution,
 )
-
-__all__ = [
-    "ROOT",
-    "RSD_FIGURE_1",
-    "TEMPLATE",
-    "acceptance",
-    "banned_sequences",
-    "banned_tokens",
-    "block",
-    "block_probabilities",
-    "chain_distribution",
-    "chains",
-    "children_of",
-    "coupled",
-    "deterministic_proposal",
-    "distribution",
-    "draws_iid",
-    "draws_swor",
-    "dyspec_greedy",
-    "dyspec_threshold",
-    "emission",
-    "emitted_probs",
-    "every_beam",
-    "every_tree",
-    "expected_kept",
-    "frequency_penalty",
-    "grammar",
-    "greedy",
-    "k_seq",
-    "k_seq_gamma",
-    "last_passed",
-    "list_bound",
-    "logit_bias",
-    "longest_match",
-    "lookahead",
-    "lookahead_insert",
-    "min_tokens",
-    "multi_round",
-    "optimal_acceptance",
-    "plain",
-    "presence_penalty",
-    "probabilities",
-    "prompt_lookup",
-    "prompt_lookup_decode",
-    "recursive",
-    "repetition_penalty",
-    "rest",
-    "rsd_c",
-    "rsd_s",
-    "sequence_values",
-    "sequoia_shapes",
-    "sequoia_table",
-    "sequoia_tokens",
-    "specinfer",
-    "spectr",
-    "suffix",
-    "suffix_places",
-    "suffix_trie",
-    "token_by_token",
-    "token_recycling",
-    "token_recycling_tree",
-    "token_recycling_update",
-    "top_candidates",
-    "traversal",
-    "traversal_distribution",
-    "traversal_kept",
-    "tree_of",
-    "truncate",
-    "walk_distribution",
-]

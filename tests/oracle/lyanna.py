@@ -85,22 +85,6 @@ def prune(nodes, budget):
     return [nodes[index] for index in sorted(ranked[:budget])]
 
 
-def fuse(fresh, again):
-    """Section 6.2: one tree of two with the same root, each path once, the larger joint of both.
-
-    Args:
-        fresh: (path, joint) of the regular draft's nodes.
-        again: the re-sampled tree's.
-
-    Returns:
-        The fresh nodes in their order, then what only the re-sampled tree has.
-    """
-    joints = dict(fresh)
-    for path, joint in again:
-        joints[path] = max(joint, joints.get(path, 0.0))
-    return list(joints.items())
-
-
 def token_info(token, embed, down, up, scale, eps, hot=None):
     """RMSNorm(E'(t)) (sections 4.1, 5.1 and 6.1): [V], zero where a token is not hot.
 

@@ -1,9 +1,5 @@
 """Prompt lookup decoding (Saxena 2023): what followed an n-gram at its first occurrence."""
 
-import numpy as np
-
-from .greedy import truncate
-
 
 def prompt_lookup(context, n_max=3, n_min=1, num=10, full=False):
     """The draft after `context` (prompt and output, the root last); it may be empty.
@@ -26,27 +22,3 @@ def prompt_lookup(context, n_max=3, n_min=1, num=10, full=False):
             if context[start : start + n] == tail and (len(follows) == num or not full):
                 return follows
     return []
-
-
-def prompt_lookup_decode(next_logits, prompt, limit, eos=(), n_max=3, n_min=1, num=10, full=False):
-    """A whole greedy decode: `(tokens, steps, histogram)`, as in `token_recycling`.
-
-    Without a hit a step drafts nothing and emits one token, where the original drafts a fixed
-    token id that is all but never right.
-    """
-    prompt = [int(token) for token in prompt]
-    emitted = []
-    histogram = [0] * (num + 2)
-    ended = limit == 0
-    while not ended:
-        context = prompt + emitted
-        confirmed = []
-        for token in [*prompt_lookup(context, n_max, n_min, num, full), None]:
-            truth = int(np.argmax(next_logits(context + confirmed)))
-            confirmed.append(truth)  # the draft itself where they agree, else the bonus
-            if token != truth:
-                break
-        kept, ended = truncate(confirmed, limit - len(emitted), eos)
-        emitted = emitted + kept
-        histogram[len(kept)] += 1
-    return emitted, sum(histogram), histogram

@@ -93,7 +93,6 @@ def token_recycling(
     k=8,
     template=TEMPLATE,
     matrix=None,
-    update_on_last=False,
     update_on_prefill=False,
     pairs=None,
 ):
@@ -109,8 +108,6 @@ def token_recycling(
       k: candidates per row of the matrix.
       template: paths in BFS order, every parent before its children.
       matrix: [V, k] from an earlier call (hot start, section 3.1); None is all zeros. Not modified.
-      update_on_last: whether the step that ends the row, by an end token or by the limit, updates
-        the matrix too. The published code leaves its loop before it would.
       pairs: rows of pairs of tokens from an earlier call, filled in place by the nodes that fill
         the matrix; None: there are none, as in the paper.
       update_on_prefill: whether the prompt updates the matrix, position by position, the last
@@ -150,7 +147,7 @@ def token_recycling(
         emitted = emitted + kept
         histogram[len(kept)] += 1
 
-        if update_on_last or not ended:
+        if not ended:  # the published code leaves its loop before
             # The paper leaves open which of several nodes of one token writes last. Nodes of one
             # path (siblings of a line that holds a token twice) are one node, the first.
             paths = [

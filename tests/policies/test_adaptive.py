@@ -408,39 +408,6 @@ def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
     assert np.mean(expected[250:]) == pytest.approx(np.mean(emitted[250:]), rel=0.07)
 
 
-@pytest.mark.slow
-def test_failed_expectations_lower_expectations_of_their_kind_for_a_while():
-    chain = trees.chain(3).fill(jnp.array([[7, 1, 2, 3]]))
-    sure = chain.replace(value=jnp.ones((1, 4)))
-    policy, costs = jspec.Adaptive((0, 3)), jspec.CostCurve.of({1: 1.0, 4: 1.0})
-    choose, update = jax.jit(policy.choose), jax.jit(policy.update)
-    fresh = policy.init(1, 64, None)
-
-    def expected(state, tree=chain):
-        return float(choose(costs, state, tree, frame_of(1)).expected_tokens[1]) - 1
-
-    assert expected(fresh) == pytest.approx(0.8 * (1 / 2 + 1 / 4 + 1 / 8))
-    more = fresh.replace(accepted=fresh.accepted * 100)
-    assert expected(more) == 3, "no draft gives more tokens than it is deep"
-
-    def after(state, tokens):
-        return update(
-            costs, state, outcome(chain, choose(costs, state, chain, frame_of(1)), tokens)
-        )
-
-    state = fresh
-    for _ in range(9):
-        state = after(state, [9])
-    wrong = expected(state)
-    assert wrong < 0.5 * expected(fresh)
-    assert expected(state, sure) == pytest.approx(expected(fresh, sure)), "another kind"
-    zeros = jnp.zeros((1, 1), jnp.int32)
-    nothing = PolicyFeedback(None, None, zeros, zeros[0])
-    for _ in range(200):
-        state = update(costs, state, nothing)
-    assert wrong < 0.9 * expected(fresh) < expected(state)
-
-
 def scripted(num_tokens, accepts, batch=1):
     endless = PrefixLM(context=None)
     prompt = np.array([[1, 2, 3]] * batch)

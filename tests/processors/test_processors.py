@@ -215,6 +215,8 @@ def test_decode_gives_the_tokens_of_plain_decoding(name):
 
 
 DRAFT = tables.Table(SIZE)
+COSTS = jspec.CostCurve.of({1: 1.0, 28: 1.0})
+ADAPTIVE = dict(policy=jspec.Adaptive((0, 2, 6)), policy_params=COSTS)
 CLOSE = tables.logits(
     0.7 * np.exp(WEIGHTS.astype(np.float64))
     + 0.3 * tables.distributions(np.random.default_rng(6), 1, SIZE, 2)
@@ -229,14 +231,7 @@ CLOSE = tables.logits(
         (jspec.PromptLookup(num_speculative_tokens=4, whole=False), None, {}),
         (jspec.SpeculativeDecoding(DRAFT, 3), CLOSE, {}),
         (jspec.CoupledTree(DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), CLOSE, {}),
-        (
-            jspec.merge(*MEMBERS, num_speculative_tokens=6),
-            None,
-            dict(
-                policy=jspec.Adaptive((0, 2, 6)),
-                policy_params=jspec.CostCurve.of({1: 1.0, 28: 1.0}),
-            ),
-        ),
+        (jspec.merge(*MEMBERS, num_speculative_tokens=6), None, ADAPTIVE),
     ],
     ids=["plain", "chain", "draft_model", "coupled_tree", "adaptive"],
 )
@@ -252,10 +247,10 @@ def test_they_are_the_same_for_other_drafters(drafter, params, policy):
     [
         jspec.SpeculativeDecoding(DRAFT, 2, scheme=jspec.schemes.RECURSIVE),
         jspec.SpeculativeDecoding(DRAFT, 2, scheme=jspec.schemes.BLOCK),
-        jspec.SpecInfer(DRAFT, (2, 1)),
-        jspec.RSDC(DRAFT, (2, 2)),
+        jspec.SpecInfer(DRAFT, (2, 1), scheme=jspec.schemes.MULTI_ROUND),
+        jspec.RSDC(DRAFT, (2, 2), scheme=jspec.schemes.TRAVERSAL),
     ],
-    ids=["recursive", "block", "multi_round", "tree"],
+    ids=["recursive", "block", "multi_round", "traversal"],
 )
 def test_rejection_sampling_has_the_processed_distribution(drafter):
     """The joint distribution of three tokens of 20,000 rows, by the rule of the drafter's own."""
@@ -263,16 +258,12 @@ def test_rejection_sampling_has_the_processed_distribution(drafter):
     rng = np.random.default_rng(2)
     target, draft = (tables.distributions(rng, 1, size, 1) for _ in range(2))
     result = jspec.decode(
-        tables.Table(size),
-        tables.logits(target),
-        np.array([prompt] * rows),
-        max_new_tokens=3,
+        tables.Table(size), tables.logits(target), np.array([prompt] * rows), max_new_tokens=3,
         drafter=replace(drafter, model=tables.Table(size)),
         drafter_params=tables.logits(0.5 * target + 0.5 * draft),
-        sampling=jspec.Sampling(temperature=0.8),
-        key=0,
+        sampling=jspec.Sampling(temperature=0.8), key=0,
         processors=[processors.frequency_penalty(1.5), processors.repetition_penalty(1.4)],
-    )
+    )  # fmt: skip
     assert float(result.stats.num_accepted_tokens.mean()) > 0.2
 
     def probs(output):
@@ -298,10 +289,7 @@ def repeat_last(logits, history, strength):
 def test_invalid_values_are_refused():
     cases = [
         ([lambda logits: logits], "pass what jspec.processors and jspec"),
-        (
-            [processors.own(lambda logits, history, values: logits[:1])],
-            "a processor returns logits",
-        ),
+        ([processors.own(lambda logits, *_: logits[:1])], "a processor returns logits"),
         ([processors.own(repeat_last, np.zeros(2))], "pass a number, or an array with 4 rows"),
         ([processors.repetition_penalty(0.0)], r"repetition_penalty\[0\] is 0.0, outside"),
         ([processors.frequency_penalty(np.nan)], r"frequency_penalty\[0\] is nan, outside"),

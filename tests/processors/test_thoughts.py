@@ -4,12 +4,9 @@ import re
 
 import numpy as np
 import pytest
-import tables
 
-import jspec
 from jspec.processors.grammar import choices
 from jspec.processors.grammar.thoughts import behind
-from jspec.types import Status
 
 # a b yes no, white space, three marks (the second reads as text too), an end token.
 TOKENS = [b"a", b"b", b"yes", b"no", b"\n", None, b"</t>", None, None]
@@ -43,27 +40,3 @@ def test_it_reads_what_an_expression_of_tokens_says(lead, pattern):
         right += wanted
     assert right > 5
     assert behind(GRAMMAR, None, TOKENS) is GRAMMAR
-
-
-@pytest.mark.slow
-def test_drafts_within_thoughts_are_free_and_answers_are_those_of_plain_decoding():
-    """The masks are of each node of a tree, so that drafts change no token."""
-    size = len(TOKENS)
-    weights = tables.logits(tables.distributions(np.random.default_rng(3), 1, size, 2))
-    made = behind(GRAMMAR, (OPEN, (CLOSE,), True), TOKENS)
-    call = dict(
-        model=tables.Table(size, context=64), params=weights, prompt=[[0, 1]] * 6,
-        max_new_tokens=24, stopping=jspec.Stopping(eos=EOS), key=1, processors=[made],
-        sampling=jspec.Sampling(temperature=1.0),
-    )  # fmt: skip
-    plain = jspec.decode(drafter=jspec.Autoregressive(), **call)
-    drafted = jspec.decode(drafter=jspec.TokenRecycling(size, jspec.tree.branching([2, 1])), **call)
-    assert np.array_equal(plain.tokens, drafted.tokens)
-    ended = [
-        "".join(map(str, row[: length - 1]))
-        for row, length, status in zip(
-            plain.tokens.tolist(), plain.lengths.tolist(), plain.status.tolist(), strict=True
-        )
-        if status == Status.EOS
-    ]
-    assert len(ended) > 1 and all(re.fullmatch(CASES[1][1], text) for text in ended)

@@ -66,26 +66,11 @@ CHANGES = {
     "all absent": lambda tree: tree.replace(valid=jnp.zeros_like(tree.valid)),
 }
 # The trees of arrays alone: one program drafts any of them.
-OF_DATA = [
-    "nothing",
-    "no root",
-    "a foreign root",
-    "a cycle",
-    "its own parent",
-    "a second root",
-    "a parent that is not there",
-    "foreign ids",
-    "a value that is not a number",
-    "all absent",
-]
+OF_SIZE = {"no depth", "too little depth", "too much depth", "too much width", "equal siblings"}
+OF_DATA = [change for change in CHANGES if change not in OF_SIZE]
 # Tokens per round: of 4 right ones and the bonus, how many are left.
-KEPT = {
-    "no depth": 1,
-    "too little depth": 3,
-    "foreign ids": 2,
-    "equal siblings": 4,
-    "all absent": 1,
-}
+KEPT = {"no depth": 1, "too little depth": 3, "foreign ids": 2, "equal siblings": 4}
+KEPT |= {"all absent": 1}
 KEPT |= dict.fromkeys(["a cycle", "its own parent", "a second root"], 2)
 KEPT |= dict.fromkeys(["a parent that is not there", "a value that is not a number"], 2)
 
@@ -203,50 +188,33 @@ def draws(change):
     return dict(draft=draft)
 
 
+def changing(**fields):
+    """A drafter whose trees have other fields, each a function of the tree."""
+    return draws(
+        lambda tree, state: (tree.replace(**{n: f(tree) for n, f in fields.items()}), state)
+    )
+
+
 UNUSABLE = [
     (draws(lambda tree, state: tree), r"draft returned a Tree; it must return \(tree, aux\)"),
     (draws(lambda tree, state: (1, state)), "Mine.draft returned a .*jspec.Tree, state"),
-    (
-        draws(lambda tree, state: (tree.replace(tokens=tree.tokens[0]), state)),
-        r"whose tokens has shape \(5,\) and dtype int32; it must be \[B, N\] of integer",
-    ),
-    (
-        draws(lambda tree, state: (tree.replace(valid=tree.valid[:, :3]), state)),
-        r"whose valid has shape \(3, 3\) and dtype bool; it must be .* of bool, with B = 3",
-    ),
-    (
-        draws(lambda tree, state: (tree.replace(tokens=tree.tokens * 1.0), state)),
-        "whose tokens has shape .* dtype float32; it must be .* of integer",
-    ),
-    (
-        draws(lambda tree, state: (tree.replace(parents=None), state)),
-        "whose parents is None; it must be an array",
-    ),
-    (
-        draws(lambda tree, state: (tree.replace(depth=2.5), state)),
-        "whose depth is 2.5; it must be an integer of at least 0",
-    ),
-    (
-        draws(lambda tree, state: (tree.replace(width=0), state)),
-        "whose width is 0; it must be an integer of at least 1",
-    ),
-    (
-        draws(lambda tree, state: (tree.replace(q=jnp.ones((3, 5))), state)),
-        r"whose q has shape \(3, 5\) .*\[B, Q, V\]",
-    ),
-    (
-        dict(update=lambda self, params, state, aux, feedback: state * 1.0),
-        r"Mine.update returned a state whose leaf of its own has .* and dtype float32",
-    ),
-    (
-        dict(update=lambda self, params, state, aux, feedback: (state, state)),
-        "Mine.update returned a state of structure .* where prefill returned",
-    ),
-    (
-        dict(prefill=lambda self, params, state, chunk: {"a": state}),
-        "Mine.prefill returned a state of structure .* where init returned",
-    ),
-]
+    (changing(tokens=lambda tree: tree.tokens[0]),
+     r"whose tokens has shape \(5,\) and dtype int32; it must be \[B, N\] of integer"),
+    (changing(valid=lambda tree: tree.valid[:, :3]),
+     r"whose valid has shape \(3, 3\) and dtype bool; it must be .* of bool, with B = 3"),
+    (changing(tokens=lambda tree: tree.tokens * 1.0),
+     "whose tokens has shape .* dtype float32; it must be .* of integer"),
+    (changing(parents=lambda tree: None), "whose parents is None; it must be an array"),
+    (changing(depth=lambda tree: 2.5), "whose depth is 2.5; it must be an integer of at least 0"),
+    (changing(width=lambda tree: 0), "whose width is 0; it must be an integer of at least 1"),
+    (changing(q=lambda tree: jnp.ones((3, 5))), r"whose q has shape \(3, 5\) .*\[B, Q, V\]"),
+    (dict(update=lambda self, params, state, aux, feedback: state * 1.0),
+     r"Mine.update returned a state whose leaf of its own has .* and dtype float32"),
+    (dict(update=lambda self, params, state, aux, feedback: (state, state)),
+     "Mine.update returned a state of structure .* where prefill returned"),
+    (dict(prefill=lambda self, params, state, chunk: {"a": state}),
+     "Mine.prefill returned a state of structure .* where init returned"),
+]  # fmt: skip
 
 
 def test_unusable_trees_are_refused_in_one_sentence(target, plain):
@@ -267,32 +235,17 @@ SPINE = jspec.Spine(23, num_speculative_tokens=3)
 
 
 def test_a_rule_that_does_not_fit_is_refused_where_it_is_given():
+    drawn, point = jspec.SpeculativeDecoding(tiny.draft(), 2), jspec.rules.deterministic_proposal
+    said = "rule is deterministic_proposal and the drafter's draws are lossless under coupled"
+    merged = jspec.merge(SPINE, jspec.PromptLookup(), num_speculative_tokens=3)
     refusals.check([
         (lambda: jspec.with_verifier(jspec.PromptLookup, jspec.rules.coupled), "pass an instance"),
         (lambda: jspec.with_verifier(jspec.PromptLookup(), "coupled"), "rule is 'coupled'; pass"),
-        (
-            lambda: jspec.with_verifier(
-                jspec.SpeculativeDecoding(tiny.draft(), 2), jspec.rules.deterministic_proposal
-            ),
-            "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
-        ),
         # Candidates that know the noise: accepted by another rule, they would be drawn too often.
-        *(
-            (
-                lambda drafter=drafter: jspec.with_verifier(
-                    drafter, jspec.rules.deterministic_proposal
-                ),
-                "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
-            )
-            for drafter in (
-                SPINE,
-                jspec.merge(SPINE, jspec.PromptLookup(), num_speculative_tokens=3),
-            )
-        ),
-        (
-            lambda: jspec.with_verifier(jspec.PromptLookup(), lambda probs: probs),
-            r"which does not take \(p, q, children, valid, noise\)",
-        ),
+        *((lambda one=one: jspec.with_verifier(one, point), said)
+          for one in (drawn, SPINE, merged)),
+        (lambda: jspec.with_verifier(jspec.PromptLookup(), lambda probs: probs),
+         r"which does not take \(p, q, children, valid, noise\)"),
     ])  # fmt: skip
 
 

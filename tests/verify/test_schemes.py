@@ -34,39 +34,26 @@ PROMPTS = np.array([SHORT, LONG] * (ROWS // 2) + [[2, 0, 0, 0, 0]])
 LENGTHS = np.array([2, 5] * (ROWS // 2) + [1])
 
 RECURSIVE = dict(scheme=schemes.RECURSIVE)
+SHAPE, CHAINS = dict(num_speculative_tokens=5, max_depth=3, beam=3), dict(num_chains=3, max_depth=2)
+SIX = trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0)))
+FILTERED = SHAPE | dict(
+    num_speculative_tokens=6, threshold=0.1, order=trees.depth_first,
+    sampling=jspec.Sampling(top_k=2),
+)  # fmt: skip
+TRAVERSAL = dict(scheme=schemes.TRAVERSAL)
 PUBLISHED = {
     "speculative_decoding": jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE),
     "sd_block": jspec.SpeculativeDecoding(MODEL, 2, scheme=schemes.BLOCK),
-    "spectr": jspec.SpecTr(MODEL, num_chains=3, max_depth=2, scheme=schemes.K_SEQ),
+    "spectr": jspec.SpecTr(MODEL, **CHAINS, scheme=schemes.K_SEQ),
     "specinfer": jspec.SpecInfer(MODEL, (3, 2), scheme=schemes.MULTI_ROUND),
-    "sequoia": jspec.Sequoia(
-        MODEL, trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0))), **RECURSIVE
-    ),
+    "sequoia": jspec.Sequoia(MODEL, SIX, **RECURSIVE),
     "rsd_c": jspec.RSDC(MODEL, (2, 2), **RECURSIVE),
-    "rsd_c_traversal": jspec.RSDC(MODEL, (2, 2), scheme=schemes.TRAVERSAL),
-    "rsd_s_traversal": jspec.RSDS(MODEL, beam=3, max_depth=2, scheme=schemes.TRAVERSAL),
-    "dyspec_traversal": jspec.DySpec(
-        MODEL, num_speculative_tokens=5, max_depth=3, beam=3, scheme=schemes.TRAVERSAL
-    ),
+    "rsd_c_traversal": jspec.RSDC(MODEL, (2, 2), **TRAVERSAL),
     "rsd_s": jspec.RSDS(MODEL, beam=3, max_depth=2, **RECURSIVE),
-    "dyspec": jspec.DySpec(
-        MODEL,
-        num_speculative_tokens=5,
-        max_depth=3,
-        beam=3,
-        sampling=jspec.Sampling(0.6),
-        **RECURSIVE,
-    ),
-    "dyspec_filtered": jspec.DySpec(
-        MODEL,
-        num_speculative_tokens=6,
-        max_depth=3,
-        beam=3,
-        threshold=0.1,
-        order=trees.depth_first,
-        sampling=jspec.Sampling(top_k=2),
-        **RECURSIVE,
-    ),
+    "rsd_s_traversal": jspec.RSDS(MODEL, beam=3, max_depth=2, **TRAVERSAL),
+    "dyspec": jspec.DySpec(MODEL, **SHAPE, sampling=jspec.Sampling(0.6), **RECURSIVE),
+    "dyspec_traversal": jspec.DySpec(MODEL, **SHAPE, **TRAVERSAL),
+    "dyspec_filtered": jspec.DySpec(MODEL, **FILTERED, **RECURSIVE),
 }
 
 
@@ -82,16 +69,9 @@ def emitted(drafter, seed=0, draft=DRAFT, **sampling):
     """(result, statistic over its bound). The last row is greedy, as if it were alone."""
     warm = np.append(np.full(ROWS, sampling.pop("temperature", 1.0)), 0)
     result = ended(
-        MODEL,
-        TARGET,
-        PROMPTS,
-        LENGTHS,
-        drafter=drafter,
-        drafter_params=draft,
-        max_new_tokens=LIMIT,
-        sampling=jspec.Sampling(warm, **sampling),
-        key=seed,
-    )
+        MODEL, TARGET, PROMPTS, LENGTHS, drafter=drafter, drafter_params=draft,
+        max_new_tokens=LIMIT, sampling=jspec.Sampling(warm, **sampling), key=seed,
+    )  # fmt: skip
     return result, distance(result, temperature=warm[0], **sampling)
 
 
@@ -110,13 +90,8 @@ def ended(model, params, *texts, drafter, drafter_params, max_new_tokens, **ask)
     )  # fmt: skip
     drafting = Drafting(drafter, drafter_params, jspec.FixedWidth())
     state = decode_rounds(model, params, state, drafting, jnp.int32(2**31 - 1))
-    return jspec.Result(
-        state.tokens[:, :max_new_tokens],
-        state.lengths,
-        state.status,
-        state.stats,
-        state.drafter_state,
-    )
+    found = state.tokens[:, :max_new_tokens], state.lengths, state.status, state.stats
+    return jspec.Result(*found, state.drafter_state)
 
 
 def greedy(prompt):
@@ -209,15 +184,9 @@ def test_a_draft_that_is_the_target_is_kept(name):
 def test_a_greedy_target_is_greedy_whatever_was_drawn(name):
     drafter = dataclasses.replace(PUBLISHED[name], sampling=jspec.Sampling(1.0))
     result = jspec.decode(
-        MODEL,
-        TARGET,
-        PROMPTS[:64],
-        LENGTHS[:64],
-        drafter=drafter,
-        drafter_params=DRAFT,
-        max_new_tokens=LIMIT,
-        key=0,
-    )
+        MODEL, TARGET, PROMPTS[:64], LENGTHS[:64], drafter=drafter, drafter_params=DRAFT,
+        max_new_tokens=LIMIT, key=0,
+    )  # fmt: skip
     wanted = [greedy(prompt[:length]) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
     assert np.asarray(result.tokens).tolist() == wanted[:64]
     assert 0 < result.stats.num_accepted_tokens.sum() < result.stats.num_draft_tokens.sum()
@@ -233,14 +202,9 @@ def test_united_with_another_drafter_it_reads_what_was_emitted(nodes):
         num_speculative_tokens=nodes,
     )
     result = ended(
-        MODEL,
-        TARGET,
-        PROMPTS[[0, 1, -1]],
-        LENGTHS[[0, 1, -1]],
-        drafter=drafter,
-        drafter_params=(DRAFT, None),
-        max_new_tokens=40,
-    )
+        MODEL, TARGET, PROMPTS[[0, 1, -1]], LENGTHS[[0, 1, -1]], drafter=drafter,
+        drafter_params=(DRAFT, None), max_new_tokens=40,
+    )  # fmt: skip
     state = result.drafter_state.members[0]
     for row, at in enumerate((0, 1, -1)):
         text = [*PROMPTS[at, : LENGTHS[at]], *np.asarray(result.tokens[row])]

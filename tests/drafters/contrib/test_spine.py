@@ -266,26 +266,6 @@ def test_of_nodes_with_one_token_one_teaches():
         compared(tree, row, both.wanted(row))  # the text went on where nothing was learnt
 
 
-@pytest.mark.parametrize(
-    "temperature",
-    [
-        pytest.param(None, id="greedy", marks=pytest.mark.slow),
-        pytest.param([0.8, 0.0, 1.2], id="sampled"),
-    ],
-)
-def test_tokens_are_those_of_plain_decoding(temperature):
-    model = jspec.testing.PrefixLM(context=None)
-    prompt = np.array([[1, 2, 3, 1, 2, 3], [4, 5, 6, 7, 8, 9], [5, 5, 5, 5, 5, 5]])
-    warm = temperature and jspec.Sampling(np.array(temperature, np.float32))
-    asked = dict(max_new_tokens=40, sampling=warm, key=None if warm is None else 3)
-    plain = jspec.decode(model, model.init(), prompt, **asked)
-    beside = table_of(23)[0] if temperature else None
-    drafting = dict(drafter=PLAIN, drafter_params=beside)
-    result = jspec.decode(model, model.init(), prompt, **drafting, **asked)
-    assert result.tokens.tolist() == plain.tokens.tolist()
-    assert (result.stats.mean_acceptance_length > 1).all()
-
-
 @pytest.mark.slow
 def test_a_narrower_round_is_that_of_a_drafter_with_fewer_nodes():
     """The tree is cut by a slice, and the drafter learns from the part that was verified."""
@@ -316,15 +296,9 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
 
     six = dict(num_speculative_tokens=1)
     cases = [
-        (
-            (dict(templates=TEMPLATES[:5]), None),
-            r"templates is \(.*; give a tuple of 6 texts",
-        ),
+        ((dict(templates=TEMPLATES[:5]), None), r"templates is \(.*; give a tuple of 6 texts"),
         ((dict(templates=None), None), "templates is None; give a tuple of 6 texts"),
-        (
-            (dict(templates=("0:1",) * 6), None),
-            r"in 1 \.\. 1, the nodes of the largest template",
-        ),
+        ((dict(templates=("0:1",) * 6), None), r"in 1 \.\. 1, the nodes of the largest template"),
         ((dict(templates=("b01",) * 6, **six), None), "the node 'b01'; give a letter"),
         ((dict(templates=("ab:3",) * 6, **six), None), "the node 'ab:3'; give a letter"),
         ((dict(templates=("a:9 b0:3 b:5",) * 6), None), "'b0:3' and not the one above it, or lat"),

@@ -14,13 +14,11 @@ from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
 
 import jspec
-from jspec import memory
 from jspec import sampling as samplings
 from jspec.drafters.contrib import block_probabilities
 from jspec.drafters.contrib.block_probabilities import BlockDistributions, ProbabilityWeights
-from jspec.memory import TreeKV
 from jspec.models.heads.block import BlockConfig, BlockHead
-from jspec.types import Frame, Output, PromptChunk
+from jspec.types import Frame, PromptChunk
 
 V, E, BLOCK = tiny.VOCAB, 16, 4
 TAPS = (0, 1)
@@ -140,29 +138,9 @@ def test_trees_are_the_best_paths_by_head_and_noise(drafted):
             assert found[path] == pytest.approx(np.exp(log_value), rel=2e-3)
 
 
-# A target whose next token depends on the last alone, and a head that knows its distribution.
-
-
-@dataclass(frozen=True)
-class Bigrams:
-    """`jspec.CausalLM` of a table [V, V] of scores."""
-
-    vocab_size: int = V
-    context: int | None = None
-
-    def init_memory(self, batch, capacity):
-        return jspec.models.llama.Llama(tiny.draft().config).init_memory(batch, capacity)
-
-    commit, until = staticmethod(memory.commit), staticmethod(memory.until)
-
-    def apply(self, params, tokens, positions, mask, cache, nodes=None):
-        kv = (jnp.zeros((tokens.shape[0], 2, tokens.shape[1], 4)),)
-        return Output(params[tokens], jnp.zeros((*tokens.shape, 1)), TreeKV(kv, kv))
-
-
 @dataclass(frozen=True)
 class BigramHead:
-    """Its distributions are those of a table, read `late` positions too late."""
+    """Its distributions are those of a table."""
 
     vocab_size: int = V
     context: int | None = None
@@ -170,60 +148,11 @@ class BigramHead:
     num_slots: int = 5
     num_scored: int = V
 
-    def init_memory(self, batch, capacity):
-        return Bigrams().init_memory(batch, capacity)
-
-    def read(self, params, hidden, positions):
-        kv = (jnp.zeros((*positions.shape[:1], 2, positions.shape[1], 4)),)
-        return TreeKV(kv, kv)
-
-    def draft(self, params, root, positions, cache):
-        return jnp.zeros((*root.shape, self.num_slots, 1))
-
-    def scored(self, params):
-        return jnp.arange(V)
-
-    def score(self, params, hidden):
-        return jnp.zeros((*hidden.shape[:-1], V))
-
     def transition(self, params, tokens, following):
         return jnp.take_along_axis(params[tokens], following, axis=-1)
 
     def confidence(self, params, hidden, tokens):
         return jnp.zeros(tokens.shape)
-
-
-@dataclass(frozen=True)
-class AnotherPosition(jspec.BlockDrafter):
-    """Reads the noise of a position that its params say is so far away."""
-
-    def draft(self, params, state, frame):
-        table, away = params
-        return super().draft(table, state, replace(frame, positions=frame.positions + away))
-
-    def update(self, params, state, aux, feedback):
-        return super().update(params[0], state, aux, feedback)
-
-
-TABLE = jnp.asarray(2 * np.random.default_rng(0).normal(size=(V, V)), jnp.float32)
-
-
-@pytest.mark.slow
-def test_a_head_that_knows_the_distribution_is_right_at_every_temperature():
-    call = dict(max_new_tokens=24, sampling=jspec.Sampling(jnp.array([0.0, 0.6, 1.0])), key=3)
-    plain = jspec.decode(Bigrams(), TABLE, tiny.PROMPTS, tiny.LENGTHS, **call)
-    chain = AnotherPosition(BigramHead(), num_speculative_tokens=5, beam=1, num_candidates=V)
-    rounds = {}
-    for away in (0, 1):
-        result = jspec.decode(
-            Bigrams(), TABLE, tiny.PROMPTS, tiny.LENGTHS,
-            drafter=chain, drafter_params=(TABLE, jnp.int32(away)), **call,
-        )  # fmt: skip
-        np.testing.assert_array_equal(result.tokens, plain.tokens)
-        rounds[away] = np.asarray(result.stats.num_rounds)
-    assert (rounds[0] == 24 / 6).all(), "every draft was accepted"
-    # The control: with another position's noise only the greedy row is right.
-    assert rounds[1][0] == 4 and (rounds[1][1:] > 8).all()
 
 
 def distributions_of(rng, rounds, depth=2, size=12):

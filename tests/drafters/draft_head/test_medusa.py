@@ -104,44 +104,22 @@ def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forwa
 
 
 @pytest.mark.slow
-def test_in_sampling_the_known_noise_moves_the_tree(target):
-    """The same seed, the same tokens; and more of them are guessed than by the likeliest alone."""
-    model, params = target
-    variables = {"params": fresh(HEADS, params)}
-    options = dict(sampling=jspec.Sampling(temperature=1.5), key=3, max_new_tokens=LIMIT)
-    plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **options)
-    drafter = Medusa(HEADS, SMALL)
-    ours = jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
-        **options,
-    )  # fmt: skip
-    np.testing.assert_array_equal(ours.tokens, plain.tokens)
-    state = jspec.prefill(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
-        **options,
-    )  # fmt: skip
-    request, positions = state.controls, state.positions
-    frame = Frame(state.root, positions, request.keys, request.sampling, state.done)
-    tree, _ = jax.jit(drafter.draft)(variables, jnp.zeros((3, 16)), frame)
-    noise = jspec.sampling.gumbel(request.keys, positions, tiny.VOCAB)
-    # Zero states score all tokens alike, so that the noise alone decides.
-    np.testing.assert_array_equal(tree.tokens[:, 1], noise.argmax(-1))
-
-
-@pytest.mark.slow
-def test_hot_tokens_are_ranked_by_their_own_noise_and_no_others_drafted(target):
-    variables = {**tiny.medusa_variables(HOT), "params": fresh(HOT, target[1])}
+@pytest.mark.parametrize(("heads", "ids"), [(HEADS, range(tiny.VOCAB)), (HOT, tiny.HOT_IDS)])
+def test_tokens_are_ranked_by_their_own_noise_and_no_others_drafted(target, heads, ids):
+    """Zero states score all tokens alike, so that the noise alone decides."""
+    variables, ids = (
+        {**tiny.medusa_variables(heads), "params": fresh(heads, target[1])},
+        np.array(ids),
+    )
     keys = jax.random.split(jax.random.key(3), 3)
     positions = jnp.array([4, 5, 6])
     ones = jnp.ones(3)
     sampling = jspec.Sampling(1.5 * ones, jnp.zeros(3, jnp.int32), ones, 0 * ones)
     frame = Frame(jnp.zeros(3, jnp.int32), positions, keys, sampling, jnp.zeros(3, bool))
-    tree, _ = jax.jit(Medusa(HOT, SMALL).draft)(variables, jnp.zeros((3, 16)), frame)
+    tree, _ = jax.jit(Medusa(heads, SMALL).draft)(variables, jnp.zeros((3, 16)), frame)
     noise = jspec.sampling.gumbel(keys, positions, tiny.VOCAB)
-    np.testing.assert_array_equal(
-        tree.tokens[:, 1], tiny.HOT_IDS[noise[:, tiny.HOT_IDS].argmax(-1)]
-    )
-    assert np.isin(tree.tokens[:, 1:], tiny.HOT_IDS).all()
+    np.testing.assert_array_equal(tree.tokens[:, 1], ids[noise[:, ids].argmax(-1)])
+    assert np.isin(tree.tokens[:, 1:], ids).all()
 
 
 def test_a_prompt_of_one_token_drafts_nothing_at_first(target):

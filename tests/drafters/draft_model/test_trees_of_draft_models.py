@@ -64,7 +64,7 @@ def perturbed(size):
     return Scheme(draw, TreeVerifier(rules.recursive))
 
 
-def grown(drafter, distributions, extra, change=lambda state: state):
+def grown(drafter, distributions, extra):
     """The trees of a call in which each row has its own distributions and draws."""
     batch = len(extra)
     shape = (batch, *distributions.shape[1:-1])
@@ -74,17 +74,17 @@ def grown(drafter, distributions, extra, change=lambda state: state):
     ).astype(np.float32)
     prompt = np.tile(np.array(CONTEXT, np.int32), (batch, 1))
     lengths = np.full(batch, len(CONTEXT), np.int32)
-    return _grown(drafter, change, table, prompt, lengths)
+    return _grown(drafter, table, prompt, lengths)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _grown(drafter, change, table, prompt, lengths):
+@partial(jax.jit, static_argnums=0)
+def _grown(drafter, table, prompt, lengths):
     batch = len(prompt)
     size = drafter.model.vocab_size
     seen = Output(jnp.zeros((*prompt.shape, size)), None)
     state = drafter.init(batch, 64, None)
     state = drafter.prefill(table, state, PromptChunk.whole(prompt, lengths, seen))
-    return drafter.draft(table, change(state), rounds.greedy(prompt[:, -1], lengths - 1))[0]
+    return drafter.draft(table, state, rounds.greedy(prompt[:, -1], lengths - 1))[0]
 
 
 def orders_of(rng, distributions):
@@ -252,30 +252,6 @@ def test_stochastic_beam_search_is_the_oracles(models, width):
         equal(tree, row, oracle.rsd_s(at(distributions, row), at(noise, row), width, 3))
 
 
-@pytest.mark.parametrize(
-    "drafter",
-    [
-        jspec.SpeculativeDecoding(tables.Table(WIDE), 1, scheme=WRITTEN),
-        jspec.SpecTr(tables.Table(WIDE), num_chains=3, max_depth=1, scheme=WRITTEN),
-        jspec.RSDC(tables.Table(WIDE), (3,), scheme=WRITTEN),
-        jspec.RSDS(tables.Table(WIDE), beam=3, max_depth=1, scheme=perturbed(WIDE)),
-        best_first(jspec.DySpec, num_speculative_tokens=3, max_depth=1),
-    ],
-    ids=lambda drafter: type(drafter).__name__,
-)
-def test_one_level_is_the_first_of_the_roots_draws(models, drafter):
-    distributions, orders = models
-    noise = np.random.default_rng(4).gumbel(size=distributions.shape)
-    beam = isinstance(drafter, jspec.RSDS)
-    tree = grown(drafter, distributions, noise if beam else orders)
-    for row in range(ROWS):
-        with np.errstate(divide="ignore"):
-            perturbed = np.log(at(distributions, row)(())) + at(noise, row)(())
-        order = np.argsort(-perturbed).tolist() if beam else order_at(orders, row)(())
-        num = min(tree.width, np.count_nonzero(at(distributions, row)(())))
-        assert oracle.children_of(tables.tree_of(tree, row)) == {(): order[: min(num, 3)]}
-
-
 # ---- all draws summed out ------------------------------------------------------------------------
 
 
@@ -293,14 +269,14 @@ def every_draw(probs, size, depth):
     return orders, np.array([np.prod([weight for _, weight in drawn]) for drawn in every])
 
 
-def error(drafter, depth, zeros=(0.0, 0.0), seed=1, change=lambda state: state):
+def error(drafter, depth, zeros=(0.0, 0.0), seed=1):
     """Largest error of the joint distribution of `depth` tokens, over all draws of the trees."""
     size, rng = drafter.model.vocab_size, np.random.default_rng(seed)
     found = [tables.distributions(rng, 1, size, depth, some) for some in zeros]
     p, q = (tables.after(array[0], CONTEXT) for array in found)
     orders, weights = every_draw(q, size, depth)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
-    tree = grown(drafter, found[1], orders, change)
+    tree = grown(drafter, found[1], orders)
     probabilities = {}
     for row, weight in enumerate(weights):
         tokens, parents = tables.tree_of(tree, row)

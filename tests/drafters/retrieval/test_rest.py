@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import refusals
 import rounds
 import tiny
 
@@ -28,34 +29,17 @@ def drafted(drafter, store, texts):
 
 
 @pytest.mark.parametrize(
-    ("vocab", "size", "drafter"),
-    [
-        (
-            2,
-            60,
-            jspec.REST(
-                max_match=5, min_match=2, num_speculative_tokens=12, max_depth=4, num_matches=7
-            ),
-        ),
-        (4, 200, jspec.REST(num_matches=32)),
-        (
-            6,
-            300,
-            jspec.REST(
-                max_match=3, min_match=1, num_speculative_tokens=9, max_depth=3, num_matches=50
-            ),
-        ),
-        (70_000, 40, jspec.REST(max_match=4, min_match=1, num_speculative_tokens=5, max_depth=3)),
-        (
-            3,
-            1,
-            jspec.REST(
-                max_match=2, min_match=1, num_speculative_tokens=3, max_depth=2, num_matches=3
-            ),
-        ),
-    ],
-)
-def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):
+    ("vocab", "size", "longest", "shortest", "nodes", "depth", "matches"),
+    [(2, 60, 5, 2, 12, 4, 7), (4, 200, 16, 2, 64, 10, 32), (6, 300, 3, 1, 9, 3, 50),
+     (70_000, 40, 4, 1, 5, 3, 256), (3, 1, 2, 1, 3, 2, 3)],
+)  # fmt: skip
+def test_the_tree_is_the_oracles_for_random_corpora(
+    vocab, size, longest, shortest, nodes, depth, matches
+):
+    drafter = jspec.REST(
+        max_match=longest, min_match=shortest, num_speculative_tokens=nodes, max_depth=depth,
+        num_matches=matches,
+    )  # fmt: skip
     rng = np.random.default_rng(size)
     # A few tokens of the vocabulary, the largest among them, so that matches are long.
     words = np.unique(np.linspace(0, vocab - 1, 6).astype(int))
@@ -67,14 +51,10 @@ def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):
         end = rng.integers(1, size + 1)
         texts.append([int(words[0]), *corpus[max(0, end - rng.integers(1, 20)) : end].tolist()])
     tree = drafted(drafter, store, texts)
-    sizes = dict(
-        longest=drafter.max_match, shortest=drafter.min_match,
-        nodes=drafter.num_speculative_tokens, continuation=drafter.max_depth,
-        matches=drafter.num_matches,
-    )  # fmt: skip
+    sizes = dict(longest=longest, shortest=shortest, nodes=nodes, matches=matches)
     hits = 0
     for row, text in enumerate(texts):
-        want = oracle.rest(corpus, text, **sizes)
+        want = oracle.rest(corpus, text, **sizes, continuation=depth)
         got = rounds.drafted(tree, row)
         assert list(got) == [path for path, _, _ in want], text
         np.testing.assert_allclose(list(got.values()), [w for _, _, w in want], rtol=1e-5)
@@ -126,34 +106,21 @@ def test_the_tail_follows_the_text():
         assert result.drafter_state[row].tolist() == ([-1] * 4 + text)[-4:]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (dict(max_match=2, min_match=3), r"min_match is 3; pass an integer in 1 \.\. 2"),
-        (
-            dict(num_matches=1295),
-            r"num_matches is 1295; pass an integer in 1 \.\. 1294, with max_depth 10",
-        ),
-        (
-            dict(num_speculative_tokens=7, num_matches=2, max_depth=3),
-            r"integer in 1 \.\. 6, what 2 matches",
-        ),
-    ],
-)
-def test_options_that_exclude_each_other_are_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        jspec.REST(**options)
-
-
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [(None, "is a NoneType; pass a datastore"), (30, "vocabulary of 30 and the model one of 23")],
-)
-def test_params_that_do_not_fit_are_refused(params, said):
+def test_misfits_are_refused():
     model = tiny.model()
-    store = params and datastore.build(np.arange(10), params)
-    with pytest.raises(ValueError, match=said):
+
+    def decode(store):
         jspec.decode(
             model, tiny.params(model), tiny.PROMPTS, tiny.LENGTHS, drafter=jspec.REST(),
             drafter_params=store, max_new_tokens=4,
         )  # fmt: skip
+
+    few = dict(num_speculative_tokens=7, num_matches=2, max_depth=3)
+    refusals.check([
+        (lambda: jspec.REST(max_match=2, min_match=3), r"min_match is 3; pass .* in 1 \.\. 2"),
+        (lambda: jspec.REST(num_matches=1295),
+         r"num_matches is 1295; pass an integer in 1 \.\. 1294, with max_depth 10"),
+        (lambda: jspec.REST(**few), r"integer in 1 \.\. 6, what 2 matches"),
+        (lambda: decode(None), "is a NoneType; pass a datastore"),
+        (lambda: decode(datastore.build(np.arange(10), 30)), "of 30 and the model one of 23"),
+    ])  # fmt: skip

@@ -108,18 +108,6 @@ def test_places_of_rollouts_are_the_oracles(options):
     assert differ > ROWS / 3, "the rollouts made the difference"
 
 
-def test_a_rollout_is_drafted_on_behind_a_token_that_was_replaced():
-    drafter = jspec.Suffix(num_speculative_tokens=3, max_depth=3, capacity=0)
-    texts = [[7, 8, 1, 2, 9], [7, 8, 1, 2, 5, 3]]  # replaced; one inserted
-    state, frame = memory(drafter, texts, [])
-    state = state.replace(prompt_lengths=jnp.array([2, 2], jnp.int32))
-    old = rollouts([[1, 2, 3, 4, 6, 0], [1, 2, 3, 4, 6, 0]], 6)
-    tree, _ = jax.jit(drafter.draft)(old, state, frame)
-    assert list(rounds.drafted(tree, 0)) == [(4,), (4, 6), (4, 6, 0)]
-    # The same position is right behind the place that fits: both offer, the first of equals leads.
-    assert {path[:1] for path in rounds.drafted(tree, 1)} == {(6,), (4,)}
-
-
 @pytest.mark.slow
 def test_the_same_weights_and_noise_write_the_rollout_again():
     """And other weights their own text, the same as without."""
@@ -208,36 +196,6 @@ def test_rollouts_of_other_rows_are_refused(params, told):
         )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_rollouts_of_anything_change_no_token():
-    """Tokens outside the vocabulary, or of another one, and impossible lengths."""
-    model = jspec.testing.PrefixLM()
-    wild = [[-1, 5, -7, 2**31 - 1, 99, 3], [99] * 6, [1, 2, 3, 1, 2, 3]]
-    given = jspec.Rollouts(jnp.array(wild), jnp.array([6, 10**9, -4]))
-    asked = dict(sampling=jspec.Sampling(1.0), key=3, max_new_tokens=12)
-    prompts = [[1, 5], [2, 2], [1, 2]]
-    found = jspec.decode(
-        model, model.init(), prompts, drafter=jspec.Suffix(6, max_depth=4), drafter_params=given,
-        **asked,
-    )  # fmt: skip
-    plain = jspec.decode(model, model.init(), prompts, **asked)
-    np.testing.assert_array_equal(found.tokens, plain.tokens)
-    np.testing.assert_array_equal(found.lengths, plain.lengths)
-
-
-def test_the_longest_match_leads_and_a_loop_goes_on():
-    drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=4, capacity=16)
-    state, frame = memory(drafter, [[1, 2, 3, 7, 5, 3, 8, 2, 3], [4, 6, 4, 6, 4]], [])
-    draft = jax.jit(drafter.draft)
-    tree, _ = draft(None, state, frame)
-    assert next(iter(rounds.drafted(tree, 0))) == (7,)
-    assert list(rounds.drafted(tree, 1)) == [(6,), (6, 4), (6, 4, 6), (6, 4, 6, 4)]
-    # What another row said before counts like what this one did.
-    state, frame = memory(drafter, [[1, 2, 3]], [[1, 2, 3, 7, 5], [3, 9]])
-    paths = list(rounds.drafted(draft(None, state, frame)[0], 0))
-    assert paths == [(7,), (7, 5), (9,)]
-
-
 @pytest.mark.parametrize("capacity", quick.only([200, 48, 7], 48))
 def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
     model = tiny.model()
@@ -256,21 +214,6 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
             output = result.tokens[row, : result.lengths[row]].tolist()
             held += [-1, *prompt[-3:], *output] if output else []
         assert state.past.tolist() == held[-capacity:]
-
-
-@pytest.mark.slow
-def test_the_past_of_a_larger_vocabulary_changes_no_token():
-    model = tiny.model()
-    target, ask = (model, tiny.params(model), [[1, 5, 3]]), dict(max_new_tokens=8)
-    drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=8)
-    state = drafter.init(1, 8, None)
-    state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, 3], jnp.int32))
-    frame = rounds.greedy([3], 2)
-    chunk = jspec.PromptChunk.whole(jnp.array([[1, 5, 3]]), jnp.array([3]), None)
-    started = jax.jit(drafter.prefill)(None, state, chunk)
-    assert 30_000 in jax.jit(drafter.draft)(None, started, frame)[0].tokens[0].tolist()
-    hot = jspec.decode(*target, drafter=drafter, drafter_state=state, **ask)
-    np.testing.assert_array_equal(hot.tokens, jspec.decode(*target, **ask).tokens)
 
 
 def test_a_past_of_another_size_is_refused():
