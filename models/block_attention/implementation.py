@@ -104,6 +104,10 @@ class BlockAttention(Implementation):
         return merged(Softmax(*parts))
 
 
+OF_LARGE_TREES = BlockAttention(nodes=Triton(64, 32))
+"""The default for a round of many new tokens on a GPU, with the tiles that were timed there."""
+
+
 def _fitting(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int) -> Triton | None:
     """Returns the launch with the sizes of a call; None where the kernel does not take it."""
     mesh = jax.typeof(queries).sharding.mesh

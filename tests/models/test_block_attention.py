@@ -213,7 +213,7 @@ CALL = "@__gpu$xla.gpu.triton"
 GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, num_splits=8, num_warps=8))
 
 
-def lowered(dtype, nodes, heads, mates, dim, layers, options, placed=None):
+def lowered(dtype, nodes, heads, mates, dim, layers, options, placed=None, impl=GPU, to="cuda"):
     """The program of an attention behind 2,048 slots, as a GPU's compiler gets it."""
     if jax.version.__version_info__ > (0, 10, 2):
         pytest.skip("newer JAX compiles the kernel where it lowers it, for which it needs CUDA")
@@ -223,13 +223,13 @@ def lowered(dtype, nodes, heads, mates, dim, layers, options, placed=None):
     def run(q, k, v, mask, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer if layers > 1 else None), None)
         positions = lengths[:, None] + jnp.arange(nodes)
-        return attend(q, k, v, mask, past, positions, **options, impl=GPU)
+        return attend(q, k, v, mask, past, positions, **options, impl=impl)
 
     shapes = [((rows, nodes, heads * mates, dim), dtype), (new, dtype), (new, dtype)]
     shapes += [((rows, nodes, nodes), bool), (held, dtype), (held, dtype)]
     shapes += [((rows,), jnp.int32), ((), jnp.int32)]
     arguments = [jax.ShapeDtypeStruct(*shape, sharding=placed) for shape in shapes]
-    return jax.jit(run).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    return jax.jit(run).trace(*arguments).lower(lowering_platforms=(to,)).as_text()
 
 
 def test_the_kernel_is_lowered_without_its_device():
@@ -239,6 +239,17 @@ def test_the_kernel_is_lowered_without_its_device():
         (jnp.float32, (40, 3, 3, 64, 4), {"soft_cap": 30.0, "window": 1024}),  # SmolLM, scanned
     ):
         assert lowered(dtype, *sizes, options).count(CALL) == 2
+
+
+def test_the_default_takes_the_kernel_for_the_nodes_of_a_large_tree_on_a_gpu():
+    """512 drafted ones and the root; not for a chunk of a prompt, and for training nowhere."""
+    for tokens, device, kernels in ((513, "cuda", 1), (512, "cuda", 0), (513, "cpu", 0)):
+        sizes = (tokens, 1, 2, 64, 1)
+        text = lowered(jnp.bfloat16, *sizes, {}, impl=attention.XLA, to=device)
+        assert text.count(CALL) == kernels, (tokens, device)
+    trained = jax.make_jaxpr(lambda q, k, mask: attend(q, k, k, mask, Past(None, None)))
+    many, mask = jnp.zeros((1, 513, 1, 64)), jnp.ones((1, 513, 513), bool)
+    assert "pallas_call" not in str(trained(many, many.swapaxes(1, 2), mask))
 
 
 def test_arrays_on_several_devices_are_left_to_xla():
