@@ -273,7 +273,8 @@ def attend(
     if impl == XLA and cached is not None and q.shape[1] > _MANY_TOKENS:
         from jspec.models import block_attention  # which imports this module
 
-        kernel = partial(_in_two_parts, soft_cap=soft_cap, impl=block_attention.OF_LARGE_TREES)
+        large: Any = block_attention.OF_LARGE_TREES
+        kernel = partial(_in_two_parts, soft_cap=soft_cap, impl=large)
         in_parts = partial(jax.lax.platform_dependent, cuda=kernel, default=in_parts)
     held = None if cached is None else cached.keys
     held = held.values if isinstance(held, Rounded) else held
