@@ -33,6 +33,11 @@ _FEW_BLOCKS = 8
 """Blocks of slots that have a condition each on a GPU: conditions are part of a CUDA graph,
 a loop is not, and the host waits for it. Of more blocks there is a loop: the program would be
 large."""
+_MANY_TOKENS = 512
+"""New tokens of a row up to which XLA attends among them on a GPU too, as in a chunk of a prompt.
+The kernel took an H200 a third of XLA's time over 512 nodes, and a twelfth over 2,048 (bfloat16,
+depth first); fewer were not timed.
+"""
 
 
 class Cached(NamedTuple):
@@ -264,7 +269,13 @@ def attend(
         keys = v, k
         cached = None if cached is None else cached._replace(keys=(cached.values, cached.keys))
     given = q * factor, keys, v, mask, cached, oldest, sinks
-    in_parts = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
+    in_parts: Any = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
+    if impl == XLA and cached is not None and q.shape[1] > _MANY_TOKENS:
+        from jspec.models import block_attention  # which imports this module
+
+        large: Any = block_attention.OF_LARGE_TREES
+        kernel = partial(_in_two_parts, soft_cap=soft_cap, impl=large)
+        in_parts = partial(jax.lax.platform_dependent, cuda=kernel, default=in_parts)
     held = None if cached is None else cached.keys
     held = held.values if isinstance(held, Rounded) else held
     if (

@@ -1,7 +1,7 @@
 """Attention whose sums do not depend on how a token came: along a tree, or alone."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec.memory import Rounded, widened
-from jspec.models.attention import Cached, Implementation, by_blocks
+from jspec.models.attention import Cached, Implementation, by_blocks, finite
+from jspec.models.block_attention import visits
+from jspec.models.block_attention.implementation import filled, fitting
+from jspec.models.block_attention.kernel import AttentionWork, Tail, Triton
 from jspec.models.online_softmax import LOW, Softmax, merged, scores_of, softmax_over
 
 
@@ -29,6 +32,8 @@ class BatchInvariant(Implementation):
     Args:
         num_tokens: tokens of a round, the root included: at least 2, and as many as the largest.
         depth: of the deepest tree; None: of a chain of so many tokens.
+        kernel: starts one kernel for all of a layer's attention, as `BlockAttention` does where
+            it can; None: XLA.
 
     Raises:
         InputError: if a number is out of range. While a call is traced: if its trees are larger.
@@ -45,6 +50,7 @@ class BatchInvariant(Implementation):
 
     num_tokens: int
     depth: Any = None
+    kernel: Triton | None = None
 
     def __post_init__(self):
         check_integer("num_tokens", self.num_tokens, 2, None)
@@ -64,50 +70,105 @@ class BatchInvariant(Implementation):
         soft_cap: float | None,
     ) -> Softmax:
         """As in `Implementation`."""
-        batch, new, known = seen.shape
+        new, known = seen.shape[1:]
         if cached is None or new > self.num_tokens:
             return super().softmax(queries, keys, values, seen, cached, oldest, soft_cap)
-        heads, group = queries.shape[1], queries.shape[2] // new
         # A token sees one path, which was scored from the root down: as many nodes come between as
         # are seen behind a node.
         behind = jnp.cumsum(seen[..., ::-1], axis=-1)[..., ::-1] - seen
         back = jnp.arange(self.depth, -1, -1, dtype=jnp.int32)[None, None]
         count = seen.sum(-1, dtype=jnp.int32)[..., None]
         slots = cached.lengths[:, None, None] + count - 1 - back
-        on_path = back < count
-        first = jnp.zeros_like(slots) if oldest is None else jnp.maximum(oldest, 0)[..., None]
         nodes = (seen[:, :, None] & (behind[:, :, None] == back[..., None])).argmax(-1)
-
-        def tail(held: Any, places: Int[Array, "B N T"]) -> Any:
-            take = jax.vmap(lambda part, places: jnp.take(part, places, axis=1, mode="clip"))
-            found = jax.tree.map(lambda part: take(part, places), held)
-            return jax.tree.map(
-                lambda part: widened(part, queries.dtype),
-                found,
-                is_leaf=lambda part: isinstance(part, Rounded),
-            )
-
-        # [B, H, N, T, D]
-        near_keys, near_values = jax.tree.map(
-            lambda node, slot: jnp.where(on_path[:, None, ..., None], node, slot),
-            tail((keys, values), nodes),
-            tail(cached.block(heads, 0, cached.slots), slots),
-        )
-        by_node = queries.reshape(batch, heads, group, new, -1).swapaxes(2, 3)
-        scores = scores_of(by_node, near_keys, soft_cap)
-        scores = jnp.where((on_path | (slots >= first))[:, None, :, None], scores, LOW)
-        softmax = Softmax(
-            *(
-                part.swapaxes(2, 3).reshape(batch, heads, group * new, -1)
-                for part in softmax_over(scores, near_values)
-            )
-        )
+        first = jnp.zeros_like(count[..., 0]) if oldest is None else jnp.maximum(oldest, 0)
+        ends = jnp.minimum(slots[..., 0], cached.lengths[:, None])
+        order = _Order(slots, nodes, back < count, first, ends)
+        given = queries, keys, values, cached, order, soft_cap
+        launch = fitting(self.kernel, queries, cached.slots)
+        whole = launch is not None and not isinstance(cached.keys, Rounded | tuple)
+        softmax = _by_kernel(launch, *given) if whole else _by_xla(*given)
         if known > self.depth + 1:  # nodes below deeper ones than there should be
             above = self.own(queries, keys, values, seen & (behind > self.depth), soft_cap)
             both = (jnp.stack(pair, axis=2) for pair in zip(above, softmax, strict=True))
             softmax = merged(Softmax(*both))
-        ends = jnp.minimum(slots[..., 0], cached.lengths[:, None])
-        ends = jnp.tile(ends, (1, group))
-        oldest = None if oldest is None else jnp.tile(oldest, (1, group))
-        head = cached._replace(lengths=ends)
-        return by_blocks(cached.slots, soft_cap, softmax, queries, head, oldest)
+        return softmax
+
+
+class _Order(NamedTuple):
+    """The keys of each token in the order of positions: a block of slots, then T one by one."""
+
+    slots: Int[Array, "B N T"]
+    """The places of the last T in the cache, as they are when all are committed."""
+    nodes: Int[Array, "B N T"]
+    """Or among the nodes."""
+    on_path: Bool[Array, "B N T"]
+    """Which of the two."""
+    first: Int[Array, "B N"]
+    """The oldest slot that is seen."""
+    ends: Int[Array, "B N"]
+    """The slot behind the last of the block."""
+
+
+def _by_kernel(
+    launch: Any,
+    queries: Float[Array, "B H G*N D"],
+    keys: Any,
+    values: Float[Array, "B H K V"],
+    cached: Any,
+    order: _Order,
+    soft_cap: float | None,
+) -> Softmax:
+    """Returns the softmax by one kernel, whose sums have this order in any shape."""
+    group = queries.shape[2] // order.ends.shape[1]
+    slots = jnp.where(order.slots < order.first[..., None], -1, order.slots)
+    places = jnp.where(order.on_path, cached.slots + order.nodes, slots)
+    limits = jnp.stack([order.first, order.ends], axis=-1)
+    limits, places = (filled(jnp.tile(x, (1, group, 1)), launch.tile) for x in (limits, places))
+    blocks = visits.of_range(limits, launch.tile, launch.block, cached.slots)
+    rows, tail = filled(queries, launch.tile), Tail(places, *finite(keys, values))
+    slots = cached.keys, cached.values
+    work = AttentionWork(rows, *slots, limits, blocks, cached.layer, tail)
+    found = launch(work, visits.in_range, soft_cap)
+    return Softmax(*(part[:, :, : queries.shape[2]] for part in found))
+
+
+def _by_xla(
+    queries: Float[Array, "B H G*N D"],
+    keys: Any,
+    values: Float[Array, "B H K V"],
+    cached: Cached,
+    order: _Order,
+    soft_cap: float | None,
+) -> Softmax:
+    """Returns the softmax by one product over all slots, and one over the last of each token."""
+    batch, heads, count, _ = queries.shape
+    new = order.ends.shape[1]
+    group = count // new
+
+    def tail(held: Any, places: Int[Array, "B N T"]) -> Any:
+        take = jax.vmap(lambda part, places: jnp.take(part, places, axis=1, mode="clip"))
+        found = jax.tree.map(lambda part: take(part, places), held)
+        return jax.tree.map(
+            lambda part: widened(part, queries.dtype),
+            found,
+            is_leaf=lambda part: isinstance(part, Rounded),
+        )
+
+    # [B, H, N, T, D]
+    near_keys, near_values = jax.tree.map(
+        lambda node, slot: jnp.where(order.on_path[:, None, ..., None], node, slot),
+        tail((keys, values), order.nodes),
+        tail(cached.block(heads, 0, cached.slots), order.slots),
+    )
+    by_node = queries.reshape(batch, heads, group, new, -1).swapaxes(2, 3)
+    scores = scores_of(by_node, near_keys, soft_cap)
+    seen = order.on_path | (order.slots >= order.first[..., None])
+    scores = jnp.where(seen[:, None, :, None], scores, LOW)
+    softmax = Softmax(
+        *(
+            part.swapaxes(2, 3).reshape(batch, heads, count, -1)
+            for part in softmax_over(scores, near_values)
+        )
+    )
+    ends, first = (jnp.tile(x, (1, group)) for x in (order.ends, order.first))
+    return by_blocks(cached.slots, soft_cap, softmax, queries, cached._replace(lengths=ends), first)

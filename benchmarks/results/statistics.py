@@ -123,14 +123,14 @@ def mean(estimates: Sequence[Estimate]) -> Estimate:
 
 
 @dataclass(frozen=True)
-class RankCorrelation:
-    """Spearman's correlation: does one number rise with the other?
+class Interval:
+    """A number with its own interval.
 
     Args:
-        value: from -1 to 1.
-        low: lower end of its interval of 95%, by Fisher's transformation.
+        value: the number.
+        low: lower end of its interval of 95%; the number itself if it was measured once.
         high: upper end.
-        even: where neither rises with the other.
+        even: where nothing is ahead.
     """
 
     value: float
@@ -142,8 +142,8 @@ class RankCorrelation:
         return format(self.value, spec.rstrip("%") or ".2f")
 
 
-def rank_correlation(ys: Sequence[float]) -> RankCorrelation:
-    """Estimates the rank correlation of numbers with their places.
+def rank_correlation(ys: Sequence[float]) -> Interval:
+    """Estimates Spearman's correlation of numbers with their places, from -1 to 1.
 
     Example:
         >>> format(rank_correlation([1, 2, 3, 5, 4]), "")
@@ -154,7 +154,7 @@ def rank_correlation(ys: Sequence[float]) -> RankCorrelation:
     # Fisher's; its variance for ranks by Bonett and Wright 2000.
     width = 1.96 * np.sqrt((1 + value**2 / 2) / (len(ranks) - 3))
     middle = np.arctanh(np.clip(value, -1 + 1e-9, 1 - 1e-9))
-    return RankCorrelation(value, float(np.tanh(middle - width)), float(np.tanh(middle + width)))
+    return Interval(value, float(np.tanh(middle - width)), float(np.tanh(middle + width)))
 
 
 def _check_paired(one: Estimate, other: Estimate) -> None:

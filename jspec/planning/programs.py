@@ -2,7 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,7 +131,7 @@ class Programs:
         Raises:
             InputError: if the compiler refuses it, such as for lack of memory.
         """
-        with backend.planned(self._platform):
+        with self._planned():
             arrays, static = self._prefill_arguments
             lowered = decoding._prefill.lower(self.model, self.params, **arrays, **static)
             return self._compile("prefill", lowered)
@@ -141,7 +142,7 @@ class Programs:
         Raises:
             InputError: as `prefill` does.
         """
-        with backend.planned(self._platform):
+        with self._planned():
             count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), self.mesh)
             lowered = decoding.decode_rounds.lower(
                 self.model, self.params, self.state, self._drafting, count
@@ -154,7 +155,7 @@ class Programs:
         Raises:
             InputError: as `prefill` does.
         """
-        with backend.planned(self._platform):
+        with self._planned():
             until_one_ends = layout.whole(jax.ShapeDtypeStruct((), jnp.bool_), self.mesh)
             lowered = engine._step.lower(
                 self.model, self.params, self.state, self._drafting, 1, until_one_ends
@@ -212,6 +213,14 @@ class Programs:
     @property
     def _platform(self) -> str:
         return self.mesh.devices.flat[0].platform
+
+    @contextmanager
+    def _planned(self) -> Iterator[None]:
+        """Yields a context in which programs are lowered for the mesh's devices."""
+        # Where JAX 0.12 lowers a kernel of Triton, it asks the mesh for the chip.
+        abstract = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
+        with backend.planned(self._platform), abstract:
+            yield
 
     def _compile(self, function: str, lowered: jax.stages.Lowered) -> Compiled:
         here = self.mesh.devices.flat[0] in jax.devices()

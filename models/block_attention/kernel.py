@@ -1,4 +1,4 @@
-"""The kernel on a GPU: each tile of queries loops over its visible blocks.
+"""The kernel on a GPU: each tile of queries loops over its visible blocks, then over single keys.
 
 One softmax runs over all. Several programs may share a tile's blocks and merge softmaxes.
 """
@@ -10,14 +10,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.models.block_attention.visits import Seen, Visits
-from jspec.models.online_softmax import LOW, Softmax, joined, merged, scores_of
+from jspec.models.online_softmax import LOW, Softmax, capped, joined, merged, scores_of
 
 _TRITON = "jax.experimental.pallas.triton"
+
+
+class Tail(NamedTuple):
+    """Keys that each query adds one by one, behind those of its blocks. T: how many."""
+
+    places: Int[Array, "B Q T"]
+    """Slots, in the order in which they are added; from S on nodes, and -1 for nothing."""
+    keys: Float[Array, "B H K D"]
+    """Of the nodes."""
+    values: Float[Array, "B H K D"]
 
 
 class AttentionWork(NamedTuple):
@@ -34,6 +44,9 @@ class AttentionWork(NamedTuple):
     """Blocks of the keys for each tile of queries."""
     layer: Int[Array, ""] | None = None
     """Index of the layer among L; None: there is one."""
+    tail: Tail | None = None
+    """What follows. Then a query's sums depend on nothing but its own keys: a split has the same
+    slots whatever the tile's other queries see."""
 
     @property
     def layers(self) -> int:
@@ -62,6 +75,22 @@ def visit(
     slots = start + jax.lax.broadcasted_iota(jnp.int32, (1, keys.shape[0]), 1)
     scores = scores_of(queries, keys, soft_cap)
     return joined(softmax, jnp.where(seen(reach, number, slots), scores, LOW), values)
+
+
+def follow(
+    softmax: Softmax,
+    queries: Float[Array, "Q D"],
+    key: Float[Array, "Q D"],
+    value: Float[Array, "Q D"],
+    there: Bool[Array, "Q 1"],
+    soft_cap: float | None,
+) -> Softmax:
+    """Returns a tile's softmax, joined by a key and a value for each query."""
+    key, value, rows = (x.astype(jnp.float32) for x in (key, value, queries))
+    score = jnp.where(there, capped((rows * key).sum(-1, keepdims=True), soft_cap), LOW)
+    top = jnp.maximum(softmax.top, score)
+    before, weight = jnp.exp(softmax.top - top), jnp.exp(score - top)
+    return Softmax(top, before * softmax.total + weight, before * softmax.mixed + weight * value)
 
 
 def nothing(tile: int, dim: int) -> Softmax:
@@ -134,11 +163,13 @@ class Triton:
         batch, heads, count, dim = work.queries.shape
         slots, layers = work.keys.shape[2], work.layers
         tiles, listed = work.visits.blocks.shape[1:]
+        tail = () if work.tail is None else work.tail
 
-        def run(layer, counts, blocks, queries, reach, keys, values, *out):
+        def run(layer, counts, blocks, queries, reach, keys, values, *more):
             split, held, tile = pl.program_id(1), layer[0], queries[...]
-            share = pl.cdiv(counts[0], self.num_splits)
-            first = split * share
+            out = more[len(tail) :]
+            share = pl.cdiv(listed if tail else counts[0], self.num_splits)
+            first = split * share - (blocks[0] if tail else 0)
 
             def column(place):
                 return reach[:, pl.ds(place, 1)]
@@ -150,13 +181,31 @@ class Triton:
                 both = keys[held, part, :], values[held, part, :]
                 return visit(softmax, tile, both, column, number, start, seen, soft_cap)
 
+            def follower(step, softmax):
+                places, *near = more[: len(tail)]
+                place = places[:, step]
+                slot, node = jnp.clip(place, 0, slots - 1), jnp.maximum(place - slots, 0)
+                key, value = (
+                    jnp.where(place[:, None] < slots, far[held, slot, :], own[node, :])
+                    for far, own in zip((keys, values), near, strict=True)
+                )
+                return follow(softmax, tile, key, value, place[:, None] >= 0, soft_cap)
+
             last = jnp.minimum(first + share, counts[0])
-            found = jax.lax.fori_loop(first, last, one, nothing(self.tile, dim))
+            found = jax.lax.fori_loop(jnp.maximum(first, 0), last, one, nothing(self.tile, dim))
+            if tail:  # the last split has it
+                steps = jnp.maximum(split + 2 - self.num_splits, 0) * tail[0].shape[-1]
+                found = jax.lax.fori_loop(0, steps, follower, found)
             for array, part in zip(out, found, strict=True):
                 array[...] = part
 
         def of_row(*shape: int) -> pl.BlockSpec:
             return pl.BlockSpec((None, None, *shape), lambda t, p, z: (z // heads, t, 0))
+
+        def of_queries(array: Array) -> pl.BlockSpec:
+            return pl.BlockSpec(
+                (None, self.tile, array.shape[-1]), lambda t, p, z: (z // heads, t, 0)
+            )
 
         cache = pl.BlockSpec((None, layers, slots, dim), lambda t, p, z: (z, 0, 0, 0))
         found = pl.pallas_call(
@@ -169,11 +218,11 @@ class Triton:
                 of_row(1),
                 of_row(listed),
                 pl.BlockSpec((None, self.tile, dim), lambda t, p, z: (z, t, 0)),
-                pl.BlockSpec(
-                    (None, self.tile, work.reach.shape[-1]), lambda t, p, z: (z // heads, t, 0)
-                ),
+                of_queries(work.reach),
                 cache,
                 cache,
+                *(of_queries(x) for x in tail[:1]),
+                *(pl.BlockSpec((None, *x.shape[2:]), lambda t, p, z: (z, 0, 0)) for x in tail[1:]),
             ],
             out_specs=[
                 pl.BlockSpec((None, None, self.tile, last), lambda t, p, z: (z, p, t, 0))
@@ -189,6 +238,8 @@ class Triton:
             *(work.queries.reshape(batch * heads, count, dim), work.reach),
             work.keys.reshape(batch * heads, layers, slots, dim),
             work.values.reshape(batch * heads, layers, slots, dim),
+            *tail[:1],
+            *(x.reshape(batch * heads, -1, dim) for x in tail[1:]),
         )
         softmax = merged(Softmax(*found))
         return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))

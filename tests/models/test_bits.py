@@ -4,7 +4,6 @@ import itertools
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -98,21 +97,27 @@ def test_bad_input_is_a_sentence():
             testing.check_bits(model, None, **arguments)
 
 
+ALL_OPTIMISATIONS = """
+import sys
+import numpy as np
+from jspec import models, testing
+for folder in sys.argv[1:]:
+    loaded = models.load(folder, dtype="float32", with_tokenizer=False)
+    texts = np.random.default_rng(0).integers(0, loaded.model.vocab_size, (4, 40)).tolist()
+    found = testing.check_bits(loaded.model, loaded.params, texts, sizes=(1, 2, 5, 8, 16))
+    assert found.equal and found.kernels, (folder, found)
+"""
+
+
 @pytest.mark.slow
 def test_with_all_optimisations_too(fixtures, tmp_path):
     """Optimisations that tests switch off, by which XLA rounds in fewer or other places."""
     names = ["opt_norms_behind_projected", "pythia", "gemma3", "qwen3_moe"]
-    models = [part for name in names for part in ("--model", str(fixtures / name))]
-    options = ["--dtype", "float32", "--nodes", "300", "--texts", "4", "--no-methods"]
+    folders = [str(fixtures / name) for name in names]
     variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    root = Path(__file__).resolve().parents[2]
-    # The installed jspec, which has kernels; a checkout beside a wheel has none.
-    code = (
-        "import jspec, runpy, sys; sys.path.append(sys.argv.pop(1)); "
-        "runpy.run_module('benchmarks.exactness', run_name='__main__', alter_sys=True)"
-    )
+    # Elsewhere, the installed jspec, which has kernels; a checkout beside a wheel has none.
     ran = subprocess.run(
-        [sys.executable, "-c", code, root, "bits", *models, *options],
+        [sys.executable, "-c", ALL_OPTIMISATIONS, *folders],
         env=variables, cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr[-2000:]

@@ -77,12 +77,24 @@ def test_the_kernel_is_xlas_attention(arrays, options):
     assert off[row, node]
 
 
-@pytest.mark.parametrize("depth", [3, None], ids=["deeper trees", "all in order"])
-@pytest.mark.parametrize("options", [{}, CAP_AND_WINDOW], ids=["plain", "cap and window"])
-def test_the_order_of_positions_is_xlas_attention(arrays, options, depth):
+IN_ORDER = Triton(16, 32, num_splits=2, interpret=True)
+
+
+@pytest.mark.parametrize(
+    ("depth", "kernel", "options"),
+    [
+        (3, None, {}),
+        (None, None, CAP_AND_WINDOW),
+        (3, IN_ORDER, CAP_AND_WINDOW),
+        pytest.param(3, None, CAP_AND_WINDOW, marks=pytest.mark.slow),
+        pytest.param(None, None, {}, marks=pytest.mark.slow),
+        pytest.param(None, IN_ORDER, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_order_of_positions_is_xlas_attention(arrays, depth, kernel, options):
     """Whatever the depth is said to be, and whatever is in the nodes that a query does not see."""
     wanted = attended(**arrays, impl=attention.XLA, **options)
-    invariant = BatchInvariant(NEW, depth)
+    invariant = BatchInvariant(NEW, depth, kernel)
     found = np.asarray(attended(**arrays, impl=invariant, **options))
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     below = arrays["mask"][0, :, EARLIER + 1]
@@ -91,6 +103,48 @@ def test_the_order_of_positions_is_xlas_attention(arrays, options, depth):
     spoilt = np.asarray(attended(**(arrays | {"v": bad}), impl=invariant, **options))
     np.testing.assert_array_equal(spoilt[:, ~below], found[:, ~below])
     assert np.isnan(spoilt[:, 1]).any()
+
+
+def of_one_text(committed, width, place):
+    """A text's last token behind so many committed ones, its path from `place` on in a tree."""
+    draw = np.random.default_rng(0)
+    size, path = 60, 60 - committed
+    q, k, v = (draw.normal(size=(size, HEADS, DIM)).astype(np.float32) for _ in range(3))
+    held = [np.zeros((1, HEADS, SLOTS, DIM), np.float32) for _ in range(2)]
+    # Other nodes, before and behind, and what stands in dead slots, differ from call to call.
+    other = np.random.default_rng(width)
+    nodes = [other.normal(size=(1, HEADS, width, DIM)).astype(np.float32) for _ in range(2)]
+    queries = other.normal(size=(1, width, HEADS, DIM)).astype(np.float32)
+    for cache, tree, part in zip(held, nodes, (k, v), strict=True):
+        cache[:] = other.normal(size=cache.shape)
+        cache[0, :, :committed] = part[:committed].swapaxes(0, 1)
+        tree[0, :, place : place + path] = part[committed:].swapaxes(0, 1)
+    queries[0, place : place + path] = q[committed:]
+    mask = np.eye(width, dtype=bool)
+    mask[place : place + path, place : place + path] = np.tri(path, dtype=bool)
+    lengths = np.array([committed], np.int32)
+    positions = lengths[:, None] + mask.sum(-1) - 1
+    cached, last = Cached(*held, lengths), place + path - 1
+    return (queries, *nodes, mask[None], None, cached, positions), last
+
+
+@pytest.mark.parametrize(
+    ("impl", "equal"),
+    [
+        (BatchInvariant(24, 7, Triton(16, 32, num_splits=2, interpret=True)), True),
+        (BatchInvariant(24, 4, Triton(16, 32, num_splits=2, interpret=True)), False),
+        (BlockAttention(past=Triton(16, 32, interpret=True)), False),
+    ],
+    ids=["in order", "a path that is deeper", "nodes last"],
+)
+def test_the_kernel_in_order_gives_the_same_bits_in_any_shape(impl, equal):
+    """Alone behind all others, and at the end of a path of eight in a tree of 24."""
+    found = []
+    for committed, width, place in ((59, 1, 0), (52, 24, 11)):
+        arguments, last = of_one_text(committed, width, place)
+        found.append(np.asarray(attended(*arguments, impl=impl))[0, last])
+    assert np.array_equal(*found) is equal
+    np.testing.assert_allclose(*found, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -213,7 +267,7 @@ CALL = "@__gpu$xla.gpu.triton"
 GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, num_splits=8, num_warps=8))
 
 
-def lowered(dtype, nodes, heads, mates, dim, layers, options, placed=None):
+def lowered(dtype, nodes, heads, mates, dim, layers, options, placed=None, impl=GPU, to="cuda"):
     """The program of an attention behind 2,048 slots, as a GPU's compiler gets it."""
     if jax.version.__version_info__ > (0, 10, 2):
         pytest.skip("newer JAX compiles the kernel where it lowers it, for which it needs CUDA")
@@ -223,22 +277,35 @@ def lowered(dtype, nodes, heads, mates, dim, layers, options, placed=None):
     def run(q, k, v, mask, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer if layers > 1 else None), None)
         positions = lengths[:, None] + jnp.arange(nodes)
-        return attend(q, k, v, mask, past, positions, **options, impl=GPU)
+        return attend(q, k, v, mask, past, positions, **options, impl=impl)
 
     shapes = [((rows, nodes, heads * mates, dim), dtype), (new, dtype), (new, dtype)]
     shapes += [((rows, nodes, nodes), bool), (held, dtype), (held, dtype)]
     shapes += [((rows,), jnp.int32), ((), jnp.int32)]
     arguments = [jax.ShapeDtypeStruct(*shape, sharding=placed) for shape in shapes]
-    return jax.jit(run).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    return jax.jit(run).trace(*arguments).lower(lowering_platforms=(to,)).as_text()
 
 
 def test_the_kernel_is_lowered_without_its_device():
-    """Two kernels, of the nodes and of the past. No device compiles them here."""
+    """Two kernels, of the nodes and of the past, or one. No device compiles them here."""
     for dtype, sizes, options in (
         (jnp.bfloat16, (64, 8, 8, 128, 1), {}),  # 70B
         (jnp.float32, (40, 3, 3, 64, 4), {"soft_cap": 30.0, "window": 1024}),  # SmolLM, scanned
     ):
         assert lowered(dtype, *sizes, options).count(CALL) == 2
+    in_order = BatchInvariant(16, kernel=Triton(64, 64, num_splits=8))
+    assert lowered(jnp.bfloat16, 16, 8, 4, 128, 1, {}, impl=in_order).count(CALL) == 1
+
+
+def test_the_default_takes_the_kernel_for_the_nodes_of_a_large_tree_on_a_gpu():
+    """512 drafted ones and the root; not for a chunk of a prompt, and for training nowhere."""
+    for tokens, device, kernels in ((513, "cuda", 1), (512, "cuda", 0), (513, "cpu", 0)):
+        sizes = (tokens, 1, 2, 64, 1)
+        text = lowered(jnp.bfloat16, *sizes, {}, impl=attention.XLA, to=device)
+        assert text.count(CALL) == kernels, (tokens, device)
+    trained = jax.make_jaxpr(lambda q, k, mask: attend(q, k, k, mask, Past(None, None)))
+    many, mask = jnp.zeros((1, 513, 1, 64)), jnp.ones((1, 513, 513), bool)
+    assert "pallas_call" not in str(trained(many, many.swapaxes(1, 2), mask))
 
 
 def test_arrays_on_several_devices_are_left_to_xla():
