@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -99,6 +100,7 @@ def test_bad_input_is_a_sentence():
 
 ALL_OPTIMISATIONS = """
 import sys
+from pathlib import Path
 import numpy as np
 from jspec import models, testing
 for folder in sys.argv[1:]:
