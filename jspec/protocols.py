@@ -311,7 +311,7 @@ class Drafting:
 
 
 @struct.dataclass
-class Start:
+class PrefillInfo:
     """Inputs of `LogitsProcessor.begin`."""
 
     prompt: Int[Array, "B T"]
@@ -327,7 +327,7 @@ class Start:
 
 
 @struct.dataclass
-class Nodes:
+class TreeInfo:
     """The nodes of a tree, at whose logits a processor is asked."""
 
     tree: Tree
@@ -339,7 +339,7 @@ class Nodes:
 
 
 @struct.dataclass
-class Round:
+class StepInfo:
     """Inputs of `LogitsProcessor.advance`."""
 
     emitted: Int[Array, "B P"]
@@ -367,63 +367,55 @@ class Round:
 
 @struct.dataclass
 class LogitsProcessor:
-    """Changes the logits of nodes: a pytree with its own state.
+    """Changes the logits of nodes, or has a say in where rows end and what is told of them, as
+    grammars, stop strings and log-probabilities have: a pytree with its own state.
 
     `rows` has an entry for each row on the first axis of every leaf, and is moved with its row by
-    one `jax.tree.map`. `shared` belongs to all rows. Methods are pure and return a member of the
-    same structure.
+    one `jax.tree.map`. `shared` belongs to all rows. Methods are pure and return a processor of the
+    same structure. A hook that is None has no part in the program.
     """
 
     rows: PyTree
     shared: PyTree = None
 
+    is_single: ClassVar[bool] = False
+    """True if a call has at most one of the class."""
     process: ClassVar[Any] = None
-    """Maps (logits [B, N, V], nodes) to logits, each node's under its ancestors. None: the same."""
-
-    def begin(self, start: Start) -> Self:
-        """Returns the member before the first round. Raises InputError if it cannot go on."""
-        del start
-        return self
-
-    def advance(self, round: Round) -> Self:
-        """Returns the member after a round."""
-        del round
-        return self
-
-
-@struct.dataclass
-class RowControl(LogitsProcessor):
-    """A processor that has a say in where rows end and in what is told of them, as grammars,
-    stop strings, penalties and log-probabilities have. A hook that is None has no part in the
-    program.
-    """
-
-    several: ClassVar[bool] = False
-    """True if a call may have several of the class."""
+    """Maps (logits [B, N, V], info) to logits, each node's under its ancestors."""
     ends: ClassVar[Any] = None
     """(tokens [B, P]) -> [B, P], the tokens of a round that end their row with `Status.STOP`."""
     grammar: ClassVar[Any] = None
     """(end_tokens) -> what drafters may know of the tokens that are allowed: `Frame.grammar`."""
     reads_text: ClassVar[bool] = False
-    """True if `begin` needs `Start.text` of a text that goes on."""
+    """True if `begin` needs `PrefillInfo.text` of a text that goes on."""
     text: ClassVar[Any] = None
-    """Data about the text for a later call, with the rows' shape; see `Start.text`."""
+    """Data about the text for a later call, with the rows' shape; see `PrefillInfo.text`."""
     logprobs: ClassVar[Any] = None
     """The log-probabilities of the output, for `Result.logprobs`."""
     stop_bytes: ClassVar[Any] = None
     """[B] for `Result.stop_bytes`."""
 
-    def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
-        """Returns the member that ends no row before so many tokens of the output."""
+    def begin(self, info: PrefillInfo) -> Self:
+        """Returns the processor before the first round; InputError if it cannot go on."""
+        del info
+        return self
+
+    def advance(self, info: StepInfo) -> Self:
+        """Returns the processor after a round."""
+        del info
+        return self
+
+    def with_min_tokens(self, min_tokens: Int[Array, " B"]) -> Self:
+        """Returns the processor that ends no row before so many tokens of the output."""
         del min_tokens
         return self
 
-    def joined(self, later: LogitsProcessor) -> "RowControl | None":
-        """Returns both as one member, where that saves memory; None: they stay two."""
+    def fuse(self, later: "LogitsProcessor") -> "LogitsProcessor | None":
+        """Returns both as one, where that saves memory; None: they stay two."""
         del later
         return None
 
-    def on(self) -> Bool[Array, " B"] | None:
+    def active_rows(self) -> Bool[Array, " B"] | None:
         """Returns the rows that `process` changes: rounds without any leave it out. None: all."""
         return None
 

@@ -27,7 +27,7 @@ from jspec._xla.manual_axes import vary
 from jspec.arrays.between_calls import between_calls
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, Start, WidthPolicy
+from jspec.protocols import CausalLM, Drafter, Drafting, LogitsProcessor, PrefillInfo, WidthPolicy
 from jspec.round import (
     check_drafter_shapes,
     chunked_prefill,
@@ -316,7 +316,7 @@ def begin(
     check_context(drafting.drafter.context, call, earlier)
     text = None
     if earlier is not None:
-        if any(getattr(member, "reads_text", False) for member in processors):
+        if any(member.reads_text for member in processors):
             text = _text_of(earlier)
         check_same_memory(drafting, earlier)
         start = earlier.memory, earlier.positions, (earlier.drafter_state, earlier.policy_state)
@@ -434,7 +434,7 @@ def _prefill(
 ) -> State:
     drafter_state, policy_state = states
     batch = len(call.prompt_lengths)
-    start = Start(call.prompt, call.prompt_lengths, positions, text, size, model.vocab_size)
+    info = PrefillInfo(call.prompt, call.prompt_lengths, positions, text, size, model.vocab_size)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
     memory, positions, drafter_state = vary((memory, positions, drafter_state), call)
     last = (call.prompt_lengths - 1)[:, None]
@@ -457,7 +457,7 @@ def _prefill(
         stats=no_rounds(FixedWidth(), trees.root_only(root)),
         controls=controls,
         capacity=capacity,
-        processors=tuple(member.begin(start) for member in processors),
+        processors=tuple(member.begin(info) for member in processors),
         policy_state=policy_state,
     )
     state = vary(state, call)

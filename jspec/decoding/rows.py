@@ -19,7 +19,7 @@ from jspec._xla.explicit_axes import automatic
 from jspec.arrays import memory_rows as memories
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import Drafter, Drafting, LogitsProcessor, Start, WidthPolicy
+from jspec.protocols import Drafter, Drafting, LogitsProcessor, PrefillInfo, WidthPolicy
 from jspec.round.request import PreparedArrays, check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
 
@@ -198,9 +198,9 @@ def repeat(
         return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf), batch, axis=0), part)
 
     prompt, lengths = all_rows((call.prompt, call.prompt_lengths))
-    start = Start(prompt, lengths, 0 * lengths, None, size, vocab_size)
+    info = PrefillInfo(prompt, lengths, 0 * lengths, None, size, vocab_size)
     members = (replace(member, rows=all_rows(member.rows)) for member in processors)
-    return tuple(member.begin(start) for member in members)
+    return tuple(member.begin(info) for member in members)
 
 
 @partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))

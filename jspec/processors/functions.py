@@ -12,7 +12,7 @@ from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec.processors import history as histories
 from jspec.processors.history import History, Text
-from jspec.protocols import LogitsProcessor, Nodes, Round, RowControl, Start
+from jspec.protocols import LogitsProcessor, PrefillInfo, StepInfo, TreeInfo
 from jspec.types import PyTree
 
 Logits = Float[Array, "B N V"]
@@ -36,36 +36,35 @@ class TextRows:
 
 
 @struct.dataclass
-class Functions(RowControl):
+class Functions(LogitsProcessor):
     """Functions one behind the other, with the text that all of them read."""
 
     rows: TextRows
     shared: None = None
     functions: tuple[Function, ...] = struct.field(pytree_node=False, default=())
 
-    several = True
     reads_text = True
 
     @property
     def text(self) -> Text | None:
         return self.rows.text
 
-    def joined(self, later: LogitsProcessor) -> "Functions | None":
+    def fuse(self, later: LogitsProcessor) -> "Functions | None":
         """Returns both in one, since one text is enough for all; None: they cannot be one."""
         if not isinstance(later, Functions):
             return None
         rows = replace(self.rows, values=self.rows.values + later.rows.values)
         return replace(self, rows=rows, functions=self.functions + later.functions)
 
-    def begin(self, start: Start) -> Self:
+    def begin(self, info: PrefillInfo) -> Self:
         """Adds the text of the prompt, and of earlier text."""
-        if start.text is None:
-            text = histories.begin(start.prompt, start.prompt_lengths, start.size, start.vocab_size)
+        if info.text is None:
+            text = histories.begin(info.prompt, info.prompt_lengths, info.size, info.vocab_size)
         else:
-            text = histories.go_on(start.text, start.committed, start.prompt, start.prompt_lengths)
+            text = histories.go_on(info.text, info.committed, info.prompt, info.prompt_lengths)
         return self._with(text)
 
-    def on(self) -> Bool[Array, " B"] | None:
+    def active_rows(self) -> Bool[Array, " B"] | None:
         """Returns the rows in which some function changes anything."""
         masks = []
         for entry, values in zip(self.functions, self.rows.values, strict=True):
@@ -74,17 +73,17 @@ class Functions(RowControl):
             masks.append(entry.is_on(values))
         return functools.reduce(jnp.logical_or, masks)
 
-    def process(self, logits: Logits, nodes: Nodes) -> Logits:
+    def process(self, logits: Logits, info: TreeInfo) -> Logits:
         """Applies the functions, from left to right."""
-        history = histories.of_nodes(self._text, nodes.text_lengths, nodes.end_tokens, nodes.tree)
+        history = histories.of_nodes(self._text, info.text_lengths, info.end_tokens, info.tree)
         for entry, values in zip(self.functions, self.rows.values, strict=True):
             logits = _checked(entry, logits, entry.function(logits, history, values))
         return logits
 
-    def advance(self, round: Round) -> Self:
+    def advance(self, info: StepInfo) -> Self:
         """Adds the round's tokens to the text."""
         return self._with(
-            histories.extend(self._text, round.text_lengths, round.emitted, round.counts)
+            histories.extend(self._text, info.text_lengths, info.emitted, info.counts)
         )
 
     @property

@@ -15,7 +15,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.arrays.ragged import append
 from jspec.arrays.top_k import top_k
-from jspec.protocols import Round, RowControl, Start
+from jspec.protocols import LogitsProcessor, PrefillInfo, StepInfo
 from jspec.types import Logprobs, Sampling
 
 RAW = "raw_logprobs"
@@ -88,7 +88,7 @@ class RecordedRows:
 
 
 @struct.dataclass
-class RecordedLogprobs(RowControl):
+class RecordedLogprobs(LogitsProcessor):
     """The log-probabilities of the output."""
 
     rows: RecordedRows
@@ -96,23 +96,25 @@ class RecordedLogprobs(RowControl):
     num_top: int = struct.field(pytree_node=False, default=0)
     mode: str = struct.field(pytree_node=False, default=RAW)
 
+    is_single = True
+
     @property
     def logprobs(self) -> Logprobs | None:
         return self.rows.logprobs
 
-    def begin(self, start: Start) -> Self:
+    def begin(self, info: PrefillInfo) -> Self:
         """Allocates room for the whole output."""
-        return self._with(_empty(self.num_top, len(start.prompt_lengths), start.size))
+        return self._with(_empty(self.num_top, len(info.prompt_lengths), info.size))
 
-    def advance(self, round: Round) -> Self:
+    def advance(self, info: StepInfo) -> Self:
         """Adds the log-probabilities of the round's tokens."""
         read = self.rows.read
 
         def of_this() -> Logprobs:
-            logits = round.processed if self.mode == PROCESSED else round.logits
-            node_logits = jnp.take_along_axis(logits, round.path[..., None], axis=1)
-            scores = _scores(self.mode, node_logits, round.sampling)
-            return vary(_of_round(self.num_top, scores, round.emitted), round)
+            logits = info.processed if self.mode == PROCESSED else info.logits
+            node_logits = jnp.take_along_axis(logits, info.path[..., None], axis=1)
+            scores = _scores(self.mode, node_logits, info.sampling)
+            return vary(_of_round(self.num_top, scores, info.emitted), info)
 
         if read is None:
             new = of_this()
@@ -120,12 +122,12 @@ class RecordedLogprobs(RowControl):
             # Passes over the vocabulary, so they wait until someone reads what they give.
             shapes = jax.eval_shape(of_this)
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-            reading = (read & ~round.had_ended).any()
-            new = jax.lax.cond(reading, of_this, lambda: vary(nothing, round))
+            reading = (read & ~info.had_ended).any()
+            new = jax.lax.cond(reading, of_this, lambda: vary(nothing, info))
         assert self.rows.logprobs is not None, "it has begun"
 
         def put(buffer: Array, new: Array) -> Array:
-            return append(buffer, round.begins, new, round.counts)
+            return append(buffer, info.begins, new, info.counts)
 
         return self._with(jax.tree.map(put, self.rows.logprobs, new))
 

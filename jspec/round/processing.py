@@ -1,11 +1,11 @@
 """The processors of a call: prepared, applied, and advanced.
 
-A member is a `jspec.protocols.LogitsProcessor`, which changes logits. Penalties, grammars, stop
-strings and log-probabilities are `RowControl`s, which say more. None of them is known here: a state
-carries a tuple of members, and what a call does not ask for is not in the program.
+A member is a `jspec.protocols.LogitsProcessor`: penalties, a grammar, stop strings or
+log-probabilities, none of which is known here. A state carries a tuple of members, and what a call
+does not ask for is not in the program.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers
 from jspec._xla.manual_axes import vary
-from jspec.protocols import LogitsProcessor, Nodes, Round, RowControl
+from jspec.protocols import LogitsProcessor, StepInfo, TreeInfo
 from jspec.types import Logprobs, PyTree, State, Stopping, Tree
 
 
@@ -62,12 +62,11 @@ def prepare(
             continue
         member = entry.init(batch, vocab_size, end_tokens)
         before = members[-1] if members else None
-        both = before.joined(member) if isinstance(before, RowControl) else None
+        both = None if before is None else before.fuse(member)
         if both is not None:
             members[-1] = both
             continue
-        several = not isinstance(member, RowControl) or member.several
-        if not several and any(type(other) is type(member) for other in members):
+        if member.is_single and any(type(other) is type(member) for other in members):
             raise InputError(
                 f"processors has two entries like {entry!r:.60}; pass one, such as one grammar or "
                 "all stop strings together"
@@ -76,9 +75,7 @@ def prepare(
     if min_tokens is None:
         return tuple(members)
     min_counts = integers(min_tokens, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
-    return tuple(
-        entry.waiting(min_counts) if isinstance(entry, RowControl) else entry for entry in members
-    )
+    return tuple(member.with_min_tokens(min_counts) for member in members)
 
 
 def process(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
@@ -87,20 +84,20 @@ def process(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Ar
     if not members:
         return logits
     # The root is not committed.
-    nodes = Nodes(tree, state.positions + 1, state.controls.end_tokens)
+    info = TreeInfo(tree, state.positions + 1, state.controls.end_tokens)
 
     def after(logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
         for member in members:
-            logits = member.process(logits, nodes)
+            logits = member.process(logits, info)
         return logits
 
     wide = logits.astype(jnp.float32)
     changed = jnp.zeros_like(state.done)
     for member in members:
-        on = member.on() if isinstance(member, RowControl) else None
-        if on is None:
+        active = member.active_rows()
+        if active is None:
             return after(wide)
-        changed |= on
+        changed |= active
     # Passes over all logits of all nodes, so they wait until some row asks for one.
     like = tree, state
     return jax.lax.cond(
@@ -137,7 +134,7 @@ def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], B
     stopped = jnp.zeros(tokens.shape, bool)
     if (stop_token_ids := state.controls.stop_token_ids) is not None:
         stopped |= are(stop_token_ids)
-    for member in _controls(state.processors):
+    for member in state.processors:
         if member.ends is not None:
             stopped |= member.ends(tokens)
     return are(state.controls.eos), stopped
@@ -155,20 +152,16 @@ def advance(
     """Returns the state after a round with its members."""
     if not before.processors:
         return after
-    round = Round(
+    info = StepInfo(
         emitted=emitted, counts=counts, path=path, logits=logits, processed=processed,
         sampling=before.controls.sampling, text_lengths=before.positions + 1,
         begins=before.lengths, had_ended=before.done,
         tokens=after.tokens, ends=after.lengths, done=after.done,
     )  # fmt: skip
-    return replace(after, processors=tuple(member.advance(round) for member in before.processors))
-
-
-def _controls(members: Iterable[LogitsProcessor]) -> tuple[RowControl, ...]:
-    return tuple(member for member in members if isinstance(member, RowControl))
+    return replace(after, processors=tuple(member.advance(info) for member in before.processors))
 
 
 def with_text(state: State) -> State:
     """Returns the state with no members but those that keep the text for a later call."""
-    members = tuple(member for member in _controls(state.processors) if member.text is not None)
+    members = tuple(member for member in state.processors if member.text is not None)
     return replace(state, processors=members)

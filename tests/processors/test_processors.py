@@ -172,7 +172,7 @@ def test_the_whole_table_of_counts_is_that_of_the_text(nodes):
 def test_neutral_values_are_known_to_change_nothing(make, neutral, other):
     given = [neutral, other] if make is processors.logit_bias else np.array([neutral, other])
     made = make(given).init(2, SIZE, None)
-    assert made.on().tolist() == [False, True]
+    assert made.active_rows().tolist() == [False, True]
 
 
 # A fourth row may emit nothing at all: it ends, and harms no other.

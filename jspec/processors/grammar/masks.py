@@ -22,7 +22,7 @@ from jspec.processors.grammar.automaton import (
     TokenAutomaton,
     stack,
 )
-from jspec.protocols import Nodes, Round, RowControl
+from jspec.protocols import LogitsProcessor, StepInfo, TreeInfo
 from jspec.types import Tree
 
 END = -2
@@ -85,31 +85,33 @@ class Grammar:
 
 
 @struct.dataclass
-class Grammars(RowControl):
+class Grammars(LogitsProcessor):
     """The grammars of all rows, and the states of their texts."""
 
     rows: AutomatonRows
     shared: Tables | None = None
 
+    is_single = True
+
     @property
     def automata(self) -> Automata:
         return Automata.of(self.rows, self.shared)
 
-    def on(self) -> Bool[Array, " B"]:
+    def active_rows(self) -> Bool[Array, " B"]:
         """Returns the rows that have a grammar, by their states."""
         return self.rows.states != automaton.FREE
 
-    def process(self, logits: Float[Array, "B N V"], nodes: Nodes) -> Float[Array, "B N V"]:
+    def process(self, logits: Float[Array, "B N V"], info: TreeInfo) -> Float[Array, "B N V"]:
         """Returns the logits with -inf for what is not allowed."""
-        states, _ = of_nodes(self.automata, self.rows.states, nodes.tree, nodes.end_tokens)
-        return masked(self.automata, states, logits, nodes.end_tokens)
+        states, _ = of_nodes(self.automata, self.rows.states, info.tree, info.end_tokens)
+        return masked(self.automata, states, logits, info.end_tokens)
 
     def grammar(self, end_tokens: Int[Array, "B X"]) -> "GrammarState":
         return GrammarState(self.automata, self.rows.states, end_tokens)
 
-    def advance(self, round: Round) -> Self:
+    def advance(self, info: StepInfo) -> Self:
         """Advances by the round's tokens."""
-        automata, emitted, counts = self.automata, round.emitted, round.counts
+        automata, emitted, counts = self.automata, info.emitted, info.counts
 
         def advance(place, states):
             return jnp.where(place < counts, step(automata, states, emitted[:, place]), states)

@@ -30,7 +30,7 @@ from jspec.processors.grammar.automaton import (
     stack,
 )
 from jspec.processors.grammar.spelling import token_bytes
-from jspec.protocols import Round, RowControl
+from jspec.protocols import LogitsProcessor, StepInfo
 
 _LONGEST = 4096
 
@@ -209,11 +209,13 @@ class StopRows:
 
 
 @struct.dataclass
-class Stops(RowControl):
+class Stops(LogitsProcessor):
     """The stop strings of all rows."""
 
     rows: StopRows
     shared: Tables | None = None
+
+    is_single = True
 
     @property
     def automata(self) -> Automata:
@@ -223,7 +225,7 @@ class Stops(RowControl):
     def stop_bytes(self) -> Int[Array, " B"]:
         return self.rows.stop_bytes
 
-    def waiting(self, min_tokens: Int[Array, " B"]) -> Self:
+    def with_min_tokens(self, min_tokens: Int[Array, " B"]) -> Self:
         states, arrays = self.rows.automaton.states, library_of(min_tokens)
         # An automaton's second state is the first of those that wait.
         waits = arrays.where(states != FREE, min_tokens, 0)
@@ -250,24 +252,24 @@ class Stops(RowControl):
         """Returns the tokens behind which a stop string is complete."""
         return self.automata.value("complete", self.follow(tokens))
 
-    def advance(self, round: Round) -> Self:
+    def advance(self, info: StepInfo) -> Self:
         """Advances by the round's tokens."""
         start = self.rows.automaton.states[:, None]
-        passed = jnp.concatenate([start, self.follow(round.emitted)], axis=1)
-        states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]
-        mask = jnp.arange(round.tokens.shape[1]) < round.ends[:, None]
-        sizes = jnp.where(mask, self.automata.sizes(round.tokens), 0)
+        passed = jnp.concatenate([start, self.follow(info.emitted)], axis=1)
+        states = jnp.take_along_axis(passed, info.counts[:, None], axis=1)[:, 0]
+        mask = jnp.arange(info.tokens.shape[1]) < info.ends[:, None]
+        sizes = jnp.where(mask, self.automata.sizes(info.tokens), 0)
         read = jnp.abs(sizes)
         # The bytes behind each token, and those of it that are of the string. A name is no text.
         behind = jnp.cumsum(read[:, ::-1], axis=1)[:, ::-1] - read
         length = self.automata.value("held", states)[:, None]
         inside = jnp.where(sizes > 0, jnp.clip(length - behind, 0, read), 0).sum(-1)
-        over = round.done & ~self.automata.value("complete", states)
+        over = info.done & ~self.automata.value("complete", states)
         rows = StopRows(
             automaton=replace(self.rows.automaton, states=states),
             stop_bytes=jnp.where(
-                round.counts > 0, jnp.where(over, 0, inside), self.stop_bytes
+                info.counts > 0, jnp.where(over, 0, inside), self.stop_bytes
             ).astype(jnp.int32),
-            waits=jnp.maximum(self.rows.waits - round.counts, 0),
+            waits=jnp.maximum(self.rows.waits - info.counts, 0),
         )
         return replace(self, rows=rows)
