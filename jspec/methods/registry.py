@@ -59,10 +59,10 @@ def _together(*members: Method) -> Callable[[], Mapping[str, Option]]:
     """Returns the options of all members, each name once, and one budget."""
 
     def read() -> Mapping[str, Option]:
-        found: dict[str, Option] = {}
+        options: dict[str, Option] = {}
         for member in reversed(members):
-            found |= member.read_options()
-        return found | {
+            options |= member.read_options()
+        return options | {
             "num_speculative_tokens": Option("num_speculative_tokens", COUNT, "drafted nodes")
         }
 
@@ -83,11 +83,11 @@ def _merge(name: str, *members: Method) -> Method:
 
 def _widened(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
     """Returns the method, with the option to choose the width of every round."""
-    own = {**options_of(builders.widened), **options_of(build)}
+    extra = {**options_of(builders.widened), **options_of(build)}
     return replace(
         method,
         make=partial(build, method.make),
-        read_options=lambda: {**method.read_options(), **own},
+        read_options=lambda: {**method.read_options(), **extra},
     )
 
 
