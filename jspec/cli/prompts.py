@@ -160,13 +160,13 @@ def _line(line: str, source: str) -> Prompt:
 
 def _parsed(parsed: Any, line: str, source: str) -> Prompt:
     if isinstance(parsed, dict):
-        named = [parsed[name] for name in ("prompt", "messages") if name in parsed]
-        if len(named) != 1 or isinstance(named[0], dict):
+        values = [parsed[name] for name in ("prompt", "messages") if name in parsed]
+        if len(values) != 1 or isinstance(values[0], dict):
             raise InputError(
                 f'{source} is a JSON object without a "prompt" or "messages" ({shown(line)}); '
                 "give one of them"
             )
-        parsed = named[0]
+        parsed = values[0]
     if isinstance(parsed, str):
         return _prompt(parsed, source)
     if not isinstance(parsed, list):
