@@ -121,7 +121,7 @@ def certify(
     worded = wording(target)
     texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in entries]
     ids = encode(texts, target.tokenizer, network.vocab_size, network.context)
-    check = _compare_bits if bitwise else _certified
+    check = _compare_bits if bitwise else _certify
     result, text, code = interruptible(lambda: check(session, ids, settings, draws))
     _progress("")
     if as_json:
@@ -131,7 +131,7 @@ def certify(
     return code
 
 
-def _certified(
+def _certify(
     session: "Session", ids: list[list[int]], settings: RunSettings, draws: int
 ) -> tuple[dict[str, Any], str, int]:
     """Certifies the session's method: what was found, its lines, and the exit code."""

@@ -108,7 +108,7 @@ def _token_info(head: LyannaHead) -> list[str]:
     return [f"token info of {size:,} tokens: {memory / 2**20:,.0f} MiB at decoding{form}"]
 
 
-def _unrolled(
+def _unroll(
     target: Loaded, head: Any, unroll: int, state_loss: str, places: int | None, **loss: Any
 ) -> Objective:
     if state_loss not in STATE_LOSSES:
@@ -126,8 +126,8 @@ _FEW_HOT = 8192
 """Tokens that all heads but Lyanna's score, if there are more."""
 
 KINDS: Mapping[str, HeadKind] = {
-    "eagle": HeadKind(_eagle, _unrolled),
-    "lyanna": HeadKind(_lyanna, _unrolled, memory=_token_info),
+    "eagle": HeadKind(_eagle, _unroll),
+    "lyanna": HeadKind(_lyanna, _unroll, memory=_token_info),
     "medusa": HeadKind(_medusa, _ahead, begin=fresh),
 }
 

@@ -67,10 +67,10 @@ def union(kinds: Mapping[str, Iterable[JobOption]]) -> list[JobOption]:
     for kind, options in kinds.items():
         for option in options:
             by_name.setdefault(option.name, {})[kind] = option
-    return [_joined(by_kind, len(kinds)) for by_kind in by_name.values()]
+    return [_join(by_kind, len(kinds)) for by_kind in by_name.values()]
 
 
-def _joined(by_kind: Mapping[str, JobOption], count: int) -> JobOption:
+def _join(by_kind: Mapping[str, JobOption], count: int) -> JobOption:
     first = next(iter(by_kind.values()))
     of = "" if len(by_kind) >= count - 1 else f"{', '.join(by_kind)}: "
     by_default: dict[str, list[str]] = {}

@@ -22,7 +22,7 @@ def competing(*members: Method) -> Maker:
 
     def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         nodes = num_speculative_tokens or device_defaults.budget()
-        return _merged(
+        return _merge(
             models, [_member(member, models, nodes, options) for member in members], nodes
         )
 
@@ -44,7 +44,7 @@ def joined_by(first: Method, draft_model: Method, heads: Mapping[str, Method]) -
 
             kind = trained.kind_of(trained.load(head, models.target).head)
             built.append(_member(heads[kind], models, nodes, {"head": head}))
-        return built[0] if len(built) == 1 else _merged(models, built, nodes)
+        return built[0] if len(built) == 1 else _merge(models, built, nodes)
 
     return make
 
@@ -61,7 +61,7 @@ def _filter_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in options.items() if name in names}
 
 
-def _merged(models: Models, built: list[LLM], num_speculative_tokens: int | None) -> LLM:
+def _merge(models: Models, built: list[LLM], num_speculative_tokens: int | None) -> LLM:
     from jspec.drafters.merge import merge
 
     drafters = [llm.drafter for llm in built]

@@ -125,7 +125,7 @@ class Method:
         if draft is not None:
             if wrong := _other_vocabulary(target, draft):
                 raise InputError(f"{wrong}; name one that was made for the target's tokenizer")
-            return _resized(draft, target)
+            return _resize(draft, target)
         from jspec.models import load
 
         model: Any = target.model
@@ -138,7 +138,7 @@ class Method:
         return bundled
 
 
-def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
+def _resize(draft: "Loaded", target: "Loaded") -> "Loaded":
     """Returns the draft model with the target's number of scores."""
     from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
 

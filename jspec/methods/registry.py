@@ -81,7 +81,7 @@ def _merge(name: str, *members: Method) -> Method:
     )
 
 
-def _widened(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
+def _widen(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
     """Returns the method, with the option to choose the width of every round."""
     extra = {**options_of(builders.widened), **options_of(build)}
     return replace(
@@ -224,5 +224,5 @@ _FIXED = (
 
 METHODS: Mapping[str, Method] = {
     method.name: method
-    for method in (_widened(_AUTO, builders.recommended), _PLAIN, *map(_widened, _FIXED))
+    for method in (_widen(_AUTO, builders.recommended), _PLAIN, *map(_widen, _FIXED))
 }

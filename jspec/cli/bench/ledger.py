@@ -18,7 +18,7 @@ class Ledger:
 
     def __init__(self, path: Path | None):
         self.path = path
-        self.rows: list[Row] = [] if path is None else _resumed(path)
+        self.rows: list[Row] = [] if path is None else _resume(path)
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Adds rows and has them on disk when it returns."""
@@ -41,7 +41,7 @@ class Ledger:
         ]
 
 
-def _resumed(path: Path) -> list[Row]:
+def _resume(path: Path) -> list[Row]:
     """Returns the rows of a file, which ends with a whole line afterwards."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
