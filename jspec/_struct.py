@@ -27,7 +27,7 @@ def dataclass(cls: Any) -> Any:
     return register_pytree_node_serialization(
         tree_class,
         serialized_name=f"{cls.__module__}.{cls.__qualname__}",
-        serialize_auxdata=lambda static: _written(cls.__name__, static),
+        serialize_auxdata=lambda static: _write(cls.__name__, static),
         deserialize_auxdata=lambda data: ast.literal_eval(data.decode()),
     )
 
@@ -52,7 +52,7 @@ def _same(first: Any, other: Any) -> bool:
     return np.array_equal(jax.device_get(first), jax.device_get(other))
 
 
-def _written(name: str, static: Any) -> bytes:
+def _write(name: str, static: Any) -> bytes:
     """Returns static fields as Python writes them: numbers, words, and tuples of these."""
     text = repr(static)
     try:

@@ -245,7 +245,7 @@ def commit(
     if nodes.in_slots:
         parts = nodes.keys, nodes.values
         if path.shape[1] > 1:
-            parts = _moved(parts, lengths[:, None] + path, lengths)
+            parts = _move(parts, lengths[:, None] + path, lengths)
         return replace(cache, keys=parts[0], values=parts[1], lengths=lengths + counts)
     counts = _known_after(nodes, counts)
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
@@ -291,7 +291,7 @@ def put(
     return jax.vmap(write)(old, new, at)
 
 
-def _moved(parts: PyTree, places: Int[Array, "B P"], starts: Int[Array, " B"]) -> PyTree:
+def _move(parts: PyTree, places: Int[Array, "B P"], starts: Int[Array, " B"]) -> PyTree:
     """Returns arrays of slots, those at `places` moved to the slots from `starts` on."""
 
     def take(slots: Num[Array, "B H S D"]) -> Num[Array, "B H P D"]:

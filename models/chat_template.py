@@ -67,7 +67,7 @@ class ChatTemplate:
     def check_syntax(self) -> None:
         """Raises InputError if a template is not one of Jinja."""
         for template in {self.template, self.with_tools}:
-            _compiled(template, self.source)
+            _compile(template, self.source)
 
     @property
     def with_tools(self) -> str:
@@ -217,7 +217,7 @@ class ChatTemplate:
         watch: Callable[[int], None] | None = None,
     ) -> str:
         template = self.template if variables.get("tools") is None else self.with_tools
-        compiled = _compiled(template, self.source)
+        compiled = _compile(template, self.source)
         context = {
             "tools": None,
             "documents": None,
@@ -374,7 +374,7 @@ def _reason(error: Exception) -> str:
 
 
 @cache
-def _compiled(template: str, source: str) -> Any:
+def _compile(template: str, source: str) -> Any:
     """Returns the compiled template, in an environment like that of `transformers`."""
     extras.require(source, "cli", "jinja2")
     import jinja2

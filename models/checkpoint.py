@@ -152,15 +152,15 @@ def restore(
         _check(folder, _flat(expected), _flat(getattr(metadata, "tree", metadata)))
         if mesh is None:
             on_device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-            params = checkpointer.restore(path / PARAMS, _placed(expected, on_device))
+            params = checkpointer.restore(path / PARAMS, _place(expected, on_device))
             params = columns.relaid(params, target.fused, saved.tp_size, target.tp_size)
         else:
             place = sharding.params(expected, mesh, rules)
-            params = _restored_in_parts(path / PARAMS, expected, saved, target, place)
+            params = _restore_in_parts(path / PARAMS, expected, saved, target, place)
     return target, params if saved.scan_layers == target.scan_layers else relaid(target, params)
 
 
-def _restored_in_parts(
+def _restore_in_parts(
     folder: Path, expected: PyTree, saved: Model, target: Model, place: PyTree
 ) -> PyTree:
     """Returns the weights on their devices, read a part at a time, with the columns of the mesh.
@@ -194,7 +194,7 @@ def _restored_in_parts(
     return jax.tree_util.tree_map_with_path(restored, expected, place)
 
 
-def _placed(shapes: PyTree, place: jax.sharding.Sharding) -> PyTree:
+def _place(shapes: PyTree, place: jax.sharding.Sharding) -> PyTree:
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes
     )

@@ -147,12 +147,12 @@ def relaid(
         products = fused_of(keys, fused)
         if products is None or products.parts(source) == products.parts(target):
             return leaf
-        return _taken(leaf, products.order(target, source), axis(keys))
+        return _take(leaf, products.order(target, source), axis(keys))
 
     return jax.tree_util.tree_map_with_path(move, params)
 
 
-def _taken(leaf: Shaped[Array, "..."], order: np.ndarray, along: int) -> Shaped[Array, "..."]:
+def _take(leaf: Shaped[Array, "..."], order: np.ndarray, along: int) -> Shaped[Array, "..."]:
     if isinstance(leaf, np.ndarray):
         return leaf.take(order, along)
     kind = jax.typeof(leaf).sharding

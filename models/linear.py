@@ -123,7 +123,7 @@ def multiply(
     if isinstance(weights, blocks.Blocks):
         return _in_blocks(x, weights, index, x.dtype)
     if isinstance(weights, eight_bits.LowPrecision) and weights.rounds_states:
-        return _rounded(x, weights, index)
+        return _multiply_rounded(x, weights, index)
     if natively_multiplied(x, weights):
         return native.natively(_by_kernel, _by_xla, x, weights, index)
     return _by_xla(x, weights, index)
@@ -187,7 +187,7 @@ def _wide(x: Float[Array, "..."], weights: blocks.Blocks) -> Float[Array, "*L O 
     return blocks.dequantised(packed, weights.kind, x.dtype)
 
 
-def _rounded(
+def _multiply_rounded(
     x: Float[Array, "... I"], weights: eight_bits.LowPrecision, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
     """Returns the product of 8-bit rows with one matrix or one of several."""

@@ -194,10 +194,10 @@ class Block(nn.Module):
             network = layer.mixer.network(config, self.dtype, self.param_dtype)
             mixed, *added = network(read, mask, past)
         mixed = self.norm("attention_post_norm")(mixed) if config.post_norm else mixed
-        x = x + _scaled(mixed, config.residual_scale)
+        x = x + _scale(mixed, config.residual_scale)
         fed = self.feed(self.norm("mlp_norm")(x) if config.pre_norm else x, x, layer)
         fed = self.norm("mlp_post_norm")(fed) if config.post_norm else fed
-        x = x + _scaled(fed, config.residual_scale)
+        x = x + _scale(fed, config.residual_scale)
         if per_layer is not None:
             gate = self.dense(per_layer.shape[-1], "per_layer_gate", False)(x)
             wide = self.dense(config.hidden_size, "per_layer_up", False)
@@ -313,7 +313,7 @@ def kept_sizes(config: LlamaConfig, layer: Layer) -> tuple[int, int, int]:
     return heads, config.latent.rotary_dim, config.latent.rank
 
 
-def _scaled(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
+def _scale(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
     return x if factor == 1 else x * factor
 
 
@@ -408,7 +408,7 @@ class RotaryDecoder(LayeredDecoder):
         )
         x = norm(ran.x)
         head = embed if config.tied else eight_bits.table(self, "head", *tables)
-        logits = capped(_scaled(unembed(x, head), config.logit_scale), config.logit_cap)
+        logits = capped(_scale(unembed(x, head), config.logit_scale), config.logit_cap)
         if self.taps:
             x = jnp.concatenate(ran.tapped, axis=-1)
         return Output(logits=logits, hidden=x, tentative=ran.tentative)

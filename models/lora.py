@@ -276,7 +276,7 @@ def adapted(
         for path in sorted({module.path for module in modules.values()}):
             if path[1:] == kind:
                 layer_modules = [module for module in modules.values() if module.path == path]
-                joint = _joined(layer_modules, adapter_parts, ranks, model.dtype)
+                joint = _join(layer_modules, adapter_parts, ranks, model.dtype)
                 layers.setdefault(path[0], {})[kind[0]] = joint
     lora = stacking.stacked({"params": layers}, model.groups)["params"]
     return LoRAModel(model, tuple(adapters)), {**params, "lora": lora, "ids": None}
@@ -400,7 +400,7 @@ def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
     return max(ranks.values(), default=0)
 
 
-def _joined(
+def _join(
     modules: Sequence[_Module],
     adapters: Sequence[Sequence[_Part]],
     ranks: Sequence[int],

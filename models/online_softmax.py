@@ -29,7 +29,7 @@ def softmax_over(scores: Float[Array, "... Q K"], values: Float[Array, "... K D"
     """Returns the softmax over these scores alone."""
     # The maximum cancels, so its gradient is zero; said aloud, training is about twice as fast.
     top = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
-    return Softmax(top, *_weighted(jnp.exp(scores - top), values))
+    return Softmax(top, *_weigh(jnp.exp(scores - top), values))
 
 
 def joined(
@@ -38,7 +38,7 @@ def joined(
     """Returns the softmax over more scores (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
     top = jax.lax.stop_gradient(jnp.maximum(softmax.top, scores.max(-1, keepdims=True)))
     before = jnp.exp(softmax.top - top)
-    total, mixed = _weighted(jnp.exp(scores - top), values)
+    total, mixed = _weigh(jnp.exp(scores - top), values)
     return Softmax(top, before * softmax.total + total, before * softmax.mixed + mixed)
 
 
@@ -61,7 +61,7 @@ def merged(parts: Softmax) -> Softmax:
     return Softmax(top.squeeze(-3), total, mixed)
 
 
-def _weighted(
+def _weigh(
     weights: Float[Array, "... Q K"], values: Float[Array, "... K D"]
 ) -> tuple[Float[Array, "... Q 1"], Float[Array, "... Q D"]]:
     """Returns the sum of the weights, and of the values by their weights, in float32."""

@@ -119,9 +119,9 @@ def commit(
     states, updates = memory.states, (nodes.keys, nodes.values, nodes.decays, nodes.factors)
     operands = states, updates, path, counts
     if native.takes_recurrence(states, *updates):
-        states = native.natively(_replayed, _summed, *operands)
+        states = native.natively(_replay, _sum, *operands)
     else:
-        states = _summed(*operands)
+        states = _sum(*operands)
     inputs = _along(nodes.inputs, path).astype(memory.window.dtype)
     inputs = jnp.concatenate([memory.window, inputs], 2)
     last = counts[:, None] + jnp.arange(memory.window.shape[2])
@@ -132,7 +132,7 @@ def _along(x: Float[Array, "B H N *S"], path: Int[Array, "B P"]) -> Float[Array,
     return jnp.take_along_axis(x, path[:, None, :, None], 2)
 
 
-def _replayed(
+def _replay(
     states: Float[Array, "B H K D"],
     updates: tuple[Array, ...],
     path: Int[Array, "B P"],
@@ -143,7 +143,7 @@ def _replayed(
     return native.replay(states, keys, values, factors, path, counts)
 
 
-def _summed(
+def _sum(
     states: Float[Array, "B H K D"],
     updates: tuple[Array, ...],
     path: Int[Array, "B P"],
@@ -164,11 +164,11 @@ def convolved(
     """Returns each lane's sum over a node and the W tokens before it on its path."""
     operands = inputs, kernel, window, seen
     if native.takes_recurrence(*operands[:3]):
-        return native.natively(native.convolve, _convolved, *operands)
-    return _convolved(*operands)
+        return native.natively(native.convolve, _convolve, *operands)
+    return _convolve(*operands)
 
 
-def _convolved(
+def _convolve(
     inputs: Float[Array, "B J N C"],
     kernel: Float[Array, "J C _"],
     window: Float[Array, "B J W C"],
@@ -309,19 +309,19 @@ def at_once(
             jnp.where(diagonal, 0, jnp.einsum("bhik,bhjk->bhij", k, k) * decay) * beta[..., None]
         )
         v = (v - jnp.einsum("bhik,bhkd->bhid", k, states) * total) * beta[..., None]
-        v = _solved(system, v, jnp.argsort(seen.sum(-1), axis=-1, stable=True))
+        v = _solve(system, v, jnp.argsort(seen.sum(-1), axis=-1, stable=True))
     scores = jnp.einsum("bhik,bhjk->bhij", q, k) * decay
     return read + jnp.einsum("bhij,bhjd->bhid", scores, v), v
 
 
-def _solved(
+def _solve(
     system: Float[Array, "B H N N"], right: Float[Array, "B H N D"], order: Int[Array, "B N"]
 ) -> Float[Array, "B H N D"]:
     """Solves (I + A) u = r for u, where A has entries of earlier nodes in this order alone."""
     count = right.shape[2]
     if count == 1:
         return right
-    ordered = jnp.swapaxes(_picked(jnp.swapaxes(_picked(system, order), 2, 3), order), 2, 3)
+    ordered = jnp.swapaxes(_pick(jnp.swapaxes(_pick(system, order), 2, 3), order), 2, 3)
     size = 1 << (count - 1).bit_length()
     lower = jnp.pad(ordered, [(0, 0), (0, 0), (0, size - count), (0, size - count)])
     # The inverse by halves: the inverse of [[a, 0], [l, c]] is [[a', 0], [-c' l a', c']]. It is as
@@ -342,8 +342,8 @@ def _solved(
             -2,
         )
         half *= 2
-    solution = inverse[:, :, 0, :count, :count] @ _picked(right, order)
-    return _picked(solution, jnp.argsort(order, axis=-1))
+    solution = inverse[:, :, 0, :count, :count] @ _pick(right, order)
+    return _pick(solution, jnp.argsort(order, axis=-1))
 
 
 @jax.default_matmul_precision("highest")
@@ -369,5 +369,5 @@ def _is_text(seen: Bool[Array, "B N N"]) -> Bool[Array, ""]:
     return (seen == jnp.tri(seen.shape[1], dtype=bool)).all()
 
 
-def _picked(x: Float[Array, "B H N *S"], nodes: Int[Array, "B N"]) -> Float[Array, "B H N *S"]:
+def _pick(x: Float[Array, "B H N *S"], nodes: Int[Array, "B N"]) -> Float[Array, "B H N *S"]:
     return jnp.take_along_axis(x, nodes.reshape(len(nodes), 1, -1, *[1] * (x.ndim - 3)), 2)

@@ -54,7 +54,7 @@ def shapes(
     """
     compute, weight_dtype = precision.pair(dtype, param_dtype)
     memory = precision.find_kv(kv_dtype)
-    family, config, ends, mask_token_id = _described(name)
+    family, config, ends, mask_token_id = _describe(name)
     if num_layers is not None:
         layers = getattr(config, "layers", ())[:num_layers]
         config = replace(config, num_layers=num_layers, **({"layers": layers} if layers else {}))
@@ -72,7 +72,7 @@ def shapes(
     return Loaded(model, params, None, eos=ends[0], bos=ends[1], mask_token_id=mask_token_id)
 
 
-def _described(
+def _describe(
     name: str | Path,
 ) -> tuple[families.Family, Any, tuple[tuple[int, ...], int | None], int | None]:
     """Returns the family, the config, the end and first tokens, and the mask token of a name."""

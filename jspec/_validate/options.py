@@ -57,7 +57,7 @@ def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
         >>> option.help, option.kind.what, option.default
         ('W, sequences kept at each depth', 'an integer in 1 .. 4096', 4)
     """
-    words = _described(inspect.getdoc(function) or "")
+    words = _describe(inspect.getdoc(function) or "")
     options = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if get_origin(parameter.annotation) is not Annotated:
@@ -98,7 +98,7 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> InputError:
     return InputError(f"{what} {shown(name)} is unknown; {guess}known: {', '.join(names)}")
 
 
-def _described(text: str) -> dict[str, str]:
+def _describe(text: str) -> dict[str, str]:
     """Returns the first clause about each argument of a docstring in Google's style."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", text, re.MULTILINE)
     if section is None:

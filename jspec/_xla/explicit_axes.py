@@ -37,7 +37,7 @@ def automatic(program: Program) -> Program:
                 leaves[place] = jax.sharding.reshard(leaves[place], NamedSharding(inside, spec))
             args, kwargs = jax.tree.unflatten(tree, leaves)
             result = program(*args, **kwargs)
-        return _typed(result, mesh)
+        return _restore_types(result, mesh)
 
     return call  # type: ignore[return-value]
 
@@ -51,7 +51,7 @@ def _explicit_mesh(arrays: list[jax.Array]) -> AbstractMesh | None:
     return None
 
 
-def _typed(result: PyTree, mesh: AbstractMesh) -> PyTree:
+def _restore_types(result: PyTree, mesh: AbstractMesh) -> PyTree:
     """Returns the arrays of a result, with their shardings in their types."""
     parts = jax.tree.leaves(result, is_leaf=lambda part: isinstance(part, State))
     batch = next(len(part.root) for part in parts if isinstance(part, State))

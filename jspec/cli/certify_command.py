@@ -103,10 +103,10 @@ def certify(
     if questions is not None and prompts is not None:
         raise InputError("--questions and --prompts were both given; give one of them")
     if prompts is not None:
-        asked = asking.from_prompts(prompts)
+        entries = asking.from_prompts(prompts)
     else:
-        asked = asking.read(questions or asking.SAMPLE)
-    asked = asking.choose(asked, limit)
+        entries = asking.read(questions or asking.SAMPLE)
+    entries = asking.choose(entries, limit)
 
     # From here on JAX is imported.
     from jspec.cli.bench.chat import wording
@@ -119,19 +119,19 @@ def certify(
     session = sessions.start(model, draft, choice, dtype, kv_dtype, batch_invariant=batch_invariant)
     target, network = session.target, session.target.model
     worded = wording(target)
-    texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in asked]
+    texts = [Prompt(tuple(worded.ids(each.turns[:1], [])), each.source) for each in entries]
     ids = encode(texts, target.tokenizer, network.vocab_size, network.context)
-    check = _compare_bits if bitwise else _certified
-    found, said, code = interruptible(lambda: check(session, ids, settings, draws))
+    check = _compare_bits if bitwise else _certify
+    result, text, code = interruptible(lambda: check(session, ids, settings, draws))
     _progress("")
     if as_json:
-        sys.stdout.write(json.dumps({"model": model or BUNDLED, **found}) + "\n")
+        sys.stdout.write(json.dumps({"model": model or BUNDLED, **result}) + "\n")
     else:
-        print(f"{model or BUNDLED}, {_dtypes(target.model)}, {said}")
+        print(f"{model or BUNDLED}, {_dtypes(target.model)}, {text}")
     return code
 
 
-def _certified(
+def _certify(
     session: "Session", ids: list[list[int]], settings: RunSettings, draws: int
 ) -> tuple[dict[str, Any], str, int]:
     """Certifies the session's method: what was found, its lines, and the exit code."""
@@ -141,20 +141,20 @@ def _certified(
     request = settings.request
     if request.eos is None:
         request = replace(request, eos=target.eos)
-    found = certify(
+    certificate = certify(
         llm.model, llm.params, **llm.drafting,
         prompts=ids, max_new_tokens=settings.max_new_tokens,
         batch_size=min(settings.batch_size, len(ids)),
         request=request, num_draws=draws, said=_progress,
     )  # fmt: skip
-    used = {"method": choice.method.name, "options": dict(choice.options)}
-    written = found.as_dict()
-    written["settings"] |= used
+    record = {"method": choice.method.name, "options": dict(choice.options)}
+    output = certificate.as_dict()
+    output["settings"] |= record
     head = (
-        f"{choice.method.name} (scheme {choice.scheme}), {found.settings['device']}: {len(ids)} "
-        f"prompts, {settings.max_new_tokens} tokens each\n"
+        f"{choice.method.name} (scheme {choice.scheme}), {certificate.settings['device']}: "
+        f"{len(ids)} prompts, {settings.max_new_tokens} tokens each\n"
     )
-    return written, f"{head}{found}", found.exit_code
+    return output, f"{head}{certificate}", certificate.exit_code
 
 
 def _compare_bits(
@@ -175,27 +175,28 @@ def _compare_bits(
     length, texts = min(settings.max_new_tokens, _LONGEST), []
     for prompt in ids:
         row = np.array([prompt], np.int32)
-        written = jspec.decode(target.model, target.params, row, max_new_tokens=length)
-        texts.append([*prompt, *written.tokens[0, : written.lengths[0]].tolist()])
-    least = num_tokens_of(target.model)
-    found = check_bits(
-        target.model, target.params, texts, sizes=(1, 2, 5, 8, 16) if least == 1 else (2, least),
+        result = jspec.decode(target.model, target.params, row, max_new_tokens=length)
+        texts.append([*prompt, *result.tokens[0, : result.lengths[0]].tolist()])
+    min_tokens = num_tokens_of(target.model)
+    report = check_bits(
+        target.model, target.params, texts,
+        sizes=(1, 2, 5, 8, 16) if min_tokens == 1 else (2, min_tokens),
         batch_size=min(settings.batch_size, len(texts)), seed=settings.request.seed, said=_progress,
     )  # fmt: skip
     wrong = compiler.wrong()
     warning = "" if wrong is None else f"\nWarning: {wrong}."
-    said = f"{jax.devices()[0].device_kind}, jaxlib {jaxlib.version.__version__}\n{found}{warning}"
-    return asdict(found), said, 0 if found.equal else 1
+    text = f"{jax.devices()[0].device_kind}, jaxlib {jaxlib.version.__version__}\n{report}{warning}"
+    return asdict(report), text, 0 if report.equal else 1
 
 
 def _dtypes(network: Any) -> str:
     """Names the dtypes of a model's activations, weights, keys and values."""
     from jspec.models.eight_bits import called
 
-    said, weights = called(network.dtype), called(network.param_dtype)
-    if weights != said:
-        said += f", weights in {weights}"
-    return said if network.kv_dtype is None else f"{said}, keys in {called(network.kv_dtype)}"
+    text, weights = called(network.dtype), called(network.param_dtype)
+    if weights != text:
+        text += f", weights in {weights}"
+    return text if network.kv_dtype is None else f"{text}, keys in {called(network.kv_dtype)}"
 
 
 def _progress(line: str) -> None:

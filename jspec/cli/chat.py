@@ -65,8 +65,8 @@ class Conversation:
         self._text: str | None = None
         """The same as the template writes it, without an end of turn; None if that is not known."""
         self.reset(system)
-        asked = conversations.prompted("Hi", system)
-        self._greeting = conversations.render(session.target, asked)
+        messages = conversations.prompted("Hi", system)
+        self._greeting = conversations.render(session.target, messages)
 
     def prepare(self) -> None:
         """Compiles what the first answer runs, while its question is still being written."""
@@ -98,14 +98,14 @@ class Conversation:
 
     def _answer(self, question: str, screen: terminal.Screen) -> str:
         every = [*self.messages, {"role": "user", "content": question}]
-        asked = self._fitting(every)
-        shown, known, new = self._prompt(asked)
-        conversations.note_dropped(len(every) - len(asked))
-        answer = AnswerPieces(self._session, [*known, *new])
+        messages = self._fitting(every)
+        text, prefix, new = self._prompt(messages)
+        conversations.note_dropped(len(every) - len(messages))
+        answer = AnswerPieces(self._session, [*prefix, *new])
         count, rounds, status = 0, 0, int(Status.RUNNING)
         began = time.perf_counter()
         first = began
-        for chunk in self._chunks(known, new):
+        for chunk in self._chunks(prefix, new):
             tokens, drafted = chunk.tokens[0], chunk.drafted[0]
             self._tokens += tokens
             first = first if rounds else time.perf_counter()
@@ -118,10 +118,10 @@ class Conversation:
             for piece in answer.push([], [], Status.LIMIT):
                 screen.text(*piece)
         screen.line()
-        self._text = shown + answer.text
+        self._text = text + answer.text
         if self._state is not None:
             self._runner.write(self._state.drafter_state)
-        self.messages = [*asked, {"role": "assistant", "content": answer.content}]
+        self.messages = [*messages, {"role": "assistant", "content": answer.content}]
         return _figures(count, rounds, first - began, time.perf_counter() - first)
 
     def _fitting(self, messages: list["Message"]) -> list["Message"]:
@@ -136,25 +136,25 @@ class Conversation:
 
     def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
         """Returns the conversation as text, its known tokens, and the tokens to read."""
-        shown = conversations.written(self._session.target, messages)
-        known = self._tokens
-        new = self._beyond(shown)
+        text = conversations.written(self._session.target, messages)
+        prefix = self._tokens
+        new = self._beyond(text)
         if new is None:
-            known, new = [], conversations.encode(self._session.target, shown)
-        size, context = len(known) + len(new), self._session.target.model.context
+            prefix, new = [], conversations.encode(self._session.target, text)
+        size, context = len(prefix) + len(new), self._session.target.model.context
         if context is not None and size >= context:
             raise InputError(
                 f"the conversation has {size} tokens and the model's context is {context}; "
                 "/reset begins a new one, and --drop says which turns may go instead"
             )
-        return shown, known, new
+        return text, prefix, new
 
-    def _beyond(self, shown: str) -> list[int] | None:
+    def _beyond(self, prompt: str) -> list[int] | None:
         """Returns the tokens of a text behind what the state knows; None if it is read anew."""
         state, text = self._state, self._text
-        if state is None or text is None or not shown.startswith(text):
+        if state is None or text is None or not prompt.startswith(text):
             return None
-        new = conversations.encode(self._session.target, shown.removeprefix(text))
+        new = conversations.encode(self._session.target, prompt.removeprefix(text))
         if self._tokens[-1] in self._session.target.eos:
             # The template writes the end of the turn too.
             if new[:1] != self._tokens[-1:]:
@@ -164,15 +164,15 @@ class Conversation:
         room = state.capacity
         return new if new and (need <= room or room == self._session.target.model.context) else None
 
-    def _chunks(self, known: list[int], new: list[int]) -> Iterator["Chunk"]:
+    def _chunks(self, prefix: list[int], new: list[int]) -> Iterator["Chunk"]:
         """Rounds until the answer ends, or Ctrl-C does."""
         import jspec
         from jspec.decoding.streaming import chunks as chunks_of
 
         self._programs.wait()
-        arguments, rounds = self._arguments(known, new)
+        arguments, rounds = self._arguments(prefix, new)
         # The prompt's pass takes its state: nothing is left of an answer that ends before a round.
-        self._state, self._tokens, self._text = None, [*known, *new], None
+        self._state, self._tokens, self._text = None, [*prefix, *new], None
         self._runner.forget()
         chunks, stopped = _finish(lambda: chunks_of(jspec.prefill(**arguments), rounds))
         while not stopped:
@@ -183,13 +183,13 @@ class Conversation:
             yield chunk
 
     def _arguments(
-        self, known: list[int], new: list[int]
+        self, prefix: list[int], new: list[int]
     ) -> tuple[dict[str, Any], Callable[["State"], "State"]]:
         """Returns the arguments of `jspec.prefill`, behind known tokens for the new ones alone, and
         what runs a round.
         """
         group, state = self._group(new), self._state
-        if known and state is not None:
+        if prefix and state is not None:
             capacity = state.capacity
             arguments = self._runner.prior_arguments(group) | {
                 "earlier": state, "drafter_state": None, "policy_state": None,
@@ -258,20 +258,20 @@ def _questions() -> Iterator[str]:
     """Yields lines of standard input; Ctrl-C drops the line that is being written."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # bytes that are not text
-    shown = "> " if sys.stdin.isatty() else ""
-    if shown:
+    prompt = "> " if sys.stdin.isatty() else ""
+    if prompt:
         import readline  # noqa: F401  (line editing, and the arrows for earlier lines)
     while True:
         try:
             with terminal.reading():
-                line = input(shown)
+                line = input(prompt)
             yield line
         except EOFError:
-            if shown:
+            if prompt:
                 print()
             return
         except KeyboardInterrupt:
-            if not shown:
+            if not prompt:
                 raise
             print()
 
@@ -280,15 +280,15 @@ def _finish(work: Callable[[], T]) -> tuple[T, bool]:
     """Returns the result of `work` and whether Ctrl-C came meanwhile. A computation that began
     is awaited, since it has donated its state.
     """
-    held: list[T] = []
+    results: list[T] = []
     try:
-        interruptible(lambda: held.append(work()))
+        interruptible(lambda: results.append(work()))
     except KeyboardInterrupt:
         interruptible(lambda: None)  # there is one worker: what was begun is done before
-        if not held:  # it had not begun, or failed
+        if not results:  # it had not begun, or failed
             raise
-        return held[0], True
-    return held[0], False
+        return results[0], True
+    return results[0], False
 
 
 def _figures(count: int, rounds: int, waited: float, seconds: float) -> str:

@@ -33,11 +33,11 @@ def replacement(arguments: Sequence[str]) -> str | None:
         >>> replacement(["plan", "llama-8b", "--devices=4"])
         'jspec plan --devices is gone; pass --mesh model=N'
     """
-    given = {word.partition("=")[0] for word in arguments} | set(arguments)
+    flags = {word.partition("=")[0] for word in arguments} | set(arguments)
     for name, instead in GONE.items():
         words = name.split()
         command = list(takewhile(lambda word: not word.startswith("-"), words))
         begins = list(arguments[: len(command)]) == command
-        if begins and given.issuperset(words):
+        if begins and flags.issuperset(words):
             return f"jspec {name} is gone; {instead}"
     return None

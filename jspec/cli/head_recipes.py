@@ -98,13 +98,17 @@ def _token_info(head: LyannaHead) -> list[str]:
     if not config.rank:
         return []
     size = config.hot_tokens or config.vocab_size
-    whole = table_bytes(config, head.dtype)
-    taken = whole if whole <= TABLE_BYTES else 2 * config.rank * size * width
-    form = "" if taken == whole else f" in two factors ({whole / 2**20:,.0f} MiB as a table)"
-    return [f"token info of {size:,} tokens: {taken / 2**20:,.0f} MiB at decoding{form}"]
+    table_size = table_bytes(config, head.dtype)
+    memory = table_size if table_size <= TABLE_BYTES else 2 * config.rank * size * width
+    form = (
+        ""
+        if memory == table_size
+        else f" in two factors ({table_size / 2**20:,.0f} MiB as a table)"
+    )
+    return [f"token info of {size:,} tokens: {memory / 2**20:,.0f} MiB at decoding{form}"]
 
 
-def _unrolled(
+def _unroll(
     target: Loaded, head: Any, unroll: int, state_loss: str, places: int | None, **loss: Any
 ) -> Objective:
     if state_loss not in STATE_LOSSES:
@@ -122,8 +126,8 @@ _FEW_HOT = 8192
 """Tokens that all heads but Lyanna's score, if there are more."""
 
 KINDS: Mapping[str, HeadKind] = {
-    "eagle": HeadKind(_eagle, _unrolled),
-    "lyanna": HeadKind(_lyanna, _unrolled, memory=_token_info),
+    "eagle": HeadKind(_eagle, _unroll),
+    "lyanna": HeadKind(_lyanna, _unroll, memory=_token_info),
     "medusa": HeadKind(_medusa, _ahead, begin=fresh),
 }
 
@@ -133,5 +137,5 @@ def default(settings: Iterable[JobOption]) -> TrainingJob:
     parts: dict[str, dict[str, Any]] = {"recipe": {}, "shape": {}, "loss": {}, "job": {}}
     for setting in settings:
         parts[setting.part][setting.name] = setting.default
-    recipe, own = Recipe(**{"steps": 1, **parts["recipe"]}), parts["job"]
-    return TrainingJob(recipe, parts["shape"], parts["loss"], **own)
+    recipe, job_fields = Recipe(**{"steps": 1, **parts["recipe"]}), parts["job"]
+    return TrainingJob(recipe, parts["shape"], parts["loss"], **job_fields)

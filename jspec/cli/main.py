@@ -104,9 +104,9 @@ def complain(message: str) -> None:
     print(f"jspec: {' '.join(message.split())}", file=sys.stderr)
 
 
-def version(asked: bool) -> None:
+def version(is_set: bool) -> None:
     """Prints the version and ends, if that was asked for."""
-    if asked:
+    if is_set:
         print(f"jspec {jspec.__version__}")
         raise typer.Exit
 
@@ -204,15 +204,15 @@ def generate(
     check_integer("-n", answers, 1, 4096)
     if logprobs is not None and not as_json:
         raise InputError("--logprobs is written with --json alone; add it")
-    chosen = method_choice.choose(method, speculative_config)
-    draft = method_choice.draft_model(chosen, model, draft_model)
+    method_choices = method_choice.choose(method, speculative_config)
+    draft = method_choice.draft_model(method_choices, model, draft_model)
     if batch_file is not None and prompt is not None:
         raise InputError("a prompt and --batch-file were both given; give one of them")
-    asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
+    inputs = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
     if as_chat or system is not None:
-        asked = prompts.ask(asked, system)
+        inputs = prompts.ask(inputs, system)
 
-    talking = any(prompt.is_conversation for prompt in asked)
+    talking = any(prompt.is_conversation for prompt in inputs)
     if drop is not Drop.NONE and not talking:
         raise InputError(
             f"--drop is {drop.value}, and turns are dropped of a conversation; leave it out, or "
@@ -227,14 +227,20 @@ def generate(
     compilation.keep_on_disk()
     adapters = None if lora is None else {"lora": lora}
     session = sessions.start(
-        model, draft, chosen, dtype, kv_dtype, adapters=adapters, batch_invariant=batch_invariant
+        model,
+        draft,
+        method_choices,
+        dtype,
+        kv_dtype,
+        adapters=adapters,
+        batch_invariant=batch_invariant,
     )
     if lora is not None:
         session = sessions.with_adapter(session, "lora")
     target = session.target
     settings = settings.by_model(target, generation_config, options.names_of(context))
     ids = prompts.encode(
-        asked,
+        inputs,
         target.tokenizer,
         target.model.vocab_size,
         target.model.context,
@@ -244,7 +250,7 @@ def generate(
     )
     if talking:
         session = conversations.answering(session)
-    elif all(isinstance(prompt.content, str) for prompt in asked):
+    elif all(isinstance(prompt.content, str) for prompt in inputs):
         conversations.note_unused(target)
     ids = [prompt for prompt in ids for _ in range(answers)]
     if as_json:

@@ -23,23 +23,23 @@ def number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number") from None
 
 
-def text(given: str) -> str:
+def text(value: str) -> str:
     """Parses a text, and refuses bytes of another encoding than UTF-8 in one sentence."""
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:  # such bytes arrive as halves of UTF-16 pairs
-        raise typer.BadParameter(f"{given!r:.60} is not UTF-8; encode it so") from None
-    return given
+        raise typer.BadParameter(f"{value!r:.60} is not UTF-8; encode it so") from None
+    return value
 
 
-def named_folders(option: str, given: Sequence[str]) -> dict[str, str]:
+def named_folders(option: str, texts: Sequence[str]) -> dict[str, str]:
     """Returns the folders of options such as `--lora NAME=DIR`, by their names."""
-    found: dict[str, str] = {}
-    for text in given:
+    folders: dict[str, str] = {}
+    for text in texts:
         name, _, folder = text.partition("=")
         if not name or not folder:
             raise InputError(f"{option} is {text!r:.80}; pass NAME=DIR, such as sql=./adapters/sql")
-        if name in found:
+        if name in folders:
             raise InputError(f"{option} has the name {name!r:.80} twice; give each its own")
-        found[name] = folder
-    return found
+        folders[name] = folder
+    return folders

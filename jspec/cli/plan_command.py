@@ -94,13 +94,13 @@ def plan(
     from jspec.sessions import compilation
 
     compilation.keep_on_disk()
-    named = None if topology is None else Topology.of(topology)
-    axes = axes or {"data": 1, "model": 1 if named is None else named.num_devices}
-    if named is not None and axes["data"] * axes["model"] != named.num_devices:
+    machine = None if topology is None else Topology.of(topology)
+    axes = axes or {"data": 1, "model": 1 if machine is None else machine.num_devices}
+    if machine is not None and axes["data"] * axes["model"] != machine.num_devices:
         raise InputError(
             f"the mesh data={axes['data']},model={axes['model']} has "
-            f"{axes['data'] * axes['model']} devices and {named.name} has {named.num_devices}; "
-            f"give axes whose product is {named.num_devices}"
+            f"{axes['data'] * axes['model']} devices and {machine.name} has {machine.num_devices}; "
+            f"give axes whose product is {machine.num_devices}"
         )
     name, picked = model or BUNDLED, choice.method
     if picked.needs_training and name in SHAPES:
@@ -108,8 +108,8 @@ def plan(
             f"method {picked.name} has a trained head, and {name} has none; take another method, "
             "or a model with a head"
         )
-    device = devices.here() if named is None else named.device
-    chips = mesh_here(**axes) if named is None else named.mesh(**axes)
+    device = devices.here() if machine is None else machine.device
+    chips = mesh_here(**axes) if machine is None else machine.mesh(**axes)
     with backend.planned(device.platform):
         laid_out: Any = {"scan_layers": scan_layers, "kv_dtype": kv_dtype}
         # A head is known by the weights of its target.
@@ -128,9 +128,9 @@ def plan(
         llm.model, llm.params, llm.drafter, llm.drafter_params, chips, rows, capacity, new,
         None, llm.policy, llm.policy_params,
     )  # fmt: skip
-    found = [programs.prefill(), programs.rounds()]
+    compiled = [programs.prefill(), programs.rounds()]
     usable = devices.usable(device)
-    fits = max(each.held for each in found) <= usable
+    fits = max(each.held for each in compiled) <= usable
     head = {
         "model": name, "method": picked.name, "rows": rows, "capacity": capacity,
         "device": device.name, "mesh": axes, "usable": usable, "fits": fits,
@@ -144,12 +144,14 @@ def plan(
             seconds = curve.undrafted, *curve.at([rows * (1 + width) for width in widths])
             names = "plain", *map(str, widths)
             head["milliseconds"] = {
-                name: 1e3 * float(taken) for name, taken in zip(names, seconds, strict=True)
+                name: 1e3 * float(duration) for name, duration in zip(names, seconds, strict=True)
             }
     if as_json:
-        sys.stdout.write(json.dumps(head | {"programs": [each.as_dict() for each in found]}) + "\n")
+        sys.stdout.write(
+            json.dumps(head | {"programs": [each.as_dict() for each in compiled]}) + "\n"
+        )
     else:
-        _show(head, found, jax.__version__)
+        _show(head, compiled, jax.__version__)
     return 0 if fits else DOES_NOT_FIT
 
 
@@ -181,7 +183,7 @@ def _warn_of_tiles(nodes: int, rows: int) -> None:
         )
 
 
-def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
+def _show(head: dict[str, Any], compiled: list[Any], version: str) -> None:
     """Prints the programs as a table, what a GPU launches, and whether they fit."""
     from rich import box
     from rich.console import Console
@@ -198,14 +200,14 @@ def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
     table.add_column("program")
     for title in ("arguments", "temporaries", "GFLOP", "accessed", "code", "compiled in"):
         table.add_column(title, justify="right")
-    for each in found:
+    for each in compiled:
         table.add_row(
             each.function, _size(each.arguments), _size(each.temporaries),
             f"{each.flops / 1e9:.4g}", _size(each.accessed), _size(each.code),
             f"{each.seconds:.0f} s",
         )  # fmt: skip
     console.print(table)
-    for each in found:
+    for each in compiled:
         if (launches := each.launches) is not None:
             print(
                 f"A round of each width launches {launches.kernels} kernels and copies, in "
@@ -215,14 +217,14 @@ def _show(head: dict[str, Any], found: list[Any], version: str) -> None:
             )
     if "milliseconds" in head:
         plain, *rest = head["milliseconds"].items()
-        drafted = "".join(f", {taken:.3g} ms with {width} nodes" for width, taken in rest)
+        drafted = "".join(f", {duration:.3g} ms with {width} nodes" for width, duration in rest)
         print(
             f"A round takes about {plain[1]:.3g} ms in plain decoding{drafted}, and what a draft "
             "model or a head takes: the guess of a cost curve, not a measurement."
         )
-    most, usable = max(each.held for each in found), head["usable"]
+    peak, usable = max(each.held for each in compiled), head["usable"]
     verdict = "fits" if head["fits"] else "does not fit"
-    print(f"It {verdict}: a device holds {_size(most)}, and has {_size(usable)}.")
+    print(f"It {verdict}: a device holds {_size(peak)}, and has {_size(usable)}.")
 
 
 def _size(count: float) -> str:

@@ -49,7 +49,7 @@ def one(argument: str | None) -> list[Prompt]:
         except UnicodeEncodeError as error:  # bytes of another encoding arrive as surrogates
             raise InputError("the prompt is not UTF-8; encode it so") from error
         return [_prompt(argument, "the prompt")]
-    if argument is None and not _piped():
+    if argument is None and not _is_piped():
         return [Prompt(EXAMPLE, "the example")]
     # To its last newline: a conversation that was rendered elsewhere ends with one.
     return [_prompt(_decode(_standard_input(), "standard input"), "standard input")]
@@ -154,19 +154,19 @@ def _line(line: str, source: str) -> Prompt:
             parsed = plain_json.parsed(line)
         except ValueError:
             return _prompt(line, source)  # text may begin with a bracket or a quotation mark
-        return _parsed(parsed, line, source)
+        return _parse(parsed, line, source)
     return _prompt(line, source)
 
 
-def _parsed(parsed: Any, line: str, source: str) -> Prompt:
+def _parse(parsed: Any, line: str, source: str) -> Prompt:
     if isinstance(parsed, dict):
-        named = [parsed[name] for name in ("prompt", "messages") if name in parsed]
-        if len(named) != 1 or isinstance(named[0], dict):
+        values = [parsed[name] for name in ("prompt", "messages") if name in parsed]
+        if len(values) != 1 or isinstance(values[0], dict):
             raise InputError(
                 f'{source} is a JSON object without a "prompt" or "messages" ({shown(line)}); '
                 "give one of them"
             )
-        parsed = named[0]
+        parsed = values[0]
     if isinstance(parsed, str):
         return _prompt(parsed, source)
     if not isinstance(parsed, list):
@@ -202,7 +202,7 @@ def _decode(content: bytes, source: str) -> str:
         ) from error
 
 
-def _piped() -> bool:
+def _is_piped() -> bool:
     """Returns True if standard input is a pipe or a file."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode

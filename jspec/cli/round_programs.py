@@ -46,28 +46,30 @@ class RoundPrograms:
         from jspec.decoding.programs import compile_ahead, compile_rounds
         from jspec.protocols import Drafting
 
-        first, whole = Future[None](), Future[Any]()
+        first, full = Future[None](), Future[Any]()
 
         def work() -> None:
             try:
-                asked: dict[str, Any] = self._runner.prior_arguments(group) | {"capacity": capacity}
+                arguments: dict[str, Any] = self._runner.prior_arguments(group) | {
+                    "capacity": capacity
+                }
                 names = "drafter", "drafter_params", "policy", "policy_params"
-                drafting = Drafting(*(asked.pop(name) for name in names))
+                drafting = Drafting(*(arguments.pop(name) for name in names))
                 first_rounds = replace(drafting, policy=_first_policy(drafting.policy))
-                shapes = compile_ahead(drafting=drafting, first=first_rounds, **asked)
+                shapes = compile_ahead(drafting=drafting, first=first_rounds, **arguments)
                 first.set_result(None)
                 if self._is_asked:
                     self._answered.wait()  # tracing would take half of Python from them
                 if first_rounds.policy != drafting.policy:
                     with _short_turns():
-                        compile_rounds(asked["model"], asked["params"], shapes, drafting)
-                whole.set_result(self._runner.costs(group, capacity))
+                        compile_rounds(arguments["model"], arguments["params"], shapes, drafting)
+                full.set_result(self._runner.costs(group, capacity))
             except Exception as error:  # of an answer
-                for future in (first, whole):
+                for future in (first, full):
                     if not future.done():
                         future.set_exception(error)
 
-        self._capacity, self._first, self._whole = capacity, first, whole
+        self._capacity, self._first, self._whole = capacity, first, full
         threading.Thread(target=work, name="jspec-ahead", daemon=True).start()
 
     def wait(self) -> None:
@@ -95,18 +97,18 @@ class RoundPrograms:
         """
         import jspec
 
-        asked = self._runner.prior_arguments(group)
-        drafting = {name: asked[name] for name in ("drafter", "drafter_params")}
-        step = partial(jspec.step, asked["model"], asked["params"], **drafting)
-        policy, whole = asked["policy"], self._whole
-        if capacity != self._capacity or whole is None:
+        arguments = self._runner.prior_arguments(group)
+        drafting = {name: arguments[name] for name in ("drafter", "drafter_params")}
+        step = partial(jspec.step, arguments["model"], arguments["params"], **drafting)
+        policy, full = arguments["policy"], self._whole
+        if capacity != self._capacity or full is None:
             costs = self._runner.costs(group, capacity)
             return partial(step, policy=policy, policy_params=costs)
-        small, guessed = _first_policy(policy), asked["policy_params"]
+        small, guessed = _first_policy(policy), arguments["policy_params"]
 
         def after(state: "State") -> "State":
-            if whole.done() and whole.exception() is None:
-                return step(state, policy=policy, policy_params=whole.result())
+            if full.done() and full.exception() is None:
+                return step(state, policy=policy, policy_params=full.result())
             return step(state, policy=small, policy_params=guessed)
 
         return after
@@ -117,13 +119,13 @@ class RoundPrograms:
 
     def complaint(self) -> str | None:
         """Returns what went wrong with the whole program, said once; None if nothing did."""
-        whole = self._whole
-        if self._said or whole is None or not whole.done() or whole.exception() is None:
+        full = self._whole
+        if self._said or full is None or not full.done() or full.exception() is None:
             return None
         self._said = True
         return (
             "the program that drafts could not be made, and answers are written without it, in "
-            f"the same words ({whole.exception()})"
+            f"the same words ({full.exception()})"
         )
 
     def close(self) -> None:

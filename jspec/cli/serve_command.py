@@ -175,7 +175,7 @@ def serve(
         memory=memory,
     )
     # Before a model is loaded, which takes longer.
-    taken = listening.bound(host, port)
+    listener = listening.bound(host, port)
 
     # From here on JAX is imported.
     from jspec.sessions import compilation
@@ -191,4 +191,4 @@ def serve(
         adapters=adapters,
         batch_invariant=batch_invariant,
     )
-    launch.serve(session, settings, taken)
+    launch.serve(session, settings, listener)

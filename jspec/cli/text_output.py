@@ -100,7 +100,7 @@ def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Ans
             seconds = sum(outcomes[0].seconds for outcomes in finished)
             if (old := best[place]) is None or seconds < old.seconds:
                 best[place] = AnswerTiming(
-                    [one for outcomes in finished for one in outcomes], seconds
+                    [outcome for outcomes in finished for outcome in outcomes], seconds
                 )
             total += seconds
         repeats += 1
@@ -148,14 +148,14 @@ def loss(name: str, ours: AnswerTiming, plain: AnswerTiming) -> str | None:
 
 
 def _agreement(ours: AnswerTiming, plain: AnswerTiming, scheme: str) -> str:
-    for one, other in zip(ours.outcomes, plain.outcomes, strict=True):
-        if one.tokens != other.tokens:
+    for outcome, other in zip(ours.outcomes, plain.outcomes, strict=True):
+        if outcome.tokens != other.tokens:
             if scheme != COUPLED:
                 return f"other tokens of the same distribution, as scheme {scheme} draws its own"
-            pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
+            pairs = enumerate(zip(outcome.tokens, other.tokens, strict=False))
             place = next((i for i, (a, b) in pairs if a != b), 0)
             return (
-                f"other tokens from number {place + 1} of prompt {one.row + 1} on "
+                f"other tokens from number {place + 1} of prompt {outcome.row + 1} on "
                 "(forward passes of different width round differently; --dtype float32 does so "
                 "least)"
             )
@@ -171,15 +171,15 @@ def _stream(
     echo: bool,
 ) -> None:
     """Shows the text of a group: round by round if it is one prompt, else one after the other."""
-    held: list[list[StyledText]] = [[] for _ in group.rows]
+    buffers: list[list[StyledText]] = [[] for _ in group.rows]
     alone = len(group.rows) == 1
-    sinks: list[Callable[[StyledText], None]] = [pieces.append for pieces in held]
+    sinks: list[Callable[[StyledText], None]] = [pieces.append for pieces in buffers]
     if alone:
         if numbered:
             screen.line(f"[{group.rows[0] + 1}]")
         sinks = [lambda piece: screen.text(*piece)]
     endings = _pieces(session, runner, group, sinks, echo)
-    for row, pieces, ending in zip(group.rows, held, endings, strict=True):
+    for row, pieces, ending in zip(group.rows, buffers, endings, strict=True):
         if not alone:
             screen.line(f"[{row + 1}]")
         for piece in pieces:
@@ -235,23 +235,23 @@ class AnswerPieces:
         self, tokens: Sequence[int], drafted: Sequence[bool], status: int, stop_bytes: int = 0
     ) -> list[StyledText]:
         """Returns the pieces of a round; its status says whether it is the last one."""
-        left = without_end_token(tokens, status)
-        pairs, pieces = zip(drafted, left, strict=False), []
+        rest = without_end_token(tokens, status)
+        pairs, pieces = zip(drafted, rest, strict=False), []
         for confirmed, run in groupby(pairs, itemgetter(0)):
             new = [token for _, token in run]
-            left = left[len(new) :]
-            piece = self.row.push(new, max(stop_bytes - self.row.num_bytes(left), 0))
+            rest = rest[len(new) :]
+            piece = self.row.push(new, max(stop_bytes - self.row.num_bytes(rest), 0))
             pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
         if status:
             pieces.append((self.row.finish(stop_bytes=stop_bytes), terminal.OWN))
         output = []
         for place, (piece, style) in enumerate(pieces, 1):
-            thoughts, said = self._parts.read(piece, bool(status) and place == len(pieces))
-            between = "\n\n" if said and self.thoughts + thoughts and not self.content else ""
-            output += [(thoughts, terminal.PROMPT), (between + said, style)]
+            thoughts, content = self._parts.read(piece, bool(status) and place == len(pieces))
+            between = "\n\n" if content and self.thoughts + thoughts and not self.content else ""
+            output += [(thoughts, terminal.PROMPT), (between + content, style)]
             self.text += piece
             self.thoughts += thoughts
-            self.content += said
+            self.content += content
         return output
 
 

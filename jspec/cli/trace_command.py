@@ -42,7 +42,7 @@ def trace(
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)
     check_out(out)
-    asked = prompts.one(prompt)
+    inputs = prompts.one(prompt)
 
     # From here on JAX is imported.
     from jspec.cli.trace import write
@@ -52,7 +52,7 @@ def trace(
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype, kv_dtype)
     target = session.target
-    ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
+    ids = prompts.encode(inputs, target.tokenizer, target.model.vocab_size, target.model.context)
     print(write.run(session, ids, settings, described(model, choice, settings), out))
 
 

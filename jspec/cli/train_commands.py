@@ -69,8 +69,8 @@ def draft(
     from jspec.cli import train_draft, train_resume
 
     paths = {"recipe": recipe, "data": data, "states": states}
-    others = {"target": target and train_resume.absolute(target)}
-    train_draft.run(train_resume.asked(out, resume, text, paths, others, changes), out, resume)
+    names = {"target": target and train_resume.absolute(target)}
+    train_draft.run(train_resume.asked(out, resume, text, paths, names, changes), out, resume)
 
 
 @train_app.command("head", epilog=_MORE)
@@ -126,27 +126,29 @@ def head(
 
     paths = {"recipe": recipe, "data": data, "states": states}
     names = {"kind": kind, "states_dtype": states_dtype}
-    others = {
+    arguments = {
         **names,
         "model": model and train_resume.absolute(model),
         "begin_with": begin_with and train_resume.absolute(begin_with),
     }
-    asked = train_resume.asked(out, resume, text, paths, others, changes)
-    named = asked["kind"]
-    if named not in train_settings.HEADS:
-        known = ", ".join(train_settings.HEADS)
-        raise InputError(f"--kind is {named!r}; use one of {known}" if named else
-                         f"no --kind was given; use one of {known}")  # fmt: skip
-    options = {option.name: option for option in train_settings.HEADS[named]}
-    flags = {one.name: one.argument for one in train_settings.union(train_settings.HEADS)}
-    foreign = [flags[name] for name in asked["changes"] if name not in options]
-    if named == "ngrams":
-        given = {"begin_with": asked["begin_with"], "states_dtype": asked["states_dtype"]}
-        foreign += [name for name, value in {**given, "resume": resume or None}.items() if value]
+    request = train_resume.asked(out, resume, text, paths, arguments, changes)
+    kind_name = request["kind"]
+    if kind_name not in train_settings.HEADS:
+        kinds = ", ".join(train_settings.HEADS)
+        raise InputError(f"--kind is {kind_name!r}; use one of {kinds}" if kind_name else
+                         f"no --kind was given; use one of {kinds}")  # fmt: skip
+    options = {option.name: option for option in train_settings.HEADS[kind_name]}
+    flags = {
+        setting.name: setting.argument for setting in train_settings.union(train_settings.HEADS)
+    }
+    foreign = [flags[name] for name in request["changes"] if name not in options]
+    if kind_name == "ngrams":
+        of_heads = {"begin_with": request["begin_with"], "states_dtype": request["states_dtype"]}
+        foreign += [name for name, value in {**of_heads, "resume": resume or None}.items() if value]
     if foreign:
         option = foreign[0].replace("_", "-")
-        raise InputError(f"--{option} does not apply to --kind {named}; leave it out")
-    (train_ngrams if named == "ngrams" else train_heads).run(asked, out, resume)
+        raise InputError(f"--{option} does not apply to --kind {kind_name}; leave it out")
+    (train_ngrams if kind_name == "ngrams" else train_heads).run(request, out, resume)
 
 
 @train_app.command("data")
@@ -194,6 +196,6 @@ def data(
     texts = train_texts.named(text or [], recipe, folder or Path())
     kinds = train_data.temperatures(temperature)
     prompts = train_data.ASKED if chat else train_data.CONTINUED
-    most = (256 if chat else 64) if longest is None else longest
-    rows = distill.RowsRecipe(max_new_tokens, shortest, most, kinds, seed)
+    max_prompt = (256 if chat else 64) if longest is None else longest
+    rows = distill.RowsRecipe(max_new_tokens, shortest, max_prompt, kinds, seed)
     train_data.run(texts, model, out, rows, count, batch_size, prompts)

@@ -67,8 +67,8 @@ def run(
             f"count {count} in batches of {size} leaves nothing to do; use at least 1 of each"
         )
     target = models.load(model or BUNDLED)
-    context, most = target.model.context, recipe.longest + recipe.max_new_tokens
-    if context is not None and most > context:
+    context, total = target.model.context, recipe.longest + recipe.max_new_tokens
+    if context is not None and total > context:
         raise InputError(
             f"prompts of {recipe.longest} tokens and {recipe.max_new_tokens} new ones are more "
             f"than the target's context of {context}; use a sum <= {context}"
@@ -91,11 +91,11 @@ def run(
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return
     rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
-    ends, said = prompts.ends(target), partial(Detokeniser, target.tokenizer)
+    ends, detokenise = prompts.ends(target), partial(Detokeniser, target.tokenizer)
     before, begin = lines.tokens, time.perf_counter()
     with shown(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
-            written = interruptible(
+            outputs = interruptible(
                 lambda batch=batch: distill.write(
                     target.model, target.params, ends, batch, recipe, size
                 )
@@ -107,9 +107,9 @@ def run(
                         start,
                         tokens,
                         finish,
-                        said(start.prompt).finish(tokens[: -1 if finish == "stop" else None]),
+                        detokenise(start.prompt).finish(tokens[: -1 if finish == "stop" else None]),
                     )
-                    for start, (tokens, finish) in zip(batch, written, strict=True)
+                    for start, (tokens, finish) in zip(batch, outputs, strict=True)
                 ]
             )
             speed = (lines.tokens - before) / (time.perf_counter() - begin)
@@ -124,17 +124,17 @@ def fitting(
     console: Console,
 ) -> dict[str, list[str]]:
     """Returns each class's documents within the longest prompt; says how many."""
-    kept = {}
+    result = {}
     for label, texts in documents.items():
-        kept[label] = [text for text in texts if len(encode(text)) <= longest]
-        if not kept[label]:
+        result[label] = [text for text in texts if len(encode(text)) <= longest]
+        if not result[label]:
             raise InputError(
                 f"all {len(texts)} conversations of class {label} have more than {longest} tokens; "
                 "raise --longest"
             )
-        if left := len(texts) - len(kept[label]):
-            console.print(f"{label}: {left} of {len(texts)} are longer than --longest {longest}")
-    return kept
+        if surplus := len(texts) - len(result[label]):
+            console.print(f"{label}: {surplus} of {len(texts)} are longer than --longest {longest}")
+    return result
 
 
 def temperatures(text: str) -> tuple[tuple[float, float], ...]:

@@ -31,55 +31,55 @@ HOT, DRAWN = 8192, 2048
 frequent ones, and how many of the others are drawn for each."""
 
 
-def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
+def run(request: Mapping[str, Any], out: Path, resume: bool) -> None:
     """Trains, scores the held-out text, and saves the model in `out/model`."""
-    recipe = path(asked, "recipe")
-    texts = train_texts.named(asked["text"] or [], recipe, path(asked, "data") or Path())
+    recipe = path(request, "recipe")
+    texts = train_texts.named(request["text"] or [], recipe, path(request, "data") or Path())
     settings = {} if recipe is None else jobs.read_draft(recipe)
     default = head_recipes.default(train_settings.DRAFT)
-    job = jobs.override(default, {**settings, **asked["changes"]})
+    job = jobs.override(default, {**settings, **request["changes"]})
     layers = job.shape["keep_layers"]
-    for option, value in (("--target", asked["target"]), ("--keep-layers", layers)):
+    for option, value in (("--target", request["target"]), ("--keep-layers", layers)):
         if not value:
             raise InputError(
                 f"no {option} was given; a draft model begins with some layers of its target, "
                 "such as --target smollm2-135m --keep-layers 0,1,2,27,28,29"
             )
-    target = models.load(asked["target"])
-    kept = [parsers.integer(layer) for layer in layers.split(",")]
-    model, params = pruning.pruned(cast(Llama, target.model), target.params, kept)
+    target = models.load(request["target"])
+    indices = [parsers.integer(layer) for layer in layers.split(",")]
+    model, params = pruning.pruned(cast(Llama, target.model), target.params, indices)
     export.config(model.config, None, "float32")  # raises before a run that could not be saved
     text = train_texts.read(texts, target, job.sequence, job.heldout)
-    whole = select(text, job)
+    full = select(text, job)
     text = replace(text, heldout={name: scored(part, job) for name, part in text.heldout.items()})
     size, weights = job.loss["num_target_tokens"], fingerprint(target.params)
     exact = NextDistribution(cast(CausalLM, model), target.model, size)
-    frequent = np.argsort(-whole.counts(model.vocab_size), kind="stable")[:HOT]
+    frequent = np.argsort(-full.counts(model.vocab_size), kind="stable")[:HOT]
     large = model.vocab_size > 4 * (HOT + DRAWN)
     training = TrainingRun(
         job,
         text,
-        whole,
+        full,
         replace(exact, drawn=DRAWN) if large else exact,
         params,
         {"target": target.params, "hot": frequent.astype(np.int32)},
         {
             **job.settings(),
             "target": weights[:16],
-            "text": whole.fingerprint,
+            "text": full.fingerprint,
             "weights": text.weights,
         },
         parallel.Devices.of(jax.devices()[:1]),
         scored=exact,
-        sizes={label: len(whole) for label in list(text.weights)[:1]},
+        sizes={label: len(full) for label in list(text.weights)[:1]},
     )
 
     def keep(folder: Path, console: Console) -> States:
-        states = States(folder, whole, 0, np.float32, weights, size)
+        states = States(folder, full, 0, np.float32, weights, size)
         return train_run.keep(states, target.model, target.params, job.batch_size, console)
 
-    folder = path(asked, "states")
-    params, _ = training.train(out, resume, folder and partial(keep, folder), asked)
+    folder = path(request, "states")
+    params, _ = training.train(out, resume, folder and partial(keep, folder), request)
     end = target.eos[0] if target.eos else None
     export.save_hf(model, params, out / "model", target.tokenizer, end)
     Console().print(f"model in {out / 'model'}", soft_wrap=True)
@@ -87,16 +87,16 @@ def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
 
 def select(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
     """Returns the sequences to read: all, or the job's number, each class by its weight."""
-    whole = sequences.join(list(text.train.values()))
+    full = sequences.join(list(text.train.values()))
     if not job.loss["sequences"]:
-        return whole
+        return full
     sizes = {label: len(part) for label, part in text.train.items()}
     rows = np.unique(sequences.order(sizes, text.weights, job.loss["sequences"], job.seed))
-    return Sequences(whole.tokens[rows], whole.live[rows])
+    return Sequences(full.tokens[rows], full.live[rows])
 
 
 def scored(part: Sequences, job: jobs.TrainingJob) -> Sequences:
     """Returns a class's held-out sequences to score, in proportion to those read."""
     read = job.loss["sequences"]
-    most = math.ceil(read * job.heldout) if read else len(part)
-    return Sequences(part.tokens[:most], part.live[:most])
+    count = math.ceil(read * job.heldout) if read else len(part)
+    return Sequences(part.tokens[:count], part.live[:count])

@@ -31,15 +31,15 @@ USEFUL = 0.3
 """The share of right first tokens below which a head is called untrained."""
 
 
-def run(asked: Mapping[str, Any], out: Path, resume: bool) -> None:
+def run(request: Mapping[str, Any], out: Path, resume: bool) -> None:
     """Trains what the arguments of the command ask for; see `HeadRun.train`."""
-    recipe, kind = path(asked, "recipe"), asked["kind"]
-    made = job(kind, recipe, asked["changes"])
-    data = path(asked, "data") or Path()
-    texts = train_texts.named(asked["text"] or [], recipe, data)
-    ready = prepare(kind, made, asked["model"], texts, asked["begin_with"])
-    kept = asked["states_dtype"] or "bfloat16"
-    ready.train(out, resume, path(asked, "states"), kept, asked)
+    recipe, kind = path(request, "recipe"), request["kind"]
+    head_job = job(kind, recipe, request["changes"])
+    data = path(request, "data") or Path()
+    texts = train_texts.named(request["text"] or [], recipe, data)
+    ready = prepare(kind, head_job, request["model"], texts, request["begin_with"])
+    dtype = request["states_dtype"] or "bfloat16"
+    ready.train(out, resume, path(request, "states"), dtype, request)
 
 
 def job(kind: str, recipe: Path | None, changes: Mapping[str, Any]) -> jobs.TrainingJob:
@@ -75,8 +75,8 @@ class HeadRun:
 
         def keep(folder: Path, console: Console) -> States:
             model: Any = target.model
-            held = States(folder, run.whole, model.features, dtype, self.fingerprint)
-            return train_run.keep(held, model, target.params, run.job.batch_size, console)
+            store = States(folder, run.whole, model.features, dtype, self.fingerprint)
+            return train_run.keep(store, model, target.params, run.job.batch_size, console)
 
         notes = tuple(KINDS[self.kind].memory(self.head))
         params, scores = run.train(
@@ -88,9 +88,9 @@ class HeadRun:
         # A run that was lengthened replaces what it saved when it was shorter.
         shutil.rmtree(out / "head", ignore_errors=True)
         record = {**run.settings, "steps": run.job.recipe.steps, "heldout_scores": scores}
-        own = {**self.variables, "params": params}
-        own.pop(heads.TARGET, None)
-        heads.save(out / "head", self.head, jax.tree.map(narrow, own), target, record)
+        variables = {**self.variables, "params": params}
+        variables.pop(heads.TARGET, None)
+        heads.save(out / "head", self.head, jax.tree.map(narrow, variables), target, record)
         console.print(f"head in {out / 'head'}", soft_wrap=True)
 
 
@@ -106,11 +106,11 @@ def prepare(
     devices.check(job.batch_size)
     target = models.load(model or BUNDLED)
     text = train_texts.read(texts, target, job.sequence, job.heldout)
-    whole = sequences.join(list(text.train.values()))
-    job = job.stepped(len(whole))
+    full = sequences.join(list(text.train.values()))
+    job = job.stepped(len(full))
     head, more = KINDS[kind].build(target, **job.shape), {}
     if begin_with is None:
-        variables = start(kind, head, target, whole, job.seed)
+        variables = start(kind, head, target, full, job.seed)
     else:
         variables = trained_before(begin_with, head, target, kind)
         more = {"began_with": fingerprint(variables["params"])[:16]}
@@ -119,14 +119,14 @@ def prepare(
     training = TrainingRun(
         job,
         text,
-        whole,
+        full,
         KINDS[kind].objective(target, head, **job.loss),
         variables["params"],
         {"target": target.params, "borrowed": borrowed},
         {
             "kind": kind,
             "target": ours[:16],
-            "text": whole.fingerprint,
+            "text": full.fingerprint,
             "weights": text.weights,
             **more,
             **job.settings(),
@@ -141,9 +141,9 @@ def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
 
     The tokens that it scores stay those that it was trained for, whatever the text is.
     """
-    found, variables = heads.read_variables(name, target, kind)
+    source, variables = heads.read_variables(name, target, kind)
     for field in fields(head.config):
-        theirs, ours = (getattr(one.config, field.name) for one in (found, head))
+        theirs, ours = (getattr(entry.config, field.name) for entry in (source, head))
         if theirs != ours:
             raise InputError(
                 f"the head {name} has {field.name} {theirs} and this run's would have {ours}; "
@@ -157,8 +157,10 @@ def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> P
 
     Where it scores or informs only some tokens, they are the text's most frequent ones.
     """
-    state, one = jnp.zeros((1, 1, head.features), head.dtype), jnp.zeros((1, 1), jnp.int32)
-    pairs = (one, one, jnp.ones((1, 1, 1), bool)) if heads.HEAD_KINDS[kind].reads_tokens else ()
+    state, tokens = jnp.zeros((1, 1, head.features), head.dtype), jnp.zeros((1, 1), jnp.int32)
+    pairs = (
+        (tokens, tokens, jnp.ones((1, 1, 1), bool)) if heads.HEAD_KINDS[kind].reads_tokens else ()
+    )
     fresh = dict(head.init(jax.random.key(seed), state, *pairs))
     if (begin := KINDS[kind].begin) is not None:
         fresh["params"] = begin(head, target.params)

@@ -23,7 +23,7 @@ class ProgressLines:
     _first: tuple[float, int] | None = field(default=None, init=False)
     _last: float = field(default=float("-inf"), init=False)
 
-    def update(self, done: int, told: str) -> None:
+    def update(self, done: int, note: str) -> None:
         """Writes a line, unless one was written shortly before and there is more to come."""
         now = time.monotonic()
         # The first unit compiles, so that the pace is taken from the second on.
@@ -32,11 +32,11 @@ class ProgressLines:
             return
         self._last = now
         began, before = self._first
-        left = ""
+        remaining = ""
         if self.total > done > before:
             seconds = (now - began) / (done - before)
-            left = f", {seconds:.2f} s each, {(self.total - done) * seconds / 60:.0f} min left"
-        text = f"{self.what} {done:,} of {self.total:,}{left}{told and ': '}{told}"
+            remaining = f", {seconds:.2f} s each, {(self.total - done) * seconds / 60:.0f} min left"
+        text = f"{self.what} {done:,} of {self.total:,}{remaining}{note and ': '}{note}"
         self.console.print(text, soft_wrap=True)
         self.console.file.flush()
 
@@ -49,9 +49,9 @@ class Bar:
     task: object
     what: str
 
-    def update(self, done: int, told: str) -> None:
+    def update(self, done: int, note: str) -> None:
         """Moves it."""
-        text = f"{self.what}, {told}" if told else self.what
+        text = f"{self.what}, {note}" if note else self.what
         self.progress.update(self.task, completed=done, description=text)  # pyright: ignore[reportArgumentType]
 
 

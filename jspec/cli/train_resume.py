@@ -17,28 +17,30 @@ def asked(
     resume: bool,
     text: Sequence[str] | None,
     paths: Mapping[str, Path | None],
-    others: Mapping[str, str | None],
+    fields: Mapping[str, str | None],
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns a run's arguments: the given ones, over the original ones with `resume`.
 
     They are JSON values that hold in any folder; None is one that was not given.
     """
-    given: dict[str, Any] = {name: path and str(path.absolute()) for name, path in paths.items()}
-    given |= {**others, "text": [absolute(part) for part in text] if text else None}
+    arguments: dict[str, Any] = {
+        name: path and str(path.absolute()) for name, path in paths.items()
+    }
+    arguments |= {**fields, "text": [absolute(part) for part in text] if text else None}
     file = out / COMMAND
     if not resume or not file.is_file():
-        return {**given, "changes": dict(changes)}
+        return {**arguments, "changes": dict(changes)}
     try:
-        begun = plain_json.parsed(file.read_text(encoding="utf-8"))
-        changes = {**begun.pop("changes", {}), **changes}
+        original = plain_json.parsed(file.read_text(encoding="utf-8"))
+        changes = {**original.pop("changes", {}), **changes}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InputError(
             f"{file} does not say what the run was begun with ({error}); delete it and give all "
             "options again"
         ) from None
-    kept = {name: value for name, value in given.items() if value is not None}
-    return {**dict.fromkeys(given), **begun, **kept, "changes": changes}
+    overrides = {name: value for name, value in arguments.items() if value is not None}
+    return {**dict.fromkeys(arguments), **original, **overrides, "changes": changes}
 
 
 def remember(out: Path, arguments: Mapping[str, Any]) -> None:

@@ -51,13 +51,17 @@ class TrainingRun:
     """Sequences of each class in `whole`, if it has parts of the classes."""
 
     def batch(
-        self, text: Sequences, rows: np.ndarray, kept: States | None = None, step: int | None = None
+        self,
+        text: Sequences,
+        rows: np.ndarray,
+        states: States | None = None,
+        step: int | None = None,
     ) -> Batch:
         """Returns a batch of some rows on the devices, each row on one of them."""
         draws = rows
         if step is not None:
             draws = np.random.default_rng([self.job.seed, 3, step]).integers(2**31, size=len(rows))
-        observed = None if kept is None else kept[rows]
+        observed = None if states is None else states[rows]
         arrays = text.tokens[rows], text.live[rows], observed, draws.astype(np.int32)
         return Batch(*self.devices.share(arrays))
 
@@ -97,7 +101,7 @@ class TrainingRun:
         console.print(f"{size:,} parameters, {len(self.whole):,} sequences of text")
         for line in notes:
             console.print(line)
-        kept = None if keep is None else keep(console)
+        states = None if keep is None else keep(console)
         sizes = self.sizes or {label: len(part) for label, part in self.text.train.items()}
         rows = sequences.order(
             sizes, self.text.weights, job.recipe.steps * job.batch_size, job.seed
@@ -118,7 +122,7 @@ class TrainingRun:
                 self.objective,
                 job.recipe,
                 copy(self.params),
-                lambda step: self.batch(self.whole, order[step], kept, step),
+                lambda step: self.batch(self.whole, order[step], states, step),
                 checkpoints,
                 lambda report: progress.update(report.step, told(report)),
                 frozen,
@@ -137,8 +141,8 @@ def forget_scores(path: Path, done: int) -> None:
     """Removes the scores of steps that will be computed again."""
     if path.is_file():
         lines = path.read_text("utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= done]
-        write_whole(path, "".join(kept))
+        rest = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= done]
+        write_whole(path, "".join(rest))
 
 
 def keep(states: States, model: Any, params: PyTree, batch_size: int, console: Console) -> States:

@@ -43,16 +43,16 @@ def takes(settings: Iterable[JobOption]) -> Callable[[Callable[..., None]], Call
     options = list(settings)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def called(**given: Any) -> None:
-            values = {setting.name: given.pop(setting.argument) for setting in options}
-            command(**given, changes={k: v for k, v in values.items() if v is not None})
+        def called(**arguments: Any) -> None:
+            values = {setting.name: arguments.pop(setting.argument) for setting in options}
+            command(**arguments, changes={k: v for k, v in values.items() if v is not None})
 
-        own = [
+        base = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for parameter in inspect.signature(command).parameters.values()
             if parameter.name != "changes"
         ]
-        parameters = [*own, *(setting.parameter() for setting in options)]
+        parameters = [*base, *(setting.parameter() for setting in options)]
         called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         called.__doc__ = command.__doc__
@@ -63,21 +63,23 @@ def takes(settings: Iterable[JobOption]) -> Callable[[Callable[..., None]], Call
 
 def union(kinds: Mapping[str, Iterable[JobOption]]) -> list[JobOption]:
     """Returns the options of one command for several kinds; one that few have says which."""
-    found: dict[str, dict[str, JobOption]] = {}
+    by_name: dict[str, dict[str, JobOption]] = {}
     for kind, options in kinds.items():
         for option in options:
-            found.setdefault(option.name, {})[kind] = option
-    return [_joined(by_kind, len(kinds)) for by_kind in found.values()]
+            by_name.setdefault(option.name, {})[kind] = option
+    return [_join(by_kind, len(kinds)) for by_kind in by_name.values()]
 
 
-def _joined(by_kind: Mapping[str, JobOption], count: int) -> JobOption:
+def _join(by_kind: Mapping[str, JobOption], count: int) -> JobOption:
     first = next(iter(by_kind.values()))
     of = "" if len(by_kind) >= count - 1 else f"{', '.join(by_kind)}: "
-    told: dict[str, list[str]] = {}
+    by_default: dict[str, list[str]] = {}
     for kind, option in by_kind.items():
-        told.setdefault(option.told, []).append(kind)
-    several = "; ".join(f"{', '.join(kinds)}: {value}" for value, kinds in told.items())
-    return replace(first, help=of + first.help, shown=several if len(told) > 1 else first.told)
+        by_default.setdefault(option.told, []).append(kind)
+    several = "; ".join(f"{', '.join(kinds)}: {value}" for value, kinds in by_default.items())
+    return replace(
+        first, help=of + first.help, shown=several if len(by_default) > 1 else first.told
+    )
 
 
 def _run(steps: int, sequence: int, rate: float) -> tuple[JobOption, ...]:

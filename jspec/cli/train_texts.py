@@ -39,22 +39,22 @@ def named(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Texts:
 def read(texts: jobs.Texts, target: Loaded, length: int, share: float) -> TrainingText:
     """Returns the sequences of all texts; files of `jspec train data` are read as rows."""
     check_sequence(length, target)
-    written = [one for one in texts.sources if sequences.holds_rows(one.path)]
-    plain = corpus.load([one for one in texts.sources if one not in written], share)
+    row_sources = [entry for entry in texts.sources if sequences.holds_rows(entry.path)]
+    plain = corpus.load([entry for entry in texts.sources if entry not in row_sources], share)
     train: dict[str, Sequences] = {}
-    held: dict[str, Sequences] = {}
-    for one in written:
-        rows = sequences.read(one.path, target.model.vocab_size)
-        kept, out = sequences.split(rows, share)
-        _add(train, one.label, sequences.fill(kept, length))
+    heldout: dict[str, Sequences] = {}
+    for entry in row_sources:
+        rows = sequences.read(entry.path, target.model.vocab_size)
+        train_rows, out = sequences.split(rows, share)
+        _add(train, entry.label, sequences.fill(train_rows, length))
         if sum(len(row.tokens) for row in out) > length:
-            _add(held, one.label, sequences.fill(out, length))
+            _add(heldout, entry.label, sequences.fill(out, length))
     for label, documents in plain.train.items():
         _add(train, label, sequences.cut(_encode(target, documents), length))
         out = _encode(target, plain.heldout[label])
         if sum(map(len, out)) > length:
-            _add(held, label, sequences.cut(out, length))
-    return TrainingText(train, held, {label: texts.weights.get(label, 1.0) for label in train})
+            _add(heldout, label, sequences.cut(out, length))
+    return TrainingText(train, heldout, {label: texts.weights.get(label, 1.0) for label in train})
 
 
 def check_sequence(length: int, target: Loaded) -> None:

@@ -64,16 +64,16 @@ def tabulate(target: "Loaded", weights: str, file: Path) -> bool:
     if count == size:
         print(f"{file} has a line for each of {size:,} tokens already")
         return False
-    began = written = time.monotonic()
+    began = last_save = time.monotonic()
     parts = ngrams.tabulate(
         target.model, target.params, prefixes(target), min(_CANDIDATES, size), lines
     )
     with shown(Console(stderr=True), "tokens", size, count) as progress:
         for lines in parts:
             count = len(lines.singles)
-            if count == size or time.monotonic() - written > _PAUSE:
+            if count == size or time.monotonic() - last_save > _PAUSE:
                 ngrams.save(file, lines, weights)
-                written = time.monotonic()
+                last_save = time.monotonic()
             progress.update(count, "")
     seconds = time.monotonic() - began
     print(f"{size:,} tokens in {file}, {file.stat().st_size / 1e6:.1f} MB, after {seconds:.0f} s")
@@ -87,8 +87,8 @@ def prefixes(target: "Loaded") -> list[list[int]]:
     """
     if target.chat is not None:
         with suppress(InputError):
-            asked = conversations.render(target, conversations.prompted(_QUESTION))
-            return [asked, asked[:1]]
+            prompt = conversations.render(target, conversations.prompted(_QUESTION))
+            return [prompt, prompt[:1]]
     return [target.tokenizer.encode("").ids]
 
 

@@ -77,7 +77,7 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
         >>> bool((known.past == state.past).all())
         True
     """
-    places, own_shapes = _shared(drafter), jax.eval_shape(lambda: empty(drafter))
+    places, own_shapes = _find_shared(drafter), jax.eval_shape(lambda: empty(drafter))
     leaves, structure = jax.tree.flatten(state)
     kind = type(drafter).__name__
     if structure != jax.tree.structure(own_shapes):
@@ -124,7 +124,7 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
             f"{path} is a memory of {label or 'no named model'} and this is "
             f"{about or 'no named model'}; pass about={label!r} as it was saved, or another file"
         )
-    places = _shared(drafter)
+    places = _find_shared(drafter)
     leaves, structure = jax.tree.flatten(empty(drafter))
     # The format has no numbers, only arrays.
     shapes = {
@@ -190,10 +190,10 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
 
 def check_outlives(drafter: Drafter) -> None:
     """Raises InputError unless the rows of a drafter's memory share something."""
-    _shared(drafter)
+    _find_shared(drafter)
 
 
-def _shared(drafter: Drafter) -> dict[str, int]:
+def _find_shared(drafter: Drafter) -> dict[str, int]:
     """Returns the places of the leaves that all rows share, by their paths."""
     name = type(drafter).__name__
     axes = row_axes(name, lambda batch: drafter.init(batch, SLOTS, None))

@@ -45,17 +45,17 @@ def options(
     import jspec
 
     kind = getattr(jspec, drafter)
-    found = dict(options_of(kind)) | dict(options_of(fit))
+    table = dict(options_of(kind)) | dict(options_of(fit))
     if heads:
         help = "trained head; by default the target's own or the bundled one"
-        found["head"] = Option("head", _HEAD, help)
+        table["head"] = Option("head", _HEAD, help)
     if schemes:
         help = f"{COUPLED} is the default and keeps plain decoding's tokens"
-        found["scheme"] = Option("scheme", Word((COUPLED, *schemes)), help, default=COUPLED)
+        table["scheme"] = Option("scheme", Word((COUPLED, *schemes)), help, default=COUPLED)
     if schemes and not heads:
         help = "temperature of the draft; by default the target's"
-        found["draft_temperature"] = Option("draft_temperature", Number(1e-6, 10**6), help)
-    return found
+        table["draft_temperature"] = Option("draft_temperature", Number(1e-6, 10**6), help)
+    return table
 
 
 def build(
@@ -96,15 +96,15 @@ def build(
 def _head(models: Models, name: str | None, kinds: tuple[str, ...]) -> Any:
     from jspec.models import heads
 
-    kind, *others = kinds
+    kind, *further = kinds
     # One that came with the weights is of EAGLE's kinds, of which a method takes several.
-    found = name or (heads.own(models.target) if others else None)
-    return heads.load(found or heads.find(kind, models.target), models.target, only=kinds)
+    source = name or (heads.own(models.target) if further else None)
+    return heads.load(source or heads.find(kind, models.target), models.target, only=kinds)
 
 
-def _check_alone(tree: str, **others: Any) -> None:
+def _check_alone(tree: str, **sizes: Any) -> None:
     """Raises InputError if an option that makes a tree was given as well as a whole tree."""
-    for name, value in others.items():
+    for name, value in sizes.items():
         if value is not None:
             raise InputError(
                 f"{tree} and {name} were both given; {tree} is the whole tree, so leave one of "
@@ -112,13 +112,13 @@ def _check_alone(tree: str, **others: Any) -> None:
             )
 
 
-def _tree(template: Any, grow: Callable[..., Any], **others: Any) -> Fields:
+def _tree(template: Any, grow: Callable[..., Any], **sizes: Any) -> Fields:
     """Returns the tree's field, given node by node or made by other options."""
     from jspec.tree import Template
 
     if template is None:
-        return {"template": grow(*others.values())}
-    _check_alone("template", **others)
+        return {"template": grow(*sizes.values())}
+    _check_alone("template", **sizes)
     return {"template": Template(template)}
 
 
@@ -138,11 +138,11 @@ def token_recycling(
 ) -> Fields:
     from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
 
-    options, given = _few_candidates(models) | options, num_speculative_tokens
+    options, nodes = _few_candidates(models) | options, num_speculative_tokens
     if shape is None:
         grow = partial(device_defaults.token_recycling, k=options.get("k"))
-        return options | _tree(template, grow, num_speculative_tokens=given)
-    _check_alone(f"shape {shape}", num_speculative_tokens=given, template=template)
+        return options | _tree(template, grow, num_speculative_tokens=nodes)
+    _check_alone(f"shape {shape}", num_speculative_tokens=nodes, template=template)
     return options | {"template": {"published": PUBLISHED, "measured": MEASURED}[shape]}
 
 
@@ -178,8 +178,8 @@ def most_of_spine(**options: Any) -> int:
 
 
 def lookahead(models: Models, **options: Any) -> Fields:
-    given = options.keys() & {"window", "ngram", "guesses"}
-    return options if given else device_defaults.lookahead() | options
+    sizes = options.keys() & {"window", "ngram", "guesses"}
+    return options if sizes else device_defaults.lookahead() | options
 
 
 def rest(
@@ -217,8 +217,8 @@ def sequoia(
     ] = None,
     max_depth: Annotated[int | None, COUNT, "most levels"] = None,
 ) -> Fields:
-    given = {"num_speculative_tokens": num_speculative_tokens, "acceptance": acceptance}
-    return _tree(template, device_defaults.sequoia, **given, max_depth=max_depth)
+    sizes = {"num_speculative_tokens": num_speculative_tokens, "acceptance": acceptance}
+    return _tree(template, device_defaults.sequoia, **sizes, max_depth=max_depth)
 
 
 def pard(
@@ -337,8 +337,8 @@ def widened(
         return llm
     from jspec.policies.adaptive import Adaptive
 
-    own = {"drafter": llm.drafter, "drafter_params": llm.drafter_params}
-    return LLM(llm.target, **own, policy=Adaptive(widths))
+    arguments = {"drafter": llm.drafter, "drafter_params": llm.drafter_params}
+    return LLM(llm.target, **arguments, policy=Adaptive(widths))
 
 
 def recommended(

@@ -37,10 +37,10 @@ def budget(usual: int = _TILED_NODES) -> int:
     return _CPU_NODES if _on_cpu() else usual
 
 
-def widths(most: int | None = None) -> tuple[int, ...]:
+def widths(limit: int | None = None) -> tuple[int, ...]:
     """Returns a few widths, since each is a program; batches take the narrow ones."""
     usual = (0, _CPU_NODES) if _on_cpu() else (0, 15, _TILED_NODES)
-    return usual if most is None else (*(width for width in usual if width < most), most)
+    return usual if limit is None else (*(width for width in usual if width < limit), limit)
 
 
 def _on_cpu() -> bool:
@@ -78,9 +78,9 @@ def offered(max_depth: int = 3, beam: int = 4) -> int:
     return beam + (max_depth - 1) * beam**2
 
 
-def _wide_enough(beam: int, depth: int, nodes: int | None, most: int | None = None) -> int:
+def _wide_enough(beam: int, depth: int, nodes: int | None, max_beam: int | None = None) -> int:
     """Returns the beam, or if it offers fewer nodes the next one that has so many."""
-    while nodes and 0 < offered(depth, beam) < nodes and beam != most:
+    while nodes and 0 < offered(depth, beam) < nodes and beam != max_beam:
         beam += 1
     return beam
 
@@ -103,8 +103,8 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
     """
     # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
-    few = _on_cpu() and (nodes or 0) <= _NARROW
-    beam = beam or _wide_enough(min(4 if few else 8, candidates), depth, nodes, candidates)
+    is_narrow = _on_cpu() and (nodes or 0) <= _NARROW
+    beam = beam or _wide_enough(min(4 if is_narrow else 8, candidates), depth, nodes, candidates)
     return nodes or min(budget(), offered(depth, beam)), beam
 
 
@@ -119,8 +119,8 @@ def medusa(nodes: int | None, heads: int) -> "Template":
     from jspec.drafters.draft_head.medusa import PUBLISHED, published
 
     depth = min(heads, PUBLISHED.depth)
-    most = sum(len(path) <= depth for path in PUBLISHED.paths)
-    return published(nodes or min(budget(), most), depth)
+    max_nodes = sum(len(path) <= depth for path in PUBLISHED.paths)
+    return published(nodes or min(budget(), max_nodes), depth)
 
 
 def sequoia(

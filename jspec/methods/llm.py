@@ -100,8 +100,8 @@ class LLM:
             if drafter_params is None:
                 drafter_params = built.drafter_params
             if policy is None:
-                policy, own = built.policy, built.policy_params
-                policy_params = own if policy_params is None else policy_params
+                policy, built_params = built.policy, built.policy_params
+                policy_params = built_params if policy_params is None else policy_params
         elif method != DEFAULT or draft is not None or options:
             raise InputError(
                 f"drafter and {'draft' if draft is not None else next(iter(options), 'method')} "
@@ -200,9 +200,9 @@ class LLM:
         """
         from jspec.decoding.engine import Engine
 
-        own: dict[str, Any] = {"drafter": self.drafter, "policy": self.policy}
-        own |= {} if room is None else {"room": room}
-        return LLMEngine(self, Engine(self.model, num_slots, capacity, **own))
+        arguments: dict[str, Any] = {"drafter": self.drafter, "policy": self.policy}
+        arguments |= {} if room is None else {"room": room}
+        return LLMEngine(self, Engine(self.model, num_slots, capacity, **arguments))
 
     def _call(self, prompts: Any, call: Any) -> tuple[Any, dict[str, Any], Any]:
         """Returns prompts as tokens, a call's arguments with end tokens, and its stop tokens."""
@@ -337,8 +337,8 @@ class Completions:
 
         if self.tokenizer is None:
             raise InputError("there is no tokenizer to make texts of tokens; read result.tokens")
-        found = self.result
-        fields = found.tokens, found.lengths, found.stop_bytes, found.status
+        result = self.result
+        fields = result.tokens, result.lengths, result.stop_bytes, result.status
         tokens, lengths, cuts, status = jax.device_get(fields)
         return [
             Detokeniser(self.tokenizer, prompt).finish(
@@ -351,8 +351,8 @@ class Completions:
         ]
 
 
-def _are_texts(given: Any) -> bool:
-    return isinstance(given, list | tuple) and {type(one) for one in given} == {str}
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and {type(entry) for entry in value} == {str}
 
 
 def _rows(prompts: Any, lengths: Any) -> list[list[int]]:

@@ -22,7 +22,9 @@ def competing(*members: Method) -> Maker:
 
     def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         nodes = num_speculative_tokens or device_defaults.budget()
-        return _merged(models, [_member(one, models, nodes, options) for one in members], nodes)
+        return _merge(
+            models, [_member(member, models, nodes, options) for member in members], nodes
+        )
 
     return make
 
@@ -42,31 +44,31 @@ def joined_by(first: Method, draft_model: Method, heads: Mapping[str, Method]) -
 
             kind = trained.kind_of(trained.load(head, models.target).head)
             built.append(_member(heads[kind], models, nodes, {"head": head}))
-        return built[0] if len(built) == 1 else _merged(models, built, nodes)
+        return built[0] if len(built) == 1 else _merge(models, built, nodes)
 
     return make
 
 
 def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> LLM:
     """Returns a member with the options that it knows, which offers the budget or more."""
-    own = _known(method, options)
-    nodes = max(nodes, MEMBER_TOKENS) if method.most is None else method.most(**own)
-    return method.make(models, num_speculative_tokens=nodes, **own)
+    member_options = _filter_options(method, options)
+    nodes = max(nodes, MEMBER_TOKENS) if method.most is None else method.most(**member_options)
+    return method.make(models, num_speculative_tokens=nodes, **member_options)
 
 
-def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
-    known = method.read_options()
-    return {name: value for name, value in options.items() if name in known}
+def _filter_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
+    names = method.read_options()
+    return {name: value for name, value in options.items() if name in names}
 
 
-def _merged(models: Models, built: list[LLM], num_speculative_tokens: int | None) -> LLM:
+def _merge(models: Models, built: list[LLM], num_speculative_tokens: int | None) -> LLM:
     from jspec.drafters.merge import merge
 
-    drafters = [one.drafter for one in built]
-    params = tuple(one.drafter_params for one in built)
-    known = None if all(one is None for one in params) else params
-    made = merge(*drafters, num_speculative_tokens=num_speculative_tokens)
+    drafters = [llm.drafter for llm in built]
+    params = tuple(llm.drafter_params for llm in built)
+    drafter_params = None if all(llm is None for llm in params) else params
+    drafter = merge(*drafters, num_speculative_tokens=num_speculative_tokens)
     # A head may read more of the target than the last state; at most one of the members has one.
     plain = models.target
-    target = next((one.target for one in built if one.model != plain.model), plain)
-    return LLM(target, drafter=made, drafter_params=known)
+    target = next((llm.target for llm in built if llm.model != plain.model), plain)
+    return LLM(target, drafter=drafter, drafter_params=drafter_params)

@@ -85,17 +85,17 @@ class Method:
         Raises:
             InputError: if one is unknown, of the wrong kind, out of range, or missing.
         """
-        known = self.read_options()
+        by_name = self.read_options()
         for name in options:
-            if name not in known:
-                raise unknown(f"{self.name}'s option", name, known)
-        for option in known.values():
+            if name not in by_name:
+                raise unknown(f"{self.name}'s option", name, by_name)
+        for option in by_name.values():
             if option.required and option.name not in options:
                 raise InputError(
                     f"method {self.name} needs {option.name}, {option.help}; "
                     f"pass {option.name}: {option.kind.what}"
                 )
-        return {name: known[name].read(value) for name, value in options.items()}
+        return {name: by_name[name].read(value) for name, value in options.items()}
 
     def build(
         self,
@@ -125,7 +125,7 @@ class Method:
         if draft is not None:
             if wrong := _other_vocabulary(target, draft):
                 raise InputError(f"{wrong}; name one that was made for the target's tokenizer")
-            return _resized(draft, target)
+            return _resize(draft, target)
         from jspec.models import load
 
         model: Any = target.model
@@ -138,7 +138,7 @@ class Method:
         return bundled
 
 
-def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
+def _resize(draft: "Loaded", target: "Loaded") -> "Loaded":
     """Returns the draft model with the target's number of scores."""
     from jspec.drafters.draft_model.padded_vocabulary import PaddedVocabulary
 
@@ -156,18 +156,18 @@ def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
     """
     ours, theirs = target.model.vocab_size, draft.model.vocab_size
     if target.tokenizer is None or draft.tokenizer is None:  # loaded without: the caller knows
-        known = ours == theirs
+        is_same = ours == theirs
     else:
-        words, others = (
+        words, other_words = (
             {token: word for word, token in tokenizer.get_vocab().items()}
             for tokenizer in (target.tokenizer, draft.tokenizer)
         )
-        shared = words.keys() & others.keys()
-        other = {token for token in shared if words[token] != others[token]}
+        shared = words.keys() & other_words.keys()
+        other = {token for token in shared if words[token] != other_words[token]}
         for tokenizer in (target.tokenizer, draft.tokenizer) if other else ():
             other -= tokenizer.get_added_tokens_decoder().keys()
-        known = not other and any(words[token] == others[token] for token in shared)
-    if known:
+        is_same = not other and any(words[token] == other_words[token] for token in shared)
+    if is_same:
         return ""
     if ours != theirs:
         return f"the draft model has a vocabulary of {theirs} tokens and the target one of {ours}"

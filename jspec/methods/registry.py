@@ -59,10 +59,10 @@ def _together(*members: Method) -> Callable[[], Mapping[str, Option]]:
     """Returns the options of all members, each name once, and one budget."""
 
     def read() -> Mapping[str, Option]:
-        found: dict[str, Option] = {}
+        options: dict[str, Option] = {}
         for member in reversed(members):
-            found |= member.read_options()
-        return found | {
+            options |= member.read_options()
+        return options | {
             "num_speculative_tokens": Option("num_speculative_tokens", COUNT, "drafted nodes")
         }
 
@@ -81,13 +81,13 @@ def _merge(name: str, *members: Method) -> Method:
     )
 
 
-def _widened(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
+def _widen(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
     """Returns the method, with the option to choose the width of every round."""
-    own = {**options_of(builders.widened), **options_of(build)}
+    extra = {**options_of(builders.widened), **options_of(build)}
     return replace(
         method,
         make=partial(build, method.make),
-        read_options=lambda: {**method.read_options(), **own},
+        read_options=lambda: {**method.read_options(), **extra},
     )
 
 
@@ -224,5 +224,5 @@ _FIXED = (
 
 METHODS: Mapping[str, Method] = {
     method.name: method
-    for method in (_widened(_AUTO, builders.recommended), _PLAIN, *map(_widened, _FIXED))
+    for method in (_widen(_AUTO, builders.recommended), _PLAIN, *map(_widen, _FIXED))
 }

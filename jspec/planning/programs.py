@@ -176,7 +176,7 @@ class Programs:
                 self.params,
                 arrays,
             )
-        return layout.state_of(state, arrays["memory"], arrays["known"], self.mesh)
+        return layout.state_of(state, arrays["memory"], arrays["states"], self.mesh)
 
     @cached_property
     def _prefill_arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -187,7 +187,7 @@ class Programs:
             call=given,
             memory=layout.model_memory(self.model, *sizes),
             positions=given.prompt_lengths,
-            known=tuple(layout.memory_of(one, *sizes) for one in (self.drafter, self.policy)),
+            states=tuple(layout.memory_of(one, *sizes) for one in (self.drafter, self.policy)),
             drafting=self._drafting,
         )
         return arrays, dict(size=call.size, capacity=call.capacity, chunk=call.chunk)

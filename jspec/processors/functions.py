@@ -77,7 +77,7 @@ class Functions(LogitsProcessor):
         """Applies the functions, from left to right."""
         history = histories.of_nodes(self._text, info.text_lengths, info.end_tokens, info.tree)
         for entry, values in zip(self.functions, self.rows.values, strict=True):
-            logits = _checked(entry, logits, entry.function(logits, history, values))
+            logits = _check_logits(entry, logits, entry.function(logits, history, values))
         return logits
 
     def advance(self, info: StepInfo) -> Self:
@@ -95,7 +95,7 @@ class Functions(LogitsProcessor):
         return replace(self, rows=replace(self.rows, text=text))
 
 
-def _checked(entry: Function, before: Array, after: Any) -> Array:
+def _check_logits(entry: Function, before: Array, after: Any) -> Array:
     """Returns what a function returned, if it is logits."""
     if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
         name = getattr(entry.function, "__name__", "a processor")

@@ -117,7 +117,7 @@ def begin(prompt: Int[Array, "B T"], lengths: Int[Array, " B"], size: int, vocab
     return Text(
         tokens=jnp.pad(prompt, ((0, 0), (0, size))),
         prompt_lengths=lengths,
-        in_prompt=_counted(vary(nothing, prompt), prompt, mask),
+        in_prompt=_count(vary(nothing, prompt), prompt, mask),
         in_output=nothing,
     )
 
@@ -138,7 +138,7 @@ def go_on(
     return Text(
         tokens=append(text.tokens, lengths, prompt, counts),
         prompt_lengths=lengths + counts,
-        in_prompt=_counted(earlier, prompt, mask),
+        in_prompt=_count(earlier, prompt, mask),
         in_output=jnp.zeros_like(text.in_output),
     )
 
@@ -154,7 +154,7 @@ def extend(
     return replace(
         text,
         tokens=append(text.tokens, lengths, emitted, counts),
-        in_output=_counted(text.in_output, emitted, mask),
+        in_output=_count(text.in_output, emitted, mask),
     )
 
 
@@ -172,7 +172,7 @@ def of_nodes(
     )
 
 
-def _counted(table: Int[Array, "B V"], tokens: Int[Array, "B P"], mask: Array) -> Int[Array, "B V"]:
+def _count(table: Int[Array, "B V"], tokens: Int[Array, "B P"], mask: Array) -> Int[Array, "B V"]:
     """Returns the table with the tokens that are there counted in.
 
     Mapped over rows, not indexed by them: a sharded batch then writes without communication.

@@ -198,9 +198,9 @@ def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int
     """
     check_integer("capacity", capacity, 0, None)
     # Now: what can be gone through once is empty at the next call.
-    tokens = _listed("banned_tokens", tokens, "a list of token ids, or one for each row")
+    tokens = _check_list("banned_tokens", tokens, "a list of token ids, or one for each row")
 
-    return Processor(_banned, tokens, partial(_prepare_banned, capacity))
+    return Processor(_ban, tokens, partial(_prepare_banned, capacity))
 
 
 def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
@@ -213,9 +213,9 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
         InputError: if these are not lists; at the call, if one is empty or has unknown tokens.
     """
     sequences = [
-        _listed(f"banned_sequences[{place}]", sequence, "a list of token ids")
+        _check_list(f"banned_sequences[{place}]", sequence, "a list of token ids")
         for place, sequence in enumerate(
-            _listed("banned_sequences", sequences, "lists of token ids")
+            _check_list("banned_sequences", sequences, "lists of token ids")
         )
     ]
 
@@ -227,7 +227,7 @@ def _prepare_bias(capacity: int, bias: Any, batch: int, vocab_size: int) -> PyTr
     rows = _rows_of("logit_bias", bias, batch, is_shared, "a mapping of tokens to numbers")
     for entry in rows:
         _check_bias(entry)
-    width = _filled(max(capacity, *map(len, rows)))
+    width = _round_up(max(capacity, *map(len, rows)))
     tokens = np.full((batch, width), vocab_size, np.int32)
     added = np.zeros((batch, width), np.float32)
     for row, entry in enumerate(rows):
@@ -245,8 +245,8 @@ def _prepare_min_tokens(count: Any, batch: int, vocab_size: int) -> PyTree:
 def _prepare_banned(capacity: int, tokens: Any, batch: int, vocab_size: int) -> PyTree:
     is_shared = all(isinstance(token, Integral) for token in tokens)
     rows = _rows_of("banned_tokens", tokens, batch, is_shared, "a list of token ids")
-    rows = [_listed("a row of banned_tokens", entry, "a list of token ids") for entry in rows]
-    filled = np.full((batch, _filled(max(capacity, *map(len, rows)))), vocab_size, np.int32)
+    rows = [_check_list("a row of banned_tokens", entry, "a list of token ids") for entry in rows]
+    filled = np.full((batch, _round_up(max(capacity, *map(len, rows)))), vocab_size, np.int32)
     for row, entry in enumerate(rows):
         filled[row, : len(entry)] = [_token("banned_tokens", t, vocab_size) for t in entry]
     return filled
@@ -254,7 +254,7 @@ def _prepare_banned(capacity: int, tokens: Any, batch: int, vocab_size: int) -> 
 
 def _prepare_sequences(sequences: Any, batch: int, vocab_size: int) -> PyTree:
     longest = max((len(sequence) for sequence in sequences), default=1)
-    size = _filled(len(sequences)), _filled(longest - 1)
+    size = _round_up(len(sequences)), _round_up(longest - 1)
     before = np.full((batch, *size), -1, np.int32)
     last = np.full((batch, size[0]), vocab_size, np.int32)
     for place, sequence in enumerate(sequences):
@@ -307,7 +307,7 @@ def _min_tokens(logits: Logits, history: History, count: Int[Array, " B"]) -> Lo
     return jnp.where(early[..., None], forbidden(logits, ends), logits)
 
 
-def _banned(logits: Logits, history: History, tokens: Int[Array, "B X"]) -> Logits:
+def _ban(logits: Logits, history: History, tokens: Int[Array, "B X"]) -> Logits:
     del history
     return forbidden(logits, tokens)
 
@@ -364,7 +364,7 @@ def _any_per_row(values: PyTree, batch: int, vocab_size: int) -> PyTree:
     return jax.tree.map(leaf, values)
 
 
-def _listed(name: str, value: Any, what: str) -> list[Any]:
+def _check_list(name: str, value: Any, what: str) -> list[Any]:
     """Returns the entries of a list, or of an array."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, str) or not isinstance(value, Iterable):
@@ -395,5 +395,5 @@ def _token(name: str, token: Any, vocab_size: int) -> int:
     return int(token)
 
 
-def _filled(count: int) -> int:
+def _round_up(count: int) -> int:
     return max(_STEP, -(-count // _STEP) * _STEP)

@@ -37,7 +37,7 @@ def apply(
         tokens, positions = (jnp.pad(x, padding, mode="edge") for x in (tokens, positions))
         mask = jnp.pad(mask, (*padding, (0, more))) | jnp.eye(count + more, dtype=bool)
     with jax.default_matmul_precision(precision_of(model, params)):
-        output = model.apply(params, tokens, positions, mask, _opened(memory, mask, positions))
+        output = model.apply(params, tokens, positions, mask, _open(memory, mask, positions))
     if min_count == 1:
         return output
     # Without the barrier XLA would fuse the pass with its readers, which differ by program.
@@ -46,7 +46,7 @@ def apply(
     return replace(output, logits=logits, hidden=hidden)
 
 
-def _opened(memory: PyTree, mask: Bool[Array, "B N N"], positions: Int[Array, "B N"]) -> PyTree:
+def _open(memory: PyTree, mask: Bool[Array, "B N N"], positions: Int[Array, "B N"]) -> PyTree:
     """Returns a memory whose caches, where they can, take the pass's tokens into their slots."""
 
     def can(part: Any) -> bool:

@@ -94,22 +94,22 @@ class Spelling:
 
     def bytes_of(self, token: int) -> bytes:
         """Returns the bytes of a token, or of its name if it has no text."""
-        found = self._spelled[token] if token < len(self._spelled) else None
-        if found is None:
-            found = (self._tokenizer.id_to_token(token) or "").encode()
-        return found
+        data = self._spelled[token] if token < len(self._spelled) else None
+        if data is None:
+            data = (self._tokenizer.id_to_token(token) or "").encode()
+        return data
 
     def text_of(self, token: int) -> str:
         """Returns the same as text; of a part of a character, U+FFFD."""
         return self.bytes_of(token).decode("utf-8", errors="replace")
 
-    def chat(self, tokens: Sequence[int], known: TokenLogprobs, num_top: int) -> dict[str, Any]:
+    def chat(self, tokens: Sequence[int], logprobs: TokenLogprobs, num_top: int) -> dict[str, Any]:
         """Returns the `logprobs` of a chat's choice."""
         content = []
         for place, (token, logprob) in enumerate(
-            zip(tokens, known.token_logprobs.tolist(), strict=True)
+            zip(tokens, logprobs.token_logprobs.tolist(), strict=True)
         ):
-            beside = [self._entry(*pair) for pair in _likeliest(known, place, num_top)]
+            beside = [self._entry(*pair) for pair in _likeliest(logprobs, place, num_top)]
             content.append({**self._entry(token, logprob), "top_logprobs": beside})
         return {"content": content, "refusal": None}
 
@@ -121,7 +121,7 @@ class Spelling:
         }
 
     def completion(
-        self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int = 0,
+        self, tokens: Sequence[int], logprobs: TokenLogprobs, num_top: int, offset: int = 0,
         row: Detokeniser | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Returns the `logprobs` of a completion's choice, behind `row`, which is at `offset`."""
@@ -133,20 +133,22 @@ class Spelling:
         beside: list[dict[str, float]] = []
         for place in range(len(tokens)):
             beside.append({})
-            for token, logprob in _likeliest(known, place, num_top):
+            for token, logprob in _likeliest(logprobs, place, num_top):
                 # Tokens of the same text are one entry: of the likeliest.
                 beside[-1].setdefault(self.text_of(token), max(logprob, _LEAST))
         return {
             "tokens": [self.text_of(token) for token in tokens],
-            "token_logprobs": [max(logprob, _LEAST) for logprob in known.token_logprobs.tolist()],
+            "token_logprobs": [
+                max(logprob, _LEAST) for logprob in logprobs.token_logprobs.tolist()
+            ],
             "top_logprobs": beside if num_top else None,
             "text_offset": offsets,
         }
 
 
-def _likeliest(known: TokenLogprobs, place: int, num_top: int) -> list[tuple[int, float]]:
+def _likeliest(logprobs: TokenLogprobs, place: int, num_top: int) -> list[tuple[int, float]]:
     """Returns the likeliest tokens at a place, and their log-probabilities."""
     if not num_top:
         return []
-    tokens = known.top_tokens[place, :num_top].tolist()
-    return list(zip(tokens, known.top_logprobs[place, :num_top].tolist(), strict=True))
+    tokens = logprobs.top_tokens[place, :num_top].tolist()
+    return list(zip(tokens, logprobs.top_logprobs[place, :num_top].tolist(), strict=True))

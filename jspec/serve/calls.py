@@ -71,8 +71,8 @@ class ContentReader:
 
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
         """As `Reader` has it."""
-        self.thoughts, said = self._parts.read(text, is_last)
-        return (said, []) if self._calls is None else self._calls.read(said, is_last)
+        self.thoughts, content = self._parts.read(text, is_last)
+        return (content, []) if self._calls is None else self._calls.read(content, is_last)
 
 
 class TaggedCalls:
@@ -96,7 +96,7 @@ class TaggedCalls:
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
         """As `Reader` has it."""
         self._held += text
-        said, calls = "", []
+        content, calls = "", []
         while _OPEN in self._held:
             before, _, rest = self._held.partition(_OPEN)
             value, after = _object(rest)
@@ -108,7 +108,7 @@ class TaggedCalls:
                     break
                 after = follows.removeprefix(_CLOSE)
             if (call := _call(value, self._names)) is not None:
-                said += before.rstrip()
+                content += before.rstrip()
                 calls.append(call)
                 self._called, self._said = True, False
             else:
@@ -120,24 +120,24 @@ class TaggedCalls:
                 size = len(inside) + len(closed)
                 end = size if end < 0 else min(end, size)
                 text = rest[:end].rstrip()
-                said += before + _OPEN + text
+                content += before + _OPEN + text
                 after, self._said = rest[len(text) :], True
             self._held = after
         end = self._certain(is_last)
         self._said |= bool(self._held[:end].strip())
-        said, self._held = said + self._held[:end], self._held[end:]
-        return said, calls
+        content, self._held = content + self._held[:end], self._held[end:]
+        return content, calls
 
     def _certain(self, is_last: bool) -> int:
         """Returns the length of the held text outside calls: space before one is not shown."""
-        held = self._held
+        buffer = self._held
         if is_last:
-            return len(held) if held.strip() or self._said or not self._called else 0
-        end = held.find(_OPEN)
+            return len(buffer) if buffer.strip() or self._said or not self._called else 0
+        end = buffer.find(_OPEN)
         if end < 0:
-            begun = (n for n in range(len(_OPEN) - 1, 0, -1) if held.endswith(_OPEN[:n]))
-            end = len(held) - next(begun, 0)
-        return len(held[:end].rstrip())
+            sizes = (n for n in range(len(_OPEN) - 1, 0, -1) if buffer.endswith(_OPEN[:n]))
+            end = len(buffer) - next(sizes, 0)
+        return len(buffer[:end].rstrip())
 
 
 class BareCalls:
@@ -158,10 +158,10 @@ class BareCalls:
         """As `Reader` has it."""
         self._held += text
         if not self._is_text:
-            begun = self._held.lstrip()
-            if not is_last and _PYTHON.startswith(begun):
+            start = self._held.lstrip()
+            if not is_last and _PYTHON.startswith(start):
                 return "", []
-            rest = begun.removeprefix(_PYTHON).lstrip()
+            rest = start.removeprefix(_PYTHON).lstrip()
             if rest.startswith("{"):
                 if not is_last:
                     return "", []
@@ -169,20 +169,20 @@ class BareCalls:
                     self._held = ""
                     return "", calls
             self._is_text = True
-        said, self._held = self._held, ""
-        return said, []
+        content, self._held = self._held, ""
+        return content, []
 
     def _calls(self, rest: str) -> list[Call]:
         """Returns all calls; an empty list if there is other text between them."""
-        found = []
+        calls = []
         while rest:
             value, rest = _object(rest)
             call = _call(value, self._names)
             if call is None:
                 return []
-            found.append(call)
+            calls.append(call)
             rest = rest.lstrip().removeprefix(";").lstrip()
-        return found
+        return calls
 
 
 def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -233,14 +233,14 @@ def _call(value: Any, names: Collection[str]) -> Call | None:
     """Returns the call that a JSON value is; None if it names no known function."""
     if not isinstance(value, dict) or value.get("name") not in names:
         return None
-    given = next((value[key] for key in _ARGUMENTS if key in value), {})
-    if isinstance(given, str):  # some write the arguments as text, as the API has them
-        given = _object(given)[0]
-    if not isinstance(given, dict):
+    arguments = next((value[key] for key in _ARGUMENTS if key in value), {})
+    if isinstance(arguments, str):  # some write the arguments as text, as the API has them
+        arguments = _object(arguments)[0]
+    if not isinstance(arguments, dict):
         return None
-    text = json.dumps(given, ensure_ascii=False)
+    text = json.dumps(arguments, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a pair of surrogates, which is not a letter
-        text = json.dumps(given)
+        text = json.dumps(arguments)
     return Call(value["name"], text)

@@ -37,7 +37,7 @@ class EngineDevice:
         drafter_params: PyTree,
         eos: Sequence[int],
         rounds: int = 8,
-        known: PyTree = None,
+        drafter_state: PyTree = None,
         policy_params: PyTree = None,
     ):
         self.engine = engine
@@ -46,7 +46,7 @@ class EngineDevice:
         self._policy_params = policy_params
         self._eos = list(eos)
         self._rounds = rounds
-        self._known = known
+        self._known = drafter_state
         self._state: Any = None
         self.reset()
 
@@ -103,11 +103,11 @@ class EngineDevice:
     def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:
         """Returns what these rows have written."""
         counts, status, tokens = output.counts.tolist(), output.status.tolist(), output.tokens
-        found = []
+        deltas = []
         for row in rows:
             count = counts[row]
             ended = status[row] != 0
-            found.append(
+            deltas.append(
                 Delta(
                     tokens[row, :count].tolist(),
                     status[row],
@@ -116,7 +116,7 @@ class EngineDevice:
                     metrics.of_row(output.stats, row) if ended else None,
                 )
             )
-        return found
+        return deltas
 
     def reset(self) -> None:
         """Frees all rows."""
@@ -168,10 +168,10 @@ class EngineDevice:
         self._policy_params = curve
 
 
-def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
+def log_probabilities(logprobs: Any, row: int, count: int) -> TokenLogprobs | None:
     """Returns a row's tokens of one step, from the output of all rows."""
-    if known is None:
+    if logprobs is None:
         return None
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.
-    parts = known.token_logprobs, known.top_tokens, known.top_logprobs
+    parts = logprobs.token_logprobs, logprobs.top_tokens, logprobs.top_logprobs
     return TokenLogprobs(*(part if part is None else part[row, :count].copy() for part in parts))

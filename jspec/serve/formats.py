@@ -23,7 +23,7 @@ class Format(Protocol):
         """Returns the choice that opens a streamed answer; None if there is none."""
         ...
 
-    def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+    def delta(self, answer: Answer, text: str, tokens: list[int], token_logprobs: Any) -> JSON:
         """Returns the choice of a delta of a streamed answer; with the last one, why it ended."""
         ...
 
@@ -55,12 +55,12 @@ class CompletionFormat:
         del answer
         return None
 
-    def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+    def delta(self, answer: Answer, text: str, tokens: list[int], token_logprobs: Any) -> JSON:
         """Returns the choice of a delta."""
         return {
             "index": answer.index,
             "text": text,
-            "logprobs": self._logprobs(answer, tokens, known),
+            "logprobs": self._logprobs(answer, tokens, token_logprobs),
             "finish_reason": answer.finish_reason,
         }
 
@@ -70,13 +70,15 @@ class CompletionFormat:
 
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
         """Returns all answers at once."""
-        choices = [self.delta(one, one.text, one.tokens, _joined(one)) for one in answers]
+        choices = [
+            self.delta(answer, answer.text, answer.tokens, _joined(answer)) for answer in answers
+        ]
         return self.chunk(choices, usage)
 
-    def _logprobs(self, answer: Answer, tokens: list[int], known: Any) -> JSON | None:
-        if known is None or self._num_top is None:
+    def _logprobs(self, answer: Answer, tokens: list[int], token_logprobs: Any) -> JSON | None:
+        if token_logprobs is None or self._num_top is None:
             return None
-        return self._spelling.completion(tokens, known, self._num_top, row=answer.places)
+        return self._spelling.completion(tokens, token_logprobs, self._num_top, row=answer.places)
 
 
 class ChatFormat:
@@ -107,19 +109,19 @@ class ChatFormat:
             delta = {"role": "assistant", "content": None, "tool_calls": [call]}
         return _choice(answer.index, "delta", delta, None, None)
 
-    def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+    def delta(self, answer: Answer, text: str, tokens: list[int], token_logprobs: Any) -> JSON:
         """Returns the choice of a delta."""
         before = self._num_calls.get(answer.index, 0)
-        thoughts, said, called = self._read(answer, text, answer.is_done)
+        thoughts, content, called = self._read(answer, text, answer.is_done)
         delta: JSON = {"reasoning_content": thoughts} if thoughts else {}
-        if said and self._function is not None:
-            delta["tool_calls"] = [{"index": 0, "function": {"arguments": said}}]
-        elif said:
-            delta["content"] = said
+        if content and self._function is not None:
+            delta["tool_calls"] = [{"index": 0, "function": {"arguments": content}}]
+        elif content:
+            delta["content"] = content
         if called:
-            shown = [{"index": n, **_shown(one)} for n, one in enumerate(called, before)]
-            delta["tool_calls"] = shown
-        logprobs = self._logprobs(tokens, known)
+            entries = [{"index": n, **_shown(call)} for n, call in enumerate(called, before)]
+            delta["tool_calls"] = entries
+        logprobs = self._logprobs(tokens, token_logprobs)
         return _choice(answer.index, "delta", delta, logprobs, self._reason(answer))
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
@@ -134,17 +136,19 @@ class ChatFormat:
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
         """Returns all answers at once."""
         choices = []
-        for one in answers:
-            thoughts, said, called = self._read(one, one.text, is_last=True)
+        for answer in answers:
+            thoughts, content, called = self._read(answer, answer.text, is_last=True)
             if self._function is not None:
-                said, called = "", [Call(self._function, said)]
-            message: JSON = {"role": "assistant", "content": said, "refusal": None}
+                content, called = "", [Call(self._function, content)]
+            message: JSON = {"role": "assistant", "content": content, "refusal": None}
             if thoughts:
-                message |= {"content": said or None, "reasoning_content": thoughts}
+                message |= {"content": content or None, "reasoning_content": thoughts}
             if called:
-                message |= {"content": said or None, "tool_calls": [*map(_shown, called)]}
-            logprobs = self._logprobs(one.tokens, _joined(one))
-            choices.append(_choice(one.index, "message", message, logprobs, self._reason(one)))
+                message |= {"content": content or None, "tool_calls": [*map(_shown, called)]}
+            logprobs = self._logprobs(answer.tokens, _joined(answer))
+            choices.append(
+                _choice(answer.index, "message", message, logprobs, self._reason(answer))
+            )
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage}
 
     def _read(self, answer: Answer, text: str, is_last: bool) -> tuple[str, str, list[Call]]:
@@ -152,26 +156,26 @@ class ChatFormat:
         if answer.index not in self._readers:
             self._readers[answer.index] = self._reader(answer.parts)
         reader = self._readers[answer.index]
-        said, called = reader.read(text, is_last)
+        content, called = reader.read(text, is_last)
         self._num_calls[answer.index] = self._num_calls.get(answer.index, 0) + len(called)
-        return reader.thoughts, said, called
+        return reader.thoughts, content, called
 
     def _reason(self, answer: Answer) -> str | None:
         called = self._function is not None or self._num_calls.get(answer.index)
         return "tool_calls" if called and answer.finish_reason == "stop" else answer.finish_reason
 
-    def _logprobs(self, tokens: list[int], known: Any) -> JSON | None:
-        if known is None or self._num_top is None:
+    def _logprobs(self, tokens: list[int], token_logprobs: Any) -> JSON | None:
+        if token_logprobs is None or self._num_top is None:
             return None
-        return self._spelling.chat(tokens, known, self._num_top)
+        return self._spelling.chat(tokens, token_logprobs, self._num_top)
 
 
-def usage(prompt: int, written: int, reused: int) -> JSON:
+def usage(prompt: int, completion: int, reused: int) -> JSON:
     """Returns the tokens of a request."""
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": reused},
     }
 
@@ -191,7 +195,9 @@ def _joined(answer: Answer) -> TokenLogprobs | None:
     """Returns the log-probabilities of all deltas."""
     if not answer.logprobs:
         return None
-    parts = [(one.token_logprobs, one.top_tokens, one.top_logprobs) for one in answer.logprobs]
+    parts = [
+        (entry.token_logprobs, entry.top_tokens, entry.top_logprobs) for entry in answer.logprobs
+    ]
     return TokenLogprobs(
         *(None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
     )

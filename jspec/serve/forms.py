@@ -72,11 +72,11 @@ class Forms:
     def wanted(self, stops: Sequence[str], form: Any, lead: Lead | None = None) -> Wanted:
         """Returns what a request asks for, by its size."""
         param, kind, text = _form(form)
-        most = self._limits.form_kilobytes * 1024
+        limit = self._limits.form_kilobytes * 1024
         size = sum(map(len, text)) if kind == "choices" else len(text or "")
-        if size > most:
+        if size > limit:
             raise APIError(
-                400, f"{param} has a form of {size} letters, and the server takes {most}; make it "
+                400, f"{param} has a form of {size} letters, and the server takes {limit}; make it "
                 "smaller, or start the server with more --form-kilobytes", param,
             )  # fmt: skip
         if kind is not None and self._room.grammar is None:
@@ -86,36 +86,36 @@ class Forms:
             )  # fmt: skip
         return Wanted(tuple(stops), kind, text, param, lead)
 
-    def known(self, wanted: Wanted) -> Automata | None:
+    def known(self, spec: Wanted) -> Automata | None:
         """Returns the automata, if none has to be made."""
-        found = stop = None
+        automaton = stop = None
         with self._lock:
-            if wanted.kind is not None:
-                found = _looked_up(self._grammars, (wanted.kind, wanted.text, wanted.lead))
-            if wanted.stops:
-                stop = _looked_up(self._stops, wanted.stops)
-        missing = (wanted.kind is not None and found is None) or (wanted.stops and stop is None)
-        return None if missing else (found, stop)
+            if spec.kind is not None:
+                automaton = _looked_up(self._grammars, (spec.kind, spec.text, spec.lead))
+            if spec.stops:
+                stop = _looked_up(self._stops, spec.stops)
+        missing = (spec.kind is not None and automaton is None) or (spec.stops and stop is None)
+        return None if missing else (automaton, stop)
 
-    def made(self, wanted: Wanted, patience: Patience) -> Automata:
+    def made(self, spec: Wanted, patience: Patience) -> Automata:
         """Returns the automata."""
-        found: Any = None
+        automaton: Any = None
         stop: Any = None
         room = self._room
-        if wanted.kind is not None:
-            key = *(asked := (wanted.kind, wanted.text)), wanted.lead
-            kept = self._grammars
-            found = self._one(kept, key, asked, room.grammar, "grammar", wanted.param, patience)
-        if wanted.stops:
-            asked = "stops", wanted.stops
-            stop = self._one(self._stops, wanted.stops, asked, room.stop, "stop", "stop", patience)
-        return found, stop
+        if spec.kind is not None:
+            key = *(source := (spec.kind, spec.text)), spec.lead
+            cache = self._grammars
+            automaton = self._one(cache, key, source, room.grammar, "grammar", spec.param, patience)
+        if spec.stops:
+            source = "stops", spec.stops
+            stop = self._one(self._stops, spec.stops, source, room.stop, "stop", "stop", patience)
+        return automaton, stop
 
     def _one(
         self,
-        kept: "OrderedDict[Any, Any]",
+        cache: "OrderedDict[Any, Any]",
         key: Any,
-        asked: tuple[str, Any],
+        source: tuple[str, Any],
         room: grammar.Capacity | None,
         option: str,
         param: str,
@@ -124,32 +124,32 @@ class Forms:
         """Returns one automaton, of those that are kept or a new one."""
         assert room is not None, "without room it is refused before"
         with self._lock:
-            if (known := _looked_up(kept, key)) is not None:
-                return known
+            if (entry := _looked_up(cache, key)) is not None:
+                return entry
         try:
-            (made,) = self.making.made([(*asked, room.states)], patience)
-            if isinstance(made, grammar.Grammar):
-                made = behind(made, key[-1], self._spelled)
-            _check_room(made, room, option)
+            (automaton,) = self.making.made([(*source, room.states)], patience)
+            if isinstance(automaton, grammar.Grammar):
+                automaton = behind(automaton, key[-1], self._spelled)
+            _check_room(automaton, room, option)
         except InputError as error:
             # The library's words for what is an option here.
-            said = str(error)
-            for there, here in (
+            message = str(error)
+            for phrase, here in (
                 ("raise max_states", f"--max-{option}-states"), (RAISE_MEMORY, "--form-megabytes"),
             ):  # fmt: skip
-                said = said.replace(there, f"start the server with more {here}")
-            raise APIError(400, said, param) from None
+                message = message.replace(phrase, f"start the server with more {here}")
+            raise APIError(400, message, param) from None
         with self._lock:
-            kept[key] = made
-            while len(kept) > _KEPT:
-                kept.popitem(last=False)
-        return made
+            cache[key] = automaton
+            while len(cache) > _KEPT:
+                cache.popitem(last=False)
+        return automaton
 
 
-def _looked_up(kept: "OrderedDict[Any, Any]", key: Any) -> Any:
-    if (known := kept.get(key)) is not None:
-        kept.move_to_end(key)
-    return known
+def _looked_up(cache: "OrderedDict[Any, Any]", key: Any) -> Any:
+    if (entry := cache.get(key)) is not None:
+        cache.move_to_end(key)
+    return entry
 
 
 def _form(form: Any) -> tuple[str, str | None, Any]:
@@ -172,10 +172,10 @@ def _form(form: Any) -> tuple[str, str | None, Any]:
     return "structured_outputs", "choices", tuple(form.choice)
 
 
-def _check_room(made: Any, room: grammar.Capacity, option: str) -> None:
-    size, states, classes = made.automaton.table.shape, room.states, room.classes
+def _check_room(automaton: Any, room: grammar.Capacity, option: str) -> None:
+    size, states, classes = automaton.automaton.table.shape, room.states, room.classes
     if size[0] > states or size[1] > classes:
-        what = "all stop strings together" if option == "stop" else made.what
+        what = "all stop strings together" if option == "stop" else automaton.what
         raise InputError(
             f"the automaton of {what} has {size[0]} states and {size[1]} classes of tokens, and a "
             f"row of this server has room for {states} and {classes}; make it smaller, or start "

@@ -131,8 +131,8 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
         timeout_graceful_shutdown=settings.drain_seconds,
     )
     address, port = listening.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    say(f"{settings.name} answers at http://{shown}:{port}")
+    host = f"[{address}]" if ":" in address else address
+    say(f"{settings.name} answers at http://{host}:{port}")
     # uvicorn raises a signal once more when it has ended; by then all is done.
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -211,8 +211,10 @@ def chatting(target: "Loaded", template: Path | None) -> "Loaded":
             text = template.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"--chat-template {template} cannot be read ({error})") from None
-        known = {} if target.chat is None else target.chat.special_tokens
-        chat = ChatTemplate(text, target.tokenizer, known, f"the chat template in {template}")
+        special_tokens = {} if target.chat is None else target.chat.special_tokens
+        chat = ChatTemplate(
+            text, target.tokenizer, special_tokens, f"the chat template in {template}"
+        )
         target = replace(target, chat=chat)
     if target.chat is not None:
         # What is wrong with it is said here, with its file, which clients are not to read.
@@ -242,10 +244,10 @@ def narrowed(choice: "Choice", rows: int) -> "Choice":
     """
     import jax
 
-    known = {option.name for option in choice.method.options}
-    given = {"widths", "num_speculative_tokens"} & set(choice.options)
+    option_names = {option.name for option in choice.method.options}
+    sizes = {"widths", "num_speculative_tokens"} & set(choice.options)
     fits = rows < _FEW_ROWS or jax.default_backend() != "cpu"
-    if choice.method.name != DEFAULT or given or fits or "widths" not in known:
+    if choice.method.name != DEFAULT or sizes or fits or "widths" not in option_names:
         return choice
     return replace(choice, options={**choice.options, "widths": _NARROW})
 
@@ -286,24 +288,24 @@ def device_of(
         llm.model, settings.rows, capacity, llm.drafter, room=room, policy=llm.policy
     )
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, llm.drafter)
-    known = None if memory is None else memory.read()
+    drafter_state = None if memory is None else memory.read()
     device = EngineDevice(
         engine,
         target.params,
         llm.drafter_params,
         target.eos,
         settings.rounds,
-        known,
+        drafter_state,
         llm.policy_params,
     )
     return device, memory
 
 
 def _memory(device: "EngineDevice", settings: ServeSettings, row_bytes: int, capacity: int) -> str:
-    held = device.memory()
-    parts = ", ".join(f"{name} {size / _MEGABYTE:.0f} MB" for name, size in held.items())
-    kept = min(capacity * row_bytes, settings.prefix_megabytes * _MEGABYTE) / _MEGABYTE
+    memory = device.memory()
+    parts = ", ".join(f"{name} {size / _MEGABYTE:.0f} MB" for name, size in memory.items())
+    prefixes = min(capacity * row_bytes, settings.prefix_megabytes * _MEGABYTE) / _MEGABYTE
     return (
         f"{device.num_slots} rows of {device.engine.capacity} tokens: {parts}; up to {capacity} "
-        f"texts are kept for prompts that begin alike, {kept:.0f} MB"
+        f"texts are kept for prompts that begin alike, {prefixes:.0f} MB"
     )

@@ -9,19 +9,19 @@ from jspec._validate.errors import InputError
 def bound(host: str, port: int) -> socket.socket:
     """Returns a socket that is bound to an address, and does not listen yet."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise InputError(f"--host {host!r:.80} is not an address ({error.strerror})") from None
-    family, kind, protocol, _, address = found[0]
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    family, kind, protocol, _, address = addresses[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind(address)
-        made.listen(1024)
+        listener.bind(address)
+        listener.listen(1024)
     except OSError as error:
-        made.close()
+        listener.close()
         raise InputError(_refusal(error, host, port)) from None
-    return made
+    return listener
 
 
 def _refusal(error: OSError, host: str, port: int) -> str:

@@ -54,34 +54,34 @@ class Making:
         """Starts the process that others are forked from, which takes a second or two."""
         self.made([], Patience(60))
 
-    def made(self, asked: Sequence[Asked], patience: Patience) -> list[Product]:
+    def made(self, requests: Sequence[Asked], patience: Patience) -> list[Product]:
         """Returns the automata."""
-        here, there = self._context.Pipe(duplex=False)
-        arguments = there, self._spelled, list(asked), self._megabytes, patience.seconds
+        receiver, sender = self._context.Pipe(duplex=False)
+        arguments = sender, self._spelled, list(requests), self._megabytes, patience.seconds
         process = self._context.Process(target=_work, args=arguments, daemon=True)
         with self._lock:
             if self._closed:
                 raise InputError("the server is shutting down")
             process.start()
             self._running.add(process)
-        there.close()
+        sender.close()
         try:
-            while not here.poll(_LOOK_SECONDS):
+            while not receiver.poll(_LOOK_SECONDS):
                 if patience.left <= 0:
                     raise InputError(out_of_time("the automaton", patience.seconds))
-            made, said = here.recv()
+            products, message = receiver.recv()
         except EOFError:
             raise InputError(self._too_much()) from None
         finally:
             _end(process)
             with self._lock:
                 self._running.discard(process)
-            here.close()
-        if said is not None:
-            raise InputError(said)
-        if made is None:
+            receiver.close()
+        if message is not None:
+            raise InputError(message)
+        if products is None:
             raise InputError(self._too_much())
-        return made
+        return products
 
     def close(self) -> None:
         """Ends all that is being made."""
@@ -108,9 +108,9 @@ def _end(process: BaseProcess) -> None:
 
 
 def _work(
-    there: Connection,
+    sender: Connection,
     spelled: Sequence[bytes | None],
-    asked: Sequence[Asked],
+    requests: Sequence[Asked],
     megabytes: int,
     seconds: float,
 ) -> None:
@@ -123,12 +123,12 @@ def _work(
         _bound(seconds)
     answer: tuple[list[Product] | None, str | None]
     try:
-        answer = [_made(spelled, *one, seconds) for one in asked], None
+        answer = [_made(spelled, *request, seconds) for request in requests], None
     except InputError as error:
         answer = None, str(error)
     except MemoryError:
         answer = None, None
-    there.send(answer)
+    sender.send(answer)
 
 
 def _bound(seconds: float) -> None:

@@ -141,8 +141,8 @@ class ServerMetrics:
     ) -> Any:
         """Returns a figure with the model's name as its label."""
         more = {} if buckets is None else {"buckets": buckets}
-        made = kind(name, text, ("model_name", *labels), registry=self._registry, **more)
-        return made if labels else made.labels(self._model)
+        figure = kind(name, text, ("model_name", *labels), registry=self._registry, **more)
+        return figure if labels else figure.labels(self._model)
 
     def _gauges(
         self,
@@ -151,7 +151,7 @@ class ServerMetrics:
         workers: Mapping[str, Workers],
     ) -> None:
         figures = scheduler.figures
-        shown: tuple[tuple[str, str, Callable[[], float]], ...] = (
+        gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("vllm:num_requests_running", "Rows that write.", lambda: scheduler.num_running),
             ("vllm:num_requests_waiting", "Jobs that wait.", lambda: scheduler.num_waiting),
             (
@@ -179,10 +179,10 @@ class ServerMetrics:
             ),
             ("jspec:compiled_programs_total", "Programs that were compiled.", compiled),
         )
-        for name, text, value in shown:
+        for name, text, value in gauges:
             self._make(Gauge, name, text).set_function(value)
         for what, some in workers.items():
-            made = self._make(Gauge, f"jspec:{what}_running", f"Requests: {what}, at work.")
-            made.set_function(lambda some=some: some.num_busy)
-            made = self._make(Gauge, f"jspec:{what}_waiting", f"Requests: {what}, that wait.")
-            made.set_function(lambda some=some: some.num_waiting)
+            gauge = self._make(Gauge, f"jspec:{what}_running", f"Requests: {what}, at work.")
+            gauge.set_function(lambda some=some: some.num_busy)
+            gauge = self._make(Gauge, f"jspec:{what}_waiting", f"Requests: {what}, that wait.")
+            gauge.set_function(lambda some=some: some.num_waiting)

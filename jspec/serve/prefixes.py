@@ -31,9 +31,9 @@ class Prefixes:
         The state is kept, so whoever donates it copies it first. (0, None) if there is none.
         """
         best: tuple[int, ...] = ()
-        for its, known in self._states:
-            if its == salt and len(best) < len(known) and begins(prompt, known):
-                best = known
+        for state_salt, tokens in self._states:
+            if state_salt == salt and len(best) < len(tokens) and begins(prompt, tokens):
+                best = tokens
         if len(best) < WORTH:
             return 0, None
         self._states.move_to_end((salt, best))
@@ -50,19 +50,21 @@ class Prefixes:
 
     def wants(self, text: Sequence[int], salt: Hashable = "") -> bool:
         """Returns whether a state behind this text is worth keeping."""
-        known = (salt, tuple(text)) in self._states
-        return self.capacity > 0 and len(text) >= WORTH and not known
+        is_stored = (salt, tuple(text)) in self._states
+        return self.capacity > 0 and len(text) >= WORTH and not is_stored
 
-    def boundary(self, prompt: list[int], known: int, shared: int, salt: Hashable = "") -> int:
+    def boundary(self, prompt: list[int], size: int, shared: int, salt: Hashable = "") -> int:
         """Returns where to stop reading to share the state with similar prompts; 0: nowhere.
 
         What two prompts of late have in common, a third is likely to have too.
         """
         text = np.array(prompt, np.int32)
-        common = [common_length(text, other) for its, other in self._recent if its == salt]
+        common = [
+            common_length(text, other) for recent_salt, other in self._recent if recent_salt == salt
+        ]
         self._recent.append((salt, text))
         place = min(max([shared, *common]), len(prompt) - 1)
-        if place >= known + WORTH and self.wants(prompt[:place], salt):
+        if place >= size + WORTH and self.wants(prompt[:place], salt):
             return place
         return 0
 
@@ -77,13 +79,13 @@ def begins(prompt: Sequence[int], text: Sequence[int]) -> bool:
     return size < len(prompt) and prompt[size - 1] == text[-1] and list(prompt[:size]) == list(text)
 
 
-def common_length(one: np.ndarray, two: np.ndarray) -> int:
+def common_length(first: np.ndarray, second: np.ndarray) -> int:
     """Returns the number of tokens that two texts have in common at their begin.
 
     Example:
         >>> common_length(np.array([1, 2, 3, 4]), np.array([1, 2, 5]))
         2
     """
-    most = min(len(one), len(two))
-    differ = one[:most] != two[:most]
-    return int(differ.argmax()) if differ.any() else most
+    size = min(len(first), len(second))
+    differ = first[:size] != second[:size]
+    return int(differ.argmax()) if differ.any() else size

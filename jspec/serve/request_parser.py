@@ -51,9 +51,9 @@ class ParsedRequest:
     salt: Hashable = ""
     adapter: int = 0
 
-    def formed(self, made: Automata) -> "ParsedRequest":
+    def formed(self, automata: Automata) -> "ParsedRequest":
         """Returns the order with its automata."""
-        return replace(self, request=replace(self.request, grammar=made[0], stop=made[1]))
+        return replace(self, request=replace(self.request, grammar=automata[0], stop=automata[1]))
 
 
 class RequestParser:
@@ -87,11 +87,11 @@ class RequestParser:
         self._most_bytes = max_model_len * longest
         """Of a text: more have no room in a row whatever its tokens are."""
 
-    def completion(self, asked: CompletionRequest, patience: Patience) -> ParsedRequest:
+    def completion(self, body: CompletionRequest, patience: Patience) -> ParsedRequest:
         """Returns the order of a completion."""
         vocab_size = self.target.model.vocab_size
         prompts = []
-        for prompt in asked.prompts:
+        for prompt in body.prompts:
             patience.check("the prompt")
             self._check_room("prompt", prompt)
             ids = self.target.tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt
@@ -103,35 +103,35 @@ class RequestParser:
                     "prompt",
                 )  # fmt: skip
             prompts.append(ids)
-        limit = self._limit("prompt", prompts, asked.max_tokens, _COMPLETION, "max_tokens")
-        wanted = self.forms.wanted(asked.stop_texts, asked.structured_outputs)
-        num_top = self._num_top("logprobs", asked.logprobs)
-        request = self._request(asked, limit, wanted, num_top)
+        limit = self._limit("prompt", prompts, body.max_tokens, _COMPLETION, "max_tokens")
+        spec = self.forms.wanted(body.stop_texts, body.structured_outputs)
+        num_top = self._num_top("logprobs", body.logprobs)
+        request = self._request(body, limit, spec, num_top)
         return ParsedRequest(
-            prompts, request, wanted, asked.seed is not None, asked.n, num_top,
-            salt=asked.cache_salt or "",
+            prompts, request, spec, body.seed is not None, body.n, num_top,
+            salt=body.cache_salt or "",
         )  # fmt: skip
 
-    def chat(self, asked: ChatRequest, patience: Patience) -> ParsedRequest:
+    def chat(self, body: ChatRequest, patience: Patience) -> ParsedRequest:
         """Returns the order of a chat's next turn."""
-        prompt = self._conversation(asked, patience)
-        if asked.max_tokens and asked.max_completion_tokens:
+        prompt = self._conversation(body, patience)
+        if body.max_tokens and body.max_completion_tokens:
             raise APIError(
                 400, "max_tokens and max_completion_tokens were both given; give one of them",
                 "max_tokens",
             )  # fmt: skip
-        named = "max_tokens" if asked.max_tokens else "max_completion_tokens"
-        most = asked.max_tokens or asked.max_completion_tokens
-        limit = self._limit("messages", [prompt], most, None, named)
-        function, schema, reader = self._called(asked)
-        form: Any = asked.structured_outputs
-        if isinstance(asked.response_format, AsJSON | AsObject):
+        limit_name = "max_tokens" if body.max_tokens else "max_completion_tokens"
+        max_tokens = body.max_tokens or body.max_completion_tokens
+        limit = self._limit("messages", [prompt], max_tokens, None, limit_name)
+        function, schema, reader = self._called(body)
+        form: Any = body.structured_outputs
+        if isinstance(body.response_format, AsJSON | AsObject):
             if form is not None:
                 raise APIError(
                     400, "response_format and structured_outputs were both given; give one of them",
                     "structured_outputs",
                 )  # fmt: skip
-            form = asked.response_format
+            form = body.response_format
         if schema is not None and form is not None:
             raise APIError(
                 400, "tool_choice asks for a call, which has a form of its own; leave out "
@@ -139,63 +139,63 @@ class RequestParser:
             )  # fmt: skip
         lead = reasoning.lead(self.target.tokenizer, self._marks, prompt)
         form = form if schema is None else schema
-        wanted = self.forms.wanted(asked.stop_texts, form, lead)
+        spec = self.forms.wanted(body.stop_texts, form, lead)
         # A grammar that waits for no mark leaves no thoughts to be told apart.
         marks = self._marks if form is None or lead is not None else None
-        if asked.top_logprobs is not None and not asked.logprobs:
+        if body.top_logprobs is not None and not body.logprobs:
             raise APIError(
                 400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
             )
-        top = (asked.top_logprobs or 0) if asked.logprobs else None
+        top = (body.top_logprobs or 0) if body.logprobs else None
         num_top = self._num_top("top_logprobs" if top else "logprobs", top)
-        request = self._request(asked, limit, wanted, num_top)
+        request = self._request(body, limit, spec, num_top)
         return ParsedRequest(
-            [prompt], request, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
-            function=function, reader=reader, marks=marks, salt=asked.cache_salt or "",
+            [prompt], request, spec, body.seed is not None, body.n, num_top, goes_on=True,
+            function=function, reader=reader, marks=marks, salt=body.cache_salt or "",
         )  # fmt: skip
 
-    def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:
+    def _conversation(self, body: ChatRequest, patience: Patience) -> list[int]:
         """Returns the tokens of a conversation, by the model's template."""
 
         def watch(size: int) -> None:
             patience.check("messages")
             self._check_size("messages", size)
 
-        if wrong := _OWN & set(asked.chat_template_kwargs):
+        if wrong := _OWN & set(body.chat_template_kwargs):
             name = f"chat_template_kwargs.{min(wrong)}"
             raise APIError(400, f"{name} is not the client's to give; leave it out", name)
-        messages = [*map(_for_template, asked.messages)]
-        variables = dict(asked.chat_template_kwargs)
+        messages = [*map(_for_template, body.messages)]
+        variables = dict(body.chat_template_kwargs)
         write = partial(conversations.written, self.target, messages, watch=watch, **variables)
         try:
-            if not asked.tools or asked.tool_choice == "none":
-                shown = write()
+            if not body.tools or body.tool_choice == "none":
+                text = write()
             else:
-                tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
-                shown = write(tools=tools)
+                tools = [tool.model_dump(exclude_none=True) for tool in body.tools]
+                text = write(tools=tools)
                 # A template that has another one for tools may know no results of calls itself.
                 with suppress(InputError):
-                    if shown == write():
+                    if text == write():
                         raise APIError(
                             400, "tools is not supported by the model's chat template, which does "
                             "not show them; leave it out", "tools", "unsupported_parameter",
                         )  # fmt: skip
-            self._check_room("messages", shown)
-            return conversations.encode(self.target, shown)
+            self._check_room("messages", text)
+            return conversations.encode(self.target, text)
         except InputError as error:
-            said = str(error)
-            param = said.partition(" ")[0] if said.startswith("messages[") else "messages"
-            raise APIError(400, said, param) from None
+            message = str(error)
+            param = message.partition(" ")[0] if message.startswith("messages[") else "messages"
+            raise APIError(400, message, param) from None
 
     def _called(
-        self, asked: ChatRequest
+        self, body: ChatRequest
     ) -> tuple[str | None, str | None, Callable[..., calls.ContentReader]]:
         """Returns the called function and the schema, None if absent, and the answer's reader."""
-        choice, parser = asked.tool_choice, self._call_parser
+        choice, parser = body.tool_choice, self._call_parser
         # Without parameters the only arguments are {}.
         tools = {
             tool.function.name: {"type": "object", "properties": {}, **tool.function.parameters}
-            for tool in asked.tools or ()
+            for tool in body.tools or ()
         }
         if choice == "none" or (choice == "auto" and not tools):
             return None, None, calls.ContentReader
@@ -211,7 +211,7 @@ class RequestParser:
                     "writes calls; name a function, or start the server with --tool-call-parser",
                     "tool_choice",
                 )  # fmt: skip
-            if not asked.parallel_tool_calls:
+            if not body.parallel_tool_calls:
                 raise APIError(
                     400, "parallel_tool_calls is false and tool_choice is 'auto', where an answer "
                     "is free text with any number of calls; ask for one call by tool_choice "
@@ -257,44 +257,44 @@ class RequestParser:
         self,
         param: str,
         prompts: Sequence[list[int]],
-        asked: int | None,
+        max_tokens: int | None,
         default: int | None,
-        named: str,
+        limit_name: str,
     ) -> int:
         """Returns most tokens of an answer."""
         longest, room = max(map(len, prompts)), self.max_model_len
         self._check_tokens(param, longest)
-        if asked is not None and longest + asked > room:
+        if max_tokens is not None and longest + max_tokens > room:
             raise APIError(
-                400, f"{named} is {asked}, {param} has {longest} tokens, and a row holds {room}; "
-                f"ask for at most {room - longest}", named, "context_length_exceeded",
+                400, f"{limit_name} is {max_tokens}, {param} has {longest} tokens, and a row holds "
+                f"{room}; ask for at most {room - longest}", limit_name, "context_length_exceeded",
             )  # fmt: skip
-        left = room - longest
-        return asked or min(default or left, left)
+        free = room - longest
+        return max_tokens or min(default or free, free)
 
-    def _num_top(self, param: str, wanted: int | None) -> int | None:
-        most = self._room.logprobs
-        if wanted is not None and (most is None or wanted > most):
-            kept = "none" if most is None else f"{most} at a place"
+    def _num_top(self, param: str, count: int | None) -> int | None:
+        max_count = self._room.logprobs
+        if count is not None and (max_count is None or count > max_count):
+            text = "none" if max_count is None else f"{max_count} at a place"
             raise APIError(
-                400, f"{param} is {wanted} and the server keeps {kept}; ask for fewer, or start it "
+                400, f"{param} is {count} and the server keeps {text}; ask for fewer, or start it "
                 "with --max-logprobs", param,
             )  # fmt: skip
-        return wanted
+        return count
 
-    def _request(self, asked: Asked, limit: int, wanted: Wanted, logprobs: int | None) -> Request:
-        own = {k: v for k, v in self._sampling.items() if k not in asked.model_fields_set}
-        asked = asked.model_copy(update=own)
+    def _request(self, body: Asked, limit: int, spec: Wanted, logprobs: int | None) -> Request:
+        defaults = {k: v for k, v in self._sampling.items() if k not in body.model_fields_set}
+        body = body.model_copy(update=defaults)
         vocab_size, bias = self.target.model.vocab_size, {}
         for name in () if self._room.penalties else _PENALTIES:
-            if getattr(asked, name) != type(asked).model_fields[name].get_default(
+            if getattr(body, name) != type(body).model_fields[name].get_default(
                 call_default_factory=True
             ):
                 raise APIError(
                     400, f"{name} is not supported by this server, which was started with "
                     "--no-penalties; leave it out", name, "unsupported_parameter",
                 )  # fmt: skip
-        for name, value in asked.logit_bias.items():
+        for name, value in body.logit_bias.items():
             # As JSON writes a number; Python reads none of thousands of digits.
             plain = name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name
             if not plain or int(name) >= vocab_size:
@@ -303,31 +303,31 @@ class RequestParser:
                     f"{vocab_size}", "logit_bias",
                 )  # fmt: skip
             bias[int(name)] = value
-        if asked.stop_token_ids and max(asked.stop_token_ids) >= vocab_size:
+        if body.stop_token_ids and max(body.stop_token_ids) >= vocab_size:
             raise APIError(
-                400, f"stop_token_ids has {max(asked.stop_token_ids)}, outside the vocabulary of "
+                400, f"stop_token_ids has {max(body.stop_token_ids)}, outside the vocabulary of "
                 f"{vocab_size}", "stop_token_ids",
             )  # fmt: skip
-        if wanted.kind is not None and asked.ignore_eos:
+        if spec.kind is not None and body.ignore_eos:
             raise APIError(
                 400, "ignore_eos came with a grammar, whose answers have an end; leave it out",
                 "ignore_eos",
             )  # fmt: skip
         return Request(
             max_tokens=limit,
-            temperature=asked.temperature,
-            top_k=max(asked.top_k, 0),
-            top_p=asked.top_p,
-            min_p=asked.min_p,
+            temperature=body.temperature,
+            top_k=max(body.top_k, 0),
+            top_p=body.top_p,
+            min_p=body.min_p,
             # Unlike any other: an answer without a seed shall not repeat itself.
-            seed=int.from_bytes(os.urandom(7), "big") if asked.seed is None else asked.seed,
-            repetition_penalty=asked.repetition_penalty,
-            frequency_penalty=asked.frequency_penalty,
-            presence_penalty=asked.presence_penalty,
+            seed=int.from_bytes(os.urandom(7), "big") if body.seed is None else body.seed,
+            repetition_penalty=body.repetition_penalty,
+            frequency_penalty=body.frequency_penalty,
+            presence_penalty=body.presence_penalty,
             logit_bias=bias,
-            min_tokens=asked.min_tokens,
-            stop_token_ids=tuple(asked.stop_token_ids),
-            eos=() if asked.ignore_eos else None,
+            min_tokens=body.min_tokens,
+            stop_token_ids=tuple(body.stop_token_ids),
+            eos=() if body.ignore_eos else None,
             logprobs=logprobs,
         )
 
@@ -339,8 +339,8 @@ def _named(choice: str | NamedTool) -> str:
 def _for_template(message: Message) -> dict[str, Any]:
     """Returns a message as templates read it."""
     without = {"id": True, "tool_calls": {"__all__": {"index"}}}
-    shown = message.model_dump(exclude=without, exclude_none=True)
+    entry = message.model_dump(exclude=without, exclude_none=True)
     # A message without calls is its text.
     if "content" in message.model_fields_set or not message.tool_calls:
-        shown.setdefault("content", None if message.tool_calls else "")
-    return shown
+        entry.setdefault("content", None if message.tool_calls else "")
+    return entry

@@ -119,8 +119,8 @@ class ResponseStream:
                 await event(_json(_error(answer).body))
                 break
             if text or delta.is_last or delta.logprobs is not None:
-                shown = self._form.delta(answer, text, delta.tokens, delta.logprobs)
-                await chunk([shown], None)
+                choice = self._form.delta(answer, text, delta.tokens, delta.logprobs)
+                await chunk([choice], None)
         else:
             if with_usage:
                 await chunk([], self._usage())
@@ -134,8 +134,8 @@ class ResponseStream:
         watch = asyncio.ensure_future(departure(receive))
         watch.add_done_callback(lambda _: self._deltas.put_nowait(None))
         try:
-            left = len(self.jobs)
-            while left:
+            pending = len(self.jobs)
+            while pending:
                 arrived = await self._deltas.get()
                 if arrived is None:
                     raise Gone
@@ -143,7 +143,7 @@ class ResponseStream:
                 answer = self.answers[index]
                 text = answer.add(delta, show)
                 self._count(index, answer, delta)
-                left -= delta.is_last
+                pending -= delta.is_last
                 yield answer, text, delta
         finally:
             watch.cancel()
@@ -158,11 +158,11 @@ class ResponseStream:
             self._metrics.ended(self.jobs[index], len(answer.tokens), reason, answer.rounds)
 
     def _usage(self) -> dict[str, Any]:
-        written = sum(len(answer.tokens) for answer in self.answers)
+        count = sum(len(answer.tokens) for answer in self.answers)
         # As the API counts: a prompt once, however many answers it has.
         each = len(self.jobs) // len(self._prompts)
         reused = sum(job.reused for job in self.jobs[::each])
-        return formats.usage(sum(map(len, self._prompts)), written, reused)
+        return formats.usage(sum(map(len, self._prompts)), count, reused)
 
     def record(self) -> dict[str, Any]:
         """Returns what the log says of it."""
@@ -203,4 +203,4 @@ async def departure(receive: Receive) -> None:
 def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     # Some clients read lines as Python splits them, and would cut an event there.
-    return re.sub("[\x85\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub("[\x85\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)

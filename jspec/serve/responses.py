@@ -93,8 +93,8 @@ def error_of(error: APIError) -> JSONResponse:
 async def refused(request: Request, error: Exception) -> Response:
     """Returns the answer to a path or a method that is not there."""
     assert isinstance(error, HTTPException)
-    said = {404: "there is no such path", 405: "the path has no such method"}
-    what = said.get(error.status_code, str(error.detail))
+    reasons = {404: "there is no such path", 405: "the path has no such method"}
+    what = reasons.get(error.status_code, str(error.detail))
     message = f"{request.method} {request.url.path:.100}: {what}"
     await dropped(request)
     return error_of(APIError(error.status_code, message, headers=error.headers))

@@ -201,13 +201,13 @@ class Scheduler:
         """Reads prompts into free rows: `prefill_tokens` of them, or all if no row runs."""
         read = 0
         while self._free and (read < self._prefill_tokens or not self._running):
-            if (at := self._next()) is None:
+            if (reading := self._next()) is None:
                 return
             try:
-                read += self._read_chunk(at)
+                read += self._read_chunk(reading)
             except Exception as error:  # one request's trouble is not another's
                 self._reading = None
-                self._end(at.job, _failed(error))
+                self._end(reading.job, _failed(error))
 
     def _next(self) -> _Reading | None:
         """Returns the prompt at hand, or the next one in the queue."""
@@ -217,35 +217,35 @@ class Scheduler:
             self._reading = _Reading(job)
         return self._reading
 
-    def _look_up(self, at: _Reading) -> None:
+    def _look_up(self, reading: _Reading) -> None:
         """Finds what is known of a prompt."""
-        job = at.job
+        job = reading.job
         size, state = self._free.find(job.prompt, job.salt)
         job.reused = size
         self.figures.prompt_tokens += len(job.prompt)
         self.figures.reused_tokens += size
-        at.place, at.arrival = size, state
-        at.boundary = self.prefixes.boundary(job.prompt, size, job.shared, job.salt)
+        reading.place, reading.arrival = size, state
+        reading.boundary = self.prefixes.boundary(job.prompt, size, job.shared, job.salt)
 
-    def _read_chunk(self, at: _Reading) -> int:
+    def _read_chunk(self, reading: _Reading) -> int:
         """Reads on in the prompt at hand, and puts it into a row once all of it is read."""
-        if not at.place:
-            self._look_up(at)
-        job, size = at.job, len(at.job.prompt)
-        end = min(at.place + self._prefill_tokens, size)
-        if at.place < at.boundary:
-            end = min(end, at.boundary)
-        tokens, earlier = job.prompt[at.place : end], at.arrival
+        if not reading.place:
+            self._look_up(reading)
+        job, size = reading.job, len(reading.job.prompt)
+        end = min(reading.place + self._prefill_tokens, size)
+        if reading.place < reading.boundary:
+            end = min(end, reading.boundary)
+        tokens, earlier = job.prompt[reading.place : end], reading.arrival
         request = job.request if end == size else PROMPT
-        at.arrival = self._call(self._device.read, tokens, request, earlier, job.adapter)
-        at.place = end
-        if end == at.boundary:
-            copied = self._call(self._device.copy, at.arrival)
+        reading.arrival = self._call(self._device.read, tokens, request, earlier, job.adapter)
+        reading.place = end
+        if end == reading.boundary:
+            copied = self._call(self._device.copy, reading.arrival)
             self.prefixes.keep(job.prompt[:end], copied, job.salt)
         if end == size:
             row = self._free.take()
             try:
-                self._call(self._device.insert, row, at.arrival)
+                self._call(self._device.insert, row, reading.arrival)
             except Exception as error:  # the rows went into it, and did not come back
                 self._start_over(error)
                 raise
@@ -321,8 +321,8 @@ class Scheduler:
 
 def _goes_on_from(job: Job, delta: Delta) -> Sequence[int]:
     """Returns the text that a row keeps for a next turn; () if there is none."""
-    whole = delta.error is None and delta.status in (Status.EOS, Status.LIMIT)
-    return (*job.prompt, *job.written) if job.goes_on and whole else ()
+    is_complete = delta.error is None and delta.status in (Status.EOS, Status.LIMIT)
+    return (*job.prompt, *job.written) if job.goes_on and is_complete else ()
 
 
 def _failed(error: Exception) -> Delta:

@@ -72,9 +72,9 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-def _list(least: int, most: int | None = None) -> Any:
+def _list(minimum: int, maximum: int | None = None) -> Any:
     """Returns the bounds of a list, of whose entries the first that is wrong is enough."""
-    return Field(min_length=least, max_length=most, fail_fast=True)
+    return Field(min_length=minimum, max_length=maximum, fail_fast=True)
 
 
 class Body(BaseModel):
@@ -84,19 +84,21 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _asked(cls, given: Any) -> Any:
-        if isinstance(given, dict):
+    def _asked(cls, fields: Any) -> Any:
+        if isinstance(fields, dict):
             # Templates tell a message whose content is null from one that has none.
-            asked = (n for n, value in given.items() if n == "content" or not _is_neutral(n, value))
-            return {name: given[name] for name in asked}
-        return given
+            names = (
+                n for n, value in fields.items() if n == "content" or not _is_neutral(n, value)
+            )
+            return {name: fields[name] for name in names}
+        return fields
 
 
 def _is_neutral(name: str, value: Any) -> bool:
     # True is not a number here, though Python's is.
     return value is None or any(
-        value == one and isinstance(value, bool) == isinstance(one, bool)
-        for one in NEUTRAL.get(name, ())
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+        for neutral in NEUTRAL.get(name, ())
     )
 
 
@@ -135,7 +137,7 @@ class StructuredOutputs(Body):
     @model_validator(mode="after")
     def _one(self) -> "StructuredOutputs":
         forms = self.json_, self.json_object or None, self.regex, self.choice
-        if sum(one is not None for one in forms) != 1:
+        if sum(form is not None for form in forms) != 1:
             raise ValueError("give one of json, json_object, regex and choice")
         return self
 
@@ -198,7 +200,7 @@ class CompletionRequest(SamplingParams):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
             return [[token for token in self.prompt if isinstance(token, int)]]
-        return [one for one in self.prompt if not isinstance(one, int)]
+        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]
 
 
 class TextPart(Body):
@@ -284,49 +286,51 @@ def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
     if wrong[0]["type"] == "json_invalid":
         reason = wrong[0].get("ctx", {}).get("error")
         raise APIError(400, f"the body is not JSON: {reason}", code="invalid_json")
-    given = json.loads(body)
+    document = json.loads(body)
     # Of several forms that a field may have, that one counts which fits furthest.
     field = wrong[0]["loc"][:1]
-    places = [(_param(given, one), one) for one in wrong if one["loc"][:1] == field]
+    places = [(_param(document, detail), detail) for detail in wrong if detail["loc"][:1] == field]
     param, first = max(places, key=lambda pair: pair[0].count(".") + pair[0].count("["))
     if first["type"] == "extra_forbidden":
-        known = NEUTRAL.get(str(first["loc"][-1]), ())
-        but = "".join(f" but for {json.dumps(value)}" for value in known[:1])
+        neutral = NEUTRAL.get(str(first["loc"][-1]), ())
+        but = "".join(f" but for {json.dumps(value)}" for value in neutral[:1])
         raise APIError(
             400, f"{param} is not a field of this path{but}; leave it out", param,
             "unsupported_parameter",
         )  # fmt: skip
     if first["type"] == "missing":
         raise APIError(400, f"{param} is missing; give it", param, "missing_required_parameter")
-    said = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")
     if not param:
-        raise APIError(400, said)
+        raise APIError(400, message)
     value = repr(first["input"])
-    shown = value if len(value) <= 60 else f"{value[:60]}..."
-    raise APIError(400, f"{param} is {shown}: {said[0].lower()}{said[1:]}", param, "invalid_value")
+    text = value if len(value) <= 60 else f"{value[:60]}..."
+    raise APIError(
+        400, f"{param} is {text}: {message[0].lower()}{message[1:]}", param, "invalid_value"
+    )
 
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
-def _check_messages(body: bytes, most: int) -> None:
+def _check_messages(body: bytes, limit: int) -> None:
     """Refuses what no row holds, by the number of its parts."""
     try:
-        given = _ANY.validate_json(body)
+        document = _ANY.validate_json(body)
     except ValueError:
         return  # it is not JSON, as its reader will say
-    messages = given.get("messages") if isinstance(given, dict) else None
+    messages = document.get("messages") if isinstance(document, dict) else None
     if not isinstance(messages, list):
         return
-    known = [one for one in messages if isinstance(one, dict)]
+    entries = [entry for entry in messages if isinstance(entry, dict)]
     for what, lists in (
         ("messages", [messages]),
-        ("the content of messages", [one.get("content") for one in known]),
-        ("tool_calls of messages", [one.get("tool_calls") for one in known]),
+        ("the content of messages", [entry.get("content") for entry in entries]),
+        ("tool_calls of messages", [entry.get("tool_calls") for entry in entries]),
     ):
-        if (size := sum(len(part) for part in lists if isinstance(part, list))) > most:
+        if (size := sum(len(part) for part in lists if isinstance(part, list))) > limit:
             raise APIError(
-                400, f"{what} are {size}, and a row of this server holds {most} tokens; shorten "
+                400, f"{what} are {size}, and a row of this server holds {limit} tokens; shorten "
                 "the conversation, or start the server with more --max-model-len", "messages",
                 "context_length_exceeded",
             )  # fmt: skip
@@ -334,16 +338,16 @@ def _check_messages(body: bytes, most: int) -> None:
 
 def _param(body: Any, error: Any) -> str:
     """Returns the name of a place in a body, such as messages[0].content."""
-    shown, place = "", error["loc"]
+    path, place = "", error["loc"]
     for number, part in enumerate(place, 1):
         if isinstance(part, int):
-            known = isinstance(body, list) and part < len(body)
+            inside = isinstance(body, list) and part < len(body)
             name = f"[{part}]"
         else:
-            known = isinstance(body, dict) and part in body
-            name = f".{part}" if shown else part
-        if known:
-            shown, body = shown + name, body[part]
+            inside = isinstance(body, dict) and part in body
+            name = f".{part}" if path else part
+        if inside:
+            path, body = path + name, body[part]
         elif number == len(place) and error["type"] == "missing":
-            shown += name
-    return shown
+            path += name
+    return path

@@ -187,16 +187,16 @@ class Service:
         }
 
     async def _completions(self, request: Request) -> Any:
-        asked, order = await self._order(
+        fields, order = await self._order(
             request, schemas.CompletionRequest, self._intake.completion
         )
-        form = CompletionFormat(asked.model, self._spelling, order.num_top)
-        return await self._answer(request, asked, order, form)
+        form = CompletionFormat(fields.model, self._spelling, order.num_top)
+        return await self._answer(request, fields, order, form)
 
     async def _chat(self, request: Request) -> Any:
-        asked, order = await self._order(request, schemas.ChatRequest, self._intake.chat)
-        form = ChatFormat(asked.model, self._spelling, order.num_top, order.function, order.reader)
-        return await self._answer(request, asked, order, form)
+        fields, order = await self._order(request, schemas.ChatRequest, self._intake.chat)
+        form = ChatFormat(fields.model, self._spelling, order.num_top, order.function, order.reader)
+        return await self._answer(request, fields, order, form)
 
     async def _order(
         self,
@@ -209,31 +209,31 @@ class Service:
         body = await body_of(request)
 
         def read(patience: Patience) -> tuple[schemas.Asked, ParsedRequest]:
-            asked = schemas.parse(kind, body, self._intake.max_model_len)
-            if isinstance(asked, schemas.SamplingParams):
-                self._check_model(asked.model)
-                request.state.record["user"] = asked.user
-            self._check_answers(asked)
-            return asked, make(asked, patience)
+            fields = schemas.parse(kind, body, self._intake.max_model_len)
+            if isinstance(fields, schemas.SamplingParams):
+                self._check_model(fields.model)
+                request.state.record["user"] = fields.user
+            self._check_answers(fields)
+            return fields, make(fields, patience)
 
         readers = self._long_readers if len(body) > _LONG_BYTES else self._readers
-        asked, order = await _unless_gone(request, readers.run(read))
-        forms, wanted = self._intake.forms, order.wanted
-        if (made := forms.known(wanted)) is None:
-            work = self._makers.run(lambda patience: forms.made(wanted, patience))
-            made = await _unless_gone(request, work)
+        fields, order = await _unless_gone(request, readers.run(read))
+        forms, spec = self._intake.forms, order.wanted
+        if (automata := forms.known(spec)) is None:
+            work = self._makers.run(lambda patience: forms.made(spec, patience))
+            automata = await _unless_gone(request, work)
         salt: Hashable = order.salt
-        order = order.formed(made)
-        if self._served.adapters and isinstance(asked, schemas.SamplingParams):
-            number = self._served.names.index(asked.model)
+        order = order.formed(automata)
+        if self._served.adapters and isinstance(fields, schemas.SamplingParams):
+            number = self._served.names.index(fields.model)
             # Text that an adapter has read is useless to others.
             salt = number, salt
             order = replace(order, adapter=number)
-        return asked, replace(order, salt=salt)
+        return fields, replace(order, salt=salt)
 
-    def _check_answers(self, asked: Any) -> None:
-        count = asked.n * (
-            len(asked.prompts) if isinstance(asked, schemas.CompletionRequest) else 1
+    def _check_answers(self, fields: Any) -> None:
+        count = fields.n * (
+            len(fields.prompts) if isinstance(fields, schemas.CompletionRequest) else 1
         )
         if count > self.scheduler.most_jobs:
             raise APIError(
@@ -242,13 +242,13 @@ class Service:
             )  # fmt: skip
 
     async def _answer(
-        self, request: Request, asked: schemas.SamplingParams, order: ParsedRequest, form: Format
+        self, request: Request, fields: schemas.SamplingParams, order: ParsedRequest, form: Format
     ) -> Any:
         exchange = ResponseStream(order, form, self.scheduler, self.metrics, self._vocabulary)
         exchange.submit()
         request.state.exchange = exchange
-        if asked.stream:
-            options = asked.stream_options
+        if fields.stream:
+            options = fields.stream_options
             return StreamedAnswer(exchange, options is not None and options.include_usage)
         return JSONResponse(await exchange.whole(request.receive))
 
@@ -295,9 +295,9 @@ class Service:
 
     def _check_key(self, request: Request) -> None:
         key = self._served.api_key
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        given = given.strip() if scheme.lower() == "bearer" else ""
-        if key is not None and not hmac.compare_digest(given.encode(), key.encode()):
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        if key is not None and not hmac.compare_digest(token.encode(), key.encode()):
             raise APIError(
                 _WRONG_KEY, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
@@ -305,9 +305,9 @@ class Service:
 
     def _check_model(self, name: str) -> None:
         if name not in self._served.names:
-            known = " and ".join(map(repr, self._served.names))
+            names = " and ".join(map(repr, self._served.names))
             raise APIError(
-                404, f"model is {name!r:.80}; this server has {known:.400}", "model",
+                404, f"model is {name!r:.80}; this server has {names:.400}", "model",
                 "model_not_found",
             )  # fmt: skip
 

@@ -20,15 +20,15 @@ def warm_up(device: EngineDevice) -> int:
     row_bytes = 0
     seeds = (1, -1, 2**40)  # they are made into keys in different ways
     for turn, seed in enumerate((*seeds, *seeds)):
-        asked = Request(max_tokens=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
-        begun = device.read([0, 1], PROMPT, None)
-        kept = device.copy(begun)
-        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
-        device.insert(0, device.read([1], asked, begun))
-        device.insert(device.num_slots - 1, device.read([1, 2], asked, None))
+        request = Request(max_tokens=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
+        state = device.read([0, 1], PROMPT, None)
+        prefix = device.copy(state)
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(prefix))
+        device.insert(0, device.read([1], request, state))
+        device.insert(device.num_slots - 1, device.read([1, 2], request, None))
         device.deltas(device.step(waiting=turn % 2 == 0), [0])
-        device.insert(0, device.read([3], asked, device.take(0)))
-        device.insert(0, device.read([3], asked, device.copy(kept)))
+        device.insert(0, device.read([3], request, device.take(0)))
+        device.insert(0, device.read([3], request, device.copy(prefix)))
         device.free(0)
         device.deltas(device.step(waiting=False), [0])
     device.reset()
@@ -45,8 +45,8 @@ def measure_costs(device: EngineDevice, session: "Session") -> None:
         batch_size=engine.num_slots, sampled=True,
     )  # fmt: skip
     # What requests may ask for has its place in every round.
-    asked = "-".join(("serve-greedy", *engine.room.names))
+    label = "-".join(("serve-greedy", *engine.room.names))
     text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.capacity // 2)
     device.goes_by(
-        round_costs.kept(where, f"{engine.capacity}-{asked}", lambda: device.costs(text.tolist()))
+        round_costs.kept(where, f"{engine.capacity}-{label}", lambda: device.costs(text.tolist()))
     )

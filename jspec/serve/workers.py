@@ -58,8 +58,8 @@ class Workers:
     take. Only the event loop's thread calls this.
     """
 
-    def __init__(self, most: int, most_waiting: int, seconds: float):
-        self._most, self._most_waiting, self._seconds = most, most_waiting, seconds
+    def __init__(self, limit: int, most_waiting: int, seconds: float):
+        self._most, self._most_waiting, self._seconds = limit, most_waiting, seconds
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._num_threads = 0
         self._num_busy = 0

@@ -39,8 +39,8 @@ def row(line: str, template: str, place: str) -> str:
         raise InputError(f"{place} does not fit the template {template!r:.60}: {error}") from None
     messages = asked(fields) if question is None else prompted(question)
     if not messages:
-        known = ", ".join(("messages", *QUESTIONS))
-        raise InputError(f"{place} asks nothing; give it one of {known}, or use a template")
+        names = ", ".join(("messages", *QUESTIONS))
+        raise InputError(f"{place} asks nothing; give it one of {names}, or use a template")
     return json.dumps(messages, ensure_ascii=False)
 
 
@@ -52,11 +52,11 @@ def asked(fields: Any) -> list[Mapping[str, Any]]:
     if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
         users = [place for place, turn in enumerate(turns) if turn.get("role") == "user"]
         return turns[: users[-1] + 1] if users else []
-    found = (fields[name] for name in QUESTIONS if isinstance(fields.get(name), str))
-    question = next(found, "").strip()
+    questions = (fields[name] for name in QUESTIONS if isinstance(fields.get(name), str))
+    question = next(questions, "").strip()
     instances = fields.get("instances") or [{}]
-    given = fields.get("input") or instances[0].get("input") or ""
-    return prompted(f"{question}\n\n{given}".strip()) if question else []
+    extra = fields.get("input") or instances[0].get("input") or ""
+    return prompted(f"{question}\n\n{extra}".strip()) if question else []
 
 
 def prompted(question: str) -> list[Mapping[str, Any]]:

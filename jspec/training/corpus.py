@@ -60,7 +60,7 @@ def load(sources: Sequence[CorpusSource], fraction: float = 0.05, row: Row | Non
         documents.setdefault(source.label, []).extend(read(source, row))
     pairs = {label: split(texts, fraction) for label, texts in documents.items()}
     return Corpus(
-        train={label: kept for label, (kept, _) in pairs.items()},
+        train={label: train for label, (train, _) in pairs.items()},
         heldout={label: out for label, (_, out) in pairs.items()},
     )
 
@@ -76,10 +76,10 @@ def read(source: CorpusSource, row: Row | None = None) -> list[str]:
         for path in files(source.path)
         for text in documents(path, source.template, row or text_row)
     ]
-    found = [text for text in texts if text]
-    if not found:
+    result = [text for text in texts if text]
+    if not result:
         raise InputError(f"{source.path} holds no text; name a file or folder that does")
-    return found
+    return result
 
 
 def split(texts: Sequence[str], fraction: float) -> tuple[list[str], list[str]]:
@@ -92,8 +92,8 @@ def split(texts: Sequence[str], fraction: float) -> tuple[list[str], list[str]]:
     unique = sorted({digest(text) for text in texts})
     count = min(max(round(fraction * len(unique)), 1 if fraction else 0), len(unique) - 1)
     out = set(unique[:count])
-    kept = [text for text in texts if digest(text) not in out]
-    return kept, [text for text in texts if digest(text) in out]
+    train = [text for text in texts if digest(text) not in out]
+    return train, [text for text in texts if digest(text) in out]
 
 
 def fingerprint(corpus: Corpus) -> str:
@@ -182,13 +182,13 @@ def strings(value: object) -> Iterator[str]:
 
 def chunks(text: str) -> Iterator[str]:
     """Cuts at blank lines once a chunk holds `CHUNK` characters."""
-    held: list[str] = []
+    paragraphs: list[str] = []
     size = 0
     for paragraph in re.split(r"\n\s*\n", text):
-        held.append(paragraph)
+        paragraphs.append(paragraph)
         size += len(paragraph)
         if size >= CHUNK:
-            yield "\n\n".join(held)
-            held, size = [], 0
-    if held:
-        yield "\n\n".join(held)
+            yield "\n\n".join(paragraphs)
+            paragraphs, size = [], 0
+    if paragraphs:
+        yield "\n\n".join(paragraphs)

@@ -179,18 +179,18 @@ def write(
         row_ids=numbers,
     )
     done = jax.device_get((result.tokens, result.lengths, result.status))
-    written = []
+    results = []
     for start, tokens, length, status in zip(rows, *done, strict=False):
         if status == Status.NAN:
             raise RunStopped(
                 f"the target's logits are not numbers in row {start.row}; load it in a dtype of "
                 "higher precision"
             )
-        whole = np.array([*start.prompt, *tokens[:length]], np.int32)
-        kept = max(unlooped(whole), len(start.prompt))
-        finish = "loop" if kept < len(whole) else "stop" if status == Status.EOS else "length"
-        written.append((whole[:kept].tolist(), finish))
-    return written
+        full = np.array([*start.prompt, *tokens[:length]], np.int32)
+        size = max(unlooped(full), len(start.prompt))
+        finish = "loop" if size < len(full) else "stop" if status == Status.EOS else "length"
+        results.append((full[:size].tolist(), finish))
+    return results
 
 
 def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
@@ -200,15 +200,15 @@ def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
     tokens equals the one p before it. Greedy text of small models runs into such loops, and a
     head learns nothing from the hundredth turn.
     """
-    kept = len(tokens)
+    count = len(tokens)
     for period in range(1, min(PERIOD, len(tokens) - 1) + 1):
         run = max(LOOP, period)
         same = np.concatenate([[0], np.cumsum(tokens[period:] == tokens[:-period])])
         if len(same) > run:
             long = np.flatnonzero(same[run:] - same[:-run] == run)
             if len(long):
-                kept = min(kept, period + int(long[0]) + run)
-    return kept
+                count = min(count, period + int(long[0]) + run)
+    return count
 
 
 def record(start: RowStart, tokens: Sequence[int], finish: str, text: str) -> dict[str, Any]:
@@ -242,14 +242,14 @@ class RowFile:
         if path.is_dir():
             raise InputError(f"{path} is a folder; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        known = path.with_name(path.name + ".settings.json")
-        if path.is_file() and path.stat().st_size and not known.is_file():
+        settings_file = path.with_name(path.name + ".settings.json")
+        if path.is_file() and path.stat().st_size and not settings_file.is_file():
             raise InputError(
-                f"{path} is not a file of this command, which keeps its settings in {known.name}; "
-                "name another file"
+                f"{path} is not a file of this command, which keeps its settings in "
+                f"{settings_file.name}; name another file"
             )
-        checkpoints.agree(known, settings)
-        self.rows, self.tokens, whole = 0, 0, 0
+        checkpoints.agree(settings_file, settings)
+        self.rows, self.tokens, size = 0, 0, 0
         path.touch()
         with path.open("rb") as file:
             for line in file:
@@ -263,9 +263,9 @@ class RowFile:
                         f"the {self.rows} before it, or choose another --out"
                     ) from None
                 self.rows += 1
-                whole += len(line)
+                size += len(line)
         with path.open("rb+") as file:
-            file.truncate(whole)
+            file.truncate(size)
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows.

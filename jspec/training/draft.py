@@ -43,24 +43,24 @@ class NextDistribution:
         if self.drawn:
             assert output.hidden is not None, "a draft model gives its states"
             rows = params["params"]["embed"]
-            wanted = jnp.einsum("bte,btke->btk", output.hidden, rows[tokens])
+            target_scores = jnp.einsum("bte,btke->btk", output.hidden, rows[tokens])
             counted, scores = self._counted(output.hidden, rows, frozen["hot"], batch)
         else:
             scores = output.logits
             counted = jnp.arange(scores.shape[-1])
-            wanted = jnp.take_along_axis(scores, tokens, axis=-1)
-        nats = jax.nn.logsumexp(scores, axis=-1, keepdims=True) - wanted
+            target_scores = jnp.take_along_axis(scores, tokens, axis=-1)
+        nats = jax.nn.logsumexp(scores, axis=-1, keepdims=True) - target_scores
         live = batch.live[:, 1:]
 
         def mean(values: Float[Array, "B T"]) -> Float[Array, ""]:
             return jnp.where(live, values, 0).sum() / jnp.maximum(live.sum(), 1)
 
         same = counted[scores.argmax(-1)] == tokens[..., 0]
-        told = {
+        metrics = {
             "agreement": mean(same.astype(jnp.float32)),
             "overlap": mean(jnp.minimum(jnp.exp(-nats), probs).sum(-1)),
         }
-        return mean((probs * nats).sum(-1)), jax.lax.stop_gradient(told)
+        return mean((probs * nats).sum(-1)), jax.lax.stop_gradient(metrics)
 
     def _counted(
         self,

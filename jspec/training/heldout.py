@@ -23,10 +23,10 @@ def metrics(
     sums: dict[str, Any] = {}
     tokens = 0
     for batch, count in batches:
-        loss, told = jax.device_get(_score(objective, params, frozen, batch))
-        for name, value in {"loss": loss, **told}.items():
-            whole = np.asarray(value, np.float64)
-            reached = np.cumprod(whole) if name == "acceptance" else whole
+        loss, scores = jax.device_get(_score(objective, params, frozen, batch))
+        for name, value in {"loss": loss, **scores}.items():
+            array = np.asarray(value, np.float64)
+            reached = np.cumprod(array) if name == "acceptance" else array
             sums[name] = sums.get(name, 0.0) + reached * count
         tokens += count
     means = {name: value / tokens for name, value in sums.items()}

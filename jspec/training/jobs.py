@@ -53,9 +53,9 @@ class TrainingJob:
 
         The number of steps may change: a run whose cooldown has not begun can be lengthened or cut.
         """
-        kept = ("learning_rate", "warmup", "floor", "schedule", "weight_decay", "beta2", "clip")
+        names = ("learning_rate", "warmup", "floor", "schedule", "weight_decay", "beta2", "clip")
         return {
-            **{name: getattr(self.recipe, name) for name in kept},
+            **{name: getattr(self.recipe, name) for name in names},
             **self.shape,
             **self.loss,
             "batch_size": self.batch_size,
@@ -110,31 +110,31 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[CorpusSo
 
 def override(job: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
     """Returns the job with some of its settings changed, each by its name."""
-    left = dict(values)
+    rest = dict(values)
     settings = (vars(job.recipe), job.shape, job.loss, vars(job))
     defaults = {name: value for part in settings for name, value in part.items()}
-    recipes.check_like({name: left[name] for name in defaults.keys() & left.keys()}, defaults)
+    recipes.check_like({name: rest[name] for name in defaults.keys() & rest.keys()}, defaults)
     parts: dict[str, Any] = {}
-    known = {f.name for f in fields(Recipe)}
-    parts["recipe"] = replace(job.recipe, **{k: left.pop(k) for k in known & left.keys()})
+    recipe_fields = {f.name for f in fields(Recipe)}
+    parts["recipe"] = replace(job.recipe, **{k: rest.pop(k) for k in recipe_fields & rest.keys()})
     for name in ("shape", "loss"):
-        held = getattr(job, name)
-        parts[name] = {**held, **{k: left.pop(k) for k in held.keys() & left.keys()}}
-    own = {f.name for f in fields(TrainingJob)} - parts.keys()
-    if unknown := sorted(left.keys() - own):
+        group = getattr(job, name)
+        parts[name] = {**group, **{k: rest.pop(k) for k in group.keys() & rest.keys()}}
+    job_fields = {f.name for f in fields(TrainingJob)} - parts.keys()
+    if unknown := sorted(rest.keys() - job_fields):
         raise InputError(f"a recipe of this kind has no setting {unknown[0]!r}; remove it")
-    changed = replace(job, **parts, **left)
+    changed = replace(job, **parts, **rest)
     _check(changed)
     return changed
 
 
 def _check(job: TrainingJob) -> None:
     parts = {"recipe", "shape", "loss", "heldout"}
-    own = {name: value for name, value in vars(job).items() if name not in parts}
-    for name, value in {**job.shape, **job.loss, **vars(job.recipe), **own}.items():
-        least = int(name in _COUNTS)
-        if isinstance(value, int) and value < least:
-            raise InputError(f"{name} is {value}; use {name} >= {least}")
+    scalars = {name: value for name, value in vars(job).items() if name not in parts}
+    for name, value in {**job.shape, **job.loss, **vars(job.recipe), **scalars}.items():
+        minimum = int(name in _COUNTS)
+        if isinstance(value, int) and value < minimum:
+            raise InputError(f"{name} is {value}; use {name} >= {minimum}")
         if isinstance(value, float) and not 0 <= value < float("inf"):
             raise InputError(f"{name} is {value}; use a finite {name} >= 0")
     if job.recipe.learning_rate == 0:

@@ -74,8 +74,8 @@ class Recipe:
 
     def __post_init__(self):
         if self.schedule not in SCHEDULES:
-            known = ", ".join(SCHEDULES)
-            raise InputError(f"schedule is {self.schedule!r:.80}; use one of {known}")
+            names = ", ".join(SCHEDULES)
+            raise InputError(f"schedule is {self.schedule!r:.80}; use one of {names}")
 
 
 @struct.dataclass
@@ -110,8 +110,8 @@ def learning_rate(recipe: Recipe, step: ArrayLike) -> Float[Array, ""]:
     fall = max(recipe.cooldown * (recipe.steps - warmup), 1.0)
     rise = jnp.minimum((step + 1) / (warmup + 1), 1.0)
     late = jnp.clip((step - (recipe.steps - fall)) / fall, 0.0, 1.0)
-    left = recipe.floor + (1 - recipe.floor) * SCHEDULES[recipe.schedule](late)
-    return recipe.learning_rate * rise * left
+    decay = recipe.floor + (1 - recipe.floor) * SCHEDULES[recipe.schedule](late)
+    return recipe.learning_rate * rise * decay
 
 
 def optimizer(recipe: Recipe) -> optax.GradientTransformation:
@@ -177,8 +177,8 @@ def train(
     state, done = checkpoints.restore(place(start(recipe, params)))
     for step in range(done, recipe.steps):
         state, loss, norm, metrics = update(objective, recipe, state, frozen, batches(step))
-        told = {name: value.tolist() for name, value in jax.device_get(metrics).items()}
-        result = UpdateMetrics(step + 1, float(loss), float(norm), told)
+        values = {name: value.tolist() for name, value in jax.device_get(metrics).items()}
+        result = UpdateMetrics(step + 1, float(loss), float(norm), values)
         if not (math.isfinite(result.loss) and math.isfinite(result.norm)):
             raise TrainingError(
                 f"loss {result.loss}, gradient norm {result.norm} at step {result.step}; the last "

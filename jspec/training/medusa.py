@@ -91,19 +91,19 @@ def _ahead(
     """Returns the heads' scores at some positions of each row, drawn; 0: at all."""
     variables = {**frozen.get("borrowed", {}), "params": params}
     states, length = observed(target, frozen, batch).hidden, batch.tokens.shape[1]
-    at = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
-    chosen = jnp.ones(at.shape, bool)
+    anchors = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
+    valid = jnp.ones(anchors.shape, bool)
     if places:
-        at, chosen = draw_anchors(batch, places)
-    scores = head.apply(variables, jnp.take_along_axis(states, at[..., None], axis=1))
-    ahead = at[..., None] + 2 + jnp.arange(scores.shape[2])
+        anchors, valid = draw_anchors(batch, places)
+    scores = head.apply(variables, jnp.take_along_axis(states, anchors[..., None], axis=1))
+    ahead = anchors[..., None] + 2 + jnp.arange(scores.shape[2])
     inside = jnp.minimum(ahead, length - 1)
     tokens, live = (
-        jax.vmap(lambda row, at: row[at])(a, inside) for a in (batch.tokens, batch.live)
+        jax.vmap(lambda row, index: row[index])(a, inside) for a in (batch.tokens, batch.live)
     )
     ids = head.scored(variables)
     of_token = jnp.full(head.vocab_size, len(ids)).at[ids].set(jnp.arange(len(ids)))
-    return _Ahead(scores, of_token[tokens], live & (ahead < length) & chosen[..., None])
+    return _Ahead(scores, of_token[tokens], live & (ahead < length) & valid[..., None])
 
 
 def _mean(values: Array, live: Array) -> Array:

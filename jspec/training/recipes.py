@@ -24,12 +24,12 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is nested too deep to be read; make it flatter") from None
 
 
-def part(whole: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+def part(table: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     """Returns a table in a table; {} if there is none."""
-    found = whole.get(name, {})
-    if not isinstance(found, dict):
-        raise InputError(f"{path} has {name} = {found!r:.40}, which is not a table; write [{name}]")
-    return found
+    value = table.get(name, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{path} has {name} = {value!r:.40}, which is not a table; write [{name}]")
+    return value
 
 
 def check_like(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -56,8 +56,8 @@ def fill(rows: Iterable[Row], length: int) -> Sequences:
     """
     room = length + 1
     pieces = [
-        np.stack([row.tokens[i : i + room], np.arange(len(row.tokens))[i : i + room] >= written])
-        for row, written in ((row, row.num_prompt) for row in rows)
+        np.stack([row.tokens[i : i + room], np.arange(len(row.tokens))[i : i + room] >= first])
+        for row, first in ((row, row.num_prompt) for row in rows)
         for i in starts(row.tokens, room)
     ]
     _check(sum(piece.shape[1] for piece in pieces), length)
@@ -161,8 +161,8 @@ def _row(fields: Any) -> Row:
 def split(rows: Sequence[Row], fraction: float) -> tuple[list[Row], list[Row]]:
     """Splits into (train, held out) by each row's own digest."""
     by_text = {json.dumps(row.tokens): row for row in rows}
-    kept, out = corpus.split([json.dumps(row.tokens) for row in rows], fraction)
-    return [by_text[row] for row in kept], [by_text[row] for row in out]
+    train, out = corpus.split([json.dumps(row.tokens) for row in rows], fraction)
+    return [by_text[row] for row in train], [by_text[row] for row in out]
 
 
 def join(parts: Sequence[Sequences]) -> Sequences:

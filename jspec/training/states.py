@@ -45,13 +45,13 @@ class States:
         self._sequences, self._num_target_tokens = sequences, num_target_tokens
         self._shape = (*sequences.tokens.shape, width)
         distribution = (self._shape[1], num_target_tokens)
-        kept = [("hidden", jnp.dtype(dtype), self._shape[1:])]
-        kept += (
+        fields = [("hidden", jnp.dtype(dtype), self._shape[1:])]
+        fields += (
             [("tokens", np.int32, distribution), ("probs", np.float32, distribution)]
             if num_target_tokens
             else []
         )
-        self._row = np.dtype(kept)
+        self._row = np.dtype(fields)
         self._path = folder / ARRAY
         folder.mkdir(parents=True, exist_ok=True)
         described: Mapping[str, Any] = {
@@ -103,10 +103,10 @@ class States:
             self._append(rows, first)
             yield first + len(part)
 
-    def _append(self, made: np.ndarray, rows: int) -> None:
+    def _append(self, values: np.ndarray, rows: int) -> None:
         try:
             with self._path.open("ab") as file:
-                file.write(made.tobytes())
+                file.write(values.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -121,8 +121,8 @@ class States:
         if self._map is None:
             assert len(self) == self._shape[0], "fill it first"
             self._map = np.memmap(self._path, self._row, mode="r", shape=self._shape[:1])
-        found: Any = np.asarray(self._map[rows])
+        entries: Any = np.asarray(self._map[rows])
         distributions = (
-            Distributions(found["tokens"], found["probs"]) if self._num_target_tokens else None
+            Distributions(entries["tokens"], entries["probs"]) if self._num_target_tokens else None
         )
-        return Observed(found["hidden"], distributions)
+        return Observed(entries["hidden"], distributions)

@@ -86,33 +86,33 @@ class Unrolled:
         """
         variables = {**frozen["borrowed"], "params": params}
         states = observed(self.target, frozen, batch).hidden
-        at, chosen = self._scored_places(batch)
-        placed = partial(_placed, at=at)
+        anchors, valid = self._scored_places(batch)
+        placed = partial(_placed, index=anchors)
         # Where the text goes on with a token that is not hot, hot ones have nothing to learn.
-        known, hot = jnp.ones(batch.tokens.shape, bool), self.head.hot(variables)
+        learnable, hot = jnp.ones(batch.tokens.shape, bool), self.head.hot(variables)
         if hot is not None:
-            known = jnp.zeros(self.head.vocab_size, bool).at[hot].set(True)[batch.tokens]
-        right = jnp.ones(at.shape, bool)
-        weight, total, told = 1.0, jnp.float32(0), []
-        for step, output in enumerate(self.predictions(variables, states, batch.tokens, at)):
+            learnable = jnp.zeros(self.head.vocab_size, bool).at[hot].set(True)[batch.tokens]
+        right = jnp.ones(anchors.shape, bool)
+        weight, total, metrics = 1.0, jnp.float32(0), []
+        for step, output in enumerate(self.predictions(variables, states, batch.tokens, anchors)):
             assert output.hidden is not None, "a head predicts states"
             every = ahead(states, step), _there(batch, step)
-            true, live = placed(every[0]), placed(every[1]) & chosen
+            true, live = placed(every[0]), placed(every[1]) & valid
             # The first step's states are made of all pairs, and compared at all of them.
             compared = every if step == 0 else (true, live)
             state_loss = _mean(self.state_loss(output.hidden, compared[0]).mean(-1), compared[1])
             hidden = placed(output.hidden) if step == 0 else output.hidden
             tokens = ahead(batch.tokens, step)
             probs, logits = self._scored(variables, true, hidden, placed(tokens))
-            told_of = placed(ahead(known, step + 1))
+            told_of = placed(ahead(learnable, step + 1))
             crossed = optax.softmax_cross_entropy(logits, probs)
             losses = state_loss, _mean(crossed, live & told_of)
             total += weight * (self.state_weight * losses[0] + self.token_weight * losses[1])
             weight *= self.decay
             before, right = right, right & told_of & (logits.argmax(-1) == probs.argmax(-1))
-            told.append((_mean(right, live & before), *losses))
+            metrics.append((_mean(right, live & before), *losses))
         names = "acceptance", "state_loss", "token_loss"
-        return total, dict(zip(names, map(jnp.stack, zip(*told, strict=True)), strict=True))
+        return total, dict(zip(names, map(jnp.stack, zip(*metrics, strict=True)), strict=True))
 
     def _scored_places(self, batch: Batch) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
         """Returns the pairs whose tokens are scored, and which of them are there."""
@@ -163,11 +163,11 @@ class Unrolled:
         yield output
         nodes = output.tentative
         hidden = jnp.take_along_axis(output.hidden, at[..., None], axis=1)
-        own = jnp.eye(at.shape[1], dtype=bool)
-        own = jnp.broadcast_to(own, (rows, *own.shape))
+        identity = jnp.eye(at.shape[1], dtype=bool)
+        identity = jnp.broadcast_to(identity, (rows, *identity.shape))
         mask = causal[at]
         for step in range(1, self.steps):
-            mask = jnp.concatenate([mask, own], axis=-1)
+            mask = jnp.concatenate([mask, identity], axis=-1)
             following = jnp.take_along_axis(ahead(tokens, step), at, axis=1)
             output = self.head.apply(
                 *(variables, hidden, following, at + step, mask, None, nodes), method="further"
@@ -187,16 +187,16 @@ def draw_anchors(batch: Batch, count: int) -> tuple[Int[Array, "B A"], Bool[Arra
 
     def draw(number: Int[Array, ""], follows: Bool[Array, " T"]) -> tuple[Array, Array]:
         order = jax.random.uniform(jax.random.key(number), follows.shape)
-        found, at = jax.lax.top_k(jnp.where(follows, order, -1.0), min(count, len(follows)))
-        place = jnp.sort(jnp.where(found >= 0, at, len(follows)))
-        there = place < len(follows)
-        return jnp.where(there, place, 0), there
+        scores, index = jax.lax.top_k(jnp.where(follows, order, -1.0), min(count, len(follows)))
+        place = jnp.sort(jnp.where(scores >= 0, index, len(follows)))
+        valid = place < len(follows)
+        return jnp.where(valid, place, 0), valid
 
     return jax.vmap(draw)(batch.draws, follows)
 
 
-def _placed(values: Shaped[Array, "B T *S"], at: Int[Array, "B A"]) -> Shaped[Array, "B A *S"]:
-    return jax.vmap(lambda row, at: row[at])(values, at)
+def _placed(values: Shaped[Array, "B T *S"], index: Int[Array, "B A"]) -> Shaped[Array, "B A *S"]:
+    return jax.vmap(lambda row, index: row[index])(values, index)
 
 
 def _there(batch: Batch, step: int) -> Bool[Array, "B T"]:

@@ -75,7 +75,7 @@ class GGUFTensors:
             return None
         stored = self._bytes(name, entry, *package.GGML_QUANT_SIZES[file_kind])
         if zero is not None:
-            stored = _widened(stored, package.GGML_QUANT_SIZES[file_kind][1], zero)
+            stored = _widen(stored, package.GGML_QUANT_SIZES[file_kind][1], zero)
         return self.restore(name, stored.reshape(*entry.shape[:-1], -1))
 
     def kind(self, name: str, default: str | None) -> str | None:
@@ -99,7 +99,7 @@ class GGUFTensors:
             unit = self.unit(name, size) if len(entry.shape) > 1 else size
             first, end = span.start // unit * unit, -(-span.stop // unit) * unit
             lines = stored[first:end] if unit < size else stored
-            values = package.quants.dequantize(_joined(lines), kind)
+            values = package.quants.dequantize(_join(lines), kind)
         except (ValueError, KeyError, NotImplementedError) as error:
             if isinstance(error, InputError):
                 raise
@@ -246,7 +246,7 @@ class File:
         return None
 
 
-def _widened(lines: np.ndarray, size: int, zero: int) -> np.ndarray:
+def _widen(lines: np.ndarray, size: int, zero: int) -> np.ndarray:
     """Returns rows in blocks of Q4_0 or Q5_0, of so many bytes, as the same weights in Q8_0."""
     blocks = lines.reshape(len(lines), -1, size)
     steps = np.concatenate([blocks[..., -16:] & 15, blocks[..., -16:] >> 4], -1)
@@ -255,7 +255,7 @@ def _widened(lines: np.ndarray, size: int, zero: int) -> np.ndarray:
     return np.concatenate([blocks[..., :2], steps - np.uint8(zero)], -1).reshape(len(lines), -1)
 
 
-def _joined(lines: np.ndarray) -> np.ndarray:
+def _join(lines: np.ndarray) -> np.ndarray:
     """Returns the same blocks in fewer and longer rows: `gguf` dequantises sixteen rows at a
     time, and for short ones that takes longer than their numbers do.
     """

@@ -124,8 +124,8 @@ def tokenizer(header: Header) -> Tokenizer:
         raise InputError(
             f"{header.file} holds a vocabulary that is not a tokenizer ({error}); download it again"
         ) from error
-    bpe.add_special_tokens(_added(tokens, kinds, (_UNKNOWN, _CONTROL), special=True))
-    bpe.add_tokens(_added(tokens, kinds, (_USER,), special=False))
+    bpe.add_special_tokens(_list_added(tokens, kinds, (_UNKNOWN, _CONTROL), special=True))
+    bpe.add_tokens(_list_added(tokens, kinds, (_USER,), special=False))
     _frame(bpe, header, begins)
     return bpe
 
@@ -209,7 +209,7 @@ def _ids(tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
     return {token: place for place, token in enumerate(tokens) if kinds[place] != _UNUSED}
 
 
-def _added(
+def _list_added(
     tokens: Sequence[str], kinds: Sequence[int], selection: Sequence[int], special: bool
 ) -> list[AddedToken]:
     """Returns the tokens of some kinds, which are found in a text before it is split."""

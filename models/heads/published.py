@@ -102,7 +102,7 @@ def read(
     for fuse in (part for name, part in variables["params"].items() if name in layout.biased):
         fuse.setdefault("bias", jnp.zeros(len(fuse["weight"]), param_dtype))
     if OFFSETS in names.tensors:
-        variables["scored"] = {"ids": _scored(folder, files, head.vocab_size)}
+        variables["scored"] = {"ids": _read_scored(folder, files, head.vocab_size)}
     elif getattr(layout.config, "draft_tokens", 0):
         variables["scored"] = {"ids": jnp.arange(head.vocab_size)}
     if getattr(layout.config, "candidate_rank", 0):
@@ -341,7 +341,7 @@ def _table(target: PyTree, array: str, width: int) -> Any:
     return blocks.table(params.get(array, params["embed"]), width)  # the head may be the embedding
 
 
-def _scored(folder: Path, files: Files, vocab_size: int) -> jax.Array:
+def _read_scored(folder: Path, files: Files, vocab_size: int) -> jax.Array:
     """Returns the target's ids of the tokens that an EAGLE-3 head scores."""
     offsets = files.indices(OFFSETS)
     ids = offsets + np.arange(len(offsets))

@@ -35,7 +35,7 @@ def instruction_set() -> str | None:
         >>> instruction_set() in (*SETS.values(), None)
         True
     """
-    return None if _disabled else _loaded()[0]
+    return None if _disabled else _load()[0]
 
 
 def missing() -> str | None:
@@ -45,7 +45,7 @@ def missing() -> str | None:
         >>> (missing() is None) == (instruction_set() is not None)
         True
     """
-    return "they are disabled" if _disabled else _loaded()[1]
+    return "they are disabled" if _disabled else _load()[1]
 
 
 def described() -> str:
@@ -91,7 +91,7 @@ def disabled() -> Iterator[None]:
 
 
 @cache
-def _loaded() -> tuple[str | None, str | None]:
+def _load() -> tuple[str | None, str | None]:
     """Returns the instruction set, and why there is none."""
     choice = os.environ.get(SWITCH, "")
     if choice == "0":

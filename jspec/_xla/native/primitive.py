@@ -51,7 +51,7 @@ def _shape(*leaves, kernel, jaxpr):
     return jaxpr.out_avals
 
 
-def _lowered(context, *leaves, kernel, jaxpr):
+def _lower(context, *leaves, kernel, jaxpr):
     return mlir.lower_fun(_run(jaxpr))(context, *leaves)
 
 
@@ -61,7 +61,7 @@ def _lowered_on_cpu(context, *leaves, kernel, jaxpr):
     return mlir.lower_fun(kernel)(context, *leaves)
 
 
-mlir.register_lowering(_CHOICE, _lowered)
+mlir.register_lowering(_CHOICE, _lower)
 mlir.register_lowering(_CHOICE, _lowered_on_cpu, platform="cpu")
 
 
@@ -82,10 +82,10 @@ def _jvp(primals, tangents, *, kernel, jaxpr):
 ad.primitive_jvps[_CHOICE] = _jvp
 
 
-def _batched(leaves, axes, *, kernel, jaxpr):
+def _batch(leaves, axes, *, kernel, jaxpr):
     both = (jax.vmap(function, in_axes=axes) for function in (kernel, _run(jaxpr)))
     outputs = natively(*both, *leaves)
     return outputs, [0] * len(outputs)
 
 
-batching.primitive_batchers[_CHOICE] = _batched
+batching.primitive_batchers[_CHOICE] = _batch

@@ -73,7 +73,7 @@ def rounded_product(
 
     Bit for bit what `jspec.models.eight_bits.rounded_product` computes by XLA's operations.
     """
-    return _rounded(x, weights, factors.astype(jnp.float32), 0, layer)
+    return _multiply_rounded(x, weights, factors.astype(jnp.float32), 0, layer)
 
 
 def rounded_block_product(
@@ -86,10 +86,10 @@ def rounded_block_product(
 
     Bit for bit what `jspec.models.eight_bits.rounded_block_product` computes by XLA's operations.
     """
-    return _rounded(x, packed, jnp.zeros(0, jnp.float32), block_bytes, layer)
+    return _multiply_rounded(x, packed, jnp.zeros(0, jnp.float32), block_bytes, layer)
 
 
-def _rounded(
+def _multiply_rounded(
     x: Float[Array, "... I"],
     weights: Num[Array, "*L O B"],
     factors: Float[Array, "..."],

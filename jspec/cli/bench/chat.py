@@ -70,9 +70,9 @@ def wording(target: "Loaded", raw: bool = False) -> Wording:
     """Returns the chat template where the model has one, else the bare text."""
     if raw or target.chat is None:
         return Bare(target.tokenizer)
-    found = Templated(target)
+    templated = Templated(target)
     try:
-        found.ids(["Hello"], [])
+        templated.ids(["Hello"], [])
     except InputError as error:
         raise InputError(f"{error}; pass --raw to leave the template out") from error
-    return found
+    return templated

@@ -98,23 +98,23 @@ def bench(
     request = sampling_request(temperature, top_k, top_p, min_p, seed, ignore_eos)
     run = RunSettings(max_new_tokens, request, batch_size=batch_size, memory=memory)
     settings = checks.BenchSettings(run, repeats, limit, turns, cold, raw)
-    chosen = checks.choices(methods, speculative_config or [], head, draft_model)
-    draft = checks.draft_model(chosen, model, draft_model)
+    choices = checks.choices(methods, speculative_config or [], head, draft_model)
+    draft = checks.draft_model(choices, model, draft_model)
     if memory is not None and not memory.is_file():
         raise InputError(
             f"--memory is {memory}, and there is no such file; `jspec generate --memory {memory}` "
             "writes one"
         )
     sources = {"--questions": questions, "--speed-bench": speed_bench, "--prompts": prompts}
-    given = [name for name, source in sources.items() if source is not None]
-    if len(given) > 1:
-        raise InputError(f"{given[0]} and {given[1]} were both given; give one of them")
+    names = [name for name, source in sources.items() if source is not None]
+    if len(names) > 1:
+        raise InputError(f"{names[0]} and {names[1]} were both given; give one of them")
     if prompts is not None:
-        found = asking.from_prompts(prompts)
+        entries = asking.from_prompts(prompts)
     elif speed_bench is not None:
-        found = asking.from_speed_bench(speed_bench)
+        entries = asking.from_speed_bench(speed_bench)
     else:
-        found = asking.read(questions or asking.SAMPLE)
+        entries = asking.read(questions or asking.SAMPLE)
     ledger = Ledger(out / "rows.jsonl")
 
     # From here on JAX is imported.
@@ -122,5 +122,5 @@ def bench(
     from jspec.sessions import compilation
 
     compilation.keep_on_disk()
-    made = checks.BenchOptions(model, draft, head, dtype, kv_dtype, chosen, settings)
-    runs.run(made, found, ledger)
+    job = checks.BenchOptions(model, draft, head, dtype, kv_dtype, choices, settings)
+    runs.run(job, entries, ledger)

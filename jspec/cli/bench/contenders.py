@@ -79,7 +79,7 @@ class Drafting:
         import jax
 
         result = jax.device_get(answer.replace(drafter_state=None, policy_state=None))
-        found = outcomes(group, result, 0.0, 0.0)
+        entries = outcomes(group, result, 0.0, 0.0)
         return [
             Reply(
                 outcome.tokens,
@@ -87,7 +87,7 @@ class Drafting:
                 outcome.metrics.num_rounds,
                 outcome.metrics.as_dict(),
             )
-            for outcome in found
+            for outcome in entries
         ]
 
     def remember(self, answer: Any) -> None:

@@ -18,7 +18,7 @@ class Ledger:
 
     def __init__(self, path: Path | None):
         self.path = path
-        self.rows: list[Row] = [] if path is None else _resumed(path)
+        self.rows: list[Row] = [] if path is None else _resume(path)
 
     def extend(self, rows: Sequence[Row]) -> None:
         """Adds rows and has them on disk when it returns."""
@@ -34,14 +34,14 @@ class Ledger:
             file.flush()
             os.fsync(file.fileno())
 
-    def find(self, **wanted: Any) -> list[Row]:
+    def find(self, **values: Any) -> list[Row]:
         """Returns the rows with these values."""
         return [
-            row for row in self.rows if all(row.get(name) == is_ for name, is_ in wanted.items())
+            row for row in self.rows if all(row.get(name) == is_ for name, is_ in values.items())
         ]
 
 
-def _resumed(path: Path) -> list[Row]:
+def _resume(path: Path) -> list[Row]:
     """Returns the rows of a file, which ends with a whole line afterwards."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,10 +53,10 @@ def _resumed(path: Path) -> list[Row]:
             f"{path} cannot be written ({error.strerror}); name a folder that can"
         ) from error
     # A run that was killed while it wrote may have left half a row.
-    whole = content[: content.rfind(b"\n") + 1]
-    rows = parsed(whole, path)
-    if len(whole) < len(content):
-        os.truncate(path, len(whole))
+    lines = content[: content.rfind(b"\n") + 1]
+    rows = parsed(lines, path)
+    if len(lines) < len(content):
+        os.truncate(path, len(lines))
     return rows
 
 

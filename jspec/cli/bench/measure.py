@@ -98,15 +98,15 @@ class Bench:
                 contender = self.entries[name].contender
                 contender.remember(contender.answer(group))
             replies = {
-                name: self.entries[name].contender.replies(group, whole.value)
-                for name, (whole, _) in timed.items()
+                name: self.entries[name].contender.replies(group, answer.value)
+                for name, (answer, _) in timed.items()
             }
             for name in timed:
                 if name in now:
                     rows += self._rows(name, prompts, turn, timed, replies)
             if turn + 1 < self.settings.turns:
-                said = replies.get(PLAIN) or self._plain(group)
-                for (place, prompt), reply in zip(prompts.items(), said, strict=True):
+                plain_replies = replies.get(PLAIN) or self._plain(group)
+                for (place, prompt), reply in zip(prompts.items(), plain_replies, strict=True):
                     # Neither the end token nor thoughts are of the conversation.
                     tokens = reply.tokens[: -1 if reply.finish_reason == "stop" else None]
                     text = Detokeniser(self.tokenizer, prompt).finish(tokens)
@@ -124,11 +124,11 @@ class Bench:
         self, answers: Mapping[int, list[str]], turn: int
     ) -> Iterator[tuple[int, list[int]]]:
         """Yields the prompts of a turn, of the conversations that have it and fit the context."""
-        for place, said in answers.items():
+        for place, replies in answers.items():
             turns = self.questions[place].turns
-            if turn >= len(turns) or len(said) < turn:
+            if turn >= len(turns) or len(replies) < turn:
                 continue
-            ids = self.wording.ids(turns[: turn + 1], said)
+            ids = self.wording.ids(turns[: turn + 1], replies)
             if fits(ids, self.settings.run.max_new_tokens, self.context):
                 yield place, ids
 
@@ -203,9 +203,9 @@ class Bench:
     def _told(self, part: Sequence[int], rows: Sequence[Row]) -> str:
         """Returns one line about a question that was measured."""
         names = ", ".join(self.questions[place].name for place in part)
-        found = {row["method"]: speedup(row) for row in rows if row["method"] != PLAIN}
-        told = " · ".join(f"{name} {gain:.2f}x" for name, gain in found.items())
-        return f"{self.questions[part[0]].category} {names}: {told or PLAIN}"
+        gains = {row["method"]: speedup(row) for row in rows if row["method"] != PLAIN}
+        text = " · ".join(f"{name} {gain:.2f}x" for name, gain in gains.items())
+        return f"{self.questions[part[0]].category} {names}: {text or PLAIN}"
 
 
 def fits(ids: Sequence[int], max_new_tokens: int, context: int | None) -> bool:

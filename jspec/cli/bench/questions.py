@@ -56,14 +56,14 @@ def read(path: Path, option: str = "--questions") -> list[Question]:
         raise InputError(
             f"{option} {path} is not UTF-8 (byte {error.start}); encode it so"
         ) from error
-    found = [
+    questions = [
         _question(line, f"line {number} of {path}")
         for number, line in enumerate(text.split("\n"), 1)
         if line.strip()
     ]
-    if not found:
+    if not questions:
         raise InputError(f"{option} {path} holds no question; write JSON lines, {_KEYS}")
-    return found
+    return questions
 
 
 def from_speed_bench(folder: Path) -> list[Question]:
@@ -73,22 +73,22 @@ def from_speed_bench(folder: Path) -> list[Question]:
     throughput file have its length of context in their name: "1k low_entropy".
     """
     files = [folder / f"{part}.jsonl" for part in _SPEED_BENCH]
-    there = [file for file in files if file.is_file()]
-    if not there:
+    existing = [file for file in files if file.is_file()]
+    if not existing:
         raise InputError(
             f"--speed-bench {folder} has no {files[0].name} and none of {files[1].name} to "
             f"{files[-1].name.removeprefix('throughput_')}; {_PREPARE}"
         )
-    found = []
-    for file in there:
+    questions = []
+    for file in existing:
         size = file.stem.removeprefix(_SPEED_BENCH[0]).removeprefix("throughput_")
         for question in read(file, "--speed-bench"):
             if any(str(turn).startswith(_PLACEHOLDER) for turn in question.turns):
                 raise InputError(
                     f"{question.source} has a placeholder in place of its text; {_PREPARE}"
                 )
-            found.append(replace(question, category=f"{size} {question.category}".strip()))
-    return found
+            questions.append(replace(question, category=f"{size} {question.category}".strip()))
+    return questions
 
 
 def from_prompts(path: Path) -> list[Question]:
@@ -114,13 +114,15 @@ def choose(questions: Sequence[Question], limit: int | None) -> list[Question]:
         classes.setdefault(question.category, []).append(question)
     limit = len(questions) if limit is None else min(limit, len(questions))
     # Of more classes than questions, some that are spread over them too.
-    kept = _spread(list(classes), min(limit, len(classes)))
-    shares = dict.fromkeys(kept, 0)
+    labels = _spread(list(classes), min(limit, len(classes)))
+    shares = dict.fromkeys(labels, 0)
     while sum(shares.values()) < limit:
-        for name in kept:
+        for name in labels:
             if shares[name] < len(classes[name]) and sum(shares.values()) < limit:
                 shares[name] += 1
-    return [one for name, share in shares.items() for one in _spread(classes[name], share)]
+    return [
+        question for name, share in shares.items() for question in _spread(classes[name], share)
+    ]
 
 
 def _spread(items: list[Any], count: int) -> list[Any]:
@@ -134,9 +136,11 @@ def _question(line: str, source: str) -> Question:
         raise InputError(f"{source} is not JSON ({error}); {_KEYS}") from error
     if not isinstance(row, dict):
         raise InputError(f"{source} is {shown(row)}, which is not a JSON object; {_KEYS}")
-    if "turns" not in row and isinstance(said := row.get("messages"), list):
+    if "turns" not in row and isinstance(messages := row.get("messages"), list):
         # SPEED-Bench's, which are the user's alone.
-        row["turns"] = [one.get("content") if isinstance(one, dict) else one for one in said]
+        row["turns"] = [
+            message.get("content") if isinstance(message, dict) else message for message in messages
+        ]
     for key in ("question_id", "category", "turns"):
         if key not in row:
             raise InputError(f"{source} has no {key}; {_KEYS}")

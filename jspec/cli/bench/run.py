@@ -42,7 +42,7 @@ def run(
     dtypes = job.dtype, job.kv_dtype
     draft = None if job.draft_model is None else sessions.load(job.draft_model, *dtypes)
     wording = chat.wording(target, job.settings.raw)
-    asked, longest = _fitting(job, target, wording, questions)
+    sample, longest = _fitting(job, target, wording, questions)
     entries = _methods(job, target, draft)
     absent: dict[str, str] = {}
     if invite is not None:
@@ -55,12 +55,12 @@ def run(
             else:
                 greedy = job.settings.run.request.temperature == 0
                 entries[name] = ReportedContender(peer, is_peer=True, same_tokens=greedy)
-    about = _about(job, target, draft, wording, asked)
+    about = _about(job, target, draft, wording, sample)
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     if not ledger.find(run=name, about=about):
         ledger.extend([{"run": name, "about": about}])
     bench = Bench(
-        entries, asked, wording, target.tokenizer, target.model.context, job.settings, ledger,
+        entries, sample, wording, target.tokenizer, target.model.context, job.settings, ledger,
         name, _say,
     )  # fmt: skip
     try:
@@ -77,7 +77,7 @@ def _fitting(
 ) -> tuple[list[Question], int]:
     """Returns the chosen questions that fit the context, and the most tokens of a prompt."""
     lengths: dict[int, int] = {}
-    context, most = target.model.context, job.settings.run.max_new_tokens
+    context, max_new_tokens = target.model.context, job.settings.run.max_new_tokens
     for place, question in enumerate(questions):
         ids = wording.ids(question.turns[:1], [])
         if not ids:
@@ -87,20 +87,20 @@ def _fitting(
                 f"{question.source} has the token id {wrong[0]}, outside the vocabulary of "
                 f"{target.model.vocab_size}; use ids 0 .. {target.model.vocab_size - 1}"
             )
-        if fits(ids, most, context):
+        if fits(ids, max_new_tokens, context):
             lengths[place] = len(ids)
     if not lengths:
         raise InputError(
-            f"no question leaves room for --max-new-tokens {most} in the model's context of "
-            f"{context}; ask for fewer tokens, or shorter questions"
+            f"no question leaves room for --max-new-tokens {max_new_tokens} in the model's context "
+            f"of {context}; ask for fewer tokens, or shorter questions"
         )
     if long := len(questions) - len(lengths):
         _say(
             f"jspec: {long} of {len(questions)} questions are left out, too long for the model's "
-            f"context of {context} with {most} new tokens"
+            f"context of {context} with {max_new_tokens} new tokens"
         )
-    chosen = choose([questions[place] for place in lengths], job.settings.limit)
-    return chosen, max(lengths.values())
+    sample = choose([questions[place] for place in lengths], job.settings.limit)
+    return sample, max(lengths.values())
 
 
 def _methods(
@@ -112,10 +112,12 @@ def _methods(
     session = sessions.Session(plain.build(target), Choice(plain, {}))
     entries = {PLAIN: ReportedContender(Drafting(session, run, plain=True))}
     # The bundled draft model is there for those that need one; another was asked for.
-    named = job.draft_model not in (None, BUNDLED_DRAFT)
+    has_draft = job.draft_model not in (None, BUNDLED_DRAFT)
     for label, choice in job.choices.items():
         method = choice.method
-        second = draft if method.needs_draft_model or (method.takes_draft_model and named) else None
+        second = (
+            draft if method.needs_draft_model or (method.takes_draft_model and has_draft) else None
+        )
         llm = method.build(target, second, **choice.options)
         entries[label] = ReportedContender(
             Drafting(sessions.Session(llm, choice), run, cold=cold),
@@ -130,10 +132,10 @@ def _about(
     target: models.Loaded,
     draft: models.Loaded | None,
     wording: chat.Wording,
-    asked: Sequence[Question],
+    questions: Sequence[Question],
 ) -> dict[str, Any]:
     """Returns all that a row depends on besides its method."""
-    said = json.dumps([[question.category, *question.turns] for question in asked])
+    text = json.dumps([[question.category, *question.turns] for question in questions])
     model: Any = target.model
     kernels = f", {native.described()}" if jax.default_backend() == "cpu" else ""
     return {
@@ -146,8 +148,8 @@ def _about(
         "head": job.head,
         "settings": _settings(job),
         "wording": wording.name,
-        "num_questions": len(asked),
-        "questions": hashlib.sha256(said.encode()).hexdigest()[:16],
+        "num_questions": len(questions),
+        "questions": hashlib.sha256(text.encode()).hexdigest()[:16],
         "device": timing.device(kernels),
         "jspec": jspec.__version__,
         "jax": jax.__version__,
@@ -165,12 +167,12 @@ def _settings(job: BenchOptions) -> dict[str, Any]:
 
 def _rows(ledger: Ledger, name: str) -> list[Row]:
     """Returns the rows of a run, the last of each prompt that was measured again."""
-    found = {
+    latest = {
         (row["method"], row["prompt"], row["turn"]): row
         for row in ledger.find(run=name)
         if "method" in row
     }
-    return list(found.values())
+    return list(latest.values())
 
 
 def _tell(
@@ -185,8 +187,8 @@ def _tell(
     # A peer that stopped half way is not held against others that answered everything.
     for name in absent:
         figures.summaries.pop(name, None)
-        for found in figures.by_class.values():
-            found.pop(name, None)
+        for summaries in figures.by_class.values():
+            summaries.pop(name, None)
     screen = tables.console()
     screen.print(f"\n{_headline(about)}", markup=False)
     tables.show(screen, figures, absent)

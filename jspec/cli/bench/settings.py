@@ -63,28 +63,28 @@ def choices(
     """Returns the methods to measure, by the label of their column."""
     if names is None:
         usual = (*_USUAL, *_OF_DRAFT_MODELS) if draft_model else _USUAL
-        asked = () if configs else tuple(dict.fromkeys(usual))
+        method_names = () if configs else tuple(dict.fromkeys(usual))
     else:
-        asked = tuple(name.strip() for name in names.split(",") if name.strip())
-    if not asked and not configs:
+        method_names = tuple(name.strip() for name in names.split(",") if name.strip())
+    if not method_names and not configs:
         raise InputError(f"--methods is {names!r}; name one or more of {', '.join(METHODS)}")
-    found: dict[str, Choice] = {}
-    for name in asked:
+    by_label: dict[str, Choice] = {}
+    for name in method_names:
         method = methods.describe(name)
-        known = {option.name for option in method.options}
-        given = {"head": head} if head is not None and "head" in known else {}
-        _put(found, Choice(method, method.check(given)), head)
+        option_names = {option.name for option in method.options}
+        options = {"head": head} if head is not None and "head" in option_names else {}
+        _put(by_label, Choice(method, method.check(options)), head)
     for config in configs:
         if (parsed := json_object(config)) is not None and "method" not in parsed:
             raise InputError(
                 f'--speculative-config is {config} and names no method; add "method": "suffix", say'
             )
-        _put(found, method_choice.choose(None, config), head)
-    if head is not None and not any("head" in choice.options for choice in found.values()):
+        _put(by_label, method_choice.choose(None, config), head)
+    if head is not None and not any("head" in choice.options for choice in by_label.values()):
         raise InputError(
-            f"--head is {head!r} and {_none_of(found)} has a head; add eagle2 to --methods, say"
+            f"--head is {head!r} and {_none_of(by_label)} has a head; add eagle2 to --methods, say"
         )
-    return found
+    return by_label
 
 
 def json_object(text: str) -> dict[str, Any] | None:
@@ -96,25 +96,25 @@ def json_object(text: str) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def draft_model(chosen: dict[str, Choice], model: str | None, named: str | None) -> str | None:
+def draft_model(by_label: dict[str, Choice], model: str | None, name: str | None) -> str | None:
     """Returns the draft model to load, if a method needs one."""
-    for choice in chosen.values():
-        taken = choice.method.takes_draft_model and named is not None
-        if choice.method.needs_draft_model or taken:
-            return method_choice.draft_model(choice, model, named)
-    if named is not None:
+    for choice in by_label.values():
+        is_used = choice.method.takes_draft_model and name is not None
+        if choice.method.needs_draft_model or is_used:
+            return method_choice.draft_model(choice, model, name)
+    if name is not None:
         raise InputError(
-            f"--draft-model is {named!r} and {_none_of(chosen)} uses one; add "
+            f"--draft-model is {name!r} and {_none_of(by_label)} uses one; add "
             "coupled_tree to --methods, say, or leave it out"
         )
     return None
 
 
-def _none_of(found: Mapping[str, Choice]) -> str:
-    return f"none of {', '.join(found)}" if found else "not plain decoding"
+def _none_of(by_label: Mapping[str, Choice]) -> str:
+    return f"none of {', '.join(by_label)}" if by_label else "not plain decoding"
 
 
-def _put(found: dict[str, Choice], choice: Choice, head: str | None) -> None:
+def _put(by_label: dict[str, Choice], choice: Choice, head: str | None) -> None:
     """Adds a method under the label of its options; options of `--head` are not in it."""
     # The baseline is there in any case.
     if not choice.method.drafts:
@@ -126,4 +126,4 @@ def _put(found: dict[str, Choice], choice: Choice, head: str | None) -> None:
     label = choice.method.name
     if options:
         label += " " + ", ".join(f"{name}={value}" for name, value in options.items())
-    found[label] = choice
+    by_label[label] = choice

@@ -41,8 +41,8 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, floa
         (1.0, 2.0, 3.0, 4.0, 5.0)
     """
     if len(values) == 1:
-        one = values[0]
-        return one, one, one, one, one
+        value = values[0]
+        return value, value, value, value, value
     inner = statistics.quantiles(values, n=4, method="inclusive")
     return min(values), inner[0], inner[1], inner[2], max(values)
 
@@ -75,29 +75,29 @@ def decode_speedup(row: Row) -> float | None:
 
 def decode_seconds(row: Row) -> float | None:
     """Returns the median time of a row after its prompt; None if the clock cannot tell."""
-    left = statistics.median(_after_prompt(row))
-    return left if left > 0 else None
+    seconds = statistics.median(_after_prompt(row))
+    return seconds if seconds > 0 else None
 
 
 def repeats_differ(rows: Iterable[Row]) -> tuple[float, float]:
     """Returns the quartiles of all repeats' speed-ups, each over the median of its prompt."""
-    found = []
+    relative = []
     for row in rows:
         ratios = _ratios(row["plain_seconds"], row["seconds"])
-        found += [ratio / statistics.median(ratios) for ratio in ratios]
-    _, low, _, high, _ = quartiles(found)
+        relative += [ratio / statistics.median(ratios) for ratio in ratios]
+    _, low, _, high, _ = quartiles(relative)
     return low, high
 
 
 def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
     """Returns the ratios of times that are neighbours."""
-    return [one / other for one, other in zip(above, below, strict=True)]
+    return [upper / lower for upper, lower in zip(above, below, strict=True)]
 
 
 def _after_prompt(row: Row, whose: str = "") -> list[float]:
     """Returns the time after the prompt in each repeat."""
     pairs = zip(row[f"{whose}seconds"], row[f"{whose}prefill_seconds"], strict=True)
-    return [whole - prefill for whole, prefill in pairs]
+    return [total - prefill for total, prefill in pairs]
 
 
 def _longer(row: Row) -> float:
@@ -143,10 +143,12 @@ def summarise(name: str, rows: Sequence[Row]) -> Summary:
     mean, low, high = spread(gains)
     # Rows that ran together share their seconds.
     seconds = sum(statistics.median(row["seconds"]) / row["num_together"] for row in rows)
-    left = [(row, decode_seconds(row)) for row in rows]
-    decoding = sum(found / row["num_together"] for row, found in left if found is not None)
+    pairs = [(row, decode_seconds(row)) for row in rows]
+    decoding = sum(
+        duration / row["num_together"] for row, duration in pairs if duration is not None
+    )
     tokens = sum(row["num_tokens"] for row in rows)
-    decoded = sum(row["num_tokens"] for row, found in left if found is not None)
+    decoded = sum(row["num_tokens"] for row, duration in pairs if duration is not None)
     return Summary(
         name=name,
         is_peer=rows[0]["peer"],
@@ -182,15 +184,15 @@ class BenchReport:
 
 def report(rows: Sequence[Row], names: Sequence[str]) -> BenchReport:
     """Returns the figures of the rows, over all and by class."""
-    found = {name: [row for row in rows if row["method"] == name] for name in names}
-    found = {name: mine for name, mine in found.items() if mine}
+    by_name = {name: [row for row in rows if row["method"] == name] for name in names}
+    by_name = {name: mine for name, mine in by_name.items() if mine}
     classes = dict.fromkeys(row["category"] for row in sorted(rows, key=lambda row: row["prompt"]))
     return BenchReport(
-        {name: summarise(name, mine) for name, mine in found.items()},
+        {name: summarise(name, mine) for name, mine in by_name.items()},
         {
             kind: {
                 name: summarise(name, of_kind)
-                for name, mine in found.items()
+                for name, mine in by_name.items()
                 if (of_kind := [row for row in mine if row["category"] == kind])
             }
             for kind in classes

@@ -35,14 +35,14 @@ def console() -> Console:
 
 def show(screen: Console, report: BenchReport, absent: Mapping[str, str]) -> None:
     """Prints the figures over all prompts, then the speed-ups by class."""
-    whole = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, (first, second) in enumerate(HEADINGS):
-        whole.add_column(f"{first}\n{second}", justify="right" if 0 < place < 5 else "left")
-    for one in report.summaries.values():
-        whole.add_row(*map(escape, cells(one)))
+        table.add_column(f"{first}\n{second}", justify="right" if 0 < place < 5 else "left")
+    for summary in report.summaries.values():
+        table.add_row(*map(escape, cells(summary)))
     for name in absent:
-        whole.add_row(escape(name), *["-"] * (len(HEADINGS) - 2), "left out, see below")
-    screen.print(whole)
+        table.add_row(escape(name), *["-"] * (len(HEADINGS) - 2), "left out, see below")
+    screen.print(table)
     if len(report.by_class) > 1:
         screen.print(by_class(report))
     for name, reason in absent.items():
@@ -51,43 +51,43 @@ def show(screen: Console, report: BenchReport, absent: Mapping[str, str]) -> Non
 
 def by_class(report: BenchReport) -> Table:
     """Returns the speed-up of each contender in each class, with its tokens per round."""
-    others = [name for name in report.summaries if name != PLAIN]
+    names = [name for name in report.summaries if name != PLAIN]
     table = Table(
         title="Speed-up and tokens per round, by class", title_style="bold", title_justify="left",
         box=box.SIMPLE_HEAD, pad_edge=False,
     )  # fmt: skip
     table.add_column("class")
     table.add_column("prompts", justify="right")
-    for name in others:
+    for name in names:
         table.add_column(escape(name), justify="right", overflow="fold")
-    for kind, found in report.by_class.items():
+    for kind, summaries in report.by_class.items():
         table.add_row(
             escape(kind),
-            str(max(one.num_prompts for one in found.values())),
-            *(class_cell(found.get(name)) for name in others),
+            str(max(summary.num_prompts for summary in summaries.values())),
+            *(class_cell(summaries.get(name)) for name in names),
         )
     return table
 
 
-def cells(one: Summary) -> list[str]:
+def cells(summary: Summary) -> list[str]:
     """Returns the row of a contender over all prompts."""
-    figures = [f"{one.tokens_per_round:.2f}", f"{one.tokens_per_second:.1f}"]
-    if one.name == PLAIN:
-        return [one.name, *figures, *["1.00x"] * 2, "", "", ""]
+    figures = [f"{summary.tokens_per_round:.2f}", f"{summary.tokens_per_second:.1f}"]
+    if summary.name == PLAIN:
+        return [summary.name, *figures, *["1.00x"] * 2, "", "", ""]
     return [
-        one.name,
+        summary.name,
         *figures,
-        f"{times(one.speedup)} ({bounds(one)})",
-        times(one.decode_speedup),
-        " · ".join(f"{value:.2f}" for value in one.quartiles),
-        f"{one.repeats[0]:.2f} .. {one.repeats[1]:.2f}",
-        agreement(one),
+        f"{times(summary.speedup)} ({bounds(summary)})",
+        times(summary.decode_speedup),
+        " · ".join(f"{value:.2f}" for value in summary.quartiles),
+        f"{summary.repeats[0]:.2f} .. {summary.repeats[1]:.2f}",
+        agreement(summary),
     ]
 
 
-def class_cell(one: Summary | None) -> str:
+def class_cell(summary: Summary | None) -> str:
     """Returns the cell of a contender and a class."""
-    return "-" if one is None else f"{times(one.speedup)}, {one.tokens_per_round:.2f}"
+    return "-" if summary is None else f"{times(summary.speedup)}, {summary.tokens_per_round:.2f}"
 
 
 def times(value: float) -> str:
@@ -95,15 +95,15 @@ def times(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.2f}x"
 
 
-def bounds(one: Summary) -> str:
+def bounds(summary: Summary) -> str:
     """Returns where the mean lies within two standard errors."""
-    if one.num_prompts < 2:
+    if summary.num_prompts < 2:
         return "one prompt"
-    return f"{one.bounds[0]:.2f} .. {one.bounds[1]:.2f}"
+    return f"{summary.bounds[0]:.2f} .. {summary.bounds[1]:.2f}"
 
 
-def agreement(one: Summary) -> str:
+def agreement(summary: Summary) -> str:
     """Returns whether the tokens are plain decoding's."""
-    if one.differing:
-        return f"others in {len(one.differing)} of {one.num_prompts}"
-    return "the same" if one.compared else "drawn by other noise"
+    if summary.differing:
+        return f"others in {len(summary.differing)} of {summary.num_prompts}"
+    return "the same" if summary.compared else "drawn by other noise"

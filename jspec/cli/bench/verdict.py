@@ -12,16 +12,20 @@ _UNSTEADY = 1.1
 
 def sentence(report: BenchReport) -> str:
     """Returns the advice, from times that include reading the prompt."""
-    ours = [one for one in report.summaries.values() if not one.is_peer and one.name != PLAIN]
+    ours = [
+        summary
+        for summary in report.summaries.values()
+        if not summary.is_peer and summary.name != PLAIN
+    ]
     if not ours:
         return "Only plain decoding was measured, so there is no method to recommend."
-    best = max(ours, key=lambda one: one.speedup)
+    best = max(ours, key=lambda summary: summary.speedup)
     gain = f"{best.speedup:.2f} times plain decoding"
     bounds = f"{best.bounds[0]:.2f} .. {best.bounds[1]:.2f} within two standard errors"
     if best.num_prompts < _ENOUGH:
-        few = f"{best.num_prompts} prompt{'s' if best.num_prompts > 1 else ''}"
+        count = f"{best.num_prompts} prompt{'s' if best.num_prompts > 1 else ''}"
         return (
-            f"{best.name} was the fastest method, at {gain}, but {few} cannot tell that from "
+            f"{best.name} was the fastest method, at {gain}, but {count} cannot tell that from "
             f"noise: ask {_ENOUGH} or more before you choose."
         )
     if best.bounds[0] > 1:
@@ -43,47 +47,50 @@ def sentence(report: BenchReport) -> str:
 
 def notes(report: BenchReport) -> list[str]:
     """Returns notes: differing tokens, unreliable times, faster peers."""
-    found = []
-    for one in report.summaries.values():
-        if one.differing:
-            question, place = one.differing[0]
-            found.append(
-                f"{one.name}: other tokens than plain decoding in {len(one.differing)} of "
-                f"{one.num_prompts} prompts, first in question {question} at token {place + 1} "
+    lines = []
+    for summary in report.summaries.values():
+        if summary.differing:
+            question, place = summary.differing[0]
+            lines.append(
+                f"{summary.name}: other tokens than plain decoding in {len(summary.differing)} of "
+                f"{summary.num_prompts} prompts, first in question {question} at token {place + 1} "
                 "(forward passes of different width or library round differently; float32 does so "
                 "least)."
             )
-    spreads = {one.name: one.repeats[1] / one.repeats[0] for one in report.summaries.values()}
+    spreads = {
+        summary.name: summary.repeats[1] / summary.repeats[0]
+        for summary in report.summaries.values()
+    }
     if unsteady := [name for name, spread in spreads.items() if spread > _UNSTEADY]:
-        found.append(
+        lines.append(
             "The machine was busy: the speed-ups of one prompt differ by more than "
             f"{_UNSTEADY - 1:.0%} between the quartiles of its repeats for {', '.join(unsteady)}; "
             "measure again when it is idle."
         )
-    peers = [one for one in report.summaries.values() if one.is_peer]
-    ours = [one for one in report.summaries.values() if not one.is_peer]
-    best = max(ours, key=lambda one: one.speedup, default=None)
+    peers = [summary for summary in report.summaries.values() if summary.is_peer]
+    ours = [summary for summary in report.summaries.values() if not summary.is_peer]
+    best = max(ours, key=lambda summary: summary.speedup, default=None)
     if best is not None and best.name != PLAIN:
-        found += [
-            f"Compared with {one.name}: {best.name} {best.speedup / one.speedup:.2f} times "
-            f"as fast, plain decoding {1 / one.speedup:.2f} times "
-            f"(geometric means of {one.num_prompts} prompts)."
-            for one in peers
+        lines += [
+            f"Compared with {summary.name}: {best.name} {best.speedup / summary.speedup:.2f} times "
+            f"as fast, plain decoding {1 / summary.speedup:.2f} times "
+            f"(geometric means of {summary.num_prompts} prompts)."
+            for summary in peers
         ]
     if peers and ours:
-        quick = max(peers, key=lambda one: one.speedup)
-        if quick.speedup > max(one.speedup for one in ours):
-            found.append(
+        quick = max(peers, key=lambda summary: summary.speedup)
+        if quick.speedup > max(summary.speedup for summary in ours):
+            lines.append(
                 f"{quick.name} was faster than all of jspec: {quick.speedup:.2f} times jspec's "
                 "plain decoding."
             )
-    return found
+    return lines
 
 
 def _worst(report: BenchReport, best: Summary) -> str:
     """Returns the class in which the best method loses most, if it loses in one."""
-    gains = {kind: found[best.name].speedup for kind, found in report.by_class.items()
-             if best.name in found}  # fmt: skip
+    gains = {kind: summaries[best.name].speedup for kind, summaries in report.by_class.items()
+             if best.name in summaries}  # fmt: skip
     kind = min(gains, key=lambda name: gains[name])
     return f", but {gains[kind]:.2f} in {kind}" if gains[kind] < 1 else ""
 

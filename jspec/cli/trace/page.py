@@ -53,10 +53,10 @@ def data(trace: Trace, tokenizer: Any, settings: Mapping[str, str]) -> dict[str,
 
 def _tokens(trace: Trace, emitted: Sequence[int]) -> Iterable[int]:
     """Returns every token that the page shows, once."""
-    shown = {*emitted}
-    for one in trace.rounds:
-        shown |= {one.bonus, *one.tokens.tolist(), *one.candidates.ravel().tolist()}
-    return sorted(shown)
+    tokens = {*emitted}
+    for traced in trace.rounds:
+        tokens |= {traced.bonus, *traced.tokens.tolist(), *traced.candidates.ravel().tolist()}
+    return sorted(tokens)
 
 
 def _inline(value: Any) -> str:

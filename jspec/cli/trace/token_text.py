@@ -10,12 +10,12 @@ def strings(tokenizer: Any, tokens: Iterable[int]) -> dict[int, str | dict[str, 
     """Returns the text of each token. One that has none by itself is {"bytes": in hexadecimal}
     if it is a part of a character, and else {"sign": its name}, such as an end token.
     """
-    vocabulary, found = Vocabulary(tokenizer), {}
+    vocabulary, texts = Vocabulary(tokenizer), {}
     for token in tokens:
         spelled = vocabulary.bytes_of(token)
         try:
             text = (spelled or b"").decode()
-            found[token] = text or {"sign": tokenizer.id_to_token(token) or f"#{token}"}
+            texts[token] = text or {"sign": tokenizer.id_to_token(token) or f"#{token}"}
         except UnicodeDecodeError:
-            found[token] = {"bytes": (spelled or b"").hex(" ").upper()}
-    return found
+            texts[token] = {"bytes": (spelled or b"").hex(" ").upper()}
+    return texts

@@ -226,7 +226,7 @@ class Spine(Drafter):
         if params is None:
             return names, probs
         likely, chances, _ = params.after(before, tokens)
-        return _united(
+        return _unite(
             jnp.concatenate([names, likely], axis=-1), jnp.concatenate([probs, chances], axis=-1)
         )
 
@@ -311,7 +311,7 @@ def _earlier(names: Int[Array, "*S c"]) -> Bool[np.ndarray, "*#S c c"]:
     return before.reshape(*(names.ndim - 1) * [1], *before.shape)
 
 
-def _united(
+def _unite(
     names: Int[Array, "*S c"], probs: Float[Array, "*S c"]
 ) -> tuple[Int[Array, "*S c"], Float[Array, "*S c"]]:
     """Returns candidates of which the first of equal ones has the sum of all, the others 0."""

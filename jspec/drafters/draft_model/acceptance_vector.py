@@ -152,7 +152,7 @@ def trials(
         accept, _ = jax.vmap(rule)(probs, q, children, valid, noise)
         accept = jnp.where(valid, accept, 0.0)
         likely = jnp.where(valid, jnp.take_along_axis(probs, children, axis=1), 0.0)
-        return drawn.child_probs[:, 0], accept, jax.vmap(_kept)(accept, children), likely
+        return drawn.child_probs[:, 0], accept, jax.vmap(_find_kept)(accept, children), likely
 
     columns = partial(jnp.moveaxis, source=1, destination=0)
     texts = score(model, params), score(draft, draft_params), tokens, positions
@@ -162,7 +162,7 @@ def trials(
     return Trials(probabilities, accept, kept, likely, counted=positions < lengths[:, None])
 
 
-def _kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:
+def _find_kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:
     """Returns the probability that each child is kept; of equal ones it is the first."""
     refused = jnp.cumprod(1 - accept)
     probs = accept * jnp.concatenate([jnp.ones_like(refused[:1]), refused[:-1]])

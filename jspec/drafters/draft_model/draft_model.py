@@ -105,7 +105,7 @@ class DraftModel(ModelDrafter):
         read = self._read(params, state, chunk.tokens, chunk.positions)
         self.check_weights(read)
         order = jnp.broadcast_to(jnp.arange(chunk.read.shape[1]), chunk.read.shape)
-        return _moved_on(
+        return _move_on(
             self.model,
             state,
             read.tentative,
@@ -136,7 +136,7 @@ class DraftModel(ModelDrafter):
         else:
             kv, path = aux.kv, jnp.take_along_axis(aux.kv_index, feedback.verdict.path, axis=1)
             order = jnp.concatenate([jnp.zeros_like(root), path], axis=1)[:, :-1]
-        state = _moved_on(self.model, state, kv, order, tokens, feedback.positions, feedback.counts)
+        state = _move_on(self.model, state, kv, order, tokens, feedback.positions, feedback.counts)
         if aux is None:
             return state
         return replace(state, memory=self.learn(state.memory, aux, feedback))
@@ -159,7 +159,7 @@ class DraftModel(ModelDrafter):
         return self.model.apply(params, tokens, positions, mask, cache)
 
 
-def _moved_on(
+def _move_on(
     model: Any,
     state: DraftModelState,
     kv: PyTree,

@@ -72,10 +72,10 @@ class PaddedVocabulary:
         ids = jnp.minimum(tokens, self.model.vocab_size - 1)
         earlier = () if nodes is None else (nodes,)
         output = self.model.apply(params, ids, positions, mask, memory, *earlier)
-        return replace(output, logits=_resized(output.logits, self.vocab_size))
+        return replace(output, logits=_resize(output.logits, self.vocab_size))
 
 
-def _resized(logits: Float[Array, "B N _"], size: int) -> Float[Array, "B N V"]:
+def _resize(logits: Float[Array, "B N _"], size: int) -> Float[Array, "B N V"]:
     missing = max(size - logits.shape[-1], 0)
     padding = ((0, 0), (0, 0), (0, missing))
     return jnp.pad(logits[..., :size], padding, constant_values=-jnp.inf)

@@ -92,7 +92,7 @@ def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -
         >>> table.template(2, 1).paths
         ((0,), (1,))
     """
-    probabilities = _checked(acceptance)
+    probabilities = _check(acceptance)
     check_integer("num_speculative_tokens", num_speculative_tokens, 0, None)
     check_integer("max_depth", max_depth, 1, None)
     nodes = num_speculative_tokens + 1  # the programme counts a tree's own root
@@ -206,7 +206,7 @@ def choose(
     return min(choices, key=lambda choice: choice.time)  # the smallest of equally fast ones
 
 
-def _checked(acceptance: Acceptance) -> Float[np.ndarray, "L K"]:
+def _check(acceptance: Acceptance) -> Float[np.ndarray, "L K"]:
     probabilities = np.asarray(acceptance, np.float64)
     if probabilities.ndim not in (1, 2) or not probabilities.size:
         raise InputError(

@@ -197,12 +197,12 @@ def _token_type(vocab_size: int) -> np.dtype:
 
 def _layout(width: int, size: int) -> tuple[int, int, int]:
     """Returns the bytes at which tokens begin, suffixes begin and the file ends."""
-    first = _aligned(_FIELDS.size + _DIGEST)
-    second = _aligned(first + size * width)
+    first = _align(_FIELDS.size + _DIGEST)
+    second = _align(first + size * width)
     return first, second, second + size * 4
 
 
-def _aligned(place: int) -> int:
+def _align(place: int) -> int:
     return -(-place // _ALIGNMENT) * _ALIGNMENT
 
 

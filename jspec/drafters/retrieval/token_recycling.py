@@ -239,7 +239,7 @@ class TokenRecycling(Drafter):
         check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
         if state.before is not None:
             before = jnp.concatenate([state.before[:, None], read[:, :-1]], axis=1)
-            moved = _moved(state, read, chunk.read_lengths)
+            moved = _move_on(state, read, chunk.read_lengths)
         if not self.update_on_prefill:
             return moved
         live = jnp.arange(read.shape[1], dtype=jnp.int32)[None] < chunk.read_lengths[:, None]
@@ -263,7 +263,7 @@ class TokenRecycling(Drafter):
             before = above.at[:, 0].set(state.before)
             # The last of what was emitted is the new root.
             text = jnp.concatenate([tokens[:, :1], feedback.emitted], axis=1)
-            moved = _moved(state, text, feedback.counts)
+            moved = _move_on(state, text, feedback.counts)
         return self.recycle(moved, before, tokens, scored.output.logits, live)
 
     def recycle(
@@ -305,7 +305,7 @@ class TokenRecycling(Drafter):
         return replace(states[0], lines=lines, keys=keys)
 
 
-def _moved(state: MatrixState, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> MatrixState:
+def _move_on(state: MatrixState, text: Int[Array, "B T"], counts: Int[Array, " B"]) -> MatrixState:
     """Returns the state with the last of `counts` tokens before the root, if there are some."""
     assert state.before is not None, "there are pairs"
     last = jnp.take_along_axis(text, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]

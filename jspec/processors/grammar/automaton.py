@@ -131,7 +131,7 @@ def read_tokens(
                 "such as by shorter bounds of repetition, or raise max_states"
             )
         # Tokens of equal sums have equal columns, but for one chance in 2^64 for each pair.
-        marks[reader.tokens[places]] += _mixed(
+        marks[reader.tokens[places]] += _mix(
             (np.uint64(state) << np.uint64(32)) + ends.astype(np.uint64)
         )
     _, first, classes = np.unique(marks, return_index=True, return_inverse=True)
@@ -192,7 +192,7 @@ class _Reader:
         return np.concatenate(done_places), np.concatenate(done_states)
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def _mix(values: np.ndarray) -> np.ndarray:
     """Scatters 64-bit numbers (SplitMix64; Steele et al. 2014)."""
     mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -287,11 +287,11 @@ def stack(
 ) -> tuple[AutomatonRows, Tables | None]:
     """Returns the automata of rows as the two parts of a member: of the rows, and shared."""
     if capacity is None:
-        return _stacked(rows, vocab_size, free, None, sized)
+        return _stack(rows, vocab_size, free, None, sized)
     if all(row is None for row in rows):
-        parts = _unused(len(rows), vocab_size, tuple(free.items()), capacity, sized)
+        parts = _make_unused(len(rows), vocab_size, tuple(free.items()), capacity, sized)
     else:
-        parts = _stacked(rows, vocab_size, free, capacity, sized)
+        parts = _stack(rows, vocab_size, free, capacity, sized)
     of_rows, tables = parts
     # The table of a row goes where the row goes.
     values = {name: leaf[None] for name, leaf in tables.values.items()}
@@ -300,7 +300,7 @@ def stack(
 
 
 @lru_cache(maxsize=16)
-def _unused(
+def _make_unused(
     count: int,
     vocab_size: int,
     free: tuple[tuple[str, int | bool], ...],
@@ -308,13 +308,13 @@ def _unused(
     sized: bool,
 ) -> tuple[AutomatonRows, Tables]:
     """Returns the automata of rows without any, made once: most requests have none."""
-    parts = _stacked([None] * count, vocab_size, dict(free), capacity, sized)
+    parts = _stack([None] * count, vocab_size, dict(free), capacity, sized)
     for leaf in jax.tree.leaves(parts):
         leaf.setflags(write=False)
     return parts
 
 
-def _stacked(
+def _stack(
     rows: Sequence[HasAutomaton | None],
     vocab_size: int,
     free: Mapping[str, int | bool],
@@ -328,7 +328,7 @@ def _stacked(
     offsets = dict(zip(map(id, distinct), ends[:-1].tolist(), strict=True))
     most_classes = max((part.table.shape[1] for part in parts), default=0)
     if capacity is None:
-        num_states, num_classes = _rounded(int(ends[-1])), _rounded(most_classes + 1)
+        num_states, num_classes = _round_up(int(ends[-1])), _round_up(most_classes + 1)
     else:
         _check_capacity(capacity, int(ends[-1]) - 1, most_classes)
         num_states, num_classes = capacity.states + 1, capacity.classes + 1
@@ -370,7 +370,7 @@ def _check_capacity(capacity: Capacity, num_states: int, num_classes: int) -> No
             )
 
 
-def _rounded(count: int) -> int:
+def _round_up(count: int) -> int:
     """Returns the next of sizes that grow by 32, and later by a quarter or less."""
     part = max(32, 1 << max(0, (count - 1).bit_length() - 3))
     return -(-count // part) * part

@@ -162,7 +162,7 @@ def _grammar(machine: ByteMachine, tokenizer: Any, what: str, bounds: Bounds) ->
     # A token after which no text can be finished is never allowed.
     table = np.where((automaton.table >= 0) & live[automaton.table], automaton.table, NONE)
     pruned = TokenAutomaton(table, automaton.classes, automaton.origins)
-    return Grammar(what, pruned, accepting, _forced(machine, pruned, accepting, tokens))
+    return Grammar(what, pruned, accepting, _find_forced(machine, pruned, accepting, tokens))
 
 
 def _can_end(
@@ -185,7 +185,7 @@ def _can_end(
     return np.isin(np.arange(size), reached)
 
 
-def _forced(
+def _find_forced(
     machine: ByteMachine,
     automaton: TokenAutomaton,
     accepting: Bool[np.ndarray, " states"],

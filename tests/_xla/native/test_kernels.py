@@ -365,10 +365,10 @@ def test_a_jitted_program_calls_the_kernel_and_an_exported_one_does_not():
 def afresh(monkeypatch):
     """The library is looked for again."""
     monkeypatch.delenv(library.SWITCH, raising=False)
-    library._loaded.cache_clear()
+    library._load.cache_clear()
     yield monkeypatch
     monkeypatch.undo()
-    library._loaded.cache_clear()
+    library._load.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_no_library_and_one_that_does_not_load_are_a_sentence_each(afresh, tmp_p
         "jspec was installed without a C++ compiler; install one, then jspec again"
     )
     (tmp_path / "libjspec.so").write_bytes(b"no library")
-    library._loaded.cache_clear()
+    library._load.cache_clear()
     assert str(native.missing()).startswith("the library libjspec.so does not load: ")
     assert native.instruction_set() is None
 
