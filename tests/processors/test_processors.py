@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -124,7 +125,7 @@ def differences(history, logits, prompts, pasts, settings):
     found = jnp.asarray(logits)
     for processor in made(settings):
         one = processor.init(ROWS, SIZE, None)
-        found = one.functions[0].function(found, history, one.rows.values[0])
+        found = jax.jit(one.functions[0].function)(found, history, one.rows.values[0])
     wrong = []
     for (row, node), past in pasts.items():
         want = of_row(settings, row)(logits[row, node], prompts[row], past)

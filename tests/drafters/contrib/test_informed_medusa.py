@@ -46,7 +46,10 @@ def lines_of(matrix):
 )
 def test_a_tree_is_the_oracles(target, heads, options):
     drafter, variables = InformedMedusa(heads, **SHAPE, **options), tiny.medusa_variables(heads)
-    matrix = decoded(target, drafter, variables).drafter_state.matrix
+    state = decoded(target, drafter, variables).drafter_state
+    matrix = state.matrix
+    again = drafter.init(3, 32, state).matrix
+    np.testing.assert_array_equal(again.lines, matrix.lines, "a later call begins with them")
     line_after, known = lines_of(matrix)
     assert (known > 0) == (options["pairs"] > 0), "some pairs were met"
     drawn = np.random.default_rng(7)
