@@ -21,10 +21,6 @@ def loaded(fixtures):
     return jspec.models.load(fixtures / "llama31", with_tokenizer=False)
 
 
-def equal(one, other):
-    return jax.tree.all(jax.tree.map(jnp.array_equal, one, other))
-
-
 def test_the_folder_is_enough(loaded, fixtures, tmp_path):
     for name in ("llama31", "opt_norms_behind_projected"):
         before = jspec.models.load(fixtures / name, with_tokenizer=False)
@@ -32,7 +28,7 @@ def test_the_folder_is_enough(loaded, fixtures, tmp_path):
         model, params = jspec.models.restore(tmp_path / name)
         assert model == before.model
         assert hash(model) == hash(before.model)
-        assert equal(params, before.params)
+        assert tiny.equal(params, before.params)
 
 
 def test_other_dtypes_may_be_asked_for(loaded, tmp_path):
@@ -40,7 +36,7 @@ def test_other_dtypes_may_be_asked_for(loaded, tmp_path):
     narrow = loaded.model.clone(dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
     model, params = jspec.models.restore(tmp_path / "model", narrow)
     assert model is narrow
-    assert equal(params, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), loaded.params))
+    assert tiny.equal(params, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), loaded.params))
 
 
 def test_other_shapes_are_refused(loaded, tmp_path):

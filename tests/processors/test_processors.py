@@ -98,10 +98,8 @@ def nodes():
     outputs = [[7, 3, 3], [4], [6, 1]]
     prompts = [tiny.PROMPTS[row, :length].tolist() for row, length in enumerate(tiny.LENGTHS)]
     lengths = jnp.asarray(tiny.LENGTHS + [len(output) for output in outputs])
-    text = histories.begin(jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS), 8, SIZE)
     emitted = jnp.array([output + [0] * (3 - len(output)) for output in outputs])
     counts = jnp.array([len(output) for output in outputs])
-    text = histories.extend(text, jnp.asarray(tiny.LENGTHS), emitted, counts)
     tree = jspec.Tree(
         tokens=jnp.array(TOKENS),
         parents=jnp.array([PARENTS] * ROWS),
@@ -109,7 +107,14 @@ def nodes():
         depth=4,
         width=2,
     )
-    history = histories.of_nodes(text, lengths, jnp.array([[*EOS, -1]] * ROWS), tree)
+
+    @jax.jit
+    def past():
+        text = histories.begin(jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS), 8, SIZE)
+        text = histories.extend(text, jnp.asarray(tiny.LENGTHS), emitted, counts)
+        return histories.of_nodes(text, lengths, jnp.array([[*EOS, -1]] * ROWS), tree)
+
+    history = past()
     logits = np.random.default_rng(1).normal(size=(ROWS, 7, SIZE)).astype(np.float32)
     pasts = {}
     for row in range(ROWS):
@@ -150,13 +155,14 @@ def test_without_the_drafted_ancestors_they_would_be_wrong(nodes, name):
 
 def test_the_whole_table_of_counts_is_that_of_the_text(nodes):
     history, _, prompts, pasts = nodes
-    table = np.asarray(history.counts(SIZE))
+    sizes = 15, 2
+    table, *last = jax.jit(lambda it: (it.counts(SIZE), *map(it.last, sizes)))(history)
     for (row, node), past in pasts.items():
         want = np.bincount([*prompts[row], *past], minlength=SIZE)
         assert table[row, node].tolist() == want.tolist()
         whole = [-1] * 20 + [*prompts[row], *past]
-        assert history.last(15)[row, node].tolist() == whole[-15:]
-        assert history.last(2)[row, node].tolist() == whole[-2:]
+        for size, found in zip(sizes, last, strict=True):
+            assert found[row, node].tolist() == whole[-size:]
 
 
 @pytest.mark.parametrize(
