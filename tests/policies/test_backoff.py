@@ -57,15 +57,10 @@ def test_a_skipped_round_leaves_a_matrix_as_it_was():
     @jax.jit
     def update(skip_expensive_updates):
         told = SimpleNamespace(
-            scored=scored,
-            skip_expensive_updates=skip_expensive_updates,
-            done=jnp.array([False]),
-            emitted=jnp.array([[7]]),
-            counts=jnp.array([1]),
-            positions=jnp.array([3]),
-            keys=None,
+            scored=scored, skip_expensive_updates=skip_expensive_updates, done=jnp.array([False]),
+            emitted=jnp.array([[7]]), counts=jnp.array([1]), positions=jnp.array([3]), keys=None,
             sampling=None,
-        )
+        )  # fmt: skip
         return drafter.update(None, state, None, told)
 
     for skip_expensive_updates in (None, jnp.bool_(False), jnp.bool_(True)):

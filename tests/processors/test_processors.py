@@ -101,12 +101,9 @@ def nodes():
     emitted = jnp.array([output + [0] * (3 - len(output)) for output in outputs])
     counts = jnp.array([len(output) for output in outputs])
     tree = jspec.Tree(
-        tokens=jnp.array(TOKENS),
-        parents=jnp.array([PARENTS] * ROWS),
-        valid=jnp.ones((ROWS, 7), bool),
-        depth=4,
-        width=2,
-    )
+        tokens=jnp.array(TOKENS), parents=jnp.array([PARENTS] * ROWS),
+        valid=jnp.ones((ROWS, 7), bool), depth=4, width=2,
+    )  # fmt: skip
 
     @jax.jit
     def past():
@@ -184,12 +181,9 @@ def test_neutral_values_are_known_to_change_nothing(make, neutral, other):
 
 # A fourth row may emit nothing at all: it ends, and harms no other.
 CALL = dict(
-    prompt=[*tiny.PROMPTS.tolist(), tiny.PROMPTS[0].tolist()],
-    prompt_lengths=[*tiny.LENGTHS, 8],
-    max_new_tokens=LIMIT,
-    stopping=jspec.Stopping(eos=EOS),
-    key=4,
-)
+    prompt=[*tiny.PROMPTS.tolist(), tiny.PROMPTS[0].tolist()], prompt_lengths=[*tiny.LENGTHS, 8],
+    max_new_tokens=LIMIT, stopping=jspec.Stopping(eos=EOS), key=4,
+)  # fmt: skip
 TEMPERATURES = np.array([0.0, 0.9, 1.4, 1.0])
 
 

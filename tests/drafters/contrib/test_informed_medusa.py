@@ -102,8 +102,6 @@ def test_heads_trees_and_states_that_do_not_fit_are_refused(target):
     state = jspec.TokenRecycling(tiny.VOCAB).init(3, 8, None)
     with pytest.raises(ValueError, match="is a MatrixState and this drafter keeps"):
         decoded(
-            target,
-            InformedMedusa(HEADS, **SHAPE),
-            tiny.medusa_variables(HEADS),
+            target, InformedMedusa(HEADS, **SHAPE), tiny.medusa_variables(HEADS),
             drafter_state=state,
-        )
+        )  # fmt: skip
