@@ -339,9 +339,6 @@ def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
     for name in ("/no/such/folder", "./here", "a/b/c", "~/nowhere/model"):
         with pytest.raises(ValueError, match="is not a folder; name an existing one, or a hub id"):
             jspec.models.load(name)
-
-
-def test_a_file_is_not_a_folder(folder):
     with pytest.raises(ValueError, match="is a file; name the folder"):
         jspec.models.load(folder / WEIGHTS)
 
