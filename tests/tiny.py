@@ -147,6 +147,13 @@ def _forward(model, params, tokens, positions, mask):
     return model.apply(params, tokens, positions, mask, None)
 
 
+def equal(one, other) -> bool:
+    """Returns whether two trees are of one structure and of equal arrays."""
+    return jax.tree.structure(one) == jax.tree.structure(other) and jax.tree.all(
+        jax.tree.map(np.array_equal, one, other)
+    )
+
+
 @dataclass(frozen=True)
 class Wrapper:
     """A model that is another one in all that a subclass does not change."""

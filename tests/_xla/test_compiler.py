@@ -1,7 +1,8 @@
-"""XLA's known mistakes: they are found, and the option of the command line avoids them."""
+"""Mistakes of XLA, which an option avoids, and what a device says of itself."""
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,9 @@ import jaxlib.version
 import pytest
 from compiling import environment, shifted_in_place
 
+import jspec
 from jspec._xla import compiler
+from jspec.costs import devices
 
 RUN = """
 import os, sys
@@ -76,3 +79,23 @@ def test_a_shift_in_place_is_found_in_a_compiled_program():
 
     wrong, right = program(lambda x: x.at[1:].set(x[:-1])), program(lambda x: x.at[1:].set(7))
     assert shifted_in_place(wrong.as_text()) and not shifted_in_place(right.as_text())
+
+
+def test_memory_reserved_by_jax_is_not_reduced_twice(monkeypatch):
+    """`bytes_limit` is the part of its memory that JAX took."""
+    limit = 60_000_000_123
+    gpu = SimpleNamespace(
+        platform="gpu", device_kind="NVIDIA H100 80GB HBM3",
+        memory_stats=lambda: {"bytes_limit": limit},
+    )  # fmt: skip
+    for fraction in ("", "0.9", "no number", "7"):
+        monkeypatch.setenv(devices._GPU_FRACTION, fraction)
+        found = devices.here(gpu)
+        assert found.name == "H100" and devices.usable(found) == pytest.approx(limit, abs=1)
+    tpu = SimpleNamespace(platform="tpu", device_kind="TPU v5", memory_stats=lambda: None)
+    assert devices.usable(devices.here(tpu)) == devices.find("v5p").memory
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(jspec.InputError, match="device 'X1' is unknown; take one of TPU v5e"):
+        devices.find("X1")

@@ -14,11 +14,9 @@ from jspec.types import Stats
 MODEL = PrefixLM()
 WEIGHTS = MODEL.init()
 ASK = dict(
-    model=MODEL,
-    params=WEIGHTS,
-    prompt=np.array([[1, 2, 1, 2, 1], [3, 3, 3, 3, 3], [4, 5, 6, 4, 5]]),
-    max_new_tokens=24,
-)
+    model=MODEL, params=WEIGHTS,
+    prompt=np.array([[1, 2, 1, 2, 1], [3, 3, 3, 3, 3], [4, 5, 6, 4, 5]]), max_new_tokens=24,
+)  # fmt: skip
 # The line of vLLM's `SpecDecodingLogging.log`, with its format of each number.
 VLLM = re.compile(
     r"SpecDecoding metrics: Mean acceptance length: (\d+\.\d\d), "
@@ -105,12 +103,9 @@ def test_trees_and_batches_of_unequal_depth_add_up():
 
 def test_rounds_by_width_and_drafts_come_from_the_statistics():
     stats = Stats(
-        acceptance_histogram=jnp.array([[3, 1, 2], [0, 0, 0]]),
-        num_draft_tokens=jnp.array([30, 0]),
-        num_drafts=jnp.array([3, 0]),
-        width_histogram=jnp.array([[2, 4], [0, 0]]),
-        widths=(0, 10),
-    )
+        acceptance_histogram=jnp.array([[3, 1, 2], [0, 0, 0]]), num_draft_tokens=jnp.array([30, 0]),
+        num_drafts=jnp.array([3, 0]), width_histogram=jnp.array([[2, 4], [0, 0]]), widths=(0, 10),
+    )  # fmt: skip
     ran, idle = by_row(stats)
     assert ran.width_histogram == {0: 2, 10: 4}
     assert ran.num_drafts == 3, "a round may be granted nodes and have none to verify"

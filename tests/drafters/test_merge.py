@@ -9,8 +9,10 @@ import tiny
 
 import jspec
 from jspec import tree as trees
-from jspec.drafters.growth.union import union
+from jspec.drafters.growth import union
 from jspec.types import Tree
+
+join = jax.jit(union.union)
 
 
 def paths(tree, row):
@@ -30,7 +32,6 @@ def paths(tree, row):
 def test_the_union_has_every_path_once():
     rng = np.random.default_rng(0)
     a_shape = trees.Template(((0,), (1,), (0, 0), (0, 1), (0, 0, 0)))
-    join = jax.jit(union)
     for _ in range(20):
         # Distinct siblings in each tree, shared prefixes between them.
         a = a_shape.fill(jnp.asarray([[9, 0, 1, *rng.permutation(2), 0]] * 2))
@@ -52,7 +53,7 @@ def test_a_child_that_holds_the_roots_token_is_not_the_root():
     """Text such as "0000": found, and all of b hung a level too deep, beyond the declared depth."""
     a = trees.chain(2).fill(jnp.array([[7, 7, 7]]))
     b = trees.chain(2).fill(jnp.array([[7, 1, 2]]))
-    both, number = union(a, b)
+    both, number = join(a, b)
     assert both.parents.tolist() == [[-1, 0, 1, 0, 3]]
     assert number.tolist() == [[0, 3, 4]]
     assert np.asarray(trees.depths(both))[np.asarray(both.valid)].max() == both.depth == 2
@@ -62,12 +63,12 @@ def test_a_sampled_tree_is_refused():
     tree = trees.root_only(jnp.array([1]))
     sampled = tree.replace(q=jnp.ones((1, 1, 4)) / 4)
     with pytest.raises(ValueError, match="sampled distribution"):
-        union(tree, sampled)
+        join(tree, sampled)
 
 
 def test_depth_and_width_bound_the_union():
     a, b = trees.branching([2]).fill(jnp.zeros((1, 3), int)), trees.chain(3)
-    both, _ = union(a, b.fill(jnp.zeros((1, 4), int)))
+    both, _ = join(a, b.fill(jnp.zeros((1, 4), int)))
     assert isinstance(both, Tree)
     assert (both.depth, both.width) == (3, 3)
 

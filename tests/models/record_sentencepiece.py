@@ -27,16 +27,10 @@ def main() -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter("\n".join((ROOT / name).read_text() for name in CORPUS).split("\n")),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=700,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        allow_whitespace_only_pieces=True,
-        character_coverage=0.99,
-        user_defined_symbols=["<tool>"],
-    )
+        model_writer=model, model_type="bpe", vocab_size=700, byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True, character_coverage=0.99, user_defined_symbols=["<tool>"],
+    )  # fmt: skip
     words = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     ids = range(words.vocab_size())
     kinds = [

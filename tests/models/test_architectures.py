@@ -71,17 +71,10 @@ def mixed() -> jspec.models.Llama:
         Layer(Rope()),
     )
     return tiny.model(
-        num_layers=3,
-        layers=layers,
-        qk_norm=True,
-        post_norm=True,
-        norm_offset=1.0,
-        activation="gelu_new",
-        embed_scale=2.0,
-        attention_scale=0.7,
-        attention_cap=3.0,
+        num_layers=3, layers=layers, qk_norm=True, post_norm=True, norm_offset=1.0,
+        activation="gelu_new", embed_scale=2.0, attention_scale=0.7, attention_cap=3.0,
         logit_cap=5.0,
-    )
+    )  # fmt: skip
 
 
 # One family of each kind; trees and caches of the others are in test_families.py.

@@ -41,14 +41,11 @@ def arrays():
     tree = random_tree(EARLIER + NEW)[EARLIER:]
     mask = np.broadcast_to(tree, (len(LENGTHS), *tree.shape)).copy()
     return dict(
-        q=random(NEW, HEADS * MATES, DIM),
-        k=random(HEADS, NEW, DIM),
-        v=random(HEADS, NEW, DIM),
-        mask=mask,
-        nodes=(random(HEADS, EARLIER, DIM), random(HEADS, EARLIER, DIM)),
+        q=random(NEW, HEADS * MATES, DIM), k=random(HEADS, NEW, DIM), v=random(HEADS, NEW, DIM),
+        mask=mask, nodes=(random(HEADS, EARLIER, DIM), random(HEADS, EARLIER, DIM)),
         cached=Cached(random(HEADS, SLOTS, DIM), random(HEADS, SLOTS, DIM), LENGTHS),
         positions=LENGTHS[:, None] + tree.sum(-1) - 1,
-    )
+    )  # fmt: skip
 
 
 @partial(jax.jit, static_argnames=ATTENTION)

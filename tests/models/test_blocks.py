@@ -275,7 +275,7 @@ def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, tmp_path):
         np.testing.assert_array_equal(found, wanted)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     rounded = jspec.models.load(mixed, "q4_ka8", with_tokenizer=False)
-    assert jax.tree.all(jax.tree.map(np.array_equal, rounded.params, kept.params))
+    assert tiny.equal(rounded.params, kept.params)
     assert (logits(rounded) != wanted).any()
     parts = params["layers_0"]["qkv"]["weight"], params["layers_0"]["qkv"]["weight_1"]
     held = tuple(blocks.as_held(part, 256, "q4_k", jnp.float32, True) for part in parts)
@@ -346,4 +346,4 @@ def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
     jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
     again, held = jspec.models.restore(tmp_path / "model")
     assert again == loaded.model
-    assert jax.tree.all(jax.tree.map(np.array_equal, held, loaded.params))
+    assert tiny.equal(held, loaded.params)

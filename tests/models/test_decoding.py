@@ -14,7 +14,7 @@ from jspec._xla import backend
 from jspec.memory import KVCache
 from jspec.models import attention
 
-# The first is quick; test_hybrid.py has what is quick of recurrent states.
+# The first is quick; test_memories.py has what is quick of recurrent states.
 NAMES = (
     *("deepseek_v3", "qwen3_next", "gpt_oss", "gemma4", "granite4", "glm4_moe", "qwen3_5"),
     *("deepseek_v2", "gemma4_moe", "glm4_moe_lite", "gemma4_unified", "qwen3_5_moe"),

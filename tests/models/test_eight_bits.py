@@ -86,7 +86,7 @@ def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fix
         jspec.models.load(fixtures / name, with_tokenizer=False, dtype=kind)
         for kind in ("int8", "w8a8")
     ]
-    assert jax.tree.all(jax.tree.map(np.array_equal, both[0].params, both[1].params))
+    assert tiny.equal(both[0].params, both[1].params)
     by_weights, by_both = (tiny.forward(one.model, one.params, plain.tokens).logits for one in both)
     # A few tokens may go to another expert.
     moved = np.median(np.abs(by_both - by_weights))
@@ -104,7 +104,7 @@ def test_it_is_restored_from_disk(kind, tmp_path):
     again, held = jspec.models.restore(tmp_path / "model")
     assert again == model.clone(param_dtype=again.param_dtype)
     assert eight_bits.called(again.param_dtype) == kind
-    assert jax.tree.all(jax.tree.map(np.array_equal, held, params))
+    assert tiny.equal(held, params)
 
 
 def test_factors_are_split_as_the_columns_are():

@@ -43,10 +43,8 @@ def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant):
             for field in ("logits", "hidden"):
                 np.testing.assert_allclose(
                     getattr(scored, field)[row, jnp.asarray(path)],
-                    getattr(whole, field)[row, past : past + len(path)],
-                    atol=TOLERANCE,
-                    rtol=0,
-                )
+                    getattr(whole, field)[row, past : past + len(path)], atol=TOLERANCE, rtol=0,
+                )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -75,11 +73,8 @@ def tree_behind_a_cache(variant):
     batch, _ = variant.tokens.shape
     every = jnp.broadcast_to(jnp.arange(PAST.max()), (batch, PAST.max()))
     cache = variant.model.commit(
-        stale(variant.model.init_memory(batch, SLOTS)),
-        prompt.tentative,
-        every,
-        jnp.asarray(PAST),
-    )
+        stale(variant.model.init_memory(batch, SLOTS)), prompt.tentative, every, jnp.asarray(PAST),
+    )  # fmt: skip
     nodes = np.random.default_rng(1).integers(0, variant.model.vocab_size, (batch, len(PARENTS)))
     seen = ancestors(PARENTS)
     positions = jnp.asarray(PAST)[:, None] + seen.sum(-1) - 1

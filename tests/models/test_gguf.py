@@ -27,17 +27,13 @@ def load(name: str) -> jspec.models.Loaded:
     return jspec.models.load(FIXTURES / name, with_tokenizer=False)
 
 
-def equal(one, other) -> bool:
-    return jax.tree.all(jax.tree.map(jnp.array_equal, one, other))
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_it_is_the_model_that_it_was_converted_from(name, tmp_path, fixtures):
     """Logits of these weights are compared with those of transformers in test_families.py."""
     loaded = jspec.models.load(tiny_gguf.convert(fixtures / name, tmp_path / "model.gguf"))
     wanted = load(name)
     assert loaded.model == wanted.model
-    assert equal(loaded.params, wanted.params)
+    assert tiny.equal(loaded.params, wanted.params)
     assert (loaded.eos, loaded.bos) == ((2,), 1)
 
 
@@ -57,7 +53,7 @@ def test_weights_of_later_families_are_those_of_their_folder(name, tmp_path, fix
 def test_mistral_is_written_as_llama(tmp_path, fixtures):
     loaded = jspec.models.load(tiny_gguf.convert(fixtures / "mistral", tmp_path / "model.gguf"))
     assert loaded.model.context == 64  # its window is not written
-    assert equal(loaded.params, load("mistral").params)
+    assert tiny.equal(loaded.params, load("mistral").params)
 
 
 def test_rotary_factors_are_a_tensor(tmp_path, fixtures):

@@ -92,7 +92,7 @@ def test_a_head_of_8_bit_weights_is_wide(held, tmp_path):
     found, variables = heads.read_variables(tmp_path / "head", narrow)
     assert found == head
     wanted = weights(head)["params"]
-    assert jax.tree.all(jax.tree.map(np.array_equal, variables["params"], wanted))
+    assert tiny.equal(variables["params"], wanted)
 
 
 @pytest.mark.parametrize("kind", HEADS)

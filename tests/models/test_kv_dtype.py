@@ -105,15 +105,9 @@ def plain():
 def _run(drafter, params, sampled, model=MODEL):
     how = dict(sampling=jspec.Sampling(1.0), key=jax.random.key(3)) if sampled else {}
     return jspec.decode(
-        model,
-        SHARP,
-        tiny.PROMPTS,
-        tiny.LENGTHS,
-        drafter=drafter,
-        drafter_params=params,
-        max_new_tokens=40,
-        **how,
-    )
+        model, SHARP, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=params,
+        max_new_tokens=40, **how,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

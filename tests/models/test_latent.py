@@ -105,11 +105,9 @@ def test_a_tree_of_latents_is_attended_as_the_paper_says(query_rank, window):
 
     model = jspec.models.Llama(shape)
     cache = memory.commit(
-        model.init_memory(1, 8),
-        jspec.TreeKV((keys,), (values,)),
-        jnp.arange(COMMITTED)[None],
+        model.init_memory(1, 8), jspec.TreeKV((keys,), (values,)), jnp.arange(COMMITTED)[None],
         jnp.array([COMMITTED]),
-    )
+    )  # fmt: skip
     given = (COMMITTED + seen.sum(-1) - 1)[None], seen[None], attention.past(cache, None, 0)
     found, *_ = apply(params, rest, *given)
     for node in range(len(PARENTS)):

@@ -58,10 +58,6 @@ def shard(folder):
     (folder / shards.INDEX).write_text(json.dumps({"weight_map": where}))
 
 
-def equal(one, other):
-    return jax.tree.all(jax.tree.map(jnp.array_equal, one, other))
-
-
 def test_it_unpacks_to_three_and_names_the_special_tokens(folder):
     loaded = jspec.models.load(folder)
     model, params, tokenizer = loaded
@@ -133,7 +129,7 @@ def test_loading_twice_gives_the_same_static_model(folder):
 def test_shards_are_one_model(folder):
     whole = jspec.models.load(folder)
     shard(folder)
-    assert equal(whole.params, jspec.models.load(folder).params)
+    assert tiny.equal(whole.params, jspec.models.load(folder).params)
 
 
 def test_a_tensor_is_read_from_the_file_that_the_index_names(folder):
@@ -145,7 +141,7 @@ def test_a_tensor_is_read_from_the_file_that_the_index_names(folder):
     for file, other in ((first, second), (second, first)):
         save_file(stale | {"a.new": held["lm_head.weight"]} | load_file(file), file)
         save_file(load_file(other), other)
-        assert equal(jspec.models.load(folder).params, whole.params)
+        assert tiny.equal(jspec.models.load(folder).params, whole.params)
     # As in `transformers`, a whole file goes before an index of others.
     save_file(stale, folder / WEIGHTS)
     kept = jspec.models.load(folder).params["params"]["embed"]
@@ -172,7 +168,7 @@ def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path)
         tensors["lm_head.weight"] = tensors["wte.weight"].copy()
 
     reweigh(folder, change)
-    assert equal(whole.params, jspec.models.load(folder, with_tokenizer=False).params)
+    assert tiny.equal(whole.params, jspec.models.load(folder, with_tokenizer=False).params)
     reweigh(folder, lambda tensors: tensors["lm_head.weight"].fill(0))
     with pytest.raises(ValueError, match=r"lm_head.weight that differs from .*tie_word_embeddings"):
         jspec.models.load(folder, with_tokenizer=False)
@@ -186,7 +182,7 @@ def test_tied_weights_are_found_under_either_name(fixtures, tmp_path):
         tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
 
     reweigh(folder, rename)
-    assert equal(whole.params, jspec.models.load(folder, with_tokenizer=False).params)
+    assert tiny.equal(whole.params, jspec.models.load(folder, with_tokenizer=False).params)
 
 
 def test_weights_and_computation_have_their_own_dtypes(folder):
@@ -213,7 +209,7 @@ def test_bfloat16_files_are_read_without_loss(folder):
     )
     wide = jspec.models.load(folder, dtype="float32").params
     kept = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16").params
-    assert equal(wide, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kept))
+    assert tiny.equal(wide, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kept))
 
 
 def test_weights_stay_as_the_file_has_them_where_kernels_widen_them(fixtures, tmp_path):
@@ -343,9 +339,6 @@ def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
     for name in ("/no/such/folder", "./here", "a/b/c", "~/nowhere/model"):
         with pytest.raises(ValueError, match="is not a folder; name an existing one, or a hub id"):
             jspec.models.load(name)
-
-
-def test_a_file_is_not_a_folder(folder):
     with pytest.raises(ValueError, match="is a file; name the folder"):
         jspec.models.load(folder / WEIGHTS)
 

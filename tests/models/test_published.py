@@ -46,7 +46,7 @@ FOURTH = THIRD | {
 }
 
 
-def layer(inputs, norms):
+def layer_tensors(inputs, norms):
     sizes = {"q": E, "k": E // 2, "v": E // 2}
     attention = {f"self_attn.{part}_proj.weight": normal(out, inputs, seed=1 + number)
                  for number, (part, out) in enumerate(sizes.items())}  # fmt: skip
@@ -57,55 +57,55 @@ def layer(inputs, norms):
     return {f"layers.0.{name}": matrix for name, matrix in (attention | rest).items()}
 
 
-def first(bias=True):
-    made = {"fc.weight": normal(E, 2 * E), **layer(E, ["post_attention_layernorm"])}
-    return made | ({"fc.bias": normal(E, seed=9)} if bias else {})
+def eagle_tensors(bias=True):
+    tensors = {"fc.weight": normal(E, 2 * E), **layer_tensors(E, ["post_attention_layernorm"])}
+    return tensors | ({"fc.bias": normal(E, seed=9)} if bias else {})
 
 
-def later(config, prefix="", place="layers.0"):
+def eagle3_tensors(config, prefix="", place="layers.0"):
     norms = "input_layernorm", "hidden_norm", "post_attention_layernorm"
-    made = {"fc.weight": normal(E, 3 * E), "norm.weight": 1 + normal(E, seed=11)}
-    made |= layer(2 * E, norms)
+    tensors = {"fc.weight": normal(E, 3 * E), "norm.weight": 1 + normal(E, seed=11)}
+    tensors |= layer_tensors(2 * E, norms)
     if config.get("fc_norm"):
-        made |= {f"fc_norm.{tap}.weight": 1 + normal(E, seed=20 + tap) for tap in range(3)}
+        tensors |= {f"fc_norm.{tap}.weight": 1 + normal(E, seed=20 + tap) for tap in range(3)}
     if config.get("norm_before_fc"):
-        made["input_norm.weight"] = 1 + normal(3 * E, seed=30)
-    made = {prefix + name.replace("layers.0", place): x for name, x in made.items()}
-    made["lm_head.weight"] = normal(V, E, seed=12)
+        tensors["input_norm.weight"] = 1 + normal(3 * E, seed=30)
+    tensors = {prefix + name.replace("layers.0", place): x for name, x in tensors.items()}
+    tensors["lm_head.weight"] = normal(V, E, seed=12)
     if "efficient_lm_head_config" in config:
-        made["efficient_lm_head_down_proj.weight"] = normal(RANK, E, seed=13)
-        made["efficient_lm_head.weight"] = normal(V, RANK, seed=14)
-    return made
+        tensors["efficient_lm_head_down_proj.weight"] = normal(RANK, E, seed=13)
+        tensors["efficient_lm_head.weight"] = normal(V, RANK, seed=14)
+    return tensors
 
 
-def medusa(prefix=""):
-    made = {}
+def medusa_tensors(prefix=""):
+    tensors = {}
     for number in range(3):
         for block in range(2):
             name = f"{prefix}{number}.{block}.linear"
-            made[f"{name}.weight"] = normal(E, E, seed=10 * number + block)
-            made[f"{name}.bias"] = normal(E, seed=10 * number + block)
-        made[f"{prefix}{number}.2.weight"] = normal(V, E, seed=number)
-    return made
+            tensors[f"{name}.weight"] = normal(E, E, seed=10 * number + block)
+            tensors[f"{name}.bias"] = normal(E, seed=10 * number + block)
+        tensors[f"{prefix}{number}.2.weight"] = normal(V, E, seed=number)
+    return tensors
 
 
 HEADS = {
     # kind, tensors, file, config
-    "1": ("eagle", first() | {"embed_tokens.weight": EMBED}, "pytorch_model.bin", {}),
-    "cnets": ("eagle3", later({}, place="midlayer") | SOME, "pytorch_model.bin", {}),
+    "1": ("eagle", eagle_tensors() | {"embed_tokens.weight": EMBED}, "pytorch_model.bin", {}),
+    "cnets": ("eagle3", eagle3_tensors({}, place="midlayer") | SOME, "pytorch_model.bin", {}),
     # Its number of heads is wrong, as in published ones.
-    "medusa": ("medusa", medusa(), "medusa_lm_head.pt", {"medusa_num_heads": 2}),
-    "3.1": ("eagle3", later(THIRD), "model.safetensors", THIRD),
-    "4": ("eagle3", later(FOURTH), "model.safetensors", FOURTH),
+    "medusa": ("medusa", medusa_tensors(), "medusa_lm_head.pt", {"medusa_num_heads": 2}),
+    "3.1": ("eagle3", eagle3_tensors(THIRD), "model.safetensors", THIRD),
+    "4": ("eagle3", eagle3_tensors(FOURTH), "model.safetensors", FOURTH),
 }
 
 
-def folder_of(folder, name):
+def save_layout(folder, name):
     _, tensors, file, config = HEADS[name]
     return write(folder, tensors, LLAMA | config, file)
 
 
-def written(folder, tensors, config=None, file="model.safetensors"):
+def save_head(folder, tensors, config=None, file="model.safetensors"):
     return write(folder, tensors, LLAMA | (config or {}), file)
 
 
@@ -114,11 +114,11 @@ def softmax(x):
     return x / x.sum(-1, keepdims=True)
 
 
-def attention(x, made, window=None):
+def attention(x, tensors, window=None):
     """Causal attention of one sequence [N, inputs], as in Hugging Face's Llama."""
     count = len(x)
     q, k, v = (
-        (x @ made[f"layers.0.self_attn.{part}_proj.weight"].T).reshape(count, -1, D)
+        (x @ tensors[f"layers.0.self_attn.{part}_proj.weight"].T).reshape(count, -1, D)
         for part in "qkv"
     )
     angles = np.arange(count)[:, None] * SHAPE["rope_theta"] ** -(np.arange(0, D, 2) / D)
@@ -132,50 +132,54 @@ def attention(x, made, window=None):
     ago = np.arange(count)[:, None] - np.arange(count)
     seen = (ago >= 0) & (ago < (window or count))
     mixed = np.einsum("hqk,khd->qhd", softmax(np.where(seen, scores, -np.inf)), v)
-    return mixed.reshape(count, -1) @ made["layers.0.self_attn.o_proj.weight"].T
+    return mixed.reshape(count, -1) @ tensors["layers.0.self_attn.o_proj.weight"].T
 
 
-def mlp(x, made):
-    read = norm(x, made["layers.0.post_attention_layernorm.weight"])
-    gate, up, down = (made[f"layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
+def mlp(x, tensors):
+    read = norm(x, tensors["layers.0.post_attention_layernorm.weight"])
+    gate, up, down = (
+        tensors[f"layers.0.mlp.{part}_proj.weight"] for part in ("gate", "up", "down")
+    )
     gate = read @ gate.T
     return (gate / (1 + np.exp(-gate)) * (read @ up.T)) @ down.T
 
 
-def forward_first(config, made, states, tokens):
+def forward_eagle(config, tensors, states, tokens):
     """cnets1.py: embedding first, no norm at the entrance, the target's head on the output."""
-    x = np.concatenate([EMBED[tokens], states], -1) @ made["fc.weight"].T + made.get("fc.bias", 0)
-    x = x + attention(x, made)
-    x = x + mlp(x, made)
+    x = np.concatenate([EMBED[tokens], states], -1) @ tensors["fc.weight"].T + tensors.get(
+        "fc.bias", 0
+    )
+    x = x + attention(x, tensors)
+    x = x + mlp(x, tensors)
     return x, x @ HEAD.T
 
 
-def forward(config, made, states, tokens):
+def forward(config, tensors, states, tokens):
     """llama_eagle3.py of vLLM, with the flags of EAGLE-3.1; EAGLE-4's window and candidates."""
     x = states
     if x.shape[-1] != E:
         if config.get("norm_before_fc"):
-            x = norm(x, made["input_norm.weight"])
+            x = norm(x, tensors["input_norm.weight"])
         if config.get("fc_norm"):
             parts = np.split(x, 3, axis=-1)
-            weights = [made[f"fc_norm.{tap}.weight"] for tap in range(3)]
+            weights = [tensors[f"fc_norm.{tap}.weight"] for tap in range(3)]
             x = np.concatenate([norm(*both) for both in zip(parts, weights, strict=True)], -1)
-        x = x @ made["fc.weight"].T
-    behind = norm(x, made["layers.0.hidden_norm.weight"])
-    embedded = made.get("embed_tokens.weight", EMBED)[tokens]
-    read = norm(embedded, made["layers.0.input_layernorm.weight"])
+        x = x @ tensors["fc.weight"].T
+    behind = norm(x, tensors["layers.0.hidden_norm.weight"])
+    embedded = tensors.get("embed_tokens.weight", EMBED)[tokens]
+    read = norm(embedded, tensors["layers.0.input_layernorm.weight"])
     x = behind if config.get("norm_before_residual") else x
-    x = x + attention(np.concatenate([read, behind], -1), made, config.get("sliding_window"))
-    x = x + mlp(x, made)
-    last = norm(x, made["norm.weight"])
-    logits = last @ made["lm_head.weight"].T
+    x = x + attention(np.concatenate([read, behind], -1), tensors, config.get("sliding_window"))
+    x = x + mlp(x, tensors)
+    last = norm(x, tensors["norm.weight"])
+    logits = last @ tensors["lm_head.weight"].T
     if "efficient_lm_head_config" in config:
-        down, up = (made[f"efficient_lm_head{n}.weight"] for n in ("_down_proj", ""))
-        kept = np.argsort(-(last @ down.T @ up.T), axis=-1, kind="stable")[:, :COUNT]
+        down, up = (tensors[f"efficient_lm_head{n}.weight"] for n in ("_down_proj", ""))
+        best = np.argsort(-(last @ down.T @ up.T), axis=-1, kind="stable")[:, :COUNT]
         wide = np.full_like(logits, -np.inf)
-        np.put_along_axis(wide, kept, np.take_along_axis(logits, kept, -1), -1)
+        np.put_along_axis(wide, best, np.take_along_axis(logits, best, -1), -1)
         logits = wide
-    if "d2t" in made:
+    if "d2t" in tensors:
         wide = np.full((len(logits), V), -np.inf)
         wide[:, IDS] = logits
         logits = wide
@@ -196,11 +200,11 @@ def apply(head, variables, states, tokens):
 TOKENS = np.array([4, 1, 22, 0, 9, 9, 13])
 
 
-def check_computing(head, variables, config, made, run=forward, passes=2):
+def check_computing(head, variables, config, tensors, run=forward, passes=2):
     """Checks a head against a pass in float64, and then from the states that this gives."""
     states = normal(7, head.features, seed=3).astype(np.float64)
     for _ in range(passes):
-        x, logits = run(config, in_float64(made), states, TOKENS)
+        x, logits = run(config, in_float64(tensors), states, TOKENS)
         output = apply(head, variables, states, TOKENS)
         np.testing.assert_allclose(output.hidden[0], x, rtol=2e-4, atol=2e-4)
         np.testing.assert_allclose(output.logits[0], logits, rtol=2e-4, atol=2e-4)
@@ -211,20 +215,20 @@ def check_computing(head, variables, config, made, run=forward, passes=2):
 @pytest.mark.parametrize(
     ("tensors", "config", "file"),
     [
-        (first(), {}, "pytorch_model.bin"),
-        (first(bias=False), {}, "model.safetensors"),
-        (later({}, place="midlayer") | SOME, {}, "pytorch_model.bin"),
-        (later({}), {}, "model.safetensors"),
-        (later(THIRD, "model."), THIRD, "model.safetensors"),
-        (later(SPECULATORS, "model."), SPECULATORS, "model.safetensors"),
-        (later(FOURTH), FOURTH, "model.safetensors"),
+        (eagle_tensors(), {}, "pytorch_model.bin"),
+        (eagle_tensors(bias=False), {}, "model.safetensors"),
+        (eagle3_tensors({}, place="midlayer") | SOME, {}, "pytorch_model.bin"),
+        (eagle3_tensors({}), {}, "model.safetensors"),
+        (eagle3_tensors(THIRD, "model."), THIRD, "model.safetensors"),
+        (eagle3_tensors(SPECULATORS, "model."), SPECULATORS, "model.safetensors"),
+        (eagle3_tensors(FOURTH), FOURTH, "model.safetensors"),
     ],
     ids=["1", "1 without bias", "cnets", "3", "3.1", "speculators", "4"],
 )
 def test_a_head_of_pairs_computes_what_is_published(tmp_path, tensors, config, file):
-    folder = written(tmp_path / "head", tensors, config, file)
+    folder = save_head(tmp_path / "head", tensors, config, file)
     head, variables = published.read(folder, TARGET)
-    run = forward if "norm.weight" in in_float64(tensors) else forward_first
+    run = forward if "norm.weight" in in_float64(tensors) else forward_eagle
     output = check_computing(head, variables, config, tensors, run)
     np.testing.assert_array_equal(head.score(variables, output.hidden), output.logits)
     assert variables["target"]["embed"] is TARGET.params["params"]["embed"]
@@ -233,9 +237,9 @@ def test_a_head_of_pairs_computes_what_is_published(tmp_path, tensors, config, f
 @pytest.mark.parametrize("name", ["fc_norm", "norm_output", "sliding_window"])
 def test_an_omitted_part_is_detected(tmp_path, name):
     """The oracle without one thing is far from the head with it."""
-    head, variables = published.read(folder_of(tmp_path / "head", "4"), TARGET)
+    head, variables = published.read(save_layout(tmp_path / "head", "4"), TARGET)
     states = normal(7, 3 * E, seed=3).astype(np.float64)
-    x, _ = forward(without(FOURTH, name), in_float64(later(FOURTH)), states, TOKENS)
+    x, _ = forward(without(FOURTH, name), in_float64(eagle3_tensors(FOURTH)), states, TOKENS)
     found = apply(head, variables, states, TOKENS)
     assert np.abs(np.asarray(found.hidden[0]) - x).max() > 0.05
 
@@ -244,25 +248,25 @@ def test_an_omitted_part_is_detected(tmp_path, name):
     ("file", "prefix"), [("medusa_lm_head.pt", ""), ("medusa_lm_head.safetensors", "medusa_head.")]
 )
 def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
-    made = medusa(prefix)
-    folder = written(tmp_path / "head", made, {"medusa_num_heads": 2}, file)
+    tensors = medusa_tensors(prefix)
+    folder = save_head(tmp_path / "head", tensors, {"medusa_num_heads": 2}, file)
     head, variables = published.read(folder, TARGET)
     states = normal(5, E, seed=3)
-    scores = head.apply(variables, jnp.asarray(states)[None])
+    scores = jax.jit(head.apply)(variables, jnp.asarray(states)[None])
     for number in range(3):
         x = states
         for block in range(2):
             name = f"{prefix}{number}.{block}.linear"
-            inner = x @ made[f"{name}.weight"].T + made[f"{name}.bias"]
+            inner = x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
             x = x + inner / (1 + np.exp(-inner))
-        want = x @ made[f"{prefix}{number}.2.weight"].T
+        want = x @ tensors[f"{prefix}{number}.2.weight"].T
         np.testing.assert_allclose(scores[0, :, number], want, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_published_head_is_saved_in_our_format(tmp_path, name):
     kind = HEADS[name][0]
-    head, variables, target = heads.load(folder_of(tmp_path / "head", name), TARGET, only=kind)
+    head, variables, target = heads.load(save_layout(tmp_path / "head", name), TARGET, only=kind)
     taps = {"cnets": (2, 3, 3), "3.1": (2, 3, 3), "4": (1, 3, 5)}
     assert target.model.taps == taps.get(name, ())
     check_saving(tmp_path / "saved", head, variables)
@@ -271,7 +275,7 @@ def test_a_published_head_is_saved_in_our_format(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
 def test_it_decodes(tmp_path, name):
-    loaded = heads.load(folder_of(tmp_path / "head", name), TARGET)
+    loaded = heads.load(save_layout(tmp_path / "head", name), TARGET)
     if name in ("3.1", "4"):
         drafter = jspec.EAGLE2(loaded.head, num_speculative_tokens=5, max_depth=3, beam=3)
         drawn = dict(key=2, sampling=jspec.Sampling(temperature=0.7))
@@ -282,18 +286,17 @@ def test_it_decodes(tmp_path, name):
 
 
 def test_taps_are_the_states_that_enter_layers(tmp_path):
-    head, _, target = heads.load(folder_of(tmp_path / "head", "cnets"), TARGET)
+    head, _, target = heads.load(save_layout(tmp_path / "head", "cnets"), TARGET)
     assert head.config.taps == (2, 3, 3)
-    read = *tiny.causal(tiny.PROMPTS[:1]), None
-    run = target.model.apply(TARGET.params, *read)
+    run = tiny.forward(target.model, TARGET.params, tiny.PROMPTS[:1])
     # A model cut below a layer, its last norm undone, ends with what enters that layer.
     for place, tap in enumerate(head.config.taps):
         cut = tiny.model(num_layers=tap)
         params = TARGET.params["params"] | {"norm": {"scale": jnp.ones(E)}}
-        last = cut.apply({"params": params}, *read).hidden
+        last = tiny.forward(cut, {"params": params}, tiny.PROMPTS[:1]).hidden
         found = run.hidden[..., place * E : (place + 1) * E]
         np.testing.assert_allclose(norm(found, 1), last, rtol=1e-5, atol=1e-5)
-    plain = MODEL.apply(TARGET.params, *read)
+    plain = tiny.forward(MODEL, TARGET.params, tiny.PROMPTS[:1])
     np.testing.assert_array_equal(run.logits, plain.logits)
     with pytest.raises(ValueError, match=r"taps has layer 6 and the model has layers 0 \.\. 5"):
         MODEL.clone(taps=(6,))
@@ -303,24 +306,24 @@ def test_taps_and_windows_are_the_configs(tmp_path):
     """EAGLE-4's taps are outputs, as SGLang has them; EAGLE-3's are inputs, as vLLM does."""
 
     def config(tensors, fields):
-        return published.read(written(tmp_path / "head", tensors, fields), TARGET)[0].config
+        return published.read(save_head(tmp_path / "head", tensors, fields), TARGET)[0].config
 
     ids, cnets = "eagle_aux_hidden_state_layer_ids", HEADS["cnets"][1]
     assert config(cnets, {"eagle_config": {ids: [1, 3, 5]}}).taps == (1, 3, 5)
     for fields in ({ids: [1, 3, 4]}, {ids: [1, 3, 4], "eagle_config": {ids: []}}):
         assert config(cnets, fields).taps == (1, 3, 4)
     third = THIRD | {"eagle_config": FOURTH["eagle_config"]}
-    assert config(later(THIRD), third).taps == (0, 2, 4)
-    assert config(later(FOURTH), FOURTH).layers[0].window == 3
-    assert config(later(FOURTH), without(FOURTH, "layer_types")).layers[0].window == 3
+    assert config(eagle3_tensors(THIRD), third).taps == (0, 2, 4)
+    assert config(eagle3_tensors(FOURTH), FOURTH).layers[0].window == 3
+    assert config(eagle3_tensors(FOURTH), without(FOURTH, "layer_types")).layers[0].window == 3
     free = without(FOURTH, "layer_types", "sliding_window")
-    assert config(later(FOURTH), free).layers == ()
+    assert config(eagle3_tensors(FOURTH), free).layers == ()
 
 
 def test_factors_that_are_not_there_are_the_svd(tmp_path):
-    made = {name: x for name, x in later(FOURTH).items() if "efficient" not in name}
-    _, variables = published.read(written(tmp_path / "head", made, FOURTH), TARGET)
-    left, values, right = np.linalg.svd(made["lm_head.weight"].astype(np.float64))
+    tensors = {name: x for name, x in eagle3_tensors(FOURTH).items() if "efficient" not in name}
+    _, variables = published.read(save_head(tmp_path / "head", tensors, FOURTH), TARGET)
+    left, values, right = np.linalg.svd(tensors["lm_head.weight"].astype(np.float64))
     best = (left[:, :RANK] * values[:RANK]) @ right[:RANK]
     found = variables["candidates"]
     np.testing.assert_allclose(found["up"] @ found["down"], best, atol=1e-5)
@@ -335,22 +338,22 @@ OWN = {"embed_tokens.weight": normal(V, E, seed=40)}
     ids=["its embeddings", "the target's", "the target's head"],
 )
 def test_a_table_that_is_not_there_is_the_targets(tmp_path, drops, adds):
-    made = without(later(THIRD) | adds, *drops)
+    tensors = without(eagle3_tensors(THIRD) | adds, *drops)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        head, variables = published.read(written(tmp_path / "head", made, THIRD), TARGET)
+        head, variables = published.read(save_head(tmp_path / "head", tensors, THIRD), TARGET)
     told = [one for one in warned if "embeddings of its own, 1" in str(one.message)]
     assert len(told) == bool(adds)
     check_saving(tmp_path / "saved", head, variables)
-    check_computing(head, variables, THIRD, {"lm_head.weight": HEAD} | made, passes=1)
+    check_computing(head, variables, THIRD, {"lm_head.weight": HEAD} | tensors, passes=1)
 
 
 def test_the_targets_head_scores_the_tokens_of_a_list(tmp_path):
-    made = without(later({}), "lm_head.weight")
+    tensors = without(eagle3_tensors({}), "lm_head.weight")
     states = normal(7, 3 * E, seed=3)
     found, want = (
-        apply(*published.read(written(tmp_path / name, one), TARGET), states, TOKENS).logits[0]
-        for name, one in (("listed", made | {"d2t": SOME["d2t"]}), ("all", made))
+        apply(*published.read(save_head(tmp_path / name, one), TARGET), states, TOKENS).logits[0]
+        for name, one in (("listed", tensors | {"d2t": SOME["d2t"]}), ("all", tensors))
     )
     np.testing.assert_allclose(found[:, IDS], want[:, IDS], rtol=1e-5, atol=1e-5)
     assert np.isneginf(np.delete(np.asarray(found), IDS, axis=1)).all()
@@ -359,14 +362,14 @@ def test_the_targets_head_scores_the_tokens_of_a_list(tmp_path):
 @pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight"])
 def test_the_first_eagle_has_tables_of_its_own_too(tmp_path, name):
     own = normal(V, E, seed=50)
-    folder = written(tmp_path / "own", first() | {name: own})
+    folder = save_head(tmp_path / "own", eagle_tensors() | {name: own})
     with pytest.warns(UserWarning, match="of its own, 1"):
         head, variables = published.read(folder, TARGET)
     part = {"embed_tokens.weight": "embed", "lm_head.weight": "head"}[name]
     np.testing.assert_array_equal(variables["params"][part], own)
     assert part not in variables["target"]
     check_saving(tmp_path / "saved", head, variables)
-    plain, lent = published.read(written(tmp_path / "plain", first()), TARGET)
+    plain, lent = published.read(save_head(tmp_path / "plain", eagle_tensors()), TARGET)
     states = normal(7, E, seed=3)
     swapped = {**lent, "target": {**lent["target"], part: jnp.asarray(own)}}
     np.testing.assert_allclose(
@@ -378,7 +381,7 @@ def test_the_first_eagle_has_tables_of_its_own_too(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["1", "cnets", "medusa"])
 def test_a_head_of_another_kind_or_target_is_refused(tmp_path, name):
-    kind, folder = HEADS[name][0], folder_of(tmp_path / "head", name)
+    kind, folder = HEADS[name][0], save_layout(tmp_path / "head", name)
     wanted = "eagle" if kind != "eagle" else "eagle3"
     for target, only, why in (
         (TARGET, wanted, f"holds a head of kind {kind} and one of kind {wanted} is"),
@@ -390,17 +393,17 @@ def test_a_head_of_another_kind_or_target_is_refused(tmp_path, name):
 
 
 def test_a_copy_of_other_embeddings_tells_another_model(tmp_path):
-    folder = folder_of(tmp_path / "head", "1")
+    folder = save_layout(tmp_path / "head", "1")
     with pytest.warns(UserWarning, match=r"embeddings of its own, \d+% away .*another model"):
         heads.load(folder, other())
     half = {"embed_tokens.weight": EMBED.astype(np.float16)}
-    heads.load(written(tmp_path / "half", first() | half), TARGET)
+    heads.load(save_head(tmp_path / "half", eagle_tensors() | half), TARGET)
 
 
 def test_misfits_are_refused(tmp_path):
     low = {"type": "low_rank", "rank": 17, "num_candidates": 4}
     weighted = {"type": "weighted_low_rank", "rank": RANK, "num_candidates": COUNT}
-    eagle, cnets, fourth = first(), HEADS["cnets"][1], later(FOURTH)
+    eagle, cnets, fourth = eagle_tensors(), HEADS["cnets"][1], eagle3_tensors(FOURTH)
     bare = without(fourth, "efficient_lm_head_down_proj.weight", "efficient_lm_head.weight")
     taps = {"eagle_aux_hidden_state_layer_ids": "all"}
     cases = [
@@ -426,11 +429,11 @@ def test_misfits_are_refused(tmp_path):
     ]  # fmt: skip
     for number, (tensors, config, why) in enumerate(cases):
         with pytest.raises(ValueError, match=why):
-            heads.load(written(tmp_path / str(number), tensors, config), TARGET)
+            heads.load(save_head(tmp_path / str(number), tensors, config), TARGET)
 
 
 def test_damaged_files_are_refused(tmp_path):
-    folder = folder_of(tmp_path / "head", "1")
+    folder = save_layout(tmp_path / "head", "1")
     file = folder / "pytorch_model.bin"
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])

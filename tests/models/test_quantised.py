@@ -6,6 +6,7 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
+import tiny
 from safetensors.numpy import load_file, save_file
 
 import jspec
@@ -76,7 +77,7 @@ def test_float8_is_read_block_by_block(small, fixtures, tmp_path):
     plain = shutil.copytree(fixtures / "deepseek_v3", tmp_path / "wide")
     save_file(wide, plain / shards.SINGLE)
     found, wanted = (jspec.models.load(one, with_tokenizer=False) for one in (folder, plain))
-    equal(found.params, wanted.params)
+    assert tiny.equal(found.params, wanted.params)
     fields = config_json.read(folder / "config.json")
     held = quantised.reader(fields)(shards.open_folder(folder))
     # As compressed-tensors says the same.
@@ -84,24 +85,10 @@ def test_float8_is_read_block_by_block(small, fixtures, tmp_path):
     said = {"format": "float-quantized", "config_groups": {"group_0": {"weights": weights}}}
     describe(folder, quantization_config={"quant_method": "compressed-tensors", **said})
     again = jspec.models.load(folder, with_tokenizer=False)
-    equal(again.params, wanted.params)
+    assert tiny.equal(again.params, wanted.params)
     name = "model.layers.0.mlp.down_proj.weight"
     for cut in (slice(0, 3), slice(3, 6), slice(5, 16), slice(None)):
         np.testing.assert_array_equal(held.rows(name, cut), wide[name][cut])
-
-
-def equal(one, other):
-    flat = [dict(pairs(params["params"])) for params in (one, other)]
-    assert flat[0].keys() == flat[1].keys()
-    for path, leaf in flat[0].items():
-        np.testing.assert_array_equal(leaf, flat[1][path], err_msg=str(path))
-
-
-def pairs(part, path=()):
-    for key, value in part.items():
-        yield from (
-            pairs(value, (*path, key)) if isinstance(value, dict) else [((*path, key), value)]
-        )
 
 
 def gpt_oss(folder, fixtures, tensors):
@@ -162,7 +149,7 @@ def test_mxfp4_is_read_number_by_number(fixtures, tmp_path):
     describe(small, quantization_config={"quant_method": "mxfp4"})
     plain = gpt_oss(tmp_path / "wide", fixtures, wide)
     found, wanted = (jspec.models.load(one, with_tokenizer=False) for one in (small, plain))
-    equal(found.params, wanted.params)
+    assert tiny.equal(found.params, wanted.params)
 
 
 @pytest.mark.parametrize(
@@ -233,14 +220,14 @@ def test_float8_is_read_by_rows_and_by_matrices(fixtures, tmp_path):
         if file is not None:
             (found / "hf_quant_config.json").write_text(json.dumps(file))
         both = (jspec.models.load(folder, with_tokenizer=False) for folder in (found, plain))
-        equal(*(loaded.params for loaded in both))
+        assert tiny.equal(*(loaded.params for loaded in both))
     (found / "hf_quant_config.json").unlink()
     with pytest.raises(jspec.InputError, match=r"holds quantised weights \(.*_scale\)"):
         jspec.models.load(found, with_tokenizer=False)
     # Scales of a memory alone.
     save(found / shards.SINGLE, wide[way] | dict([*inputs.items()][1:]))
     again = jspec.models.load(found, with_tokenizer=False)
-    equal(again.params, jspec.models.load(plain, with_tokenizer=False).params)
+    assert tiny.equal(again.params, jspec.models.load(plain, with_tokenizer=False).params)
 
 
 def test_scales_of_another_shape_are_refused(small):
@@ -278,7 +265,9 @@ def test_heads_for_several_tokens_are_not_read(fixtures, tmp_path, recorded):
     tensors = load_file(folder / shards.SINGLE)
     more = {"model.layers.3.eh_proj.weight": np.zeros((2, 2), np.float32)}
     save_file(tensors | more, folder / shards.SINGLE)
-    equal(jspec.models.load(folder, with_tokenizer=False).params, recorded("deepseek_v3").params)
+    assert tiny.equal(
+        jspec.models.load(folder, with_tokenizer=False).params, recorded("deepseek_v3").params
+    )
     # A layer that config.json counts is not such a head.
     del tensors["model.layers.2.input_layernorm.weight"]
     save_file(tensors, folder / shards.SINGLE)

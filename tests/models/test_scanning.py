@@ -20,12 +20,6 @@ DEEP = tiny.model(num_layers=5, layers=(NEAR, FAR, NEAR, FAR, NEAR)).clone(taps=
 """Two periods that are scanned, and a layer that is not."""
 
 
-def equal(one, other) -> bool:
-    return jax.tree.structure(one) == jax.tree.structure(other) and jax.tree.all(
-        jax.tree.map(np.array_equal, one, other)
-    )
-
-
 def test_scanned_layers_give_the_numbers_of_the_others():
     """Without a cache and as a tree behind one, and the states that enter a layer."""
     params = tiny.params(DEEP)
@@ -49,11 +43,11 @@ def test_scanned_layers_give_the_numbers_of_the_others():
     assert [len(layers) for group in scanned.groups for layers in group] == [2, 2, 1]
     found = run(scanned, checkpoint.relaid(scanned, params))
     wanted = run(DEEP, params)
-    assert equal(found, wanted)
+    assert tiny.equal(found, wanted)
     # Layers in another order are another model: the comparison can fail.
     layers = params["params"]
     turned = {"params": layers | {"layers_0": layers["layers_2"], "layers_2": layers["layers_0"]}}
-    assert not equal(run(scanned, checkpoint.relaid(scanned, turned)), wanted)
+    assert not tiny.equal(run(scanned, checkpoint.relaid(scanned, turned)), wanted)
 
 
 FAMILIES = "gpt2", "opt_norms_behind_projected", "pythia", "mixtral", "llama31", "qwen3"
@@ -66,7 +60,7 @@ def test_checkpoints_load_into_scanned_layers(name, recorded, fixtures):
     assert jax.tree.map(jnp.shape, loaded.params) == jax.tree.map(
         jnp.shape, checkpoint.shapes(loaded.model)
     )
-    assert equal(checkpoint.relaid(plain.model, loaded.params), plain.params)
+    assert tiny.equal(checkpoint.relaid(plain.model, loaded.params), plain.params)
     logits = tiny.forward(loaded.model, loaded.params, plain.tokens).logits
     np.testing.assert_allclose(logits, plain.logits, atol=1e-4, rtol=0)
 
@@ -80,7 +74,7 @@ def test_one_checkpoint_is_restored_either_way(fixtures, tmp_path):
         jspec.models.save(folder, saved.model, saved.params)
         asked = None if saved is wanted else wanted.model
         model, params = jspec.models.restore(folder, asked)
-        assert model == wanted.model and equal(params, wanted.params)
+        assert model == wanted.model and tiny.equal(params, wanted.params)
 
 
 def test_there_is_no_second_cache_and_no_copy_of_one_in_the_loop():

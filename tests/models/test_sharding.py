@@ -68,16 +68,12 @@ def test_a_checkpoint_is_restored_onto_its_devices(mesh, fixtures, tmp_path):
     found, split = jspec.models.restore(tmp_path / "model", mesh=mesh)
     assert split["params"]["head"].sharding.spec == PartitionSpec("model", None)
     assert found.tp_size == 4
-    assert equal(split, laid_out(found, params))
+    assert tiny.equal(split, laid_out(found, params))
     # And back: saved as it lies there, restored on one device.
     jspec.models.save(tmp_path / "split", found, split)
     again, whole = jspec.models.restore(tmp_path / "split")
     assert again == model
-    assert equal(whole, params)
-
-
-def equal(one, other):
-    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+    assert tiny.equal(whole, params)
 
 
 def laid_out(model, params):
@@ -224,7 +220,7 @@ def test_a_checkpoint_is_read_straight_into_its_parts(name, large, mesh):
     assert beside <= largest + part + 2**18
     if name == "f.gguf":  # which holds other weights, in 8 bits
         _, params = load(mesh=None)
-    assert equal(loaded[1], laid_out(loaded[0], params))
+    assert tiny.equal(loaded[1], laid_out(loaded[0], params))
 
 
 @pytest.mark.parametrize("kind", ["hf", "gguf"])
@@ -238,7 +234,7 @@ def test_parts_are_those_of_the_whole(name, kind, fixtures, tmp_path):
     whole, split = (
         jspec.models.load(path, with_tokenizer=False, mesh=each) for each in (None, mesh)
     )
-    assert equal(split.params, laid_out(split.model, whole.params))
+    assert tiny.equal(split.params, laid_out(split.model, whole.params))
 
 
 def test_a_model_that_is_read_whole_would_be_seen(large, mesh):

@@ -56,7 +56,6 @@ from .proposals import (
 from .rest import longest_match, rest
 from .rules import (
     RSD_FIGURE_1,
-    coupled,
     deterministic_proposal,
     emission,
     k_seq,

@@ -125,18 +125,6 @@ def k_seq(p, q, children):
     return accept, _distribution(np.maximum(p - kept * reach / beta, 0))
 
 
-def coupled(logp, gumbel, children):
-    """`(token, child)`: argmax of log p + Gumbel noise [V], and its first child, or -1.
-
-    The token follows p whatever the children are (Gumbel-max), so this keeps a drafted token
-    exactly as often as `deterministic_proposal`, and yields one token for one noise, drafted or
-    not.
-    """
-    token = int(np.argmax(np.asarray(logp, dtype=np.float64) + gumbel))
-    held = [i for i, child in enumerate(children) if child == token]
-    return token, held[0] if held else -1
-
-
 def emission(accept, residual, children):
     """The distribution [V] of the token emitted at the node, given its children, tried in order."""
     emitted = np.zeros(len(residual))

@@ -44,7 +44,7 @@ def test_token_info_is_that_of_the_head_factored_and_collapsed():
     """`LyannaHead.inform` from W1 W2, from the table and from its factors, some or all hot."""
     for hot in [(), (1, 2, 5, 8, 11)]:
         head = LyannaHead(LyannaConfig(V, 8, 12, 1, 2, 1, 4, 32, rank=3, hot_tokens=len(hot)))
-        one = jnp.zeros((1, 1), jnp.int32)
+        one, inform = jnp.zeros((1, 1), jnp.int32), jax.jit(head.inform)
         inputs = jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0
         fresh = jax.eval_shape(head.init, jax.random.key(0), *inputs)
         rng = np.random.default_rng(len(hot))
@@ -60,14 +60,14 @@ def test_token_info_is_that_of_the_head_factored_and_collapsed():
         whole, narrow = collapse(head, variables), collapse(head, variables, max_bytes=0)
         assert "rows" in whole["table"]["info"] and "codes" in narrow["table"]["info"]
         for given in (variables, whole, narrow, collapse(head, narrow)):
-            found = head.inform(given, logits, jnp.arange(V)[None])[0]
+            found = inform(given, logits, jnp.arange(V)[None])[0]
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
         # In fewer bits each entry is off by at most half a step: of its row, or of its own size.
         largest = np.abs(np.array(expected) - np.asarray(logits[0])).max(-1, keepdims=True)
         for dtype, error in (("int8", largest / 127 / 2), ("float16", largest * 2.0**-11)):
             table = collapse(head, variables, dtype)
             assert table["table"]["info"]["rows"].dtype == dtype
-            gap = np.abs(head.inform(table, logits, jnp.arange(V)[None])[0] - np.array(expected))
+            gap = np.abs(inform(table, logits, jnp.arange(V)[None])[0] - np.array(expected))
             assert (gap <= 1.001 * error + 1e-5).all() and gap.max() > 1e-5
 
 

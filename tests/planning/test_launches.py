@@ -154,12 +154,9 @@ def test_a_round_of_each_width_and_a_back_off_count_together(tmp_path):
 def test_searched_names_are_in_the_program():
     def run(index, x):
         carry = phases.run_rounds(
-            lambda carry: carry[1] < 9,
-            lambda asked, carry: (carry[0] - 1, carry[1] + 1 + asked),
-            (x, x),
-            lambda carry: carry[0] <= 3,
-            "gpu",
-        )
+            lambda carry: carry[1] < 9, lambda asked, carry: (carry[0] - 1, carry[1] + 1 + asked),
+            (x, x), lambda carry: carry[0] <= 3, "gpu",
+        )  # fmt: skip
         branches = (lambda state, given: 2 * state), (lambda state, given: state + given)
         return carry, in_place.switch(index, branches, x, x, platform="gpu")
 

@@ -270,12 +270,9 @@ def random_tree(rng, batch, size):
             value[row, node] = value[row, parents[row, node]] * rng.uniform(0.05, 0.9)
     return Tree(
         tokens=jnp.asarray(rng.integers(0, 23, (batch, size)), jnp.int32),
-        parents=jnp.asarray(parents, jnp.int32),
-        valid=jnp.asarray(rng.random((batch, size)) < 0.9),
-        depth=size - 1,
-        width=size - 1,
-        value=jnp.asarray(value),
-    )
+        parents=jnp.asarray(parents, jnp.int32), valid=jnp.asarray(rng.random((batch, size)) < 0.9),
+        depth=size - 1, width=size - 1, value=jnp.asarray(value),
+    )  # fmt: skip
 
 
 def test_the_choice_is_that_of_numpy():

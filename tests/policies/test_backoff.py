@@ -1,4 +1,4 @@
-"""Drafters that back off while their drafts are not worth the time that drafting takes."""
+"""Drafters that back off while drafts are not worth their time, and what a round at rest does."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -11,6 +11,9 @@ from policies.test_adaptive import check_has_read
 
 import jspec
 from jspec.policies.backoff import Backoff
+from jspec.protocols import Drafting
+from jspec.round.phases import one_round
+from jspec.testing import PrefixLM
 
 MODEL = jspec.testing.PrefixLM()
 PARAMS = MODEL.init()
@@ -54,15 +57,10 @@ def test_a_skipped_round_leaves_a_matrix_as_it_was():
     @jax.jit
     def update(skip_expensive_updates):
         told = SimpleNamespace(
-            scored=scored,
-            skip_expensive_updates=skip_expensive_updates,
-            done=jnp.array([False]),
-            emitted=jnp.array([[7]]),
-            counts=jnp.array([1]),
-            positions=jnp.array([3]),
-            keys=None,
+            scored=scored, skip_expensive_updates=skip_expensive_updates, done=jnp.array([False]),
+            emitted=jnp.array([[7]]), counts=jnp.array([1]), positions=jnp.array([3]), keys=None,
             sampling=None,
-        )
+        )  # fmt: skip
         return drafter.update(None, state, None, told)
 
     for skip_expensive_updates in (None, jnp.bool_(False), jnp.bool_(True)):
@@ -211,3 +209,50 @@ def test_many_refused_drafts_back_off_and_one_does_not():
         )  # fmt: skip
         assert result.stats.num_draft_tokens[0] == 2 and result.stats.num_accepted_tokens[0] == 0
         assert (float(result.policy_state.backoff.saved) < 0) == tires
+
+
+WIDE = PrefixLM(vocab_size=4096)
+WIDE_PARAMS = WIDE.init()
+MERGED = jspec.merge(jspec.Spine(4096, 7), jspec.Suffix(7, capacity=64), num_speculative_tokens=7)
+COSTS = jspec.CostCurve.of({1: 1.0, 8: 2.0})
+
+
+def work(jaxpr):
+    """The elements that a program's operations write; of a condition's branches, the smallest."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        inside = [
+            work(getattr(part, "jaxpr", part))
+            for value in eqn.params.values()
+            for part in (value if isinstance(value, tuple | list) else [value])
+            if hasattr(getattr(part, "jaxpr", part), "eqns")
+        ]
+        written = eqn.outvars
+        if eqn.primitive.name == "optimization_barrier":  # moves nothing
+            written = []
+        elif "scatter" in eqn.primitive.name:  # in place
+            written = eqn.invars[2:]
+        elif "update_slice" in eqn.primitive.name:
+            written = eqn.invars[1:2]
+        here = sum(int(np.prod(var.aval.shape)) for var in written)
+        total += (min if eqn.primitive.name == "cond" else sum)(inside) if inside else here
+    return total
+
+
+def of_a_round(asked, drafter, policy, costs):
+    drafting = dict(drafter=drafter, policy=policy, policy_params=costs)
+    state = jax.eval_shape(
+        lambda: jspec.prefill(WIDE, WIDE_PARAMS, [[1, 2, 3]], max_new_tokens=4, **drafting)
+    )
+    program = jax.make_jaxpr(one_round, static_argnums=(0, 4, 5))
+    told = Drafting(drafter, None, policy, costs)
+    return work(program(WIDE, WIDE_PARAMS, state, told, asked, "cpu").jaxpr)
+
+
+@pytest.mark.slow
+def test_a_round_without_a_draft_adds_little_to_plain_decoding():
+    """Checks that learning in short back-offs is in its own branch; a draft is the control."""
+    adaptive = MERGED, jspec.Adaptive((0, 3, 7)), COSTS
+    plain = of_a_round(True, jspec.Autoregressive(), jspec.FixedWidth(), None)
+    assert of_a_round(False, *adaptive) < plain + 5 * WIDE.vocab_size
+    assert of_a_round(True, *adaptive) > plain + 100 * WIDE.vocab_size

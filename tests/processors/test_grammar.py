@@ -17,6 +17,7 @@ import jspec
 from jspec.processors.grammar import automaton, masks
 from jspec.processors.grammar import compile as grammars
 from jspec.processors.grammar.compile import END, choices, json_schema, regex
+from jspec.processors.grammar.thoughts import behind
 from jspec.types import Status
 
 # Tokens that begin and end anywhere; the last three have no text.
@@ -258,3 +259,37 @@ def test_large_choices_are_refused_before_their_machine_is_built(monkeypatch):
     monkeypatch.setattr(grammars, "ByteMachine", built)
     with pytest.raises(jspec.InputError, match="has more than 64 states"):
         choices(["abcd" * 100, "dcba" * 100], TOKENS, max_states=64)
+
+
+# a b yes no, white space, three marks (the second reads as text too), an end token.
+MARKED = [b"a", b"b", b"yes", b"no", b"\n", None, b"</t>", None, None]
+OPEN, CLOSE, MESSAGE, MARKED_EOS = 5, 6, 7, 8
+YES_OR_NO = choices(["yes", "no", "a"], MARKED)
+FORM = "(?:2|3|0)"
+THINK = OPEN, (CLOSE,), False
+LEADS = [
+    (THINK, rf"(?:{OPEN}[^{CLOSE}]*{CLOSE}4?)?{FORM}"),
+    ((OPEN, (CLOSE,), True), rf"[^{CLOSE}]*{CLOSE}4?{FORM}"),
+    # As Harmony: a channel, of which "1" is the final one, and its message.
+    (
+        (OPEN, (OPEN, 1, MESSAGE), False),
+        rf"(?:{OPEN}(?:[^{OPEN}1][^{OPEN}]*{OPEN}|{OPEN})*1(?:[^{MESSAGE}])*{MESSAGE}4?)?{FORM}",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lead", "pattern"), LEADS)
+def test_it_reads_what_an_expression_of_tokens_says(lead, pattern):
+    made, rng = behind(YES_OR_NO, lead, MARKED), np.random.default_rng(0)
+    table, classes = made.automaton.table, made.automaton.classes
+    right = 0
+    for _ in range(4000):
+        text = rng.choice([0, 1, 2, 3, 4, OPEN, OPEN, CLOSE, MESSAGE], rng.integers(1, 7)).tolist()
+        state = 0
+        for token in text:
+            state = table[state, classes[token]] if state >= 0 else -1
+        wanted = bool(re.fullmatch(pattern, "".join(map(str, text))))
+        assert (state >= 0 and bool(made.accepting[state])) == wanted, text
+        right += wanted
+    assert right > 5
+    assert behind(YES_OR_NO, None, MARKED) is YES_OR_NO

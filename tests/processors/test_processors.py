@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -97,18 +98,20 @@ def nodes():
     outputs = [[7, 3, 3], [4], [6, 1]]
     prompts = [tiny.PROMPTS[row, :length].tolist() for row, length in enumerate(tiny.LENGTHS)]
     lengths = jnp.asarray(tiny.LENGTHS + [len(output) for output in outputs])
-    text = histories.begin(jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS), 8, SIZE)
     emitted = jnp.array([output + [0] * (3 - len(output)) for output in outputs])
     counts = jnp.array([len(output) for output in outputs])
-    text = histories.extend(text, jnp.asarray(tiny.LENGTHS), emitted, counts)
     tree = jspec.Tree(
-        tokens=jnp.array(TOKENS),
-        parents=jnp.array([PARENTS] * ROWS),
-        valid=jnp.ones((ROWS, 7), bool),
-        depth=4,
-        width=2,
-    )
-    history = histories.of_nodes(text, lengths, jnp.array([[*EOS, -1]] * ROWS), tree)
+        tokens=jnp.array(TOKENS), parents=jnp.array([PARENTS] * ROWS),
+        valid=jnp.ones((ROWS, 7), bool), depth=4, width=2,
+    )  # fmt: skip
+
+    @jax.jit
+    def past():
+        text = histories.begin(jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS), 8, SIZE)
+        text = histories.extend(text, jnp.asarray(tiny.LENGTHS), emitted, counts)
+        return histories.of_nodes(text, lengths, jnp.array([[*EOS, -1]] * ROWS), tree)
+
+    history = past()
     logits = np.random.default_rng(1).normal(size=(ROWS, 7, SIZE)).astype(np.float32)
     pasts = {}
     for row in range(ROWS):
@@ -124,7 +127,7 @@ def differences(history, logits, prompts, pasts, settings):
     found = jnp.asarray(logits)
     for processor in made(settings):
         one = processor.init(ROWS, SIZE, None)
-        found = one.functions[0].function(found, history, one.rows.values[0])
+        found = jax.jit(one.functions[0].function)(found, history, one.rows.values[0])
     wrong = []
     for (row, node), past in pasts.items():
         want = of_row(settings, row)(logits[row, node], prompts[row], past)
@@ -149,13 +152,14 @@ def test_without_the_drafted_ancestors_they_would_be_wrong(nodes, name):
 
 def test_the_whole_table_of_counts_is_that_of_the_text(nodes):
     history, _, prompts, pasts = nodes
-    table = np.asarray(history.counts(SIZE))
+    sizes = 15, 2
+    table, *last = jax.jit(lambda it: (it.counts(SIZE), *map(it.last, sizes)))(history)
     for (row, node), past in pasts.items():
         want = np.bincount([*prompts[row], *past], minlength=SIZE)
         assert table[row, node].tolist() == want.tolist()
         whole = [-1] * 20 + [*prompts[row], *past]
-        assert history.last(15)[row, node].tolist() == whole[-15:]
-        assert history.last(2)[row, node].tolist() == whole[-2:]
+        for size, found in zip(sizes, last, strict=True):
+            assert found[row, node].tolist() == whole[-size:]
 
 
 @pytest.mark.parametrize(
@@ -177,12 +181,9 @@ def test_neutral_values_are_known_to_change_nothing(make, neutral, other):
 
 # A fourth row may emit nothing at all: it ends, and harms no other.
 CALL = dict(
-    prompt=[*tiny.PROMPTS.tolist(), tiny.PROMPTS[0].tolist()],
-    prompt_lengths=[*tiny.LENGTHS, 8],
-    max_new_tokens=LIMIT,
-    stopping=jspec.Stopping(eos=EOS),
-    key=4,
-)
+    prompt=[*tiny.PROMPTS.tolist(), tiny.PROMPTS[0].tolist()], prompt_lengths=[*tiny.LENGTHS, 8],
+    max_new_tokens=LIMIT, stopping=jspec.Stopping(eos=EOS), key=4,
+)  # fmt: skip
 TEMPERATURES = np.array([0.0, 0.9, 1.4, 1.0])
 
 

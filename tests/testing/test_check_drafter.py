@@ -84,16 +84,10 @@ def put(field, node, value):
 def test_each_fault_of_a_tree_has_its_sentence():
     rows = np.array([[5]])
     log = Log(
-        tokens=np.array([[[5, 1, 2, 3]]]),
-        parents=np.array([[[-1, 0, 1, 0]]]),
-        valid=np.ones((1, 1, 4), bool),
-        value=np.full((1, 1, 4), 0.5),
-        root=rows,
-        positions=rows,
-        done=rows < 0,
-        counts=rows,
-        rounds=1,
-    )
+        tokens=np.array([[[5, 1, 2, 3]]]), parents=np.array([[[-1, 0, 1, 0]]]),
+        valid=np.ones((1, 1, 4), bool), value=np.full((1, 1, 4), 0.5), root=rows, positions=rows,
+        done=rows < 0, counts=rows, rounds=1,
+    )  # fmt: skip
     tree = trees.root_only(rows[0]).replace(depth=2, width=2)
     check_trees(log, tree, VOCAB, Report())
     for change, said in (

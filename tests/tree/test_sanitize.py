@@ -106,13 +106,10 @@ QUICK = {*CHANGES} - {"too little depth", "too much depth", "too much width"}
 def test_malformed_nodes_are_absent_and_change_no_token(target, plain, change):
     of_data = change in OF_DATA
     ran = jspec.decode(
-        *target,
-        tiny.PROMPTS,
-        tiny.LENGTHS,
-        max_new_tokens=LIMIT,
+        *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT,
         drafter=ToldWhich() if of_data else Told(change),
         drafter_params=(plain.tokens, OF_DATA.index(change)) if of_data else plain.tokens,
-    )
+    )  # fmt: skip
     np.testing.assert_array_equal(ran.tokens, plain.tokens)
     np.testing.assert_array_equal(ran.status, plain.status)
     histogram = np.asarray(ran.stats.acceptance_histogram)
@@ -129,11 +126,9 @@ def test_admission_is_that_of_a_loop_over_nodes():
         tree = jspec.Tree(
             tokens=rng.integers(-1, vocab + 1, (2, nodes)).astype(np.int32),
             parents=np.minimum(rng.integers(-2, nodes + 2, (2, nodes)), np.arange(nodes) + 1),
-            valid=rng.uniform(size=(2, nodes)) < 0.9,
-            depth=3,
-            width=4,
+            valid=rng.uniform(size=(2, nodes)) < 0.9, depth=3, width=4,
             value=np.where(rng.uniform(size=(2, nodes)) < 0.1, np.nan, 0.5).astype(np.float32),
-        )
+        )  # fmt: skip
         tree = tree.replace(parents=tree.parents.astype(np.int32))
         got = sanitized(tree, np.array([1, 2], np.int32))
         for row in range(2):
@@ -253,12 +248,9 @@ def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(tar
     model = tiny.Counted(target[0])
     with pytest.raises(jspec.InputError, match="needs the distribution q"):
         jspec.decode(
-            model,
-            target[1],
-            tiny.PROMPTS,
-            max_new_tokens=4,
+            model, target[1], tiny.PROMPTS, max_new_tokens=4,
             drafter=jspec.with_verifier(jspec.PromptLookup(), jspec.rules.recursive),
-        )
+        )  # fmt: skip
     assert len(model.traces) == 1
 
 
@@ -275,11 +267,7 @@ def test_one_array_may_be_two_leaves_of_a_state(target, plain):
         update=lambda self, params, state, aux, feedback: (state[0] + feedback.counts, state[1]),
     )
     ran = jspec.decode(
-        *target,
-        tiny.PROMPTS,
-        tiny.LENGTHS,
-        max_new_tokens=LIMIT,
-        drafter=broken(**functions),
+        *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, drafter=broken(**functions),
         drafter_params=plain.tokens,
-    )
+    )  # fmt: skip
     np.testing.assert_array_equal(ran.tokens, plain.tokens)

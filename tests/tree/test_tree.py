@@ -26,12 +26,9 @@ def random_tree(rng, batch, nodes):
             parents[row, node] = rng.integers(0, node)
     depth = max(len(lineage(p, n)) - 1 for p in parents for n in range(nodes))
     return Tree(
-        tokens=jnp.zeros((batch, nodes), jnp.int32),
-        parents=jnp.asarray(parents),
-        valid=jnp.ones((batch, nodes), bool),
-        depth=depth,
-        width=nodes - 1,
-    )
+        tokens=jnp.zeros((batch, nodes), jnp.int32), parents=jnp.asarray(parents),
+        valid=jnp.ones((batch, nodes), bool), depth=depth, width=nodes - 1,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("nodes", [1, 9])
@@ -191,12 +188,9 @@ def test_an_order_is_that_of_a_walk_through_the_same_tree(ordered, walked):
         for node in range(1, 9):
             valid[node] &= valid[parents[node]]
         tree = Tree(
-            tokens=jnp.asarray(rng.permutation(9)[None]),
-            parents=jnp.asarray(parents[None]),
-            valid=jnp.asarray(valid[None]),
-            depth=8,
-            width=8,
-        )
+            tokens=jnp.asarray(rng.permutation(9)[None]), parents=jnp.asarray(parents[None]),
+            valid=jnp.asarray(valid[None]), depth=8, width=8,
+        )  # fmt: skip
         order = np.asarray(ordered(tree))
         live = int(valid.sum())
         assert order[0, :live].tolist() == walked(parents, valid)
@@ -214,15 +208,12 @@ def test_an_order_is_that_of_a_walk_through_the_same_tree(ordered, walked):
 
 def test_nan_value_nodes_are_pruned():
     tree = Tree(
-        tokens=jnp.array([[7, 1, 2, 3]]),
-        parents=jnp.array([[-1, 0, 0, 1]]),
-        valid=jnp.ones((1, 4), bool),
-        value=jnp.array([[1.0, jnp.nan, 0.5, jnp.nan]]),
-        depth=2,
+        tokens=jnp.array([[7, 1, 2, 3]]), parents=jnp.array([[-1, 0, 0, 1]]),
+        valid=jnp.ones((1, 4), bool), value=jnp.array([[1.0, jnp.nan, 0.5, jnp.nan]]), depth=2,
         width=2,
-    )
+    )  # fmt: skip
     for nodes in (1, 2, 3):
-        kept = trees.best(tree, nodes)
+        kept = jax.jit(trees.best, static_argnums=1)(tree, nodes)
         assert kept.tokens[0, 0] == 7
         assert kept.parents[0, 0] == -1
         np.testing.assert_array_equal(kept.tokens[kept.valid], [7, 2])
@@ -242,8 +233,9 @@ def test_nodes_take_the_distributions_of_their_children_along(rows):
         return dict(zip(tree.tokens[0].tolist(), held[0].tolist(), strict=True))
 
     whole = own(tree)
-    assert own(trees.reorder(tree, trees.depth_first(tree))) == whole
-    part = own(trees.best(tree, 2))
+    moved = jax.jit(lambda tree: trees.reorder(tree, trees.depth_first(tree)))
+    assert own(moved(tree)) == whole
+    part = own(jax.jit(trees.best, static_argnums=1)(tree, 2))
     assert part == {token: whole[token] for token in (5, 7, 9)}
 
 

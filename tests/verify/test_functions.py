@@ -117,13 +117,10 @@ def test_the_first_token_of_a_round_has_the_targets_distribution(verify, width):
     drawn = np.array([rng.choice(SIZE, width, replace=False, p=q) for _ in range(MANY)])
     tree = Tree(
         tokens=jnp.asarray(np.pad(drawn, ((0, 0), (1, 0)), constant_values=2)),
-        parents=jnp.asarray([[-1] + [0] * width] * MANY),
-        valid=jnp.ones((MANY, 1 + width), bool),
-        depth=1,
-        width=width,
-        q=jnp.broadcast_to(jnp.asarray(q, jnp.float32), (MANY, 1, SIZE)),
+        parents=jnp.asarray([[-1] + [0] * width] * MANY), valid=jnp.ones((MANY, 1 + width), bool),
+        depth=1, width=width, q=jnp.broadcast_to(jnp.asarray(q, jnp.float32), (MANY, 1, SIZE)),
         q_row=jnp.zeros((MANY, 1 + width), jnp.int32),
-    )
+    )  # fmt: skip
     logits = np.broadcast_to(np.log(p).astype(np.float32), (MANY, 1 + width, SIZE))
     verdict = jax.jit(lambda tree: verify(
         tree, jnp.asarray(logits), np.full(MANY, 3), key=1, sampling=jspec.Sampling()

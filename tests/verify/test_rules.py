@@ -183,16 +183,6 @@ def test_sampled_rules_are_the_oracles(rule, reference, draws, num):
 
 
 @sampled
-def test_one_child_is_plain_speculative_decoding(rule, reference, draws):
-    cases = [(p, q, (child,)) for p, q in pairs(4) for child in np.flatnonzero(q)]
-    for (p, q, (child,)), accept, residual in zip(cases, *verdicts(rule, cases), strict=True):
-        assert abs(accept[0] - min(1, p[child] / q[child])) < 1e-12
-        if accept[0] < 1:
-            left = np.maximum(p - q, 0)
-            assert np.abs(residual - left / left.sum()).max() < 1e-12
-
-
-@sampled
 def test_absent_children_change_nothing_at_any_place(rule, reference, draws):
     p, q = (np.array(column) for column in zip(*pairs(4), strict=True))
     children = np.random.default_rng(0).integers(4, size=(len(p), 3), dtype=np.int32)

@@ -13,12 +13,9 @@ from jspec.verify.tree_verifier import TreeVerifier, _where_tokens_match
 VOCAB = 6
 # Nodes 1 and 2 under the root, 3 and 4 under 2, 5 under 4; node 1 is absent.
 TREE = Tree(
-    tokens=jnp.array([[0, 3, 3, 1, 2, 5]]),
-    parents=jnp.array([[-1, 0, 0, 2, 2, 4]]),
-    valid=jnp.array([[True, False, True, True, True, True]]),
-    depth=3,
-    width=2,
-)
+    tokens=jnp.array([[0, 3, 3, 1, 2, 5]]), parents=jnp.array([[-1, 0, 0, 2, 2, 4]]),
+    valid=jnp.array([[True, False, True, True, True, True]]), depth=3, width=2,
+)  # fmt: skip
 
 
 def frame(**changes):
@@ -92,11 +89,9 @@ def test_a_row_draws_by_its_key_and_position_alone():
     settings = Sampling(*(jnp.full(3, value) for value in (1.0, 0, 1.0, 0.0)))
     positions = jnp.array([3, 9, 27])
     together = verdict_of(
-        rules.deterministic_proposal,
-        tree,
-        scores,
+        rules.deterministic_proposal, tree, scores,
         Frame(jnp.zeros(3, int), positions, keys, settings, jnp.zeros(3, bool)),
-    )
+    )  # fmt: skip
     for row in range(3):
         pick = slice(row, row + 1)
         alone = verdict_of(
@@ -126,12 +121,9 @@ def test_greedy_verdicts_of_all_nodes_at_once_are_those_of_a_walk():
             [[-1, *(int(rng.integers(max(i - 3, 0), i)) for i in range(1, 12))] for _ in range(3)]
         )
         tree = Tree(
-            tokens=jnp.asarray(rng.integers(0, 2, (3, 12))),
-            parents=jnp.asarray(parents),
-            valid=jnp.asarray(rng.random((3, 12)) < 0.9).at[:, 0].set(True),
-            depth=4,
-            width=2,
-        )
+            tokens=jnp.asarray(rng.integers(0, 2, (3, 12))), parents=jnp.asarray(parents),
+            valid=jnp.asarray(rng.random((3, 12)) < 0.9).at[:, 0].set(True), depth=4, width=2,
+        )  # fmt: skip
         scores = np.asarray(rng.normal(size=(3, 12, 2)), np.float32)
         scores[rng.random((3, 12)) < 0.05] = np.nan
         now = rounds.greedy([0] * 3, range(3), rng.random(3) < 0.1)

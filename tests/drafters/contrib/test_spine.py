@@ -69,17 +69,12 @@ def feedback(tree, path, lengths, bonus, logits, done=False, merged=None, skip=F
     own = logits[:, : tree.tokens.shape[1]]
     scored = merged and Scored(merged, Output(logits, None), verdict)
     return Feedback(
-        tree=tree,
-        output=Output(own, None),
-        verdict=verdict,
+        tree=tree, output=Output(own, None), verdict=verdict,
         emitted=jnp.asarray(np.where(ends, bonus[:, None], after)),
-        counts=jnp.asarray(np.where(done, 0, lengths)),
-        positions=jnp.zeros(ROWS, int),
-        done=jnp.broadcast_to(done, ROWS),
-        merged=scored,
-        others=merged is not None,
+        counts=jnp.asarray(np.where(done, 0, lengths)), positions=jnp.zeros(ROWS, int),
+        done=jnp.broadcast_to(done, ROWS), merged=scored, others=merged is not None,
         skip_expensive_updates=jnp.asarray(skip),
-    )
+    )  # fmt: skip
 
 
 def walk(rng, tree, row):

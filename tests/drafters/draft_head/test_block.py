@@ -86,10 +86,8 @@ def test_scores_after_a_token_and_confidence_are_the_published_ones(drafted):
     added = head.transition(held, tokens, following)
     np.testing.assert_allclose(
         jnp.take_along_axis(scores, following, axis=-1) + added,
-        jnp.take_along_axis(informed, following, axis=-1),
-        rtol=1e-5,
-        atol=1e-5,
-    )
+        jnp.take_along_axis(informed, following, axis=-1), rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
     odds = head.confidence(held, states, tokens)
     for row in ROWS:
         after = oracle.scores(known, expected[row], table["head"])
@@ -228,10 +226,8 @@ def test_a_reduced_vocabulary_is_drafted_from_and_no_other():
     before = jnp.array([[3, 4]])
     np.testing.assert_allclose(
         head.inform(held, scores, before) - scores,
-        head.transition(held, before, jnp.broadcast_to(ids, (1, 2, 5))),
-        rtol=1e-4,
-        atol=1e-5,
-    )
+        head.transition(held, before, jnp.broadcast_to(ids, (1, 2, 5))), rtol=1e-4, atol=1e-5,
+    )  # fmt: skip
     # The noise is that of the whole vocabulary, at the tokens that are scored.
     sampling, keys = jspec.Sampling(*(jnp.array([one]) for one in (0.8, 0, 1.0, 0.0))), KEYS[:1]
     frame = Frame(jnp.array([2]), jnp.array([3]), keys, sampling, jnp.zeros(1, bool))

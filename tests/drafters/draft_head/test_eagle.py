@@ -177,12 +177,9 @@ def test_a_head_of_nans_drafts_nothing_and_loses_nothing(params, variables, spoi
 def drawn(probs):
     probs = jnp.asarray(probs, jnp.float32)
     return ChildDraws(
-        jnp.arange(probs.shape[-1])[None, None],
-        jnp.log(probs)[None, None],
-        probs[None, None],
-        probs[None, None],
-        None,
-    )
+        jnp.arange(probs.shape[-1])[None, None], jnp.log(probs)[None, None], probs[None, None],
+        probs[None, None], None,
+    )  # fmt: skip
 
 
 def test_worth_is_the_published_probability_or_a_power_of_it():

@@ -66,13 +66,9 @@ def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, 
     accepted = 0
     for row, length in enumerate(tiny.LENGTHS):
         tokens, rounds = oracle.decode(
-            lambda context: forward(context)[0],
-            lambda context: forward(context)[1],
-            heads,
-            tiny.PROMPTS[row, :length].tolist(),
-            LIMIT,
-            template.paths,
-        )
+            lambda context: forward(context)[0], lambda context: forward(context)[1], heads,
+            tiny.PROMPTS[row, :length].tolist(), LIMIT, template.paths,
+        )  # fmt: skip
         assert result.tokens[row].tolist() == tokens
         histogram = np.bincount(rounds, minlength=template.depth + 2)[1:]
         assert result.stats.acceptance_histogram[row].tolist() == histogram.tolist()

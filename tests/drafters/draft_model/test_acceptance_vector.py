@@ -155,17 +155,11 @@ def test_decode_accepts_by_rank_what_was_measured(scheme):
     wanted = np.asarray(run(params, draft_params))
 
     result = jspec.decode(
-        model,
-        params,
-        np.repeat(tokens, length, axis=0),
-        np.tile(np.arange(1, length + 1), rows),
+        model, params, np.repeat(tokens, length, axis=0), np.tile(np.arange(1, length + 1), rows),
         row_ids=np.repeat(np.arange(rows), length),
-        drafter=Counting(draft, (WIDTH,), scheme=scheme),
-        drafter_params=draft_params,
-        max_new_tokens=1,
-        sampling=SAMPLED,
-        key=7,
-    )
+        drafter=Counting(draft, (WIDTH,), scheme=scheme), drafter_params=draft_params,
+        max_new_tokens=1, sampling=SAMPLED, key=7,
+    )  # fmt: skip
     counts = np.asarray(result.drafter_state.memory).sum(0)
     found = counts / (rows * length)
     if scheme is schemes.COUPLED:  # no uniforms

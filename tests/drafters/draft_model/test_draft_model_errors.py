@@ -68,14 +68,9 @@ def test_drafters_that_cannot_be_are_refused():
 
 def decode(drafter, drafter_params=WEIGHTS, **options):
     return jspec.decode(
-        MODEL,
-        WEIGHTS,
-        PROMPT,
-        drafter=drafter,
-        drafter_params=drafter_params,
-        max_new_tokens=4,
+        MODEL, WEIGHTS, PROMPT, drafter=drafter, drafter_params=drafter_params, max_new_tokens=4,
         **options,
-    )
+    )  # fmt: skip
 
 
 def decode_on(drafter):

@@ -42,12 +42,10 @@ def written(size):
         tokens = jnp.maximum(order, 0)
         there = order >= 0
         return ChildDraws(
-            tokens=tokens,
-            scores=jnp.where(there, -jnp.arange(count, dtype=jnp.float32), -jnp.inf),
+            tokens=tokens, scores=jnp.where(there, -jnp.arange(count, dtype=jnp.float32), -jnp.inf),
             child_probs=jnp.where(there, jnp.take_along_axis(probs, tokens, axis=-1), 0),
-            probs=probs,
-            q=probs,
-        )
+            probs=probs, q=probs,
+        )  # fmt: skip
 
     return Scheme(draw, TreeVerifier(rules.recursive))
 
@@ -231,11 +229,9 @@ def test_spectr_is_the_oracles():
         return ChildDraws(tokens, some, some, probs, probs)
 
     drafter = jspec.SpecTr(
-        tables.Table(size + 1),
-        num_chains=chains,
-        max_depth=length,
+        tables.Table(size + 1), num_chains=chains, max_depth=length,
         scheme=Scheme(draw, TreeVerifier(rules.k_seq)),
-    )
+    )  # fmt: skip
     distributions = tables.distributions(rng, 1, size + 1, 2)
     tree = grown(drafter, distributions, np.zeros((ROWS, size + 1, size + 1, 0)))
     for row in range(ROWS):
@@ -347,29 +343,19 @@ def beside_another(drafter):
     drawn = DrawnChildren(tokens=jnp.array([[[0, 1]]]), notes=(jnp.array([[[0.6, 0.3]]]),))
     memory, aux = drafter.init_memory(1, None), Drafted(None, jnp.array([[1, 0, 0]]), drawn)
     tree = jspec.Tree(
-        tokens=jnp.array([[2, 0, 1]]),
-        parents=jnp.array([[-1, 0, 0]]),
-        valid=jnp.ones((1, 3), bool),
-        depth=1,
-        width=2,
-    )
+        tokens=jnp.array([[2, 0, 1]]), parents=jnp.array([[-1, 0, 0]]),
+        valid=jnp.ones((1, 3), bool), depth=1, width=2,
+    )  # fmt: skip
     output = jspec.Output(jnp.zeros((1, 3, 3)), None)
     verdict = jspec.Verdict(
-        path=jnp.array([[0, -1]]),
-        path_lengths=jnp.array([2]),
-        bonus=jnp.array([1]),
+        path=jnp.array([[0, -1]]), path_lengths=jnp.array([2]), bonus=jnp.array([1]),
         failed=jnp.zeros(1, bool),
-    )
+    )  # fmt: skip
     feedback = jspec.Feedback(
-        tree=tree,
-        output=output,
-        verdict=verdict,
-        emitted=jnp.array([[2, 1]]),
-        counts=jnp.array([2]),
-        positions=jnp.array([4]),
-        done=jnp.zeros(1, bool),
+        tree=tree, output=output, verdict=verdict, emitted=jnp.array([[2, 1]]),
+        counts=jnp.array([2]), positions=jnp.array([4]), done=jnp.zeros(1, bool),
         merged=jspec.Scored(tree, output, verdict),
-    )
+    )  # fmt: skip
     return memory, drafter.learn(memory, aux, feedback)
 
 

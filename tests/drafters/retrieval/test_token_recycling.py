@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -56,14 +57,14 @@ def test_rounds_with_lines_of_pairs_are_those_of_a_dictionary_of_pairs(target, n
 
 def test_a_pair_that_takes_the_line_of_another_leaves_it_the_tokens_own():
     drafter = jspec.TokenRecycling(6, jspec.tree.chain(1), k=1, pairs=1)
-    state = drafter.init(1, 0, None)
+    state, recycle = drafter.init(1, 0, None), jax.jit(drafter.recycle)
     for token, best in ((2, 5), (3, 4)):  # behind token 1
         given = jnp.full((1, 1), 1), jnp.full((1, 1), token)
         logits = jnp.where(jnp.arange(6) == best, 9.0, 0.0)[None, None]
-        state = drafter.recycle(state, *given, logits, jnp.ones((1, 1), bool))
+        state = recycle(state, *given, logits, jnp.ones((1, 1), bool))
     state = state.replace(lines=state.lines.at[0, 2:4].set(0), before=jnp.array([1]))
     for root, drafted in ((2, 0), (3, 4)):
-        tree, _ = drafter.draft(None, state, rounds.greedy([root]))
+        tree, _ = jax.jit(drafter.draft)(None, state, rounds.greedy([root]))
         assert tree.tokens[0, 1] == drafted
 
 
@@ -104,14 +105,14 @@ def test_a_batch_shares_one_matrix_and_the_last_row_wins():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
     tokens = jnp.array([[1, 2, 1], [2, 5, 2]])
     live = jnp.array([[True, True, True], [True, True, False]])
-    state = drafter.recycle(drafter.init(2, 0, None), None, tokens, logits, live)
+    state = jax.jit(drafter.recycle)(drafter.init(2, 0, None), None, tokens, logits, live)
     best = np.argsort(-np.asarray(logits), axis=-1)[..., :2]
     want = np.zeros((6, 2), int)
     want[1], want[2], want[5] = best[0, 2], best[1, 0], best[1, 1]
     np.testing.assert_array_equal(state.lines[0], want)
 
     own = jspec.TokenRecycling(6, jspec.tree.chain(1), k=2, per_row=True)
-    state = own.recycle(own.init(2, 0, None), None, tokens, logits, live)
+    state = jax.jit(own.recycle)(own.init(2, 0, None), None, tokens, logits, live)
     np.testing.assert_array_equal(state.lines[0, 2], best[0, 1])
     np.testing.assert_array_equal(state.lines[1, 2], best[1, 0])
 
