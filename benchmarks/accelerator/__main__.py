@@ -64,24 +64,28 @@ def run(names: list[str], out: Path | None, seconds: float, shape: Shape) -> lis
         cells = [cell for cell in SECTIONS[name](shape) if not ledger.find(**cell.about)]
         late = time.monotonic() >= ends
         with ThreadPoolExecutor(THREADS) as pool:
-            ready = [] if late else list(pool.map(lambda cell: tried(cell.prepare), cells))
+            programs = [] if late else list(pool.map(lambda cell: attempt(cell.prepare), cells))
         for place, cell in enumerate(cells):
-            told = f"{name}, {', '.join(map(str, cell.about.values()))}"
+            label = f"{name}, {', '.join(map(str, cell.about.values()))}"
             begin = time.monotonic()
             if begin >= ends:
-                left.append(told)
+                left.append(label)
                 continue
-            made, ready[place] = ready[place], {}  # its arrays go with the row
-            row = made if is_error(made) else tried(lambda cell=cell, made=made: cell.measure(made))
+            program, programs[place] = programs[place], {}  # its arrays go with the row
+            row = (
+                program
+                if is_error(program)
+                else attempt(lambda cell=cell, program=program: cell.measure(program))
+            )
             ledger.add(**cell.about, **row)
             taken = time.monotonic() - begin
-            console.print(f"{told}: {row} ({taken:.1f} s)", highlight=False, soft_wrap=True)
-            del made
+            console.print(f"{label}: {row} ({taken:.1f} s)", highlight=False, soft_wrap=True)
+            del program
             gc.collect()  # the arrays of a cell that failed hang on its traceback
     return left
 
 
-def tried(measure: Callable[[], Any]) -> Any:
+def attempt(measure: Callable[[], Any]) -> Any:
     """Returns what it gives, or the error as a row: accelerators fail in their own ways."""
     try:
         return measure()
@@ -89,9 +93,9 @@ def tried(measure: Callable[[], Any]) -> Any:
         return {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.300}"}
 
 
-def is_error(made: Any) -> bool:
+def is_error(program: Any) -> bool:
     """Returns whether a cell could not be prepared."""
-    return isinstance(made, dict) and "error" in made
+    return isinstance(program, dict) and "error" in program
 
 
 if __name__ == "__main__":
