@@ -50,9 +50,7 @@ PLAIN = "autoregressive"
 @main.command()
 def tokens(
     model: options.Model = None,
-    methods: Annotated[
-        str, typer.Option(help="Comma-separated.")
-    ] = "auto,token_recycling,suffix,dyspec",
+    methods: Annotated[str, typer.Option(help="Comma-separated.")] = "auto,token_recycling,suffix",
     keep_layers: Annotated[
         str | None,
         typer.Option(help="Layers of the target, comma-separated: the draft model they make."),
@@ -80,34 +78,34 @@ def tokens(
         network: Any = target.model
         small: Any = pruned(network, target.params, layers)
         draft = models.Loaded(*small, None, (), None)
-    asked = asking.choose(asking.read(questions or asking.SAMPLE), limit)
-    worded = chat.wording(target)
+    sizes: dict[str, Any] = {"num_speculative_tokens": nodes, "draft": draft}
+    drafted = {name: LLM(target, name, **sizes) for name in methods.split(",")}
+    sample = asking.choose(asking.read(questions or asking.SAMPLE), limit)
+    words = chat.wording(target)
     # Those of one length together, so that rows are padded little.
-    prompts = sorted((worded.ids(one.turns[:1], []) for one in asked), key=len)
-    about = {"bench": "tokens", "model": model, "questions": len(asked), "dtype": dtype}
+    prompts = sorted((words.ids(one.turns[:1], []) for one in sample), key=len)
+    about = {"bench": "tokens", "model": model, "questions": len(sample), "dtype": dtype}
     about |= {"batch_invariant": batch_invariant, "nodes": nodes, "batch_size": batch_size}
     ledger = Ledger(out, about | {"new_tokens": new_tokens, "keep_layers": keep_layers})
     shape = "" if batch_invariant is None else f", one shape of {batch_invariant} tokens"
-    headline(f"tokens of {len(asked)} answers, {native.described()}{shape}")
+    headline(f"tokens of {len(sample)} answers, {native.described()}{shape}")
     table = Table("method", "equal answers", "tokens per round", box=box.MARKDOWN)
     theirs: list[list[int]] = []
-    for name in (PLAIN, *methods.split(",")):
-        sizes: dict[str, Any] = {} if name == PLAIN else {"num_speculative_tokens": nodes}
-        llm = plain if name == PLAIN else LLM(target, name, draft=draft, **sizes)
-        found = ledger.find(method=name)
-        if not found or name == PLAIN:
+    for name, llm in {PLAIN: plain, **drafted}.items():
+        earlier = ledger.find(method=name)
+        if not earlier or name == PLAIN:
             with console.status(name):
                 ours, rounds = _answers(llm, prompts, batch_size, new_tokens)
             theirs = theirs or ours
             equal = sum(one == other for one, other in zip(ours, theirs, strict=True))
             row = {"method": name, "equal": equal, "tokens": sum(map(len, ours)), "rounds": rounds}
-            if not found:
+            if not earlier:
                 ledger.add(**row)
         (row,) = ledger.find(method=name)
         per_round = f"{row['tokens'] / row['rounds']:.2f}"
-        table.add_row(name, f"{row['equal']} of {len(asked)}", per_round)
+        table.add_row(name, f"{row['equal']} of {len(sample)}", per_round)
     console.print(table)
-    raise typer.Exit(int(any(row["equal"] < len(asked) for row in ledger.rows)))
+    raise typer.Exit(int(any(row["equal"] < len(sample) for row in ledger.rows)))
 
 
 def _answers(

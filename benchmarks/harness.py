@@ -1,4 +1,4 @@
-"""Helpers that all benches share: paired timing, memory speed, provenance of a number."""
+"""Helpers that all benches share: paired timing, provenance of a number."""
 
 import ctypes
 import gc
@@ -82,14 +82,6 @@ def few_programs() -> None:
         gc.collect()
         # What was freed is given back to the system only when glibc is asked to: gigabytes.
         getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
-
-
-def read_bandwidth(params) -> float:
-    """Returns seconds to read all weights once: the floor of a one-token forward pass."""
-    leaves = jax.tree.leaves(params)
-    read = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
-    seconds = paired({"read": lambda: read(leaves)}, 20)["read"]
-    return float(seconds.min())
 
 
 def record(path: Path | None, row: dict, dated: bool = True) -> None:

@@ -11,7 +11,7 @@ from jspec._validate.arguments import check_integer
 from jspec.memory import Rounded, widened
 from jspec.models.attention import Cached, Implementation, by_blocks, finite
 from jspec.models.block_attention import visits
-from jspec.models.block_attention.implementation import filled, fitting
+from jspec.models.block_attention.implementation import fit, pad_queries
 from jspec.models.block_attention.kernel import AttentionWork, Tail, Triton
 from jspec.models.online_softmax import LOW, Softmax, merged, scores_of, softmax_over
 
@@ -84,7 +84,7 @@ class BatchInvariant(Implementation):
         ends = jnp.minimum(slots[..., 0], cached.lengths[:, None])
         order = _Order(slots, nodes, back < count, first, ends)
         given = queries, keys, values, cached, order, soft_cap
-        launch = fitting(self.kernel, queries, cached.slots)
+        launch = fit(self.kernel, queries, cached.slots)
         whole = launch is not None and not isinstance(cached.keys, Rounded | tuple)
         softmax = _by_kernel(launch, *given) if whole else _by_xla(*given)
         if known > self.depth + 1:  # nodes below deeper ones than there should be
@@ -123,9 +123,11 @@ def _by_kernel(
     slots = jnp.where(order.slots < order.first[..., None], -1, order.slots)
     places = jnp.where(order.on_path, cached.slots + order.nodes, slots)
     limits = jnp.stack([order.first, order.ends], axis=-1)
-    limits, places = (filled(jnp.tile(x, (1, group, 1)), launch.tile) for x in (limits, places))
+    limits, places = (
+        pad_queries(jnp.tile(x, (1, group, 1)), launch.tile) for x in (limits, places)
+    )
     blocks = visits.of_range(limits, launch.tile, launch.block, cached.slots)
-    rows, tail = filled(queries, launch.tile), Tail(places, *finite(keys, values))
+    rows, tail = pad_queries(queries, launch.tile), Tail(places, *finite(keys, values))
     slots = cached.keys, cached.values
     work = AttentionWork(rows, *slots, limits, blocks, cached.layer, tail)
     found = launch(work, visits.in_range, soft_cap)

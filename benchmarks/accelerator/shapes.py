@@ -1,6 +1,6 @@
 """The shapes that are measured, with weights, caches and states made on the device."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,10 +17,6 @@ from jspec.types import PyTree, State
 PROMPT = 16
 """Tokens of the prompt that states are shaped for; its forward pass never runs."""
 
-Measurement = Callable[[], dict[str, Any]]
-Measurements = Iterator[tuple[dict[str, Any], Measurement]]
-"""The names and sizes of a row, and what measures its values."""
-
 
 @dataclass(frozen=True)
 class Shape:
@@ -30,10 +26,8 @@ class Shape:
     target: LlamaConfig
     draft: LlamaConfig
     dtype: str
-    widths: tuple[int, ...]
-    """Tokens of a forward pass, N; the first is 1."""
-    batches: tuple[int, ...]
-    """Rows whose heads are timed."""
+    widths: Mapping[int, tuple[int, ...]]
+    """Tokens of a forward pass of each of B rows, by B."""
     budgets: tuple[int, ...]
     """Of DySpec's trees."""
     masks: tuple[int, ...]
@@ -41,6 +35,11 @@ class Shape:
     past: int
     """Positions of the cache that are live."""
     capacity: int
+    checkpoint: str
+    """Real weights, whose bits are compared and whose answers are timed."""
+    text: int = 96
+    """Tokens of a text and of an answer."""
+    questions: int = 6
     repeats: int = 5
     num_rounds: int = 32
     """Rounds of a sample."""
@@ -70,12 +69,12 @@ SHAPES = {
             LlamaConfig(32000, 4096, 11008, 32, 32, 32, 128, 4096),
             LlamaConfig(32000, 768, 3072, 2, 12, 12, 64, 2048),
             dtype="bfloat16",
-            widths=(1, 4, 8, 13, 16, 31, 64, 81, 128, 256, 768),
-            batches=(1, 2, 16),
+            widths={1: (1, 4, 8, 16, 31, 64, 81, 128, 256, 768), 4: (1, 8, 32), 16: (1, 4, 8)},
             budgets=(64, 768),
             masks=(256, 512, 1024, 2048),
             past=512,
             capacity=1024,
+            checkpoint="smollm2-135m",
         ),
         # For tests.
         Shape(
@@ -83,12 +82,14 @@ SHAPES = {
             LlamaConfig(64, 16, 24, 2, 2, 1, 8, 256),
             LlamaConfig(64, 8, 16, 1, 1, 1, 8, 256),
             dtype="float32",
-            widths=(1, 4),
-            batches=(1,),
+            widths={1: (1, 4), 2: (2,)},
             budgets=(8,),
             masks=(16,),
             past=8,
             capacity=128,
+            checkpoint="jspec-800k",
+            text=8,
+            questions=1,
             repeats=1,
             num_rounds=4,
         ),

@@ -54,7 +54,7 @@ class BlockAttention(Implementation):
     ) -> Softmax:
         """As in `Implementation`; a query that sees nothing has the softmax over nothing."""
         count = queries.shape[2]
-        launch = fitting(self.nodes, queries, self.nodes.block if self.nodes else 0)
+        launch = fit(self.nodes, queries, self.nodes.block if self.nodes else 0)
         if launch is None or isinstance(keys, tuple):
             return super().own(queries, keys, values, seen, soft_cap)
         # Score and weight of a value that is not finite become NaN for those that see it alone.
@@ -65,8 +65,8 @@ class BlockAttention(Implementation):
         words = visits.packed(jnp.pad(seen, [(0, 0), (0, 0), (0, more)]))
         # A tile holds all group-mates of few nodes, which leaves most blocks to skip.
         group = count // seen.shape[1]
-        rows = filled(_turned(queries, group), launch.tile)
-        words = filled(jnp.repeat(words, group, axis=1), launch.tile)
+        rows = pad_queries(_turned(queries, group), launch.tile)
+        words = pad_queries(jnp.repeat(words, group, axis=1), launch.tile)
         listed = visits.of_bits(words, launch.tile, launch.block)
         work = AttentionWork(rows, keys, values, words, listed)
         found = launch(work, visits.in_bits, soft_cap)
@@ -82,7 +82,7 @@ class BlockAttention(Implementation):
     ) -> Softmax:
         """As in `Implementation`."""
         batch, _, count, _ = queries.shape
-        launch = fitting(self.past, queries, cached.slots)
+        launch = fit(self.past, queries, cached.slots)
         if launch is None or isinstance(cached.keys, Rounded | tuple):
             return super().with_past(softmax, queries, cached, oldest, soft_cap)
         if oldest is None:
@@ -90,9 +90,9 @@ class BlockAttention(Implementation):
         else:
             first = jnp.tile(oldest.astype(jnp.int32), (1, count // oldest.shape[1]))
         ends = jnp.broadcast_to(cached.lengths[:, None].astype(jnp.int32), first.shape)
-        limits = filled(jnp.stack([first, ends], axis=-1), launch.tile)
+        limits = pad_queries(jnp.stack([first, ends], axis=-1), launch.tile)
         listed = visits.of_range(limits, launch.tile, launch.block, cached.slots)
-        rows = filled(queries, launch.tile)
+        rows = pad_queries(queries, launch.tile)
         keys: Any = cached.keys
         values: Any = cached.values
         work = AttentionWork(rows, keys, values, limits, listed, cached.layer)
@@ -108,7 +108,7 @@ OF_LARGE_TREES = BlockAttention(nodes=Triton(64, 32))
 """The default for a round of many new tokens on a GPU, with the tiles that were timed there."""
 
 
-def fitting(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int) -> Triton | None:
+def fit(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int) -> Triton | None:
     """Returns the launch with the sizes of a call; None where the kernel does not take it."""
     mesh = jax.typeof(queries).sharding.mesh
     # XLA cannot split a kernel over devices.
@@ -124,7 +124,7 @@ def _turned(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B
     return parts.swapaxes(2, 3).reshape(array.shape)
 
 
-def filled(array: Array, tile: int) -> Array:
+def pad_queries(array: Array, tile: int) -> Array:
     """Returns the array with its last query repeated, until tiles divide them."""
     width = [(0, 0)] * array.ndim
     width[-2] = (0, -array.shape[-2] % tile)
