@@ -14,7 +14,7 @@ MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
 
 
-def competing(*members: Method) -> Maker:
+def build_merge(*members: Method) -> Maker:
     """Returns the builder of a tree of the likeliest nodes of all that the members offer.
 
     Each member offers as many nodes as the budget by itself, and at least enough to choose from.
@@ -29,7 +29,7 @@ def competing(*members: Method) -> Maker:
     return make
 
 
-def joined_by(first: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
+def build_auto(first: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
     """Returns the builder of a method, or of its merge with a draft model and a head, if given."""
 
     def make(

@@ -15,7 +15,7 @@ from jspec._validate.options import Option, options_of
 from jspec.methods import builders
 from jspec.methods.builders import Fit
 from jspec.methods.llm import LLM
-from jspec.methods.merges import competing, joined_by
+from jspec.methods.merges import build_auto, build_merge
 from jspec.methods.method import Method
 
 DEFAULT = "auto"
@@ -75,7 +75,7 @@ def _merge(name: str, *members: Method) -> Method:
     return Method(
         name,
         f"{which} likeliest nodes, in one tree",
-        competing(*members),
+        build_merge(*members),
         _together(*members),
         needs_training=any(member.needs_training for member in members),
     )
@@ -163,7 +163,7 @@ _AUTO = Method(
     "auto",
     "spine with the model's n-grams, and a head or draft model if there is one; each round "
     "verifies as many nodes as pay",
-    joined_by(_SPINE, draft_model=_COUPLED_TREE, heads=_BY_HEAD),
+    build_auto(_SPINE, draft_model=_COUPLED_TREE, heads=_BY_HEAD),
     _together(_SPINE),
     takes_draft_model=True,
 )
