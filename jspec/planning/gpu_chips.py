@@ -48,10 +48,10 @@ def chips(name: str, count: int, hosts: int = 1) -> list[Any]:
         )
     from jax.experimental import topologies
 
-    found = topologies.get_topology_desc(
+    topology = topologies.get_topology_desc(
         platform="cuda", target_config=description(name), topology=f"1x{hosts}x{count}"
     )
-    return list(found.devices)
+    return list(topology.devices)
 
 
 def description(name: str) -> str:
@@ -59,10 +59,10 @@ def description(name: str) -> str:
     chip, sheet = CHIPS[name], devices.find(name)
     major, minor = chip.capability
     # Instructions of this very architecture, such as Hopper's matrix products: "sm_90a".
-    own = "feature_extension: ACCELERATED_FEATURES" if major >= 9 else ""
+    features = "feature_extension: ACCELERATED_FEATURES" if major >= 9 else ""
     return f"""
 gpu_device_info {{
-  cuda_compute_capability {{ major: {major} minor: {minor} {own} }}
+  cuda_compute_capability {{ major: {major} minor: {minor} {features} }}
   name: "{sheet.kind}"
   device_vendor: "NVIDIA Corporation"
   core_count: {chip.cores}

@@ -88,9 +88,9 @@ class _Thunk:
 def of_rounds(folder: Path) -> Launches:
     """Counts the launches of one pass of a program's outermost loop."""
     hlo = _text(folder, "*gpu_after_optimizations.txt")
-    named = r'profile_annotation: "([^"]*)"\s+thunk_id: (\d+)'
-    found = re.findall(named, _text(folder, "*thunk_metadata.txt"))
-    names = {int(number): name for name, number in found}
+    pattern = r'profile_annotation: "([^"]*)"\s+thunk_id: (\d+)'
+    pairs = re.findall(pattern, _text(folder, "*thunk_metadata.txt"))
+    names = {int(number): name for name, number in pairs}
     # It is not written where no graph was formed.
     last = list(folder.glob("*thunk_sequence_after_thunk_passes.txt"))
     steps = last[0].read_text() if last else _text(folder, "*thunk_sequence.txt")
@@ -107,9 +107,9 @@ def of_rounds(folder: Path) -> Launches:
     kinds = _matched(loops, rf'op_name="[^"]*/{phases.TURN}(\d+)/while"')
     inside = [step for part in loop.parts.values() for step in _all(part)]
     numbered = {kinds[step.name]: step for step in inside if step.name in kinds}
-    own = [numbered[number] for number in sorted(numbered)] or [loop]
+    turns = [numbered[number] for number in sorted(numbered)] or [loop]
     count = _Count(sizes, lengths, switches)
-    return sum((count.of_pass(step, in_graph) for step in own), Launches())
+    return sum((count.of_pass(step, in_graph) for step in turns), Launches())
 
 
 def count_instructions(hlo: str) -> int:
@@ -132,8 +132,8 @@ def _all(steps: list[_Thunk]) -> Iterator[_Thunk]:
 
 def _matched(loops: dict[str, str], pattern: str) -> dict[str, int]:
     """Returns the number that the line of each loop says, of those that say one."""
-    found = {name: re.search(pattern, line) for name, line in loops.items()}
-    return {name: int(number[1]) for name, number in found.items() if number}
+    matches = {name: re.search(pattern, line) for name, line in loops.items()}
+    return {name: int(number[1]) for name, number in matches.items() if number}
 
 
 @dataclass(frozen=True)
@@ -154,36 +154,36 @@ class _Count:
 
     def of(self, steps: list[_Thunk], in_graph: bool) -> Launches:
         """Returns the launches of steps, which may be part of a graph."""
-        found = Launches()
+        total = Launches()
         for step in steps:
             within = in_graph or step.kind == _GRAPH
             parts = {name: self.of(part, within) for name, part in step.parts.items()}
             wait = Launches(waits=not in_graph)
             if step.kind == _GRAPH:
-                found += sum(parts.values(), Launches(graphs=not in_graph))
+                total += sum(parts.values(), Launches(graphs=not in_graph))
             elif step.kind == _LOOP:
                 count = self.lengths.get(step.name)
                 # Where its length is unknown it is asked for before each pass, and after the last.
-                found += sum(parts.values(), Launches()).times(1 if count is None else count)
-                found += wait.times(2 if count is None else 0)
+                total += sum(parts.values(), Launches()).times(1 if count is None else count)
+                total += wait.times(2 if count is None else 0)
             elif step.kind == _BRANCHES and step.name in self.switches:
-                found += sum(parts.values(), wait)
+                total += sum(parts.values(), wait)
             elif step.kind == _BRANCHES:
-                most = max(parts.values(), key=lambda part: part.kernels, default=Launches())
-                found += wait + most
+                largest = max(parts.values(), key=lambda part: part.kernels, default=Launches())
+                total += wait + largest
             elif step.kind == _BESIDE:
-                found += sum(parts.values(), Launches())
+                total += sum(parts.values(), Launches())
             elif step.kind != _ENDED:
-                found += self._kernel(step, in_graph)
-        return found
+                total += self._kernel(step, in_graph)
+        return total
 
     def _kernel(self, step: _Thunk, in_graph: bool) -> Launches:
-        size, one = self.sizes.get(step.name, 0), Launches(kernels=1, alone=not in_graph)
+        size, launch = self.sizes.get(step.name, 0), Launches(kernels=1, alone=not in_graph)
         if step.kind in _COPIES:
-            return replace(one, largest_copy=size)
+            return replace(launch, largest_copy=size)
         if step.kind in _EXCHANGES:
-            return replace(one, exchanges=1, exchanged=size, largest_exchange=size)
-        return one
+            return replace(launch, exchanges=1, exchanged=size, largest_exchange=size)
+        return launch
 
 
 def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | None, bool]:
@@ -192,9 +192,9 @@ def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | N
         if step.kind == _LOOP:
             return step, in_graph
         inside = [each for part in step.parts.values() for each in part]
-        found = _first_loop(inside, in_graph or step.kind == _GRAPH)
-        if found[0] is not None:
-            return found
+        result = _first_loop(inside, in_graph or step.kind == _GRAPH)
+        if result[0] is not None:
+            return result
     return None, in_graph
 
 
@@ -203,11 +203,11 @@ def _parsed(text: str, names: dict[int, str]) -> list[_Thunk]:
     root = _Thunk("", "", -4)
     open_steps, last = [root], root
     for line in text.splitlines():
-        if found := re.match(r"( *)(\d+): (k\w+)", line):
-            indent = len(found[1])
+        if match := re.match(r"( *)(\d+): (k\w+)", line):
+            indent = len(match[1])
             while open_steps[-1].indent >= indent:
                 open_steps.pop()
-            last = _Thunk(names.get(int(found[2]), ""), found[3], indent)
+            last = _Thunk(names.get(int(match[2]), ""), match[3], indent)
             above = open_steps[-1]
             above.parts.setdefault(above.inside, []).append(last)
             open_steps.append(last)
@@ -221,10 +221,10 @@ def _parsed(text: str, names: dict[int, str]) -> list[_Thunk]:
 
 
 def _text(folder: Path, pattern: str) -> str:
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        raise ValueError(f"{folder} has {len(found)} files {pattern} of a compiled program, not 1")
-    return found[0].read_text()
+    files = sorted(folder.glob(pattern))
+    if len(files) != 1:
+        raise ValueError(f"{folder} has {len(files)} files {pattern} of a compiled program, not 1")
+    return files[0].read_text()
 
 
 def _bytes(shape: str) -> int:

@@ -77,15 +77,15 @@ def memory_of(part: Any, rows: int, capacity: int, mesh: Any) -> PyTree:
     return structure.unflatten(placed)
 
 
-def state_of(state: State, held: PyTree, known: tuple[PyTree, PyTree], mesh: Any) -> State:
+def state_of(state: State, memory: PyTree, states: tuple[PyTree, PyTree], mesh: Any) -> State:
     """Returns the shapes of a generation's state, with the shardings of memories and rows."""
     place = partial(by_row, rows=state.root.shape[0], mesh=mesh)
     plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None, policy_state=None))
     # A memory may have grown a part since `init`, in shapes that `init` tells nothing of.
-    drafters, policies = known
+    drafters, policies = states
     if jax.tree.structure(drafters) != jax.tree.structure(state.drafter_state):
         drafters = jax.tree.map(place, state.drafter_state)
-    return replace(plain, memory=held, drafter_state=drafters, policy_state=policies)
+    return replace(plain, memory=memory, drafter_state=drafters, policy_state=policies)
 
 
 def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:

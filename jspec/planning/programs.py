@@ -182,12 +182,12 @@ class Programs:
     def _prefill_arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arguments of `decoding._prefill` after model and params: shapes, and what is static."""
         call, mesh, sizes = self._call, self.mesh, (self.rows, self.capacity, self.mesh)
-        given = jax.tree.map(lambda leaf: layout.by_row(leaf, self.rows, mesh), call.arrays)
+        call_arrays = jax.tree.map(lambda leaf: layout.by_row(leaf, self.rows, mesh), call.arrays)
         arrays = dict(
-            call=given,
+            call=call_arrays,
             memory=layout.model_memory(self.model, *sizes),
-            positions=given.prompt_lengths,
-            states=tuple(layout.memory_of(one, *sizes) for one in (self.drafter, self.policy)),
+            positions=call_arrays.prompt_lengths,
+            states=tuple(layout.memory_of(part, *sizes) for part in (self.drafter, self.policy)),
             drafting=self._drafting,
         )
         return arrays, dict(size=call.size, capacity=call.capacity, chunk=call.chunk)
@@ -197,7 +197,7 @@ class Programs:
         """The shapes of a call of `jspec.decode` whose prompts fill the cache."""
         # Of one row, so that many need no memory for their prompts.
         tokens = np.zeros((1, self.capacity - self.max_new_tokens), np.int32)
-        one = prepare(
+        row_call = prepare(
             self.model, tokens, None, self.max_new_tokens,
             stopping=Stopping(eos=0), sampling=self.sampling,
             key=None if self.sampling is None else jax.random.key(0), capacity=self.capacity,
@@ -207,8 +207,8 @@ class Programs:
             shape = (self.rows, *leaf.shape[1:]) if leaf.ndim else ()
             return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
-        arrays = jax.tree.map(of_rows, one.arrays)
-        return one._replace(arrays=arrays, chunk=chunk_of(self.rows, self.capacity))
+        arrays = jax.tree.map(of_rows, row_call.arrays)
+        return row_call._replace(arrays=arrays, chunk=chunk_of(self.rows, self.capacity))
 
     @property
     def _platform(self) -> str:
@@ -224,9 +224,9 @@ class Programs:
 
     def _compile(self, function: str, lowered: jax.stages.Lowered) -> Compiled:
         here = self.mesh.devices.flat[0] in jax.devices()
-        kept = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+        setting = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
         # What is compiled for a device that is not here cannot be read back from disk.
-        jax.config.update("jax_enable_compilation_cache", kept and here)
+        jax.config.update("jax_enable_compilation_cache", setting and here)
         try:
             return self._compiled(function, lowered)
         except jax.errors.JaxRuntimeError as error:
@@ -239,19 +239,19 @@ class Programs:
                 f"the program {function} does not compile for {kind} ({reason:.160}); {advice}"
             ) from error
         finally:
-            jax.config.update("jax_enable_compilation_cache", kept)
+            jax.config.update("jax_enable_compilation_cache", setting)
 
     def _compiled(self, function: str, lowered: jax.stages.Lowered) -> Compiled:
-        begin, asked, found = time.perf_counter(), dict[str, Any](), None
+        begin, options, counts = time.perf_counter(), dict[str, Any](), None
         with tempfile.TemporaryDirectory() as folder:
             if self._platform == "gpu":
-                asked["xla_gpu_autotune_level"] = 0  # without the chip no tiles can be tried
+                options["xla_gpu_autotune_level"] = 0  # without the chip no tiles can be tried
             if self._platform == "gpu" and function != "prefill":
                 # XLA writes what rounds launch to files alone.
-                asked |= {"xla_dump_to": folder, **launches.OPTIONS}
-            program = lowered.compile(compiler_options=asked or None)
-            if "xla_dump_to" in asked:
-                found = launches.of_rounds(Path(folder))
+                options |= {"xla_dump_to": folder, **launches.OPTIONS}
+            program = lowered.compile(compiler_options=options or None)
+            if "xla_dump_to" in options:
+                counts = launches.of_rounds(Path(folder))
         memory: Any = program.memory_analysis()
         costs: Any = program.cost_analysis() or {}
         if isinstance(costs, Sequence):  # one for each partition, in older versions of JAX
@@ -269,5 +269,5 @@ class Programs:
             code=int(memory.generated_code_size_in_bytes),
             instructions=launches.count_instructions(program.as_text() or ""),
             seconds=time.perf_counter() - begin,
-            launches=found,
+            launches=counts,
         )

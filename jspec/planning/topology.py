@@ -57,8 +57,8 @@ class Topology(NamedTuple):
                 "as h100:8"
             )
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", sides) or not _exists(generation, sides):
-            known = ", ".join(_FLAT)
-            shapes = f"{known}" if generation != "v5p" else "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, .."
+            names = ", ".join(_FLAT)
+            shapes = f"{names}" if generation != "v5p" else "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, .."
             raise InputError(
                 f"--topology is {name!r}, and {generation} has no such slice; take one of {shapes}"
             )
@@ -121,18 +121,18 @@ def mesh_here(data: int = 1, model: int = 1) -> Mesh:
     Raises:
         InputError: if there are fewer.
     """
-    found = jax.devices()
-    if len(found) < data * model:
+    chips = jax.devices()
+    if len(chips) < data * model:
         raise InputError(
-            f"the mesh has {data * model} devices and this machine {len(found)} of "
-            f"{found[0].device_kind}; take fewer, or name a --topology"
+            f"the mesh has {data * model} devices and this machine {len(chips)} of "
+            f"{chips[0].device_kind}; take fewer, or name a --topology"
         )
-    return _mesh(found[: data * model], data, model)
+    return _mesh(chips[: data * model], data, model)
 
 
-def _mesh(found: Any, data: int, model: int) -> Mesh:
-    chosen = np.array(found).reshape(data, model)
-    return Mesh(chosen, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+def _mesh(chips: Any, data: int, model: int) -> Mesh:
+    grid = np.array(chips).reshape(data, model)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def _exists(generation: str, sides: str) -> bool:

@@ -168,19 +168,19 @@ def _check_static(drafter: Drafter, report: Report) -> None:
 
 def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report) -> Drafter:
     """Returns the drafter, under the rule that keeps the tokens of plain decoding."""
-    own = verifier_of(drafter)
-    if own == COUPLED.verifier:
+    verifier = verifier_of(drafter)
+    if verifier == COUPLED.verifier:
         return drafter
-    with accepted_by_the_engine(f"{_name(drafter)} under {own}"):
-        check_own_verifier(subject, drafter, params, str(own), report)
+    with accepted_by_the_engine(f"{_name(drafter)} under {verifier}"):
+        check_own_verifier(subject, drafter, params, str(verifier), report)
     return with_verifier(drafter, rules.coupled)
 
 
 def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     """Returns the tree that the drafter drafts, without its values."""
-    asked = subject.request()
-    del asked["params"]
-    prepared = prepare(**asked)
+    arguments = subject.request()
+    del arguments["params"]
+    prepared = prepare(**arguments)
     call = jax.tree.map(jax.numpy.asarray, prepared.arrays)  # as the engine traces them
     batch, width = call.prompt.shape
     positions, causal = sequence(batch, width)
@@ -212,13 +212,15 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Checks a greedy call without a key under a caller's jit: traced, and not compiled."""
-    asked = subject.request(row_ids=None)
-    arrays = {name: asked.pop(name) for name in ("params", "prompt", "prompt_lengths", "stopping")}
+    arguments = subject.request(row_ids=None)
+    arrays = {
+        name: arguments.pop(name) for name in ("params", "prompt", "prompt_lengths", "stopping")
+    }
 
     def shape(**other: Any) -> Any:
         def call(arrays: dict[str, Any], weights: PyTree) -> Any:
-            given = asked | arrays | other
-            return decoding.decode(**given, drafter=drafter, drafter_params=weights).tokens
+            call_arguments = arguments | arrays | other
+            return decoding.decode(**call_arguments, drafter=drafter, drafter_params=weights).tokens
 
         return jax.eval_shape(call, arrays, params)
 
@@ -229,10 +231,10 @@ def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Repor
         # Draws at random need a key and a temperature, whatever the target's sampling.
         report.skipped.append(f"a greedy call without a key: refused ({error})")
         tokens, what = shape(), "a call traces under jit"
-    wanted = (subject.batch, subject.max_new_tokens)
+    result_shape = (subject.batch, subject.max_new_tokens)
     promise(
-        tokens.shape == wanted,
-        f"a call under jit gives tokens of shape {wanted}; this one gave {tokens.shape}",
+        tokens.shape == result_shape,
+        f"a call under jit gives tokens of shape {result_shape}; this one gave {tokens.shape}",
     )
     report.checked.append(what)
 
@@ -259,10 +261,10 @@ def _check_merge(
 def _check_other_programs(
     subject: Subject, drafter: Drafter, params: PyTree, report: Report
 ) -> None:
-    one = subject.request(order=np.arange(1))
+    single = subject.request(order=np.arange(1))
     runs: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
     same_tokens(
-        decoding.decode(**one, **runs), decoding.decode(**one), "tokens of a batch of one row"
+        decoding.decode(**single, **runs), decoding.decode(**single), "tokens of a batch of one row"
     )
     keyless = not any("without a key" in line for line in report.skipped)
     greedy = subject.request(**(dict(sampling=None, key=None) if keyless else {}))

@@ -45,7 +45,7 @@ def check_cuts(
     inside = 0
     for row in range(subject.batch):
         places = list(_insides(log, row))
-        first = [at for at in places if tokens[row, at] not in tokens[row, :at]]
+        first = [place for place in places if tokens[row, place] not in tokens[row, :place]]
         if row % 2 == 0 and first:
             eos[row] = tokens[row, first[-1]]
         elif places:

@@ -116,10 +116,10 @@ def _check_static(model: CausalLM, report: Report) -> None:
 def _check_output(subject: ModelSubject, output: Output, report: Report) -> None:
     model, (batch, count) = subject.model, subject.tokens.shape
     promise(isinstance(output, Output), f"apply returns a jspec.Output, not {type(output)}")
-    wanted = (batch, count, model.vocab_size)
+    shape = (batch, count, model.vocab_size)
     promise(
-        output.logits.shape == wanted and jnp.issubdtype(output.logits.dtype, jnp.floating),
-        f"Output.logits are floats of shape {wanted}: they are {output.logits.dtype} of shape "
+        output.logits.shape == shape and jnp.issubdtype(output.logits.dtype, jnp.floating),
+        f"Output.logits are floats of shape {shape}: they are {output.logits.dtype} of shape "
         f"{output.logits.shape}",
     )
     hidden = output.hidden
@@ -133,10 +133,10 @@ def _check_output(subject: ModelSubject, output: Output, report: Report) -> None
         "Output.tentative is what commit takes of the tokens, arrays of any shape: it is "
         f"{output.tentative!r:.40}",
     )
-    few, more = (
+    smaller, larger = (
         jax.eval_shape(lambda n=n: model.init_memory(n, SLOTS)) for n in (batch, batch + 1)
     )
-    leaves = [jax.tree.leaves(memory) for memory in (few, more)]
+    leaves = [jax.tree.leaves(memory) for memory in (smaller, larger)]
     promise(
         bool(leaves[0])
         and len(leaves[0]) == len(leaves[1])
@@ -154,30 +154,30 @@ def _check_output(subject: ModelSubject, output: Output, report: Report) -> None
     report.checked.append("shapes and dtypes of Output and of the memory")
 
 
-def _check_rows(subject: ModelSubject, whole: Output, report: Report) -> None:
+def _check_rows(subject: ModelSubject, reference: Output, report: Report) -> None:
     changed = subject.tokens.copy()
     changed[0] = (changed[0] + 1) % subject.model.vocab_size
-    found = subject.whole(changed).logits
+    logits = subject.whole(changed).logits
     for row in range(1, len(changed)):
         subject.same(
-            found[row],
-            whole.logits[row],
+            logits[row],
+            reference.logits[row],
             f"rows are independent: other tokens in row 0 changed row {row}",
         )
     report.checked.append("rows are independent")
 
 
-def _check_chunks(subject: ModelSubject, whole: Output, report: Report) -> None:
+def _check_chunks(subject: ModelSubject, reference: Output, report: Report) -> None:
     """Checks the end of a text after its beginning in a memory, which is only read."""
     count = len(PARENTS)
     positions, mask = text_of((len(PAST), count))
     positions = positions + PAST[:, None]
-    found = subject.apply(subject.drafted(), positions, mask, subject.memory())
+    output = subject.apply(subject.drafted(), positions, mask, subject.memory())
     for row, past in enumerate(PAST.tolist()):
         for node in range(count):
             subject.same(
-                found.logits[row, node],
-                whole.logits[row, past + node],
+                output.logits[row, node],
+                reference.logits[row, past + node],
                 f"a text in chunks is scored as the whole: row {row}, token {past + node}, after "
                 f"{past} committed tokens",
             )
@@ -185,7 +185,7 @@ def _check_chunks(subject: ModelSubject, whole: Output, report: Report) -> None:
     for row in range(len(PAST)):
         subject.same(
             stale.logits[row],
-            found.logits[row],
+            output.logits[row],
             f"tokens that are not committed{', or cut off,' if subject.can_cut else ''} leave no "
             f"trace in the memory: with other ones row {row} changes",
         )
@@ -205,14 +205,14 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
     masks = np.tile(mask, (batch, 1, 1))
     positions = PAST[:, None] + mask.sum(-1) - 1
     memory = subject.memory()
-    found = subject.apply(drafted, positions, masks, memory).logits
+    logits = subject.apply(drafted, positions, masks, memory).logits
     for node in (2, 7, 9):
         changed = np.where(mask[node], drafted, (drafted + 1) % subject.model.vocab_size)
         other = subject.apply(changed, positions, masks, memory).logits
         for row in range(batch):
             subject.same(
                 other[row, node],
-                found[row, node],
+                logits[row, node],
                 f"the mask is honoured: row {row}, node {node} sees nodes that are not above it",
             )
     report.checked.append("the mask is honoured: siblings do not see each other")
@@ -223,10 +223,10 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
             text = np.concatenate([subject.tokens[row, :past], drafted[row, path]])
             padded = np.zeros((batch, subject.tokens.shape[1]), int)
             padded[0, : len(text)] = text
-            wanted = subject.whole(padded).logits[0, len(text) - 1]
+            reference = subject.whole(padded).logits[0, len(text) - 1]
             subject.same(
-                found[row, node],
-                wanted,
+                logits[row, node],
+                reference,
                 f"a node is scored as the end of its path: row {row}, node {node}, path "
                 f"{path.tolist()}",
             )
@@ -263,38 +263,40 @@ def _check_commit(subject: ModelSubject, report: Report) -> None:
     output = subject.apply(drafted, positions, masks, subject.memory())
     counts = np.array([3, 0, 4])
     path = np.tile(np.flatnonzero(mask[7]), (batch, 1))
-    held = model.commit(subject.memory(), output.tentative, jnp.asarray(path), jnp.asarray(counts))
-    _check_rows_of(subject.memory(), held, "commit returns")
+    memory = model.commit(
+        subject.memory(), output.tentative, jnp.asarray(path), jnp.asarray(counts)
+    )
+    _check_rows_of(subject.memory(), memory, "commit returns")
     next_token = np.full((batch, 1), 1 % model.vocab_size)
     alone = np.ones((batch, 1, 1), bool)
-    found = subject.apply(next_token, (PAST + counts)[:, None], alone, held).logits
-    moved = jax.tree.map(lambda leaf: leaf[::-1], held)
+    logits = subject.apply(next_token, (PAST + counts)[:, None], alone, memory).logits
+    moved = jax.tree.map(lambda leaf: leaf[::-1], memory)
     mirrored = subject.apply(next_token, (PAST + counts)[::-1, None], alone, moved).logits
     for row, (past, count) in enumerate(zip(PAST.tolist(), counts.tolist(), strict=True)):
         text = [*subject.tokens[row, :past], *drafted[row, path[row, :count]], next_token[row, 0]]
         padded = np.zeros((batch, subject.tokens.shape[1]), int)
         padded[0, : len(text)] = text
         subject.same(
-            found[row, 0],
+            logits[row, 0],
             subject.whole(padded).logits[0, len(text) - 1],
             f"a committed path is as its text: row {row}, {count} nodes of {path[row].tolist()}",
         )
         subject.same(
             mirrored[batch - 1 - row, 0],
-            found[row, 0],
+            logits[row, 0],
             f"a row of the memory goes where it is put: row {row} in place {batch - 1 - row}",
         )
     report.checked.append("a committed path is as its text; rows of the memory can be moved")
 
 
-def _check_rows_of(wanted: PyTree, memory: PyTree, who: str) -> None:
+def _check_rows_of(reference: PyTree, memory: PyTree, who: str) -> None:
     """Checks the structure, shapes and dtypes of a memory."""
     shapes = [
         jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), part)
-        for part in (wanted, memory)
+        for part in (reference, memory)
     ]
     promise(
-        jax.tree.structure(wanted) == jax.tree.structure(memory) and shapes[0] == shapes[1],
+        jax.tree.structure(reference) == jax.tree.structure(memory) and shapes[0] == shapes[1],
         f"{who} a memory of the structure, shapes and dtypes that init_memory gives: they are "
         f"{shapes[1]!r:.200} and should be {shapes[0]!r:.200}",
     )
@@ -356,8 +358,8 @@ def _check_tentative(model: CausalLM, tentative: Any) -> None:
 
 def _check_room(nodes: Any, later: Any, count: int, size: int) -> None:
     """Checks that nodes written into room are those that are joined."""
-    joined, written = nodes.concat(later), nodes.padded(size).put(later, count)
-    pairs = zip(jax.tree.leaves(joined), jax.tree.leaves(written), strict=True)
+    joined, in_room = nodes.concat(later), nodes.padded(size).put(later, count)
+    pairs = zip(jax.tree.leaves(joined), jax.tree.leaves(in_room), strict=True)
     promise(
         all(np.array_equal(a, b) for a, b in pairs),
         f"padded({size}) and then put(later, {count}) give what concat(later) gives: the arrays of "
@@ -385,11 +387,12 @@ def _check_decode(subject: ModelSubject, report: Report) -> None:
             f"{lengths[row]}",
         )
         for step in range(steps):
-            at = logits[row, past + step - 1]
-            lost = at.max() - at[emitted[row, step]]
+            scores = logits[row, past + step - 1]
+            lost = scores.max() - scores[emitted[row, step]]
             promise(
                 lost <= 2 * subject.bound(),
                 f"decode equals a loop over whole forward passes: row {row}, token {step} should "
-                f"be {at.argmax()} and is {emitted[row, step]}, whose logit is {lost:.3g} lower",
+                f"be {scores.argmax()} and is {emitted[row, step]}, whose logit is {lost:.3g} "
+                "lower",
             )
     report.checked.append("decode equals a loop over whole forward passes")

@@ -52,15 +52,15 @@ class ModelSubject:
 
     def memory(self, stale: bool = False) -> PyTree:
         """Returns the memory of `PAST` tokens per row; if stale, with traces of other tokens."""
-        kept = self.tokens[:, : PAST.max()]
-        live = np.arange(kept.shape[1]) < PAST[:, None]
+        tokens = self.tokens[:, : PAST.max()]
+        live = np.arange(tokens.shape[1]) < PAST[:, None]
         if stale:
-            kept = np.where(live, kept, (kept + 1) % self.model.vocab_size)
-        counts = np.full_like(PAST, kept.shape[1]) if stale and self.can_cut else PAST
-        path = jnp.broadcast_to(jnp.arange(kept.shape[1]), kept.shape)
-        empty = self.model.init_memory(len(kept), SLOTS)
-        held = self.model.commit(empty, self.whole(kept).tentative, path, jnp.asarray(counts))
-        return self.until(held) if stale and self.can_cut else held
+            tokens = np.where(live, tokens, (tokens + 1) % self.model.vocab_size)
+        counts = np.full_like(PAST, tokens.shape[1]) if stale and self.can_cut else PAST
+        path = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        empty = self.model.init_memory(len(tokens), SLOTS)
+        memory = self.model.commit(empty, self.whole(tokens).tentative, path, jnp.asarray(counts))
+        return self.until(memory) if stale and self.can_cut else memory
 
     def until(self, memory: PyTree) -> PyTree:
         """Returns the memory, cut back to `PAST` tokens of each row."""
@@ -78,13 +78,13 @@ class ModelSubject:
             [row[past : past + len(PARENTS)] for row, past in zip(self.tokens, PAST, strict=True)]
         )
 
-    def same(self, found: Any, wanted: Any, sentence: str) -> None:
+    def same(self, actual: Any, reference: Any, sentence: str) -> None:
         """Raises AssertionError unless logits [.., V] are equal up to the tolerance."""
-        found, wanted = (np.asarray(x, np.float64) for x in (found, wanted))
+        actual, reference = (np.asarray(x, np.float64) for x in (actual, reference))
         allowed = self.bound()
-        if not np.isfinite(found).all():
+        if not np.isfinite(actual).all():
             promise(False, f"{sentence}: the logits hold NaN or an infinity")
-        far = np.abs(found - wanted).max()
+        far = np.abs(actual - reference).max()
         promise(
             far <= allowed,
             f"{sentence}: the logits should be equal up to {allowed:.2g} and differ by {far:.3g}",

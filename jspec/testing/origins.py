@@ -19,12 +19,12 @@ def names(drafter: Drafter) -> tuple[str, ...]:
         >>> names(jspec.merge(jspec.Suffix(4), jspec.Suffix(8)))
         ('Suffix', 'Suffix 2')
     """
-    found: list[str] = []
+    labels: list[str] = []
     for leaf in _leaves(drafter):
         name = type(leaf).__name__
-        number = 1 + sum(other.split(" ")[0] == name for other in found)
-        found.append(name if number == 1 else f"{name} {number}")
-    return tuple(found)
+        number = 1 + sum(other.split(" ")[0] == name for other in labels)
+        labels.append(name if number == 1 else f"{name} {number}")
+    return tuple(labels)
 
 
 def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
@@ -35,7 +35,11 @@ def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
     if aux is None:  # nobody was asked
         return (tree,) * len(names(drafter))
     parts = zip(inner.drafters, aux.drafts, aux.members, strict=True)
-    return tuple(one for part, draft, own in parts for one in member_trees(part, draft.tree, own))
+    return tuple(
+        member
+        for part, draft, member_aux in parts
+        for member in member_trees(part, draft.tree, member_aux)
+    )
 
 
 def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:

@@ -23,15 +23,15 @@ def check_own_verifier(
     what = f"under the drafter's own verifier, {verifier}"
     result, plain = subject.run(drafter, params), subject.plain()
     consistent_stats(result, what)
-    tokens, wanted = np.asarray(result.tokens), np.asarray(plain.tokens)
+    tokens, reference = np.asarray(result.tokens), np.asarray(plain.tokens)
     greedy = np.asarray(subject.request()["sampling"].temperature) == 0
     for row in np.flatnonzero(greedy):
-        if (wrong := np.flatnonzero(tokens[row] != wanted[row])).size:
-            at = int(wrong[0])
+        if (wrong := np.flatnonzero(tokens[row] != reference[row])).size:
+            place = int(wrong[0])
             promise(
                 False,
-                f"{what}, greedy rows are those of plain decoding: token {at} of row {row} should "
-                f"be {wanted[row, at]} and is {tokens[row, at]}",
+                f"{what}, greedy rows are those of plain decoding: token {place} of row {row} "
+                f"should be {reference[row, place]} and is {tokens[row, place]}",
             )
     probs = _first_distribution(subject)
     counts = np.zeros(probs.shape, int)
@@ -58,12 +58,12 @@ def check_own_verifier(
 
 def _first_distribution(subject: Subject) -> Float[np.ndarray, "B V"]:
     """Returns the distribution of the first token of each row."""
-    asked = subject.request()
-    positions, causal = sequence(*asked["prompt"].shape)
-    tokens = jnp.asarray(asked["prompt"], jnp.int32)
-    output = subject.model.apply(asked["params"], tokens, positions, causal, None)
-    last = jnp.asarray(asked["prompt_lengths"] - 1)[:, None, None]
+    arguments = subject.request()
+    positions, causal = sequence(*arguments["prompt"].shape)
+    tokens = jnp.asarray(arguments["prompt"], jnp.int32)
+    output = subject.model.apply(arguments["params"], tokens, positions, causal, None)
+    last = jnp.asarray(arguments["prompt_lengths"] - 1)[:, None, None]
     logits = jnp.take_along_axis(output.logits, last, axis=1)
-    rows = len(asked["prompt"])
-    sampling = jax.tree.map(lambda value: jnp.broadcast_to(value, (rows,)), asked["sampling"])
+    rows = len(arguments["prompt"])
+    sampling = jax.tree.map(lambda value: jnp.broadcast_to(value, (rows,)), arguments["sampling"])
     return np.asarray(samplings.node_probabilities(logits, sampling)[:, 0], np.float64)

@@ -64,29 +64,29 @@ def check_partitions(
     if "row_ids" in request:
         raise InputError("row_ids was given, and they are what is tried; leave them out")
     prompt, lengths = (array[:_ROWS] for array in ragged(prompts, model))
-    asked: dict[str, Any] = {"drafter": PromptLookup(3), "sampling": Sampling(1.0), "key": 0}
-    asked |= request | {"max_new_tokens": max_new_tokens}
-    members = [*asked.pop("processors", ()), logprobs(0, "temp_scaled_logprobs")]
+    options: dict[str, Any] = {"drafter": PromptLookup(3), "sampling": Sampling(1.0), "key": 0}
+    options |= request | {"max_new_tokens": max_new_tokens}
+    members = [*options.pop("processors", ()), logprobs(0, "temp_scaled_logprobs")]
 
     def answers(rows: list[int]) -> Any:
         return decoding.decode(
             model, params, prompt[rows], lengths[rows], row_ids=np.array(rows),
-            processors=members, **asked,
+            processors=members, **options,
         )  # fmt: skip
 
-    whole = answers(list(range(_ROWS)))
-    logprobs_of_all = np.asarray(whole.logprobs.token_logprobs)
+    reference = answers(list(range(_ROWS)))
+    logprobs_of_all = np.asarray(reference.logprobs.token_logprobs)
     for partition in _PARTITIONS:
         for rows in partition:
             part = answers(rows)
             what = f"a batch of the rows {rows} has the answers of the batch of all"
-            same_tokens(part, whole, what, rows=np.array(rows))
+            same_tokens(part, reference, what, rows=np.array(rows))
             gaps = np.abs(np.asarray(part.logprobs.token_logprobs) - logprobs_of_all[rows])
-            row, at = np.unravel_index(gaps.argmax(), gaps.shape)
+            row, place = np.unravel_index(gaps.argmax(), gaps.shape)
             promise(
-                gaps[row, at] <= tolerance,
-                f"{what}: the log-probability of row {rows[row]}, token {at}, should be "
-                f"{logprobs_of_all[rows[row], at]:.6f} within {tolerance:g} and differs by "
-                f"{gaps[row, at]:.3g}",
+                gaps[row, place] <= tolerance,
+                f"{what}: the log-probability of row {rows[row]}, token {place}, should be "
+                f"{logprobs_of_all[rows[row], place]:.6f} within {tolerance:g} and differs by "
+                f"{gaps[row, place]:.3g}",
             )
     return Report(checked=["rows of [4] and of [2, 2], in any order and company, are the same"])

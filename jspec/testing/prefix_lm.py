@@ -97,16 +97,16 @@ class PrefixLM:
         """Scores N tokens of each row, as `CausalLM.apply` says."""
         batch, count = tokens.shape
         keys, values = (x[:, None, :, None].astype(jnp.float32) for x in (positions, tokens))
-        held, seen = [TreeKV((keys,), (values,))], mask
+        sources, seen = [TreeKV((keys,), (values,))], mask
         if nodes is not None:
-            held = [nodes, *held]
+            sources = [nodes, *sources]
         if memory is not None:
             live = jnp.arange(memory.capacity)[None] < memory.lengths[:, None]
             live = jnp.broadcast_to(live[:, None], (batch, count, memory.capacity))
-            held, seen = [memory, *held], jnp.concatenate([live, mask], axis=-1)
+            sources, seen = [memory, *sources], jnp.concatenate([live, mask], axis=-1)
         places, words = (
             jnp.concatenate([x[0][:, 0, :, 0] for x in parts], axis=1)
-            for parts in ([x.keys for x in held], [x.values for x in held])
+            for parts in ([x.keys for x in sources], [x.values for x in sources])
         )
         # Cleared before they are numbers: what is not seen may be anything, NaN too.
         codes = self._codes(params, *(jnp.where(seen, x[:, None], 0) for x in (places, words)))

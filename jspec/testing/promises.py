@@ -27,12 +27,12 @@ class Report:
         return "\n".join(f"{what}: {line}" for what, lines in parts for line in lines)
 
 
-def promise(kept: Any, sentence: str) -> None:
+def promise(condition: Any, sentence: str) -> None:
     """Raises AssertionError with the sentence if the promise is not kept.
 
     Not the statement `assert`, which `python -O` takes out.
     """
-    if not kept:
+    if not condition:
         raise AssertionError(sentence)
 
 
@@ -47,29 +47,30 @@ def accepted_by_the_engine(what: str) -> Iterator[None]:
 
 def same_tokens(result: Result, plain: Result, what: str, rows: np.ndarray | None = None) -> None:
     """Raises AssertionError unless tokens, lengths and status are those of plain decoding."""
-    found = [np.asarray(x) for x in (result.tokens, result.lengths, result.status)]
-    wanted = [np.asarray(x) for x in (plain.tokens, plain.lengths, plain.status)]
+    actual = [np.asarray(x) for x in (result.tokens, result.lengths, result.status)]
+    reference = [np.asarray(x) for x in (plain.tokens, plain.lengths, plain.status)]
     if rows is not None:
-        wanted = [x[rows] for x in wanted]
-    for row in range(len(found[0])):
-        unlike = np.flatnonzero(found[0][row] != wanted[0][row])
+        reference = [x[rows] for x in reference]
+    for row in range(len(actual[0])):
+        unlike = np.flatnonzero(actual[0][row] != reference[0][row])
         if unlike.size:
-            at = int(unlike[0])
-            part = slice(max(0, at - 2), at + 6)
+            place = int(unlike[0])
+            part = slice(max(0, place - 2), place + 6)
             promise(
                 False,
-                f"{what}: row {row} leaves plain decoding at token {at}; tokens {part.start} to "
-                f"{part.stop - 1} should be {wanted[0][row, part].tolist()} and are "
-                f"{found[0][row, part].tolist()}",
+                f"{what}: row {row} leaves plain decoding at token {place}; tokens {part.start} to "
+                f"{part.stop - 1} should be {reference[0][row, part].tolist()} and are "
+                f"{actual[0][row, part].tolist()}",
             )
         promise(
-            found[1][row] == wanted[1][row],
-            f"{what}: row {row} should emit {wanted[1][row]} tokens and emitted {found[1][row]}",
+            actual[1][row] == reference[1][row],
+            f"{what}: row {row} should emit {reference[1][row]} tokens and emitted "
+            f"{actual[1][row]}",
         )
         promise(
-            found[2][row] == wanted[2][row],
-            f"{what}: row {row} should end with status {Status(wanted[2][row]).name} and has "
-            f"{Status(found[2][row]).name}",
+            actual[2][row] == reference[2][row],
+            f"{what}: row {row} should end with status {Status(reference[2][row]).name} and has "
+            f"{Status(actual[2][row]).name}",
         )
 
 
@@ -83,11 +84,11 @@ def consistent_stats(result: Result, what: str) -> None:
             f"{what}: the rounds of row {row} should add up to the {lengths[row]} tokens that it "
             f"emitted and add up to {total[row]}; histogram {histogram[row].tolist()}",
         )
-    taken = np.asarray(result.stats.num_accepted_tokens)
+    accepted = np.asarray(result.stats.num_accepted_tokens)
     drafted = np.asarray(result.stats.num_draft_tokens)
-    for row in np.flatnonzero(taken > drafted):
+    for row in np.flatnonzero(accepted > drafted):
         promise(
             False,
             f"{what}: row {row} should not accept more drafted tokens than were verified, "
-            f"{drafted[row]}, and accepted {taken[row]}",
+            f"{drafted[row]}, and accepted {accepted[row]}",
         )

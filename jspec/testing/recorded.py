@@ -124,11 +124,13 @@ class Recorded(DrafterWrapper):
     def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, RecordedDraft]:
         tree, inner = self.drafter.draft(params, state, frame)
         drafted = _with_estimates(sanitize(tree, frame.root, self.vocab_size, frame.grammar))
-        shown = RecordedTrees(
+        records = RecordedTrees(
             tree=drafted,
-            members=tuple(_bare(own) for own in origins.member_trees(self.drafter, drafted, inner)),
+            members=tuple(
+                _bare(member) for member in origins.member_trees(self.drafter, drafted, inner)
+            ),
         )
-        return tree, RecordedDraft(inner, shown)
+        return tree, RecordedDraft(inner, records)
 
     def tells_rest(self, aux: RecordedDraft) -> bool:
         """Records a round without a draft."""
@@ -137,8 +139,8 @@ class Recorded(DrafterWrapper):
     def update(
         self, params: PyTree, state: Recording, aux: RecordedDraft | None, feedback: Feedback
     ) -> Recording:
-        own = None if aux is None else aux.inner
-        inner = self.drafter.update(params, state.inner, own, feedback)
+        inner_aux = None if aux is None else aux.inner
+        inner = self.drafter.update(params, state.inner, inner_aux, feedback)
         if self.shapes is None:
             return replace(state, inner=inner)
         last = self.around(inner).last
@@ -146,7 +148,7 @@ class Recorded(DrafterWrapper):
         drafted = last[0] if aux is None else aux.drafted
         return Recording(inner, (drafted, self._scored(drafted.tree, feedback)))
 
-    def _scored(self, whole: Tree, feedback: Feedback) -> RecordedOutcome:
+    def _scored(self, drafted: Tree, feedback: Feedback) -> RecordedOutcome:
         """Returns the outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
@@ -172,7 +174,7 @@ class Recorded(DrafterWrapper):
             noise = jnp.take_along_axis(here, candidates, axis=-1)
         rows = jnp.arange(batch)[:, None]
         last = jnp.take_along_axis(verdict.path, verdict.path_lengths[:, None] - 1, axis=1)
-        own = probs[rows, jnp.maximum(tree.parents, 0), tree.tokens].at[:, 0].set(1.0)
+        node_probs = probs[rows, jnp.maximum(tree.parents, 0), tree.tokens].at[:, 0].set(1.0)
         outcome = RecordedOutcome(
             tokens=tree.tokens,
             parents=tree.parents,
@@ -182,13 +184,13 @@ class Recorded(DrafterWrapper):
             bonus=verdict.bonus,
             emitted=feedback.emitted,
             num_emitted=feedback.counts,
-            probs=own,
+            probs=node_probs,
             bonus_prob=probs[rows, last, verdict.bonus[:, None]][:, 0],
             candidates=candidates,
             candidate_probs=best,
             candidate_noise=noise,
         )
-        return _padded(outcome, whole.tokens.shape[1] - size, whole.depth - tree.depth)
+        return _padded(outcome, drafted.tokens.shape[1] - size, drafted.depth - tree.depth)
 
     def _room(self, tree: Tree, frame: Frame) -> RecordedOutcome:
         """Returns a round's `RecordedOutcome` with nothing in it."""
@@ -262,14 +264,14 @@ class RecordedPolicy(WidthPolicy):
         self, params: PyTree, state: RecordedChoice, feedback: PolicyFeedback
     ) -> RecordedChoice:
         after = self.around(self.policy.update(params, state.inner, feedback))
-        choice, asked = feedback.choice, self.should_draft(params, state)
+        choice, drafts = feedback.choice, self.should_draft(params, state)
         if choice is None or choice.seconds is None or choice.expected_tokens is None:
             return after if choice is None else replace(after, index=choice.index)
         return replace(
             after,
             index=choice.index,
-            expected_tokens=jnp.where(asked, choice.expected_tokens, jnp.nan),
-            seconds=jnp.where(asked, choice.seconds, jnp.nan),
+            expected_tokens=jnp.where(drafts, choice.expected_tokens, jnp.nan),
+            seconds=jnp.where(drafts, choice.seconds, jnp.nan),
         )
 
 
@@ -292,10 +294,10 @@ def _with_estimates(tree: Tree) -> Tree:
         return bare
     row = jnp.arange(tree.tokens.shape[1])[None] if tree.q_row is None else tree.q_row
     above = jnp.maximum(tree.parents, 0)
-    at = jnp.take_along_axis(jnp.broadcast_to(row, tree.tokens.shape), above, axis=1)
+    q_index = jnp.take_along_axis(jnp.broadcast_to(row, tree.tokens.shape), above, axis=1)
     batch = jnp.arange(tree.tokens.shape[0])[:, None]
-    given = tree.q[batch, at, tree.tokens].astype(jnp.float32).at[:, 0].set(1.0)
-    return replace(bare, value=trees.path_probabilities(tree.parents, given, tree.depth))
+    probs = tree.q[batch, q_index, tree.tokens].astype(jnp.float32).at[:, 0].set(1.0)
+    return replace(bare, value=trees.path_probabilities(tree.parents, probs, tree.depth))
 
 
 def _padded(outcome: RecordedOutcome, nodes: int, steps: int) -> RecordedOutcome:

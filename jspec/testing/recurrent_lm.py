@@ -88,8 +88,8 @@ class RecurrentLM:
         gates, inputs = params["gates"][tokens], params["inputs"][tokens]
 
         def next_level(_, states):
-            known = jnp.concatenate([states, memory.state[:, None]], axis=1)
-            return gates * jnp.take_along_axis(known, parent, axis=1) + inputs
+            all_states = jnp.concatenate([states, memory.state[:, None]], axis=1)
+            return gates * jnp.take_along_axis(all_states, parent, axis=1) + inputs
 
         # After as many steps as it is deep, a node's state is its own.
         states = jnp.zeros((batch, count, self.hidden_size), jnp.float32)

@@ -72,15 +72,15 @@ class Scripted(Drafter):
                 f"drafter_params is a {type(params).__name__} and Scripted needs the text that it "
                 f"drafts; pass jspec.Script(tokens [{rows}, T], accepts [R])"
             )
-        for name, given, before, wanted in (
+        for name, array, before, layout in (
             ("tokens", params.tokens, (rows,), f"[{rows}, T] integers, T at least one"),
             ("accepts", params.accepts, (), "[R] integers, at least one: the rounds' right tokens"),
         ):
-            shape: tuple[int, ...] = getattr(given, "shape", ())
+            shape: tuple[int, ...] = getattr(array, "shape", ())
             fits = shape[:-1] == before and shape and 0 not in shape
-            if not fits or not jnp.issubdtype(given.dtype, jnp.integer):
-                kind = f"of shape {shape}" if shape else f"a {type(given).__name__}"
-                raise InputError(f"{name} is {kind}; pass an array of {wanted}")
+            if not fits or not jnp.issubdtype(array.dtype, jnp.integer):
+                kind = f"of shape {shape}" if shape else f"a {type(array).__name__}"
+                raise InputError(f"{name} is {kind}; pass an array of {layout}")
         return state
 
     def draft(self, params: Script, state: ScriptedState, frame: Frame) -> tuple[Tree, None]:

@@ -50,7 +50,7 @@ class Subject:
         spoiled = changes.pop("spoiled", np.full(self.batch, NEVER))[order]
         settings = [_SETTINGS[row % len(_SETTINGS)] for row in order]
         temperature, top_k, top_p = (jnp.asarray(kind) for kind in zip(*settings, strict=True))
-        asked = dict(
+        arguments = dict(
             model=self.model,
             params=Poisoned(self.params, jnp.asarray(spoiled, jnp.int32)),
             prompt=self.prompt[order],
@@ -64,7 +64,7 @@ class Subject:
             ),
             max_new_tokens=self.max_new_tokens,
         )
-        return asked | changes
+        return arguments | changes
 
     def run(self, drafter: Drafter, params: PyTree, **changes: Any) -> Result:
         state = changes.pop("drafter_state", None)

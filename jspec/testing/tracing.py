@@ -95,7 +95,7 @@ class Trace:
     @property
     def tokens(self) -> Int[np.ndarray, " _"]:
         """The generated tokens: the arguments of `decode`."""
-        return np.concatenate([np.zeros(0, np.int32), *(one.emitted for one in self.rounds)])
+        return np.concatenate([np.zeros(0, np.int32), *(entry.emitted for entry in self.rounds)])
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers for the json module, rounded to 4 digits; None means absent."""
@@ -104,7 +104,7 @@ class Trace:
             "status": self.status.name.lower(),
             "origins": list(self.origins),
             "rule": self.rule,
-            "rounds": [_round_dict(one) for one in self.rounds],
+            "rounds": [_round_dict(entry) for entry in self.rounds],
         }
 
 
@@ -161,8 +161,8 @@ def trace(
     state = prefill(
         model, params, prompt, prompt_lengths, drafter=drafter, policy=policy, **knows, **request
     )
-    given = np.asarray(prompt)[0]
-    given = given if prompt_lengths is None else given[: int(np.ravel(prompt_lengths)[0])]
+    text = np.asarray(prompt)[0]
+    text = text if prompt_lengths is None else text[: int(np.ravel(prompt_lengths)[0])]
     recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
     recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
     widths = policy.widths
@@ -176,13 +176,13 @@ def trace(
     while not jax.device_get(state.done).all():
         state = step(model, params, state, drafter=recorder, policy=deciding, **knows)
         (offered, scored), choice = jax.device_get(_last(state))
-        chosen = None
+        traced_widths = None
         if widths:
             index = int(choice.index)
-            chosen = TracedWidths(widths, index, choice.expected_tokens, choice.seconds)
-        rounds.append(_round(offered, scored, chosen, len(names)))
+            traced_widths = TracedWidths(widths, index, choice.expected_tokens, choice.seconds)
+        rounds.append(_round(offered, scored, traced_widths, len(names)))
     return Trace(
-        prompt=given,
+        prompt=text,
         rounds=tuple(rounds),
         status=Status(int(state.status[0])),
         origins=names,
@@ -216,8 +216,8 @@ class _Nodes:
     def add(self, tokens: Any, parents: Any, valid: Any) -> list[int]:
         """Adds a tree, the root first, and returns its nodes' numbers; -1 where none is valid."""
         numbers, seen = [0], Counter[tuple[int, int]]()
-        for token, parent, there in zip(tokens[1:], parents[1:], valid[1:], strict=True):
-            above = numbers[parent] if there else -1
+        for token, parent, is_valid in zip(tokens[1:], parents[1:], valid[1:], strict=True):
+            above = numbers[parent] if is_valid else -1
             if above < 0:
                 numbers.append(-1)
                 continue
@@ -240,8 +240,8 @@ def _round(
 ) -> TracedRound:
     """Returns the first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
-    own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
-    there = np.flatnonzero(scored.valid[0])
+    node_numbers = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
+    verified = np.flatnonzero(scored.valid[0])
     num_verified = len(nodes.tokens)
 
     def joined(tree: Tree) -> list[int]:
@@ -260,7 +260,7 @@ def _round(
     for origin, numbers in enumerate(members):
         whose[[number for number in numbers if number > 0], origin] = True
     probs = np.full(size, np.nan, np.float32)
-    probs[:num_verified] = scored.probs[0, there]
+    probs[:num_verified] = scored.probs[0, verified]
     noise = scored.candidate_noise
     return TracedRound(
         tokens=np.array(nodes.tokens, np.int32),
@@ -269,34 +269,36 @@ def _round(
         estimates=estimates,
         origins=whose,
         probs=probs,
-        path=np.array([own[node] for node in scored.path[0, : scored.counts[0]]], np.int32),
+        path=np.array(
+            [node_numbers[node] for node in scored.path[0, : scored.counts[0]]], np.int32
+        ),
         bonus=int(scored.bonus[0]),
         bonus_prob=float(scored.bonus_prob[0]),
         emitted=np.asarray(scored.emitted)[0, : scored.num_emitted[0]],
-        candidates=np.asarray(scored.candidates)[0, there],
-        candidate_probs=np.asarray(scored.candidate_probs)[0, there],
-        candidate_noise=None if noise is None else np.asarray(noise)[0, there],
+        candidates=np.asarray(scored.candidates)[0, verified],
+        candidate_probs=np.asarray(scored.candidate_probs)[0, verified],
+        candidate_noise=None if noise is None else np.asarray(noise)[0, verified],
         choice=choice,
     )
 
 
-def _round_dict(one: TracedRound) -> dict[str, Any]:
-    noise, choice = one.candidate_noise, one.choice
-    bits = 1 << np.arange(one.origins.shape[1], dtype=object)
+def _round_dict(entry: TracedRound) -> dict[str, Any]:
+    noise, choice = entry.candidate_noise, entry.choice
+    bits = 1 << np.arange(entry.origins.shape[1], dtype=object)
     return {
-        "tokens": one.tokens.tolist(),
-        "parents": one.parents.tolist(),
-        "num_verified": one.num_verified,
-        "estimates": _numbers(one.estimates),
+        "tokens": entry.tokens.tolist(),
+        "parents": entry.parents.tolist(),
+        "num_verified": entry.num_verified,
+        "estimates": _numbers(entry.estimates),
         # The bits of a number: bit i is set where origin i offered the node.
-        "origins": [int(sum(bits[row])) for row in one.origins],
-        "probs": _numbers(one.probs),
-        "path": one.path.tolist(),
-        "bonus": one.bonus,
-        "bonus_prob": _number(one.bonus_prob),
-        "emitted": one.emitted.tolist(),
-        "candidates": one.candidates.tolist(),
-        "candidate_probs": [_numbers(row) for row in one.candidate_probs],
+        "origins": [int(sum(bits[row])) for row in entry.origins],
+        "probs": _numbers(entry.probs),
+        "path": entry.path.tolist(),
+        "bonus": entry.bonus,
+        "bonus_prob": _number(entry.bonus_prob),
+        "emitted": entry.emitted.tolist(),
+        "candidates": entry.candidates.tolist(),
+        "candidate_probs": [_numbers(row) for row in entry.candidate_probs],
         "candidate_noise": None if noise is None else [_numbers(row) for row in noise],
         "choice": None
         if choice is None

@@ -15,12 +15,12 @@ NO_GUESS = -1
 def check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:
     """Checks the trees of every round for nodes that the engine would silently take for absent."""
     absent = twins = total = 0
-    for at, row in np.argwhere(~log.done).tolist():
-        tokens, parents, valid = (x[at, row] for x in (log.tokens, log.parents, log.valid))
-        where = f"a tree is a tree: round {at}, row {row}"
+    for turn, row in np.argwhere(~log.done).tolist():
+        tokens, parents, valid = (x[turn, row] for x in (log.tokens, log.parents, log.valid))
+        where = f"a tree is a tree: round {turn}, row {row}"
         promise(
-            tokens[0] == log.root[at, row],
-            f"{where}: node 0 should be the last emitted token, {log.root[at, row]}, and is "
+            tokens[0] == log.root[turn, row],
+            f"{where}: node 0 should be the last emitted token, {log.root[turn, row]}, and is "
             f"{tokens[0]}",
         )
         promise(
@@ -28,7 +28,7 @@ def check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:
             f"{where}: node 0 should be there with the parent -1; its parent is {parents[0]} and "
             f"valid is {valid[0]}",
         )
-        value = None if log.value is None else log.value[at, row]
+        value = None if log.value is None else log.value[turn, row]
         depth, children = {0: 0}, {0: []}
         for node in np.flatnonzero(valid)[1:].tolist():
             above, token = int(parents[node]), int(tokens[node])

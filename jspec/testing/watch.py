@@ -136,8 +136,8 @@ class WatchedDrafter(DrafterWrapper):
             counts=rows(),
             rounds=jnp.int32(0),
         )
-        kept = None if earlier is None else earlier.inner
-        return Watched(self.drafter.init(batch, capacity, kept), log)
+        inner = None if earlier is None else earlier.inner
+        return Watched(self.drafter.init(batch, capacity, inner), log)
 
     def prefill(self, params: PyTree, state: Watched, chunk: PromptChunk) -> Watched:
         return replace(state, inner=self.drafter.prefill(params, state.inner, chunk))
@@ -160,11 +160,11 @@ class WatchedDrafter(DrafterWrapper):
                 f"gives {shapes(alone)}",
             )
             return replace(state, inner=alone)
-        own, tree, frame = aux
-        log, at = state.log, state.log.rounds
+        inner_aux, tree, frame = aux
+        log, turn = state.log, state.log.rounds
 
-        def note(kept: Array, new: Array) -> Array:
-            return kept.at[at].set(new.astype(kept.dtype), mode="drop")
+        def note(buffer: Array, new: Array) -> Array:
+            return buffer.at[turn].set(new.astype(buffer.dtype), mode="drop")
 
         log = replace(
             log,
@@ -176,9 +176,9 @@ class WatchedDrafter(DrafterWrapper):
             positions=note(log.positions, frame.positions),
             done=note(log.done, frame.done),
             counts=note(log.counts, feedback.counts),
-            rounds=at + 1,
+            rounds=turn + 1,
         )
-        return Watched(self.drafter.update(params, state.inner, own, feedback), log)
+        return Watched(self.drafter.update(params, state.inner, inner_aux, feedback), log)
 
 
 def shapes(state: PyTree) -> Any:
@@ -191,7 +191,7 @@ def drafted(state: Watched) -> Log:
     """Returns the log of a run on the host, cut to the rounds that there were."""
     log = jax.device_get(state.log)
     rounds = int(log.rounds)
-    return jax.tree.map(lambda kept: kept if np.ndim(kept) == 0 else kept[:rounds], log)
+    return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) == 0 else leaf[:rounds], log)
 
 
 def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:

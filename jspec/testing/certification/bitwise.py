@@ -61,17 +61,17 @@ class Bits:
     def __str__(self) -> str:
         by = f"{self.kernels} kernels" if self.kernels else f"XLA's products, {self.device}"
         by += f", {self.num_tokens} tokens" if self.num_tokens > 1 else ""
-        found = "no bit differs" if self.equal else f"{self.num_different:,} differ"
-        said = (
-            f"Bitwise: {found}, of {self.num_numbers:,} logits and hidden states of "
+        finding = "no bit differs" if self.equal else f"{self.num_different:,} differ"
+        sentence = (
+            f"Bitwise: {finding}, of {self.num_numbers:,} logits and hidden states of "
             f"{self.num_nodes:,} nodes ({by})."
         )
         if self.equal:
-            return said
+            return sentence
         share = 1 - self.num_different_nodes / self.num_nodes
         layer = self.first_layer
         where = "" if layer is None else f", and layer {layer} is the first that differs"
-        return f"{said} {share:.1%} of the nodes have equal bits{where}."
+        return f"{sentence} {share:.1%} of the nodes have equal bits{where}."
 
 
 def check_bits(
@@ -119,8 +119,8 @@ def check_bits(
         raise InputError(
             f"a text has {longest} tokens and the model places {model.context}; cut it"
         )
-    least = num_tokens_of(model)
-    plain, alone = [], batch_size if least > 1 else 1
+    min_tokens = num_tokens_of(model)
+    plain, alone = [], batch_size if min_tokens > 1 else 1
     for number, text in enumerate(texts):
         said(f"plain decoding, text {number + 1} of {len(texts)}")
         again = [text] * alone
@@ -134,27 +134,27 @@ def check_bits(
             group = list(texts[start : start + batch_size])
             # One program for all groups: the last is filled up.
             rows = group + [group[0]] * (batch_size - len(group))
-            found, memory = _fed(model, params, rows, size, draw, longest)
-            for row, (wanted, *others) in enumerate(plain[start : start + batch_size]):
-                ours = found[row]
-                differs = _differ(ours, wanted[0])
+            logits, memory = _fed(model, params, rows, size, draw, longest)
+            for row, (reference, *rest) in enumerate(plain[start : start + batch_size]):
+                ours = logits[row]
+                differs = _differ(ours, reference[0])
                 different += int(differs.sum())
                 different_nodes += int(differs.any(-1).sum())
                 nodes, numbers = nodes + len(ours), numbers + ours.size
                 if differs.any():
-                    layers += _layers(model, (memory, *others), (row, 0), len(ours))
+                    layers += _layers(model, (memory, *rest), (row, 0), len(ours))
     device = jax.devices()[0]
     kernels = native.instruction_set() if device.platform == "cpu" else None
     kind = device.device_kind
     return Bits(
         *(nodes, numbers, different, tuple(sizes), batch_size, kernels, kind),
-        *(different_nodes, min(layers, default=None), least),
+        *(different_nodes, min(layers, default=None), min_tokens),
     )
 
 
-def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _differ(first: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Returns which numbers have other bits."""
-    bits = [np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}") for x in (one, other)]
+    bits = [np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}") for x in (first, other)]
     return bits[0] != bits[1]
 
 
@@ -163,15 +163,15 @@ def _layers(model: Any, memories: Sequence[PyTree], rows: Sequence[int], count: 
     if not isinstance(memories[0], KVCache) or not hasattr(model, "groups"):
         return []
     ranges = [layers for layers in chain(*model.groups) if model.keys_of(layers.start) is None]
-    found = list[int]()
+    result = list[int]()
     for place, layers in enumerate(ranges):  # which share an array, those of a head side by side
-        pairs = [jax.tree.leaves((held.keys[place], held.values[place])) for held in memories]
+        pairs = [jax.tree.leaves((memory.keys[place], memory.values[place])) for memory in memories]
         for arrays in zip(*pairs, strict=True):
             cut = (np.asarray(x)[row, :, :count] for x, row in zip(arrays, rows, strict=True))
             differs = _differ(*cut)
             by_layer = differs.reshape(-1, len(layers), *differs.shape[1:]).any((0, 2, 3))
-            found += [layers[number] for number in np.flatnonzero(by_layer)]
-    return found
+            result += [layers[number] for number in np.flatnonzero(by_layer)]
+    return result
 
 
 def _fed(
@@ -185,18 +185,18 @@ def _fed(
     """Returns logits and hidden states of texts, [T, V + F], by trees of `size` tokens, and the
     memory after them.
     """
-    found: list[list[np.ndarray]] = [[] for _ in texts]
+    pieces: list[list[np.ndarray]] = [[] for _ in texts]
     memory, done = model.init_memory(len(texts), longest + 1), [0] * len(texts)
-    while any(at < len(text) for at, text in zip(done, texts, strict=True)):
-        left = [list(text[at:]) for at, text in zip(done, texts, strict=True)]
-        drawn = [_tree(rest, size, model.vocab_size, draw) for rest in left]
+    while any(start < len(text) for start, text in zip(done, texts, strict=True)):
+        tails = [list(text[start:]) for start, text in zip(done, texts, strict=True)]
+        drawn = [_tree(rest, size, model.vocab_size, draw) for rest in tails]
         tokens, parents, path, counts = (np.stack(part) for part in zip(*drawn, strict=True))
-        held = memory, jnp.asarray(done, jnp.int32)
-        values, memory = _step(model, params, *held, tokens, parents, path, counts)
+        state = memory, jnp.asarray(done, jnp.int32)
+        values, memory = _step(model, params, *state, tokens, parents, path, counts)
         for row, count in enumerate(counts):
-            found[row].append(np.asarray(values[row, :count]))
+            pieces[row].append(np.asarray(values[row, :count]))
             done[row] += int(count)
-    return [np.concatenate(parts) for parts in found], memory
+    return [np.concatenate(parts) for parts in pieces], memory
 
 
 def _tree(rest: Sequence[int], size: int, vocab_size: int, draw: np.random.Generator) -> Any:

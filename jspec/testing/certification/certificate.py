@@ -87,8 +87,8 @@ class Certificate:
         if self.sampled is not None:
             lines += _lines("Sampled", self.sampled)
         if self.draws is not None:
-            kept, test = "kept" if self.draws.passed else "BROKEN", self.draws.test
-            lines.append(f"Law: {kept}, p = {test.p_value:.2g} by {test.num_draws} draws.")
+            outcome, test = "kept" if self.draws.passed else "BROKEN", self.draws.test
+            lines.append(f"Law: {outcome}, p = {test.p_value:.2g} by {test.num_draws} draws.")
         if self.compiler is not None:
             lines.append(f"Warning: {self.compiler}.")
         if self.verdict == UNDECIDED:
@@ -107,9 +107,9 @@ def _lines(kind: str, parity: Parity) -> list[str]:
         f"bugs {len(parity.bugs)}."
     )
     return [head] + [
-        f"  bug: prompt {one.prompt + 1}, place {one.position + 1}: {_name(one.drafted)} instead "
-        f"of {_name(one.plain)}, {one.bounds:.2g} times rounding"
-        for one in parity.bugs[:_SHOWN]
+        f"  bug: prompt {bug.prompt + 1}, place {bug.position + 1}: {_name(bug.drafted)} instead "
+        f"of {_name(bug.plain)}, {bug.bounds:.2g} times rounding"
+        for bug in parity.bugs[:_SHOWN]
     ]
 
 
@@ -127,7 +127,7 @@ def _parity(parity: Parity) -> dict[str, Any]:
         "num_tokens": parity.num_tokens,
         "num_bugs": len(parity.bugs),
         "divergences": [
-            {name: finite(value) for name, value in asdict(one).items()}
-            for one in parity.divergences
+            {name: finite(value) for name, value in asdict(divergence).items()}
+            for divergence in parity.divergences
         ],
     }

@@ -158,10 +158,10 @@ def _check(
 def _rounding(subject: CertifiedSubject, plain: CertifiedRun, widths: tuple[int, ...]) -> Rounding:
     """Returns the rounding by the narrowest and widest passes of several tokens."""
     wider = [width for width in widths if width > 1]
-    chosen = sorted({*wider[:1], *wider[-1:]})
+    extremes = sorted({*wider[:1], *wider[-1:]})
     # As many rows as the runs had: arithmetic depends on them too.
     count = min(len(subject.prompts), max(_REPLAYED, subject.batch_size))
     return measure(
-        subject.model, subject.params, subject.prompts[:count], plain.tokens[:count], chosen,
+        subject.model, subject.params, subject.prompts[:count], plain.tokens[:count], extremes,
         subject.batch_size, subject.said,
     )  # fmt: skip

@@ -60,16 +60,16 @@ def check_draws(
     num_prompts: int,
 ) -> DrawTest:
     """Draws first tokens under many keys, and tests their distribution."""
-    chosen = _least_certain(subject, sampling, num_prompts)
-    each = -(-num_draws // (len(chosen) * _ROWS)) * _ROWS
+    rows = _least_certain(subject, sampling, num_prompts)
+    each = -(-num_draws // (len(rows) * _ROWS)) * _ROWS
     test = GTest(0.0, 0, 0)
-    for number, row in enumerate(chosen):
-        subject.said(f"draws: {number * each} of {len(chosen) * each}")
+    for number, row in enumerate(rows):
+        subject.said(f"draws: {number * each} of {len(rows) * each}")
         prompt = subject.prompts[row]
         seen = _draw(subject, drafting, sampling, prompt, (number + 1) * _APART, each)
-        wanted = _Distribution.of(subject, prompt, sampling, each)
-        test += g_test(wanted.count(seen), wanted.probs)
-    return DrawTest(prompts=tuple(chosen), test=test, num_tokens=NUM_TOKENS)
+        reference = _Distribution.of(subject, prompt, sampling, each)
+        test += g_test(reference.count(seen), reference.probs)
+    return DrawTest(prompts=tuple(rows), test=test, num_tokens=NUM_TOKENS)
 
 
 def _distributions(
@@ -126,9 +126,9 @@ class _Distribution:
         for _ in range(NUM_TOKENS):
             if not level:
                 break
-            found = _distributions(subject, [[*prompt, *text] for text in level], sampling)
+            level_probs = _distributions(subject, [[*prompt, *text] for text in level], sampling)
             following: dict[Text, float] = {}
-            for (text, probability), probs in zip(level.items(), found, strict=True):
+            for (text, probability), probs in zip(level.items(), level_probs, strict=True):
                 distributions[text] = probability, probs
                 if len(text) + 1 < NUM_TOKENS:
                     for token in np.flatnonzero(probability * probs * num_draws >= _WORTH):

@@ -38,14 +38,14 @@ def next_logits(
     model: CausalLM, params: PyTree, texts: Sequence[Sequence[int]]
 ) -> Float[np.ndarray, "R V"]:
     """Computes the logits after each text, float32, by a round that verifies nothing."""
-    found = []
+    parts = []
     for start in range(0, len(texts), _ROWS):
         members = list(texts[start : start + _ROWS])
         prompt, lengths = padded(members + [members[0]] * (_ROWS - len(members)))
         state = decoding.prefill(model, params, prompt, lengths, max_new_tokens=1)
         logits = _score_root(model, params, state)
-        found.append(np.asarray(logits[: len(members)], np.float32))
-    return np.concatenate(found)
+        parts.append(np.asarray(logits[: len(members)], np.float32))
+    return np.concatenate(parts)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -96,8 +96,8 @@ def replay(
     if ids is None:
         ids = np.full((len(prompts), num_tokens, min(BEST, model.vocab_size)), -1)
     behind = fed.shape[1] - num_tokens
-    wanted = np.pad(ids, [(0, 0), (0, behind), (0, 0)], constant_values=-1)
-    ids, values = _replay(model, params, state.memory, state.positions, fed, wanted, width)
+    padded_ids = np.pad(ids, [(0, 0), (0, behind), (0, 0)], constant_values=-1)
+    ids, values = _replay(model, params, state.memory, state.positions, fed, padded_ids, width)
     return Places(np.asarray(ids)[:, :num_tokens], np.asarray(values)[:, :num_tokens])
 
 
@@ -117,8 +117,8 @@ def _replay(
     def by_chunk(x: Array) -> Array:
         return jnp.moveaxis(x.reshape(batch, length // width, width, *x.shape[2:]), 1, 0)
 
-    def forward(held: tuple[PyTree, Array], chunk: tuple[Array, Array]) -> tuple[Any, Any]:
-        (memory, positions), (tokens, wanted) = held, chunk
+    def forward(state: tuple[PyTree, Array], chunk: tuple[Array, Array]) -> tuple[Any, Any]:
+        (memory, positions), (tokens, chunk_ids) = state, chunk
         tree = trees.root_only(tokens[:, 0]) if chain is None else chain.fill(tokens)
         now = Frame(
             root=tokens[:, 0],
@@ -131,12 +131,12 @@ def _replay(
         path = jnp.broadcast_to(jnp.arange(width), (batch, width))
         memory = model.commit(memory, output.tentative, path, jnp.full(batch, width))
         logits = output.logits.astype(jnp.float32)
-        values, best = jax.lax.top_k(logits, wanted.shape[-1])
-        known = wanted >= 0
-        asked = jnp.take_along_axis(logits, jnp.maximum(wanted, 0), axis=-1)
+        values, best = jax.lax.top_k(logits, chunk_ids.shape[-1])
+        has_id = chunk_ids >= 0
+        id_logits = jnp.take_along_axis(logits, jnp.maximum(chunk_ids, 0), axis=-1)
         return (memory, positions + width), (
-            jnp.where(known, wanted, best),
-            jnp.where(known, asked, values),
+            jnp.where(has_id, chunk_ids, best),
+            jnp.where(has_id, id_logits, values),
         )
 
     _, (best, values) = jax.lax.scan(forward, (memory, positions), (by_chunk(fed), by_chunk(ids)))

@@ -53,15 +53,15 @@ def g_test(counts: Num[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTe
     expected = num_draws * probs
     rare = expected < _LEAST
     seen = np.append(counts[~rare], counts[rare].sum()).astype(float)
-    wanted = np.append(expected[~rare], expected[rare].sum())
-    seen, wanted = seen[wanted > 0], wanted[wanted > 0]
-    if len(wanted) > 1 and wanted[-1] < _LEAST and rare.any():
+    mean = np.append(expected[~rare], expected[rare].sum())
+    seen, mean = seen[mean > 0], mean[mean > 0]
+    if len(mean) > 1 and mean[-1] < _LEAST and rare.any():
         # What is rare even together goes to the smallest of the others.
-        least = int(wanted[:-1].argmin())
-        seen[least], wanted[least] = seen[least] + seen[-1], wanted[least] + wanted[-1]
-        seen, wanted = seen[:-1], wanted[:-1]
-    logs = np.log(np.where(seen > 0, seen, 1.0) / wanted)
-    return GTest(float(max(0.0, 2 * (seen * logs).sum())), len(wanted) - 1, num_draws)
+        smallest = int(mean[:-1].argmin())
+        seen[smallest], mean[smallest] = seen[smallest] + seen[-1], mean[smallest] + mean[-1]
+        seen, mean = seen[:-1], mean[:-1]
+    logs = np.log(np.where(seen > 0, seen, 1.0) / mean)
+    return GTest(float(max(0.0, 2 * (seen * logs).sum())), len(mean) - 1, num_draws)
 
 
 def distance(counts: Num[np.ndarray, "..."], probs: Float[np.ndarray, "..."]) -> float:
@@ -72,7 +72,7 @@ def distance(counts: Num[np.ndarray, "..."], probs: Float[np.ndarray, "..."]) ->
         >>> distance(np.array([480, 520]), np.array([0.5, 0.5])) < 1
         True
     """
-    found = g_test(counts.reshape(-1), probs.reshape(-1))
-    if not found.freedom:
-        return found.statistic
-    return found.statistic / float(special.chdtri(found.freedom, 1e-6))
+    test = g_test(counts.reshape(-1), probs.reshape(-1))
+    if not test.freedom:
+        return test.statistic
+    return test.statistic / float(special.chdtri(test.freedom, 1e-6))

@@ -57,11 +57,14 @@ class Parity:
     @property
     def nearest(self) -> float | None:
         """The gap of the tie that comes nearest to a bug, in bounds; None without a tie."""
-        return max((one.bounds for one in self.divergences if one.verdict == TIE), default=None)
+        return max(
+            (divergence.bounds for divergence in self.divergences if divergence.verdict == TIE),
+            default=None,
+        )
 
     @property
     def bugs(self) -> tuple[Divergence, ...]:
-        return tuple(one for one in self.divergences if one.verdict == BUG)
+        return tuple(divergence for divergence in self.divergences if divergence.verdict == BUG)
 
 
 def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None:
@@ -70,7 +73,7 @@ def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None
         return None
     pairs = enumerate(zip(plain, drafted, strict=False))
     shorter = min(len(plain), len(drafted))
-    return next((place for place, (one, other) in pairs if one != other), shorter)
+    return next((place for place, (first, other) in pairs if first != other), shorter)
 
 
 def compare(
@@ -81,27 +84,27 @@ def compare(
     rounding: Rounding,
 ) -> Parity:
     """Compares two runs, and judges their divergences."""
-    found, num_tokens = [], 0
-    for row, (one, other) in enumerate(zip(plain.tokens, drafted.tokens, strict=True)):
-        place = first_difference(one, other)
-        num_tokens += len(one) if place is None else place + 1
+    differences, num_tokens = [], 0
+    for row, (first, other) in enumerate(zip(plain.tokens, drafted.tokens, strict=True)):
+        place = first_difference(first, other)
+        num_tokens += len(first) if place is None else place + 1
         if place is not None:
-            found.append((row, place))
+            differences.append((row, place))
         elif plain.status[row] != drafted.status[row]:
-            found.append((row, len(one)))
-    texts = [[*subject.prompts[row], *plain.tokens[row][:place]] for row, place in found]
-    logits = next_logits(subject.model, subject.params, texts) if found else ()
+            differences.append((row, len(first)))
+    texts = [[*subject.prompts[row], *plain.tokens[row][:place]] for row, place in differences]
+    logits = next_logits(subject.model, subject.params, texts) if differences else ()
     divergences = []
-    for (row, place), at in zip(found, logits, strict=True):
+    for (row, place), row_logits in zip(differences, logits, strict=True):
         tokens = [text[row][place : place + 1] for text in (plain.tokens, drafted.tokens)]
-        one, other = (token[0] if token else None for token in tokens)
+        first, other = (token[0] if token else None for token in tokens)
         noise = None
         if sampling is not None and sampling.temperature != 0:
             # Drawn at the position of the token before it, as in a round.
             position = jnp.array([len(subject.prompts[row]) - 1 + place])
-            noise = samplings.gumbel(subject.keys(jnp.array([row])), position, len(at))[0]
-        judged = _judge(at, one, other, sampling, noise, rounding)
-        divergences.append(Divergence(row, place, one, other, *judged))
+            noise = samplings.gumbel(subject.keys(jnp.array([row])), position, len(row_logits))[0]
+        judged = _judge(row_logits, first, other, sampling, noise, rounding)
+        divergences.append(Divergence(row, place, first, other, *judged))
     return Parity(len(plain.tokens), num_tokens, tuple(divergences))
 
 
@@ -154,9 +157,9 @@ def _drawn(
     noise: Float[Array, " V"],
 ) -> Int[Array, "2 C"]:
     """Returns the token that the noise draws after each change of each kind."""
-    own = jnp.arange(logits.shape[0]) == token
-    lifted = jnp.where(own, 1.0, -1.0)
-    filtered = jnp.where(own | (logits < logits[token]), 1.0, -1.0)
+    is_token = jnp.arange(logits.shape[0]) == token
+    lifted = jnp.where(is_token, 1.0, -1.0)
+    filtered = jnp.where(is_token | (logits < logits[token]), 1.0, -1.0)
 
     def draw(change: Float[Array, " V"]) -> Int[Array, ""]:
         probs = samplings.probabilities((logits + change)[None], sampling)[0]

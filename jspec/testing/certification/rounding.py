@@ -67,14 +67,14 @@ def measure(
     """Replays plain texts by forward passes of every given width, and compares logits."""
     dtype = jnp.dtype(getattr(model, "dtype", jnp.float32))
     epsilon = float(jnp.finfo(dtype).eps)
-    there = [row for row, text in enumerate(texts) if text]
-    groups = [there[start : start + batch_size] for start in range(0, len(there), batch_size)]
-    size = max((len(texts[row]) for row in there), default=0)
+    nonempty = [row for row, text in enumerate(texts) if text]
+    groups = [nonempty[start : start + batch_size] for start in range(0, len(nonempty), batch_size)]
+    size = max((len(texts[row]) for row in nonempty), default=0)
     gaps, tops, same = np.zeros(0), np.zeros(0), np.zeros(0, bool)
     largest = largest_of_best = 0.0
     for number, group in enumerate(groups):
-        said(f"rounding: {number * batch_size} of {len(there)} prompts")
-        rows = group + group[:1] * (min(batch_size, len(there)) - len(group))
+        said(f"rounding: {number * batch_size} of {len(nonempty)} prompts")
+        rows = group + group[:1] * (min(batch_size, len(nonempty)) - len(group))
         ask = (model, params, [prompts[row] for row in rows], [texts[row] for row in rows], size)
         live = np.zeros((len(rows), size), bool)
         for place, row in enumerate(group):

@@ -43,8 +43,10 @@ class CertifiedSubject:
     @property
     def ends(self) -> frozenset[int]:
         """The tokens that end a text."""
-        given = self.stopping.eos, self.stopping.stop_token_ids
-        return frozenset(int(token) for one in given if one is not None for token in np.ravel(one))
+        kinds = self.stopping.eos, self.stopping.stop_token_ids
+        return frozenset(
+            int(token) for tokens in kinds if tokens is not None for token in np.ravel(tokens)
+        )
 
     def keys(self, ids: Int[Array, " B"]) -> jax.Array:
         """Returns the random keys of rows."""
