@@ -21,10 +21,8 @@ class Marks(NamedTuple):
     closing: tuple[str, ...]
 
 
-THINK, MAGISTRAL = (
-    Marks({opening: THOUGHTS, closing: CONTENT}, opening, (closing,))
-    for opening, closing in (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
-)
+THINK = Marks({"<think>": THOUGHTS, "</think>": CONTENT}, "<think>", ("</think>",))
+MAGISTRAL = Marks({"[THINK]": THOUGHTS, "[/THINK]": CONTENT}, "[THINK]", ("[/THINK]",))
 FAMILIES = (
     Marks(
         {"<|start|>": _HEADER, "<|end|>": _HEADER, "<|channel|>final": _FINAL,

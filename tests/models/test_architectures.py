@@ -98,7 +98,7 @@ def test_models_keep_the_contract(name, how, fixtures):
     if name in ("tiny", "everything"):
         wide = dict(hidden_size=256, head_dim=16, intermediate_size=96)
         model = mixed() if name == "everything" else tiny.model(**wide)
-        held = precision.find(how.get("param_dtype", "float32"), held=True)
+        held = precision.find(how.get("param_dtype", "float32"), as_weights=True)
         model, one = model.clone(**how | {"param_dtype": held}), jnp.zeros((1, 1), jnp.int32)
         params = jax.jit(model.init)(jax.random.key(0), one, one, jnp.ones((1, 1, 1), bool))
         assert not check_model(model, params).skipped

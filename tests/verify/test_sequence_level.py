@@ -163,69 +163,6 @@ def test_wrong_residuals_and_wrong_stops_are_caught(method, size):
     assert error(method, p, q, 2) == pytest.approx(size, abs=5e-4)
 
 
-SIZE, OF_PATHS = 3, 2
-
-
-def pair_of(seed, zeros=0):
-    """(p, q): from the tokens so far to a distribution; some tokens are never drawn."""
-    rng = np.random.default_rng([seed, zeros])
-    prefixes = [w for n in range(OF_PATHS + 1) for w in itertools.product(range(SIZE), repeat=n)]
-
-    def probs():
-        masses = rng.dirichlet(np.ones(SIZE))
-        masses[rng.permutation(SIZE)[: rng.integers(zeros + 1)]] = 0
-        return masses / masses.sum()
-
-    return ({prefix: probs() for prefix in prefixes} for _ in range(2))
-
-
-def error_of_paths(verify, p, q, chains):
-    found = oracle.multi_path_distribution(verify, p, q, OF_PATHS, chains)
-    return np.abs(found - tables.joint(p.__getitem__, SIZE, OF_PATHS + 1)).max()
-
-
-@pytest.mark.parametrize("chains", [1, 2, 3])
-def test_the_oracle_of_paths_is_lossless(chains):
-    for seed, zeros in ((0, 0), (1, 1), (2, 2)):
-        p, q = pair_of(seed, zeros)
-        assert error_of_paths(oracle.multi_path_block, p, q, chains) < 1e-12
-
-
-def test_wrong_variants_of_paths_are_caught():
-    p, q = pair_of(0)
-    # The chain that was chosen, judged as if it had been drawn alone, or as the best of fewer.
-    assert error_of_paths(partial(oracle.multi_path_block, skewed=q), p, q, 2) > 0.02
-    fewer = oracle.of_the_last(p, q, OF_PATHS, 2)
-    assert error_of_paths(partial(oracle.multi_path_block, skewed=fewer), p, q, 3) > 0.01
-
-    # Judged lossless alone, but the coin of which chain it is follows from what it says.
-    def the_longest_kept(p, q, drawn):
-        alike = [oracle.multi_path_block(p, q, [chain]) for chain in drawn]
-        return max(alike, key=lambda one: one[0] @ np.arange(OF_PATHS + 1))
-
-    assert error_of_paths(the_longest_kept, p, q, 2) > 0.02
-
-
-def test_a_second_chain_keeps_more_on_average():
-    """Not of every pair: the last of two may come from what the target likes less than one does."""
-    gains = []
-    for seed in range(12):
-        p, far = pair_of(seed)
-        q = {prefix: (p[prefix] + far[prefix]) / 2 for prefix in p}
-        one, two = (
-            oracle.multi_path_kept(oracle.multi_path_block, p, q, OF_PATHS, chains)
-            for chains in (1, 2)
-        )
-        block = oracle.expected_kept(oracle.block, p, q, OF_PATHS)
-        assert one == pytest.approx(block, abs=1e-12)
-        gains.append(two - one)
-    print(f"{np.mean(gains):.3f} tokens more for a second chain, {min(gains):.3f} at least")
-    assert np.mean(gains) > 0.05
-
-
-SIZE = 3
-
-
 def model_of(rng, zeros=0, near=None):
     """A function of the prefix to a distribution, some with tokens that it never draws."""
     known = {}
