@@ -66,7 +66,7 @@ def _merge(models: Models, built: list[LLM], num_speculative_tokens: int | None)
 
     drafters = [llm.drafter for llm in built]
     params = tuple(llm.drafter_params for llm in built)
-    drafter_params = None if all(llm is None for llm in params) else params
+    drafter_params = None if all(value is None for value in params) else params
     drafter = merge(*drafters, num_speculative_tokens=num_speculative_tokens)
     # A head may read more of the target than the last state; at most one of the members has one.
     plain = models.target
