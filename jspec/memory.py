@@ -29,14 +29,7 @@ ROOM = 64
 
 @struct.dataclass
 class Rounded:
-    """Keys or values in 8 bits, with a scale for each vector of a head.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> small = rounded(jnp.array([[[[1.0, -2.0]]]]))
-        >>> small.values.tolist(), (small.scales * 127).tolist()
-        ([[[[64, -127]]]], [[[[2.0]]]])
-    """
+    """Keys or values in 8 bits, with a scale for each vector of a head."""
 
     values: Num[Array, "*S D"] | Any
     """int8 or float8_e4m3fn."""
@@ -53,10 +46,7 @@ Held = Num[Array, "B H S D"] | Rounded
 
 
 def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
-    """Returns keys or values in 8 bits.
-
-    What is not finite makes its whole vector NaN.
-    """
+    """Returns keys or values in 8 bits."""
     x, is_integer = x.astype(jnp.float32), jnp.issubdtype(dtype, jnp.integer)
     largest = float(jnp.iinfo(dtype).max if is_integer else jnp.finfo(dtype).max)
     scales = jnp.abs(x).max(-1, keepdims=True) / largest
@@ -69,14 +59,7 @@ def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
 
 
 def kept(x: Float[Array, "B H S D"], dtype: DTypeLike | None) -> Held:
-    """Returns new keys or values as the memory keeps them, before anything attends to them.
-
-    So a node of a tree and the same token in the memory are the same numbers.
-
-    Args:
-        x: of one layer.
-        dtype: int8 or float8_e4m3fn; None: they stay as they are.
-    """
+    """Returns new keys or values as the memory keeps them, before anything attends to them."""
     return x if dtype is None else rounded(x, dtype)
 
 
@@ -202,17 +185,7 @@ def init(
     batch: int, capacity: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike,
     value_dim: int | None = None,
 ) -> KVCache:  # fmt: skip
-    """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in 8 bits.
-
-    Args:
-        batch: rows, B.
-        capacity: tokens of a row, S.
-        layers: pairs of arrays.
-        heads: H.
-        head_dim: D of keys.
-        dtype: of the arrays.
-        value_dim: D of values; None: the dtype of keys.
-    """
+    """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in 8 bits."""
 
     def empty(dim: int) -> Held:
         shape = (batch, heads, capacity, dim)
@@ -230,17 +203,7 @@ def init(
 def commit(
     cache: KVCache, nodes: TreeKV, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> KVCache:
-    """Writes keys and values of the first `counts` nodes of `path` to the cache.
-
-    The tree's keys and values live in the output, so accepting a path is one gather from that
-    small array and one scatter. Nodes that the forward pass wrote behind the live slots move there.
-
-    Args:
-        cache: the cache; read, not donated (inside a loop XLA updates it in place).
-        nodes: `Output.tentative` of the forward pass that scored the nodes.
-        path: node ids from the root.
-        counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
-    """
+    """Writes keys and values of the first `counts` nodes of `path` to the cache."""
     lengths, step = cache.lengths, jnp.arange(path.shape[1])[None]
     if nodes.in_slots:
         parts = nodes.keys, nodes.values

@@ -224,14 +224,7 @@ def by_row(request: Any, batch: int) -> list[Request]:
 def arguments(
     request: Request | Sequence[Request], batch: int, size: int, room: Room | None = None
 ) -> dict[str, Any]:
-    """Returns the arguments of `jspec.prefill` that rows with such requests have.
-
-    Args:
-        request: one for all rows, whose ids are then 0 .. B - 1, or a list with one for each.
-        batch: B.
-        size: of the output, the limit of rows that name none.
-        room: of the engine. None: what no row asks for is not in the program.
-    """
+    """Returns the arguments of `jspec.prefill` that rows with such requests have."""
     import numpy as np
 
     from jspec.types import Sampling, Stopping

@@ -357,10 +357,7 @@ def _by_place(keys: jax.Array) -> bool:
 
 @partial(jax.jit, static_argnames="size")  # traced once, not at each use
 def _gumbel_at(key: jax.Array, places: UInt[Array, " c"], size: int) -> Float[Array, " c"]:
-    """Returns the noise of `jax.random.gumbel` in its mode "high" at c places.
-
-    That combines two uniforms of 23 bits, the second for the tail.
-    """
+    """Returns the noise of `jax.random.gumbel` in its mode "high" at c places."""
     bits = [_bits_at(key, each) for each in (places, places + jnp.uint32(size))]
     high, low = (
         jax.lax.bitcast_convert_type(each >> 9 | jnp.uint32(0x3F800000), jnp.float32) - 1

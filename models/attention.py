@@ -126,12 +126,7 @@ def of_layer(
 
 @dataclass(frozen=True)
 class Implementation:
-    """The implementation of attention's two parts, a value of the model; here XLA's.
-
-    This one runs on every device and over every mesh, and has gradients. Others overwrite a part,
-    see `jspec.models.block_attention`, or both, see `jspec.models.BatchInvariant`. Queries come
-    scaled, G group-mates one behind the other: node n of mate g is at g * N + n.
-    """
+    """The implementation of attention's two parts, a value of the model; here XLA's."""
 
     num_tokens = 1
     """The fewest tokens of a round's forward pass: `jspec.round.forward` fills up what is less."""
@@ -209,10 +204,7 @@ def _seen_alone(
 
 
 def finite(k: Any, v: Any) -> tuple[Any, Any]:
-    """Returns keys and values whose values are finite.
-
-    The key of a value that is not becomes NaN, for those queries that see it alone.
-    """
+    """Returns keys and values whose values are finite."""
     if isinstance(k, Rounded):
         scales = finite(k.scales, v.scales)
         return Rounded(k.values, scales[0]), Rounded(v.values, scales[1])
@@ -237,10 +229,7 @@ def attend(
     sinks: Float[Array, " G*H"] | None = None,
     impl: Implementation = XLA,
 ) -> Float[Array, "B N G*H*V"]:
-    """Returns one softmax over past slots and new tokens, without joining the arrays.
-
-    Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
-    """
+    """Returns one softmax over past slots and new tokens, without joining the arrays."""
     factor: float = q.shape[-1] ** -0.5 if scale is None else scale
     cached, oldest = past.cached, None
     behind = None if cached is None else cached.behind

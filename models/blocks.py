@@ -51,12 +51,7 @@ def fit(shape: tuple[int, ...], kind: str) -> bool:
 
 
 def kind_of(row_bytes: int, inputs: int, default: str = "q4_k") -> str | None:
-    """Returns the format of rows of so many bytes, of which Q4_0 and Q4_K have as many.
-
-    Example:
-        >>> kind_of(144, 256), kind_of(144, 256, "q4_0"), kind_of(272, 256, "q4_0")
-        ('q4_k', 'q4_0', 'q8_0')
-    """
+    """Returns the format of rows of so many bytes, of which Q4_0 and Q4_K have as many."""
     fitting = [
         kind
         for kind in SIZES
@@ -66,12 +61,7 @@ def kind_of(row_bytes: int, inputs: int, default: str = "q4_k") -> str | None:
 
 
 def packed_shape(shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
-    """Returns the shape of the bytes.
-
-    Example:
-        >>> packed_shape((5, 64), "q4_0")
-        (5, 36)
-    """
+    """Returns the shape of the bytes."""
     return (*shape[:-1], shape[-1] // FROM_FILES.get(kind, LENGTH) * SIZES[kind])
 
 
@@ -101,15 +91,7 @@ def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray,
 def dequantised(
     packed: UInt8[Array, "*X B"], kind: str, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*X I"]:
-    """Returns the weights that the bytes stand for.
-
-    Example:
-        >>> import numpy as np
-        >>> one = np.zeros(18, np.uint8)
-        >>> one[:2], one[2:] = np.float16([0.5]).view(np.uint8), 0x7B
-        >>> dequantised(jnp.asarray(one), "q4_0")[jnp.array([0, 15, 16, 31])].tolist()
-        [1.5, 1.5, -0.5, -0.5]
-    """
+    """Returns the weights that the bytes stand for."""
     steps, scale, added = parts(packed, kind)
     values = steps.astype(jnp.float32) * scale
     values = values if added is None else values + added

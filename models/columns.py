@@ -28,15 +28,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FusedProjection:
-    """A fused projection: several products of a layer that are computed as one.
-
-    Example:
-        >>> qkv = FusedProjection((4, 2, 2), size=8)
-        >>> qkv.parts(2), qkv.parts(3)
-        (2, 1)
-        >>> [(run.start, run.stop) for run in qkv.runs(2)]
-        [(0, 16), (32, 40), (48, 56), (16, 32), (40, 48), (56, 64)]
-    """
+    """A fused projection: several products of a layer that are computed as one."""
 
     counts: tuple[int, ...]
     """Columns of each product: heads of queries, keys and values, or lanes of gate and up."""
@@ -80,12 +72,7 @@ class FusedProjection:
 
 
 def within(run: slice, runs: Iterable[slice]) -> Iterator[tuple[slice, slice]]:
-    """Yields the places of the columns `run`, counted over the runs: here, and in the source.
-
-    Example:
-        >>> list(within(slice(1, 4), iter([slice(10, 12), slice(30, 33)])))
-        [(slice(0, 1, None), slice(11, 12, None)), (slice(1, 3, None), slice(30, 32, None))]
-    """
+    """Yields the places of the columns `run`, counted over the runs: here, and in the source."""
     start = 0
     for source in runs:
         first, end = max(run.start, start), min(run.stop, start + source.stop - source.start)
@@ -96,12 +83,7 @@ def within(run: slice, runs: Iterable[slice]) -> Iterator[tuple[slice, slice]]:
 
 
 def axis(path: Sequence[str]) -> int:
-    """Returns the axis of a parameter that counts the columns, from the last.
-
-    Example:
-        >>> axis(("layers_0", "qkv", "weight")), axis(("layers_0", "qkv", "bias"))
-        (-2, -1)
-    """
+    """Returns the axis of a parameter that counts the columns, from the last."""
     return -2 if path[-1] == "weight" else -1
 
 

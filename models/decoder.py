@@ -84,13 +84,7 @@ class Decoder(nn.Module):
     commit = staticmethod(memory.commit)
 
     def apply_block(self, block: nn.Module, name: str, *arguments: Any) -> Any:
-        """Applies a block to its arguments; blocks that are alike are traced once.
-
-        Args:
-            block: made with `parent=None`, so that equal ones are the same.
-            name: of its params.
-            arguments: arrays, of the same shapes in each block.
-        """
+        """Applies a block to its arguments; blocks that are alike are traced once."""
         if self.is_initializing():
             return block.clone(parent=self, name=name)(*arguments)
         return traced_once(block, self.variables["params"][name], *arguments)

@@ -221,11 +221,7 @@ def sorted_by_expert(
     places: Int[Array, " X"],
     biases: Biases = None,
 ) -> Float[Array, "R K E"]:
-    """Returns the same with the routes sorted by expert and cut into blocks of one expert each.
-
-    A block is a product with one expert's weights, so that these are read about once and no
-    [routes, E, I] array is made. The last block of an expert is filled up with zeros.
-    """
+    """Returns the same with the routes sorted by expert and cut into blocks of one expert each."""
     experts, (num_routes, top_k) = len(places), (routes.size, routes.shape[1])
     block = max(num_routes // experts, 1)
     num_blocks = num_routes // block + experts  # the last of an expert may be nearly empty

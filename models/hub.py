@@ -68,11 +68,7 @@ PACKAGED = MappingProxyType(
 
 
 def find(name: str | Path, files: Sequence[str] = WANTED) -> Path:
-    """Returns the folder or the GGUF file of a model.
-
-    A folder or file here hides a bundled model of the same name, that a packaged one, and that a
-    hub id. Of the hub only `files` are downloaded.
-    """
+    """Returns the folder or the GGUF file of a model."""
     path = Path(name).expanduser()
     if is_gguf(path):
         return path

@@ -28,11 +28,6 @@ def product(
     """Multiplies x by the rows of the weights: natively on a CPU if `native.takes_product`.
 
     Elsewhere on a CPU one row is multiplied by `halves`, and a few by `weights_first`.
-
-    Args:
-        x: rows.
-        weight: one row for each output; of fewer bits than x, it is widened in the product.
-        dtype: of the result; the dtype of x if not given.
     """
     dtype = x.dtype if dtype is None else dtype
     if native.takes_product(x, weight):

@@ -318,12 +318,7 @@ def _scale(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
 
 
 class RotaryDecoder(LayeredDecoder):
-    """Base of `Llama` and `jspec.models.Hybrid`: all but their memory.
-
-    Args:
-        config: its shape.
-        taps: layers whose inputs are handed out, see `Llama`.
-    """
+    """Base of `Llama` and `jspec.models.Hybrid`: all but their memory."""
 
     config: LlamaConfig
     taps: tuple[int, ...] = ()

@@ -239,11 +239,7 @@ def read_weights(
     rules: sharding.Rules = sharding.TARGET,
     as_in_file: bool = False,
 ) -> PyTree:
-    """Returns params from open files, whose names and shapes have to be the table's.
-
-    With `as_in_file` matrices of a GGUF file stay in their blocks, and others are dequantised.
-    Otherwise all are rounded to the model's format.
-    """
+    """Returns params from open files, whose names and shapes have to be the table's."""
     names = _names(files, family, model)
     shapes = {
         name: shape

@@ -51,10 +51,7 @@ def with_sinks(softmax: Softmax, sinks: Float[Array, "... Q 1"]) -> Softmax:
 
 
 def merged(parts: Softmax) -> Softmax:
-    """Returns the softmax over the scores of P parts, which are on the axis before the queries.
-
-    A part without scores has the top `LOW` and a total of 0.
-    """
+    """Returns the softmax over the scores of P parts, which are on the axis before the queries."""
     top = parts.top.max(-3, keepdims=True)
     weights = jnp.exp(parts.top - top)
     total, mixed = ((weights * part).sum(-3) for part in (parts.total, parts.mixed))

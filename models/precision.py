@@ -29,12 +29,7 @@ def widens_natively() -> bool:
 
 
 def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, Any]:
-    """Returns the dtype to compute in and the weights' dtype, from what was asked for.
-
-    Example:
-        >>> [jnp.dtype(found).name for found in pair("int8", None)]
-        ['float32', 'int8']
-    """
+    """Returns the dtype to compute in and the weights' dtype, from what was asked for."""
     if dtype is None or not _is(dtype, eight_bits.FORMATS):
         # Of an unknown name the sentence tells the formats of weights too.
         compute = find(default() if dtype is None else dtype, as_weights=True)

@@ -28,12 +28,7 @@ PARTS = (
 
 
 def part(value: Any) -> Any:
-    """Returns a field of a config.
-
-    Example:
-        >>> part({"factor": 4.0})
-        LinearScaling(factor=4.0)
-    """
+    """Returns a field of a config."""
     if isinstance(value, list):
         return tuple(part(entry) for entry in value)
     if not isinstance(value, Mapping):

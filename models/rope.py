@@ -197,14 +197,7 @@ def rotate(
     turn: tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]],
     interleaved: bool = False,
 ) -> Float[Array, "B N H D"]:
-    """Applies rotary embedding in float32; lane i pairs with lane i + R/2.
-
-    Args:
-        x: queries or keys.
-        turn: cosine and sine of each position's angles; lanes from R on stay as they are.
-        interleaved: True where lane 2 i of x pairs with lane 2 i + 1. The result has the two R/2
-            apart: to the product of a query and a key that are both so it is all one.
-    """
+    """Applies rotary embedding in float32; lane i pairs with lane i + R/2."""
     cos, sin = turn
     half = cos.shape[-1]
     left, right, rest = jnp.split(x.astype(jnp.float32), [half, 2 * half], axis=-1)

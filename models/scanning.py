@@ -267,9 +267,6 @@ class LayeredDecoder(Decoder):
 
 
 def _beside(new: Num[Array, "L B H N D"]) -> Num[Array, "B H*L N D"]:
-    """Returns a head's layers side by side, as in the cache.
-
-    Heads come first so that devices which share the heads have all layers of theirs.
-    """
+    """Returns a head's layers side by side, as in the cache."""
     layers, batch, heads, count, dim = new.shape
     return new.transpose(1, 2, 0, 3, 4).reshape(batch, heads * layers, count, dim)

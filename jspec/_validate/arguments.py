@@ -36,13 +36,7 @@ class Kind(Protocol):
 
 
 def read(name: str, value: Any, kind: Kind, why: str = "") -> Any:
-    """Returns the checked value of an option.
-
-    Example:
-        >>> read("beam", 8.5, Integer(1, 4096), "the vocabulary")
-        Traceback (most recent call last):
-        jspec.InputError: beam is 8.5; pass an integer in 1 .. 4096, the vocabulary
-    """
+    """Returns the checked value of an option."""
     result = kind.read(value)
     if result is None:
         raise InputError(f"{name} is {shown(value)}; pass {kind.what}{why and ', '}{why}")
@@ -70,31 +64,12 @@ class Integer:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None, why: str = "") -> None:
-    """Raises InputError unless `value` is an integer in `low` .. `high`, both included.
-
-    Args:
-        name: of the argument, as the caller wrote it.
-        value: what was given; anything. A bool and a whole float are not integers.
-        low: the least that is taken.
-        high: the most that is taken; None: there is no upper bound.
-        why: what the bounds are, such as "the vocabulary"; it ends the message.
-
-    Example:
-        >>> check_integer("beam", 8, 1, 4096, "the vocabulary")
-        >>> check_integer("beam", 2.5, 1, 4096, "the vocabulary")
-        Traceback (most recent call last):
-        jspec.InputError: beam is 2.5; pass an integer in 1 .. 4096, the vocabulary
-    """
+    """Raises InputError unless `value` is an integer in `low` .. `high`, both included."""
     read(name, value, Integer(low, high), why)
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Returns whether a function can be called with so many arguments; True if it does not say.
-
-    Example:
-        >>> takes(lambda p, q: p, 2), takes(lambda p, q: p, 5)
-        (True, False)
-    """
+    """Returns whether a function can be called with so many arguments; True if it does not say."""
     try:
         signature(function).bind(*range(count))
     except TypeError:

@@ -6,10 +6,7 @@ from pathlib import Path
 
 
 def locate(environment: Mapping[str, str], part: str) -> Path | None:
-    """Returns where a folder is: in $JSPEC_CACHE, else jspec in the user's cache.
-
-    None for a user without a home.
-    """
+    """Returns where a folder is: in $JSPEC_CACHE, else jspec in the user's cache."""
     try:
         root = environment.get("JSPEC_CACHE")
         caches = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"

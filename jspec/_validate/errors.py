@@ -29,32 +29,13 @@ class InputError(ValueError):
 
 
 def on_a_screen(text: str) -> str:
-    """Shortens a text in its middle, if it is longer than a screen.
-
-    Example:
-        >>> len(on_a_screen("a" * 10**6)), on_a_screen("short")
-        (1000, 'short')
-    """
+    """Shortens a text in its middle, if it is longer than a screen."""
     return text if len(text) <= _MOST else f"{text[: _MOST - 304]} .. {text[-300:]}"
 
 
 @contextmanager
 def unreadable(what: str, fix: str) -> Iterator[None]:
-    """Turns errors of libraries that read damaged files into one sentence.
-
-    Args:
-        what: cannot be read.
-        fix: what helps if the files are damaged; a full disk or want of rights may be the reason.
-
-    Raises:
-        InputError: for any error but one that is a sentence already, or want of memory.
-
-    Example:
-        >>> with unreadable("a.json", "write it again"):
-        ...     {}["a"]
-        Traceback (most recent call last):
-        jspec.InputError: a.json cannot be read ('a'); write it again
-    """
+    """Turns errors of libraries that read damaged files into one sentence."""
     try:
         yield
     except (InputError, MemoryError):
@@ -80,7 +61,4 @@ class RecompileError(RuntimeError):
 
 
 class RunStopped(RuntimeError):
-    """A long run cannot go on, for want of disk space for instance.
-
-    The message says what is whole and how the run is continued.
-    """
+    """A long run cannot go on, for want of disk space for instance."""

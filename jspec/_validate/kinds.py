@@ -123,23 +123,7 @@ def check_number(
     above_low: bool = False,
     below_high: bool = False,
 ) -> None:
-    """Raises InputError unless `value` is a number in `low` .. `high`; NaN never is.
-
-    Args:
-        name: of the argument, as the caller wrote it.
-        value: what was given; anything. A bool is not a number.
-        low: the least that is taken.
-        high: the most that is taken; None: any finite number.
-        why: what the bounds are, such as "0 is greedy"; it ends the message.
-        above_low: refuse `low` itself.
-        below_high: refuse `high` itself.
-
-    Example:
-        >>> check_number("threshold", 0.0, 0, 1, below_high=True)
-        >>> check_number("threshold", 1.0, 0, 1, below_high=True)
-        Traceback (most recent call last):
-        jspec.InputError: threshold is 1.0; pass a number x with 0 <= x < 1
-    """
+    """Raises InputError unless `value` is a number in `low` .. `high`; NaN never is."""
     top = float("inf") if high is None else high
     kind = Number(low, top, above_low=above_low, below_high=below_high or high is None)
     read(name, value, kind, why)

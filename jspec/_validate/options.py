@@ -47,16 +47,7 @@ class Option:
 
 @cache
 def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
-    """Returns the annotated arguments of a function or dataclass, by name.
-
-    The help is a text in the annotation, or else the argument's first clause under "Args:".
-
-    Example:
-        >>> import jspec
-        >>> option = options_of(jspec.RSDS)["beam"]
-        >>> option.help, option.kind.what, option.default
-        ('W, sequences kept at each depth', 'an integer in 1 .. 4096', 4)
-    """
+    """Returns the annotated arguments of a function or dataclass, by name."""
     words = _describe(inspect.getdoc(function) or "")
     options = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -74,16 +65,7 @@ def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
 
 
 def check_fields(record: Any) -> None:
-    """Raises InputError unless every annotated field of a dataclass is of its kind.
-
-    None is taken where it is the default.
-
-    Example:
-        >>> import jspec
-        >>> jspec.PromptLookup(whole="false")
-        Traceback (most recent call last):
-        jspec.InputError: whole is 'false'; pass true or false
-    """
+    """Raises InputError unless every annotated field of a dataclass is of its kind."""
     for name, option in options_of(type(record)).items():
         value = getattr(record, name)
         if value is not None or option.required or option.default is not None:

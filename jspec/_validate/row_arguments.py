@@ -43,10 +43,6 @@ def to_array(value: Any, name: str, fix: str = "") -> Any:
 def of_ragged(prompt: Any, prompt_lengths: Any) -> tuple[Any, Any]:
     """Returns prompts in lists of unequal length as one array, padded on the right, with their
     lengths; anything else as it was given.
-
-    Example:
-        >>> [array.tolist() for array in of_ragged([[5, 6, 7], [8]], None)]
-        [[[5, 6, 7], [8, 0, 0]], [3, 1]]
     """
     if isinstance(prompt, np.ndarray) and prompt.dtype.kind == "O" and prompt.ndim == 1:
         prompt = list(prompt)
@@ -111,10 +107,7 @@ def placed(arrays: Any, like: Any) -> Any:
 
 
 def of_rows(params: Any, prompt: Any) -> Any:
-    """Returns params with what is `per_row` among them where the prompt is.
-
-    So it is the same program wherever these arrays were made, on the host or by an earlier call.
-    """
+    """Returns params with what is `per_row` among them where the prompt is."""
 
     def is_per_row(part: Any) -> bool:
         return getattr(part, "per_row", False)
@@ -131,10 +124,7 @@ def of_rows(params: Any, prompt: Any) -> Any:
 
 
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
-    """Returns the array [B] of `value`; a number counts for every row.
-
-    InputError for another shape.
-    """
+    """Returns the array [B] of `value`; a number counts for every row."""
     array = on_host(to_array(value, name))
     if array.shape not in ((), (batch,)):
         raise InputError(
@@ -144,11 +134,7 @@ def per_row(value: ArrayLike, batch: int, name: str) -> Any:
 
 
 def integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Any:
-    """Returns the array [B] int32 of `value`, found or made to lie within the bounds.
-
-    Raises:
-        InputError: if a known value lies outside them, or these are not integers, one or B.
-    """
+    """Returns the array [B] int32 of `value`, found or made to lie within the bounds."""
     array = per_row(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
@@ -160,11 +146,7 @@ def integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: 
 
 
 def reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Any:
-    """Returns the array [B] float32 of `value`, found or made to lie within the bounds.
-
-    Raises:
-        InputError: if a known value lies outside them, or these are not numbers, one or B.
-    """
+    """Returns the array [B] float32 of `value`, found or made to lie within the bounds."""
     array = per_row(value, batch, name)
     within(name, array, low, high, why)
     return library_of(array).clip(array.astype(np.float32), low, high)

@@ -15,20 +15,6 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a place for a file or a folder, which takes its name when the block ends.
 
     A process killed in between leaves the file as it was, and of two that write at once one wins.
-
-    Args:
-        path: of the file or folder, whose own folder is made. A folder may not be there yet.
-
-    Raises:
-        OSError: if it cannot be written; it says what, why and what helps.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with written_whole(Path(folder) / "new" / "file") as part:
-        ...         _ = part.write_text("all of it")
-        ...     [file.name for file in (Path(folder) / "new").iterdir()]
-        ['file']
     """
     file = Path(path)
     # A name of its own: threads of one process write too, and processes of other machines.

@@ -12,28 +12,13 @@ _PLANNED: ContextVar[str | None] = ContextVar("planned", default=None)
 
 
 def platform() -> str:
-    """Returns the name of the platform: "cpu", "gpu" or "tpu".
-
-    Sizes that follow from the device follow from this: the trees of methods, the pieces in which a
-    prompt is read, the default dtype.
-
-    Example:
-        >>> import jax
-        >>> platform() == jax.default_backend()
-        True
-    """
+    """Returns the name of the platform: "cpu", "gpu" or "tpu"."""
     return _PLANNED.get() or jax.default_backend()
 
 
 @contextmanager
 def planned(name: str) -> Iterator[None]:
-    """Yields a context in which sizes are chosen for a platform that need not be here.
-
-    Example:
-        >>> with planned("tpu"):
-        ...     platform()
-        'tpu'
-    """
+    """Yields a context in which sizes are chosen for a platform that need not be here."""
     token = _PLANNED.set(name)
     try:
         yield
@@ -45,11 +30,6 @@ class Jitted:
     """A jitted function of a platform, which is found in Python before anything is traced.
 
     It is a static argument, so that a program of one platform is never taken for another's.
-
-    Example:
-        >>> double = Jitted(lambda x, platform: 2 * x)
-        >>> int(double(4))
-        8
     """
 
     def __init__(

@@ -26,16 +26,7 @@ process over an option that it does not know."""
 
 
 def avoid(environment: MutableMapping[str, str]) -> None:
-    """Adds the option to XLA_FLAGS before JAX starts, if this jaxlib knows it.
-
-    A variable that names a file of options stays as it is.
-
-    Example:
-        >>> variables = {"XLA_FLAGS": "--xla_cpu_experimental_ynn_fusion_type="}
-        >>> avoid(variables)
-        >>> variables["XLA_FLAGS"]
-        '--xla_cpu_experimental_ynn_fusion_type='
-    """
+    """Adds the option to XLA_FLAGS before JAX starts, if this jaxlib knows it."""
     flags = environment.get("XLA_FLAGS", "")
     # 0.12.0.1 is a release of 0.12.0; what is built between releases has letters behind.
     release = fullmatch(r"(\d+)\.(\d+)\.(\d+)(\.\d+)?", jaxlib.version.__version__)
@@ -49,11 +40,6 @@ def wrong() -> str | None:
     """Returns a warning about wrong results of XLA in this process, with the cure, or None.
 
     Where JAX computes on a CPU three small programs are compiled for it, a third of a second.
-
-    Example:
-        >>> found = wrong()
-        >>> found is None or "XLA_FLAGS" in found
-        True
     """
     import jax
 

@@ -27,12 +27,6 @@ def switch(
     cache in every round. The carry of a loop is changed in place, so there every branch is the body
     of a loop that runs once or not at all. On a GPU the branches of a switch change what they get
     in place, and the host waits for nothing; for each of the loops it would.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> add, double = lambda x, y: x + y, lambda x, y: 2 * x
-        >>> int(switch(jnp.int32(1), [add, double], jnp.int32(5), jnp.int32(3), "cpu"))
-        10
     """
     if len(branches) == 1:
         return branches[0](state, operands)

@@ -15,12 +15,7 @@ from jaxtyping import Array, PyTree
 
 
 def vary(carry: PyTree, *like: PyTree) -> PyTree:
-    """Returns the carry, varying over all axes of some leaf of `like` or itself.
-
-    Args:
-        carry: of a loop, before its first step.
-        like: data that the loop reads.
-    """
+    """Returns the carry, varying over all axes of some leaf of `like` or itself."""
     axes = frozenset().union(*map(varying_axes, jax.tree.leaves((carry, like))))
 
     def cast(leaf):
@@ -51,11 +46,7 @@ def varying_axes(leaf: Any) -> frozenset[str]:
 
 
 def default_row_ids(batch: int, tokens: Any, key: Any) -> Any:
-    """Returns 0 .. B - 1, or the rows' places among those of all devices under `jax.shard_map`.
-
-    Warns where they cannot be told, so that rows of several calls draw the same noise. Axes over
-    which keys differ need no other ids.
-    """
+    """Returns 0 .. B - 1, or the rows' places among those of all devices under `jax.shard_map`."""
     ids = np.arange(batch, dtype=np.int32)
     if key is None:
         return ids

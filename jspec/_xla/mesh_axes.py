@@ -22,11 +22,6 @@ def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, 
     """Returns rows of a table that may be split by tokens over devices.
 
     The row of one token alone XLA takes for a slice, for which it gathers the whole table.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> looked_up(jnp.array([[1.0], [2.0]]), jnp.array([[1]])).tolist()
-        [[[2.0]]]
     """
     if tokens.size > 1 or divides(jax.typeof(table).sharding.mesh, WEIGHTS, len(table)) is None:
         return table[tokens]
@@ -55,14 +50,7 @@ def mesh_of(arrays: PyTree) -> Mesh | None:
 
 
 def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionSpec]:
-    """Returns the sharding of a generation's arrays: rows over `ROWS`, others by axis.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> kept = {"lengths": jnp.zeros(4), "matrix": jnp.zeros((1, 9))}
-        >>> [tuple(spec) for spec in specs(kept, {"data": 2}, 4)]
-        [('data',), ()]
-    """
+    """Returns the sharding of a generation's arrays: rows over `ROWS`, others by axis."""
 
     def spec(leaf: Any, *names: str) -> PartitionSpec:
         if leaf.shape[:1] != (batch,):

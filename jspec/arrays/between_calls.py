@@ -18,8 +18,6 @@ Nobody reads them. They are more than trees have levels, since draft heads refus
 def between_calls(drafter: Any, state: PyTree, batch: int, capacity: int) -> PyTree:
     """Returns the memory of an ended call as the next one gets it: leaves that grow with the
     capacity, which are of ended texts, are new ones of `SLOTS` tokens.
-
-    So it has the same shapes after every call of as many rows.
     """
     grows = _growing(drafter, batch, capacity)
     if not any(grows):

@@ -11,16 +11,7 @@ from jspec.types import PyTree
 
 
 def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
-    """Returns the axis of rows in each leaf of a memory; None for shared leaves.
-
-    Read from the shapes: a leaf that grows with the batch has an entry for each row.
-
-    Example:
-        >>> import jspec
-        >>> drafter = jspec.Suffix(capacity=64)  # text, lengths and flags of rows; a shared past
-        >>> row_axes("Suffix", lambda batch: drafter.init(batch, 16, None))
-        [0, 0, 0, 0, None]
-    """
+    """Returns the axis of rows in each leaf of a memory; None for shared leaves."""
     smaller, larger = (jax.eval_shape(lambda batch=batch: init(batch)) for batch in (2, 3))
     axes: list[int | None] = []
     for (path, a), b in zip(

@@ -26,14 +26,7 @@ Select = Callable[[Float[Array, "*S V"], int], tuple[Float[Array, "*S k"], Int[A
 
 
 def largest(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """Returns `jax.lax.top_k` of rows that stay on their devices.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> values, places = largest(jnp.array([[0.1, 0.7, 0.2]]), 2)
-        >>> places.tolist()
-        [[1, 2]]
-    """
+    """Returns `jax.lax.top_k` of rows that stay on their devices."""
     return of_parts(_top_k, x, k, split=False)
 
 
@@ -69,31 +62,14 @@ def of_parts(
 
 
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """Returns `jax.lax.top_k`, the first of equals first, much faster on a long last axis.
-
-    Zeros of either sign are equal, where `jax.lax.top_k` has 0.0 before -0.0, and of a row with a
-    NaN the entries are any. Which tokens are accepted depends on neither.
-
-    A vocabulary that is split over devices is searched part by part, each where it lies.
-
-    Example:
-        >>> values, tokens = top_k(jnp.array([0.1, 0.7, 0.2]), 2)
-        >>> tokens.tolist()
-        [1, 2]
-    """
+    """Returns `jax.lax.top_k`, the first of equals first, much faster on a long last axis."""
     return of_parts(_by_pieces, x, k)
 
 
 def top_k_and_logsumexp(
     x: Float[Array, "*S V"], k: int
 ) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"], Float[Array, "*S"]]:
-    """Returns `top_k` and `jax.nn.logsumexp` of the last axis; one kernel does both on a CPU.
-
-    Example:
-        >>> values, tokens, total = top_k_and_logsumexp(jnp.array([0.0, 1.0, 0.0]), 2)
-        >>> tokens.tolist(), round(float(total), 4)
-        ([1, 0], 1.5514)
-    """
+    """Returns `top_k` and `jax.nn.logsumexp` of the last axis; one kernel does both on a CPU."""
     from jspec._xla import native  # on first use: decoding can be read without it
 
     def plainly(x: Float[Array, "*S V"]) -> tuple[Any, Any, Any]:
@@ -144,11 +120,7 @@ def _some_nodes(
 
 
 def _by_groups(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """Returns `top_k` of an array that is whole.
-
-    The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
-    >= m. Groups are then taken in their order, so that equal values keep theirs.
-    """
+    """Returns `top_k` of an array that is whole."""
     size = x.shape[-1]
     groups = -(-size // _GROUP)
     if groups <= 2 * k:

@@ -38,10 +38,7 @@ Ctrl-C ends a reply."""
 
 
 class Conversation:
-    """The messages so far, and the model that answers them.
-
-    What was said is read once: a turn goes on from the state that the last one left.
-    """
+    """The messages so far, and the model that answers them."""
 
     def __init__(
         self,

@@ -27,12 +27,7 @@ GONE = {
 
 
 def replacement(arguments: Sequence[str]) -> str | None:
-    """Returns what to use instead of what is gone; None if nothing among the arguments is.
-
-    Example:
-        >>> replacement(["plan", "llama-8b", "--devices=4"])
-        'jspec plan --devices is gone; pass --mesh model=N'
-    """
+    """Returns what to use instead of what is gone; None if nothing among the arguments is."""
     flags = {word.partition("=")[0] for word in arguments} | set(arguments)
     for name, instead in GONE.items():
         words = name.split()

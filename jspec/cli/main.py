@@ -71,11 +71,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command and returns its exit code.
-
-    That is 0, 2 for bad input, 1 for a run that stopped, or what a shell reports of a signal. Any
-    other exception is a bug and keeps its traceback, a ValueError of JAX too.
-    """
+    """Runs a command and returns its exit code."""
     try:
         code = app(list(arguments) or ["--help"], prog_name="jspec", standalone_mode=False)
         sys.stdout.flush()

@@ -19,13 +19,7 @@ _TURN = 0.0005
 
 
 class RoundPrograms:
-    """Programs that read a prompt and run its rounds, compiled in the background.
-
-    The program of a policy that chooses widths has a pass of the model for each of them: it takes
-    seconds to read from disk, and half a minute to compile. Tokens are the same at every width. So
-    the first rounds are plain decoding, whose program is there soon, and the others are run by the
-    whole program as soon as that is compiled, from one round to the next.
-    """
+    """Programs that read a prompt and run its rounds, compiled in the background."""
 
     def __init__(self, runner: "Runner"):
         self._runner = runner
@@ -91,10 +85,7 @@ class RoundPrograms:
             self._whole.result()
 
     def rounds(self, group: "Group", capacity: int) -> Callable[["State"], "State"]:
-        """Returns what gives the state after a round, by the best program that is there.
-
-        Where none was prepared for such a cache, the whole one is compiled when it is needed.
-        """
+        """Returns what gives the state after a round, by the best program that is there."""
         import jspec
 
         arguments = self._runner.prior_arguments(group)

@@ -137,10 +137,7 @@ def prepare(
 
 
 def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
-    """Returns the variables of a trained head, borrowed ones included.
-
-    The tokens that it scores stay those that it was trained for, whatever the text is.
-    """
+    """Returns the variables of a trained head, borrowed ones included."""
     source, variables = heads.read_variables(name, target, kind)
     for field in fields(head.config):
         theirs, ours = (getattr(entry.config, field.name) for entry in (source, head))
@@ -153,10 +150,7 @@ def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
 
 
 def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
-    """Returns the variables of a new head: its own at their beginning, the target's borrowed.
-
-    Where it scores or informs only some tokens, they are the text's most frequent ones.
-    """
+    """Returns the variables of a new head: its own at their beginning, the target's borrowed."""
     state, tokens = jnp.zeros((1, 1, head.features), head.dtype), jnp.zeros((1, 1), jnp.int32)
     pairs = (
         (tokens, tokens, jnp.ones((1, 1, 1), bool)) if heads.HEAD_KINDS[kind].reads_tokens else ()

@@ -20,10 +20,7 @@ def asked(
     fields: Mapping[str, str | None],
     changes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns a run's arguments: the given ones, over the original ones with `resume`.
-
-    They are JSON values that hold in any folder; None is one that was not given.
-    """
+    """Returns a run's arguments: the given ones, over the original ones with `resume`."""
     arguments: dict[str, Any] = {
         name: path and str(path.absolute()) for name, path in paths.items()
     }

@@ -81,10 +81,7 @@ def tabulate(target: "Loaded", weights: str, file: Path) -> bool:
 
 
 def prefixes(target: "Loaded") -> list[list[int]]:
-    """Returns what tokens come after: a question with what opens its answer, and its first token.
-
-    Of a model without a chat template, what the tokenizer puts before a text.
-    """
+    """Returns what tokens come after: a question and what opens its answer, and a first token."""
     if target.chat is not None:
         with suppress(InputError):
             prompt = conversations.render(target, conversations.prompted(_QUESTION))

@@ -134,13 +134,7 @@ def in_turn(
     repeats: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> CostCurve:
-    """Returns the curve of rounds that are timed in turn, the least of their times each.
-
-    Other work on the machine only adds to them. So where less seems to take longer than more, a
-    back-off than a draft or a narrow round than a wide one, all are timed again, up to three times
-    as often as was asked; and what is still out of order is taken to last no longer than what is
-    more.
-    """
+    """Returns the curve of rounds that are timed in turn, the least of their times each."""
     points = [batch_size * (1 + width) for width in widths]
     # The first without a draft, and every one with it.
     ways = [(points[0], True)] + [(point, False) for point in points]

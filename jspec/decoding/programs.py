@@ -114,20 +114,7 @@ def compile_ahead(
     first: Drafting,
     **request: Any,
 ) -> State:
-    """Compiles what `prefill` and `step` run for such a call, both programs at once.
-
-    For weights on one device: what a round is given is known by its shapes alone.
-
-    Example:
-        >>> import jspec
-        >>> model = jspec.testing.PrefixLM()
-        >>> plain = Drafting(jspec.Autoregressive(), None, jspec.FixedWidth())
-        >>> ask = dict(prompt=[[1, 2, 3]], max_new_tokens=6, capacity=48)
-        >>> shapes = compile_ahead(model, model.init(), plain, plain, **ask)
-        >>> with jspec.no_recompile():
-        ...     state = jspec.prefill(model, model.init(), [[4, 5]], max_new_tokens=6, capacity=48)
-        ...     state = jspec.step(model, model.init(), state)
-    """
+    """Compiles what `prefill` and `step` run for such a call, both programs at once."""
 
     def begin(params: PyTree, drafting: Drafting) -> State:
         return prefill(model, params, **vars(drafting), **request)

@@ -21,10 +21,7 @@ class _Inner:
 
 
 class DrafterWrapper(Drafter):
-    """A drafter that is its `drafter` in all that a subclass does not define.
-
-    What is asked of a drafter is listed once, in `jspec.Drafter`; all of it is passed on.
-    """
+    """A drafter that is its `drafter` in all that a subclass does not define."""
 
     vars().update({name: _Inner(name) for name in vars(Drafter) if not name.startswith("_")})
     drafter: Drafter

@@ -57,10 +57,7 @@ def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template
 
 
 def lookahead() -> dict[str, int]:
-    """Returns Lookahead's options: the published ones, or on a CPU what it scores cheaply.
-
-    Of 7 nodes N = 2 and W = G = 4 take most tokens.
-    """
+    """Returns Lookahead's options: the published ones, or on a CPU what it scores cheaply."""
     return {"window": 4, "ngram": 2, "guesses": 4} if _on_cpu() else {}
 
 
@@ -86,10 +83,7 @@ def _wide_enough(beam: int, depth: int, nodes: int | None, max_beam: int | None 
 
 
 def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
-    """Returns (nodes, levels, beam) of EAGLE-2's tree for this device.
-
-    What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
-    """
+    """Returns (nodes, levels, beam) of EAGLE-2's tree for this device."""
     # Few nodes go further in depth: the bundled head's first guess is nearly always right.
     usual = (_CPU_NODES, 6, 2) if _on_cpu() else (59, 8, 10)
     depth = depth or usual[1]
@@ -98,10 +92,7 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
 
 
 def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32) -> tuple[int, int]:
-    """Returns (nodes, beam) of a block drafter's tree for this device.
-
-    What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
-    """
+    """Returns (nodes, beam) of a block drafter's tree for this device."""
     # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
     is_narrow = _on_cpu() and (nodes or 0) <= _NARROW
     beam = beam or _wide_enough(min(4 if is_narrow else 8, candidates), depth, nodes, candidates)

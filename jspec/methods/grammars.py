@@ -9,11 +9,7 @@ from jspec.verify.schemes import COUPLED
 
 
 def with_jump_forward(llm: LLM) -> LLM:
-    """Returns the model with its drafter in a merge with `jspec.JumpForward`.
-
-    A drafter that draws by a rule of its own cannot be merged and stays as it is, and so does plain
-    decoding.
-    """
+    """Returns the model with its drafter in a merge with `jspec.JumpForward`."""
     drafter = llm.drafter
     if isinstance(drafter, Autoregressive) or verifier_of(drafter) != COUPLED.verifier:
         return llm

@@ -15,10 +15,7 @@ MEMBER_TOKENS = 32
 
 
 def build_merge(*members: Method) -> Maker:
-    """Returns the builder of a tree of the likeliest nodes of all that the members offer.
-
-    Each member offers as many nodes as the budget by itself, and at least enough to choose from.
-    """
+    """Returns the builder of a tree of the likeliest nodes of all that the members offer."""
 
     def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> LLM:
         nodes = num_speculative_tokens or device_defaults.budget()

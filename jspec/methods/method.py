@@ -149,11 +149,7 @@ def _resize(draft: "Loaded", target: "Loaded") -> "Loaded":
 
 
 def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
-    """Returns the difference of two vocabularies in words; empty if they agree.
-
-    What one of them alone has is padding to the other, and added tokens may differ: whatever a
-    draft proposes, the target's own choice is emitted.
-    """
+    """Returns the difference of two vocabularies in words; empty if they agree."""
     ours, theirs = target.model.vocab_size, draft.model.vocab_size
     if target.tokenizer is None or draft.tokenizer is None:  # loaded without: the caller knows
         is_same = ours == theirs

@@ -27,11 +27,7 @@ _EXCHANGES = (
 
 @dataclass(frozen=True)
 class Launches:
-    """Launches of a round at each width on a GPU, as if a round ran all of them.
-
-    A loop of known length counts as often as it runs, any other once; of the branches of a
-    conditional the one that has most counts.
-    """
+    """Launches of a round at each width on a GPU, as if a round ran all of them."""
 
     kernels: int = 0
     """Kernels and copies that the device runs."""
@@ -113,12 +109,7 @@ def of_rounds(folder: Path) -> Launches:
 
 
 def count_instructions(hlo: str) -> int:
-    r"""Returns the instructions of a program's text, those inside of fusions too.
-
-    Example:
-        >>> count_instructions("ENTRY main {\n  %a = f32[] parameter(0)\n  ROOT b = f32[] sine(%a)")
-        2
-    """
+    r"""Returns the instructions of a program's text, those inside of fusions too."""
     return len(re.findall(r"^\s+(?:ROOT )?%?[\w.-]+ = ", hlo, re.MULTILINE))
 
 

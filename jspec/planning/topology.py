@@ -98,10 +98,7 @@ class Topology(NamedTuple):
 
 
 def prepare_environment() -> None:
-    """Tells libtpu that it only compiles; without effect once it was loaded.
-
-    Otherwise it asks the cloud's metadata server, and lets no second process load it.
-    """
+    """Tells libtpu that it only compiles; without effect once it was loaded."""
     for name, value in (
         ("TPU_SKIP_MDS_QUERY", "1"),
         ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),

@@ -28,16 +28,7 @@ _PATIENCE = 0.25
 
 @struct.dataclass
 class Backoff:
-    """When a drafter is asked next.
-
-    Example:
-        >>> backoff, asked = Backoff.init(), []
-        >>> for _ in range(16):  # drafts that cost a second and save nothing
-        ...     asked.append(bool(backoff.over))
-        ...     backoff = backoff.after(jnp.float32(-1.0), jnp.float32(1.0))
-        >>> "".join("x" if now else "." for now in asked)
-        'xxx.xx..xx....xx'
-    """
+    """When a drafter is asked next."""
 
     saved: Float[Array, ""]
     """The running mean of the seconds that a draft saves, its own taken off."""

@@ -16,11 +16,7 @@ from jspec.types import Tree
 
 @struct.dataclass
 class Text:
-    """The text of each row, with the count of each token.
-
-    Two tables of [B, V], however many nodes a tree has: what a node's own path adds is a few
-    tokens, and is counted when it is needed.
-    """
+    """The text of each row, with the count of each token."""
 
     tokens: Int[Array, "B text"]
     """Prompt and output; entries at or beyond the length are never read."""
@@ -128,10 +124,7 @@ def go_on(
     prompt: Int[Array, "B T"],
     counts: Int[Array, " B"],
 ) -> Text:
-    """Returns the text before the first round of a call that goes on where another ended.
-
-    All earlier text is prompt now.
-    """
+    """Returns the text before the first round of a call that goes on where another ended."""
     # The first token is known already.
     mask = (jnp.arange(prompt.shape[1]) > 0) & (jnp.arange(prompt.shape[1]) < counts[:, None])
     earlier = text.in_prompt + text.in_output

@@ -230,10 +230,7 @@ def no_rounds(policy: WidthPolicy, tree: Tree) -> Stats:
 def _truncate(
     state: State, tree: Tree, verdict: Verdict, logits: Float[Array, "B N V"]
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
-    """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status).
-
-    Done once, before anything is stored: an end token may be inside an accepted path.
-    """
+    """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status)."""
     controls, steps = state.controls, jnp.arange(verdict.path.shape[1])[None]
     tokens = tokens_of(tree, verdict)
     offered = verdict.path_lengths - verdict.failed.astype(jnp.int32)

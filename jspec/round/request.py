@@ -48,10 +48,7 @@ class PreparedArrays(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A call, padded to bucket sizes so that calls alike share one compiled program.
-
-    Neither the lengths of prompts nor limits are in a program: it follows from rows and capacity.
-    """
+    """A call, padded to bucket sizes so that calls alike share one compiled program."""
 
     arrays: PreparedArrays
     size: int
@@ -147,10 +144,7 @@ def check_drafting(drafting: Drafting) -> None:
 
 
 def check_same_memory(drafting: Drafting, state: State) -> None:
-    """Raises InputError if the state holds the memory of another drafter, or of another policy.
-
-    A policy without a memory passes on any other's.
-    """
+    """Raises InputError if the state holds the memory of another drafter, or of another policy."""
     batch, capacity = len(state.root), state.capacity
     for what, part, memory in (
         ("drafter", drafting.drafter, state.drafter_state),
@@ -353,11 +347,7 @@ def bucket(size: int) -> int:
 
 
 def chunk_of(batch: int, capacity: int) -> int:
-    """Returns the number of tokens of each of so many rows that the target reads at once.
-
-    Enough rows of states to make a product worth its weights, and no more: a short prompt is
-    padded to as many.
-    """
+    """Returns the number of tokens of each of so many rows that the target reads at once."""
     if backend.platform() != "cpu":
         upper, lower, together = 512, 64, 4096
     else:

@@ -27,11 +27,7 @@ _FAILED = {
 
 
 class Answer:
-    """One answer, delta by delta.
-
-    Without `stop_token_ids` what is last ends it, and without `marks` the vocabulary has them. The
-    tokenizer may be its `Vocabulary`.
-    """
+    """One answer, delta by delta."""
 
     def __init__(
         self,

@@ -42,12 +42,7 @@ class Reader(Protocol):
 
 
 def parser_of(template: str) -> str | None:
-    """Returns the name of a chat template's format of calls, or None.
-
-    Example:
-        >>> parser_of("{{ '<tool_call>' ~ call ~ '</tool_call>' }}")
-        'hermes'
-    """
+    """Returns the name of a chat template's format of calls, or None."""
     if any(mark in template for mark in _OTHER):
         return None
     if _OPEN in template:
@@ -76,15 +71,7 @@ class ContentReader:
 
 
 class TaggedCalls:
-    """Reads calls between tags, amid text. What cannot be read is text as it was written.
-
-    Example:
-        >>> reader = TaggedCalls({"look"})
-        >>> reader.read("I look. <tool", False)
-        ('I look.', [])
-        >>> reader.read('_call>{"name": "look", "arguments": {"at": 1}}</tool_call>', True)
-        ('', [Call(name='look', arguments='{"at": 1}')])
-    """
+    """Reads calls between tags, amid text. What cannot be read is text as it was written."""
 
     def __init__(self, names: Collection[str]):
         self._names = tuple(names)
@@ -141,13 +128,7 @@ class TaggedCalls:
 
 
 class BareCalls:
-    """Reads calls that are the whole answer. Any other answer is text, from its first letter on.
-
-    Example:
-        >>> reader = BareCalls({"look"})
-        >>> reader.read('{"name": "look", "parameters": {"at": 1}}', True)
-        ('', [Call(name='look', arguments='{"at": 1}')])
-    """
+    """Reads calls that are the whole answer. Any other answer is text, from its first letter on."""
 
     def __init__(self, names: Collection[str]):
         self._names = tuple(names)

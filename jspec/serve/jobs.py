@@ -80,10 +80,7 @@ class Executor(Protocol):
     def num_slots(self) -> int: ...
 
     def read(self, tokens: Sequence[int], request: Request, earlier: Any, adapter: int = 0) -> Any:
-        """Returns the one-row state after more prompt tokens. Donates `earlier`.
-
-        Where the prompt goes on, the request is `PROMPT`.
-        """
+        """Returns the one-row state after more prompt tokens. Donates `earlier`."""
         ...
 
     def insert(self, row: int, arrival: Any) -> None:

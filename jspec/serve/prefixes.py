@@ -12,10 +12,7 @@ _RECENT = 32
 
 
 class Prefixes:
-    """Texts that were read, with the states behind them; the least recently used goes first.
-
-    A text is found by those who give its salt: what is known of a prompt can be measured.
-    """
+    """Texts that were read, with the states behind them; the least recently used goes first."""
 
     def __init__(self, capacity: int):
         self.capacity = capacity
@@ -54,10 +51,7 @@ class Prefixes:
         return self.capacity > 0 and len(text) >= WORTH and not is_stored
 
     def boundary(self, prompt: list[int], size: int, shared: int, salt: Hashable = "") -> int:
-        """Returns where to stop reading to share the state with similar prompts; 0: nowhere.
-
-        What two prompts of late have in common, a third is likely to have too.
-        """
+        """Returns where to stop reading to share the state with similar prompts; 0: nowhere."""
         text = np.array(prompt, np.int32)
         common = [
             common_length(text, other) for recent_salt, other in self._recent if recent_salt == salt
@@ -80,12 +74,7 @@ def begins(prompt: Sequence[int], text: Sequence[int]) -> bool:
 
 
 def common_length(first: np.ndarray, second: np.ndarray) -> int:
-    """Returns the number of tokens that two texts have in common at their begin.
-
-    Example:
-        >>> common_length(np.array([1, 2, 3, 4]), np.array([1, 2, 5]))
-        2
-    """
+    """Returns the number of tokens that two texts have in common at their begin."""
     size = min(len(first), len(second))
     differ = first[:size] != second[:size]
     return int(differ.argmax()) if differ.any() else size

@@ -57,10 +57,7 @@ class ParsedRequest:
 
 
 class RequestParser:
-    """Makes orders of requests; from any thread.
-
-    A request is refused by its size before anything is made of it, and watched while it is.
-    """
+    """Makes orders of requests; from any thread."""
 
     def __init__(
         self,

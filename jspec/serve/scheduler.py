@@ -64,10 +64,7 @@ class _Reading:
 
 
 class Scheduler:
-    """Rows for jobs, in the order in which they came.
-
-    `submit` and `cancel` are called from any thread, all else from the one that runs.
-    """
+    """Rows for jobs, in the order in which they came."""
 
     def __init__(
         self,

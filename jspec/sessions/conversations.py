@@ -105,17 +105,7 @@ def fitting(
     max_new_tokens: int,
     drop: Drop,
 ) -> list[Message]:
-    """Returns a conversation without its oldest turns, if it has no room for an answer.
-
-    System messages and the last question stay. So many turns are dropped that half of the context
-    is free: a conversation is then read anew once in a while, and not at every turn.
-
-    Example:
-        >>> talk = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
-        >>> kept = fitting(talk, len, context=4, max_new_tokens=2, drop=Drop.OLDEST)
-        >>> [message["content"] for message in kept]
-        ['three', 'four']
-    """
+    """Returns a conversation without its oldest turns, if it has no room for an answer."""
     result = list(messages)
     if drop is Drop.NONE or context is None:
         return result

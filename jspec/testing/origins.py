@@ -10,15 +10,7 @@ from jspec.types import PyTree, Tree
 
 
 def names(drafter: Drafter) -> tuple[str, ...]:
-    """Returns the class names of the drafters that propose tokens, members of merges one by one.
-
-    Example:
-        >>> import jspec
-        >>> names(jspec.merge(jspec.PromptLookup(), jspec.Suffix()))
-        ('PromptLookup', 'Suffix')
-        >>> names(jspec.merge(jspec.Suffix(4), jspec.Suffix(8)))
-        ('Suffix', 'Suffix 2')
-    """
+    """Returns the class names of the drafters that propose tokens, members of merges one by one."""
     labels: list[str] = []
     for leaf in _leaves(drafter):
         name = type(leaf).__name__
@@ -43,10 +35,7 @@ def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
 
 
 def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
-    """Returns the drafter inside verification wrappers, and its `aux`.
-
-    Such a wrapper has the drafter as `drafter`, and its part as `inner`, if that is not all.
-    """
+    """Returns the drafter inside verification wrappers, and its `aux`."""
     while isinstance(drafter, DrafterWrapper):
         drafter, aux = drafter.drafter, getattr(aux, "inner", aux)
     return drafter, aux

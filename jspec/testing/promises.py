@@ -28,10 +28,7 @@ class Report:
 
 
 def promise(condition: Any, sentence: str) -> None:
-    """Raises AssertionError with the sentence if the promise is not kept.
-
-    Not the statement `assert`, which `python -O` takes out.
-    """
+    """Raises AssertionError with the sentence if the promise is not kept."""
     if not condition:
         raise AssertionError(sentence)
 

@@ -42,10 +42,7 @@ class Subject:
         return len(self.lengths)
 
     def request(self, **changes: Any) -> dict[str, Any]:
-        """Returns the arguments of `decode`, all arrays of one shape: one program for all requests.
-
-        `order` picks rows, which keep their ids; `spoiled` is `Poisoned.start`.
-        """
+        """Returns the arguments of `decode`, arrays of one shape: one program for all requests."""
         order = changes.pop("order", np.arange(self.batch))
         spoiled = changes.pop("spoiled", np.full(self.batch, NEVER))[order]
         settings = [_SETTINGS[row % len(_SETTINGS)] for row in order]

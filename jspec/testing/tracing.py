@@ -204,10 +204,7 @@ def _last(state: State) -> tuple[tuple[RecordedTrees, RecordedOutcome], Recorded
 
 
 class _Nodes:
-    """The union of trees at one root: nodes with equal paths are one.
-
-    Siblings that were sampled may be equal; the second of them is the second in every tree.
-    """
+    """The union of trees at one root: nodes with equal paths are one."""
 
     def __init__(self, root: int):
         self.tokens, self.parents = [root], [NO_PARENT]

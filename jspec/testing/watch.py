@@ -30,10 +30,7 @@ class Poisoned:
 
 @dataclass(frozen=True)
 class WatchedModel:
-    """A model that counts how often it is traced, and that can give NaN on demand.
-
-    Every new program traces the model, so the count says whether a call compiled anything.
-    """
+    """A model that counts how often it is traced, and that can give NaN on demand."""
 
     inner: CausalLM
     traces: list = field(default_factory=list, compare=False)
@@ -81,10 +78,7 @@ class WatchedModel:
 
 @struct.dataclass
 class Log:
-    """The trees of a run as they were drafted, before the engine looked at them.
-
-    R: rounds that there is room for.
-    """
+    """The trees of a run as they were drafted, before the engine looked at them."""
 
     tokens: Int[Array, "R B N"]
     parents: Int[Array, "R B N"]
@@ -108,10 +102,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class WatchedDrafter(DrafterWrapper):
-    """A drafter that writes down its trees, in a state that the engine carries anyway.
-
-    Rounds in which it is not asked are not in the log.
-    """
+    """A drafter that writes down its trees, in a state that the engine carries anyway."""
 
     drafter: Drafter
     tree: Any = field(compare=False)

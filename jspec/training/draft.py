@@ -20,11 +20,6 @@ class NextDistribution:
     A token of text is one draw from the target's distribution; the distribution itself tells as
     much as many draws. As DistillSpec (Zhou et al. 2024, section 3) with the forward pass
     divergence, on text that may be the target's own or not.
-
-    Most of a small model's time with a large vocabulary is its softmax. With `drawn` > 0 its
-    denominator is estimated: all tokens of `frozen["hot"]` count, and of the others so many that
-    are drawn at each step, each for its share of them (importance sampling, Bengio and Senecal
-    2008). The scores that the loss asks for are all made.
     """
 
     model: CausalLM

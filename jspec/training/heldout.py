@@ -15,11 +15,7 @@ from jspec.types import PyTree
 def metrics(
     objective: Objective, params: PyTree, frozen: PyTree, batches: Iterable[tuple[PyTree, int]]
 ) -> dict[str, Any]:
-    """Returns loss and metrics of an objective over batches, each weighted by its tokens.
-
-    `acceptance`, which is given that all draft steps before were accepted, is averaged as the share
-    of tokens that get so far: few batches have many of the late steps.
-    """
+    """Returns loss and metrics of an objective over batches, each weighted by its tokens."""
     sums: dict[str, Any] = {}
     tokens = 0
     for batch, count in batches:

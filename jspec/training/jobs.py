@@ -49,10 +49,7 @@ class TrainingJob:
         return frozenset(max(mark, 1) for mark in marks)
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings that must not change when a run is resumed, as JSON values.
-
-        The number of steps may change: a run whose cooldown has not begun can be lengthened or cut.
-        """
+        """Returns the settings that must not change when a run is resumed, as JSON values."""
         names = ("learning_rate", "warmup", "floor", "schedule", "weight_decay", "beta2", "clip")
         return {
             **{name: getattr(self.recipe, name) for name in names},

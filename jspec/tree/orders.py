@@ -71,10 +71,7 @@ def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
 def _along_paths(
     tree: Tree, earlier: Callable[[Int[Array, "B N"]], Bool[Array, "*B N N"]]
 ) -> Int[Array, "B N"]:
-    """Returns a depth-first order; `earlier` orders siblings by subtree size.
-
-    `earlier(size)[b, i, j]` is True where j precedes i.
-    """
+    """Returns a depth-first order; `earlier` orders siblings by subtree size."""
     mask = ancestors(tree)
     size = (mask & tree.valid[..., None]).sum(-2)  # of each node's subtree
     alike = (tree.parents[..., None] == tree.parents[:, None, :]) & tree.valid[:, None, :]

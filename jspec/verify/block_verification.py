@@ -94,12 +94,7 @@ def acceptance(
     drafted: Int[Array, " P-1"],
     length: Int[Array, ""],
 ) -> tuple[Float[Array, " P-1"], Float[Array, "P V"]]:
-    """Returns accept and residual: token i passes with accept[i - 1].
-
-    With p_0 = 1 and p_i = min(p_{i-1} p(X_i) / q(X_i), 1), token i passes with s / (s + 1 - p_i),
-    where s = sum max(p_i p - q, 0) over the distributions of the token after it; the last passes
-    with p_i.
-    """
+    """Returns accept and residual: token i passes with accept[i - 1]."""
     steps, tokens = jnp.arange(p.shape[0]), drafted[:, None]
     target = jnp.take_along_axis(p[:-1], tokens, axis=1)[:, 0]
     drawn = jnp.take_along_axis(q, tokens, axis=1)[:, 0].astype(p.dtype)

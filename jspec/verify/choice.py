@@ -13,27 +13,13 @@ COUPLED_VERIFIER = TreeVerifier(rules.coupled)
 
 
 def verifier_of(drafter: Drafter) -> Verifier:
-    """Returns the verifier of a drafter's draws: its own `verifier`, or the coupled rule.
-
-    The only door: the engine takes no verifier from elsewhere, so that draws and verification
-    cannot be paired wrongly. See `jspec.with_verifier` for another one.
-
-    Example:
-        >>> import jspec
-        >>> str(verifier_of(jspec.PromptLookup()))
-        'coupled'
-    """
+    """Returns the verifier of a drafter's draws: its own `verifier`, or the coupled rule."""
     return COUPLED_VERIFIER if drafter.verifier is None else drafter.verifier
 
 
 def takes_parts(drafter: Drafter) -> bool:
     """Returns whether the engine may verify some of the drafter's nodes alone: true for the
     coupled rule; sampled trees must be verified whole.
-
-    Example:
-        >>> import jspec
-        >>> takes_parts(jspec.PromptLookup())
-        True
     """
     return verifier_of(drafter) == COUPLED_VERIFIER
 

@@ -187,13 +187,7 @@ def _one_by_one(
     valid: Bool[Array, " K"],
     after: Callable[[Float[Array, " V"], Bool[Array, " V"]], Float[Array, " V"]],
 ) -> NodeDecision:
-    """Applies rejection sampling child by child, each from its own distribution.
-
-    `after(q, child's place)` is the next child's distribution.
-
-    p and q are distributions up to a factor, and ratios are compared crosswise: nothing is divided
-    that could make the last child of an exhausted distribution less than certain.
-    """
+    """Applies rejection sampling child by child, each from its own distribution."""
 
     def visit(k, carry):
         accept, p, q = carry

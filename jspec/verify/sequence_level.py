@@ -12,10 +12,7 @@ from jspec.verify.tree_verifier import UNIFORMS
 def distributions_and_uniforms(
     logits: Float[Array, "B P V"], frame: Frame, tests: int
 ) -> tuple[Float[Array, "B P V"], Float[Array, "B U"]]:
-    """Returns the target's distributions, and a uniform for each test.
-
-    Greedy is the distribution of a certain token, and what has any probability then passes.
-    """
+    """Returns the target's distributions, and a uniform for each test."""
     batch, _, size = logits.shape
     if frame.sampling is None or frame.keys is None:
         return samplings.one_hot(samplings.argmax(logits), size), jnp.zeros((batch, tests))

@@ -161,10 +161,7 @@ def _enter(now: _Branch, token: Int[Array, ""]) -> Float[Array, ""]:
 def _refuse(
     now: _Branch, above: Int[Array, ""], token: Int[Array, ""]
 ) -> tuple[Float[Array, ""], Float[Array, " V"], Float[Array, " V"]]:
-    """Returns alpha, p and q of the node above one that was refused.
-
-    With s = sum [alpha p - q]^+: s / (s + 1 - alpha), norm[alpha p - q]^+, q without the token.
-    """
+    """Returns alpha, p and q of the node above one that was refused."""
     ratio, p, q = now.ratio[above], now.p[above], now.q[above]
     gone = jnp.arange(p.shape[0]) == token
     surplus = jnp.maximum(ratio * p - q, 0.0)

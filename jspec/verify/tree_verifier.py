@@ -149,10 +149,7 @@ def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame)
 def _distribution_and_noise(
     logits: Float[Array, "B V"], width: int, depth: Int[Array, ""], frame: Frame
 ) -> tuple[Float[Array, "B V"], Float[Array, "B V"], Float[Array, "B K"]]:
-    """Returns the distribution, the position's noise and a uniform per child.
-
-    Greedy is the distribution of a certain token.
-    """
+    """Returns the distribution, the position's noise and a uniform per child."""
     batch, size = logits.shape
     if frame.sampling is None or frame.keys is None:
         probs = samplings.one_hot(samplings.argmax(logits), size)

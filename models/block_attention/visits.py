@@ -26,14 +26,7 @@ class Visits(NamedTuple):
 
 
 def listed(wanted: Bool[Array, "B T C"]) -> Visits:
-    """Returns the blocks that are wanted, in rising order.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> visits = listed(jnp.array([[[True, False, True]]]))
-        >>> visits.blocks[0, 0, :2].tolist(), visits.counts.tolist()
-        ([0, 2], [[2]])
-    """
+    """Returns the blocks that are wanted, in rising order."""
     numbers = jnp.arange(wanted.shape[-1], dtype=jnp.int32)
     place = jnp.cumsum(wanted, axis=-1, dtype=jnp.int32) - 1
     # A comparison and not a scatter: it is small, and fuses into one kernel.

@@ -47,12 +47,7 @@ class BlockConfig(LlamaConfig):
 
 
 def block_taps(num_layers: int, count: int) -> tuple[int, ...]:
-    """Returns the taps that DFlash chooses: from the first layer to the last but two, evenly.
-
-    Example:
-        >>> block_taps(36, 5), block_taps(30, 3), block_taps(8, 1)
-        ((2, 10, 18, 26, 34), (2, 15, 28), (5,))
-    """
+    """Returns the taps that DFlash chooses: from the first layer to the last but two, evenly."""
     if count == 1:
         return (min(num_layers // 2 + 1, num_layers - 1),)
     # Python's rounding, half to even, as in the authors' code. Their numbers are of outputs; ours

@@ -164,10 +164,7 @@ class TokenInfo(nn.Module):
     def factors(
         self, embedded: Float[Array, "hot E"]
     ) -> tuple[Float[Array, "hot r"], Float[Array, "r hot"]]:
-        """Returns two factors of which `rows` is the product.
-
-        A row's mean square is that of its narrow code under W2 W2^T, so no row is ever made.
-        """
+        """Returns two factors of which `rows` is the product."""
         up = self.up.astype(jnp.float32)
         codes = embedded.astype(jnp.float32) @ self.down.astype(jnp.float32)
         square = jnp.einsum("...r,rs,...s->...", codes, up @ up.T, codes) / up.shape[-1]

@@ -31,11 +31,7 @@ def _as_they_are(head: Any, variables: PyTree) -> PyTree:
 
 @dataclass(frozen=True)
 class HeadKind:
-    """A kind of head: a Flax module with fields `config`, `dtype` and `param_dtype`.
-
-    Its config is a frozen dataclass that JSON can hold, with properties `vocab_size` and
-    `features` on the module: the width of what it reads.
-    """
+    """A kind of head: a Flax module with fields `config`, `dtype` and `param_dtype`."""
 
     module: Callable[..., Any]
     reads_tokens: bool = True

@@ -15,10 +15,7 @@ from jspec.models.rope import ProportionalScaling, Rope
 
 
 def gemma4(settings: Settings) -> LlamaConfig:
-    """Reads per-layer embeddings and experts alongside the MLP, if present.
-
-    Gemma 4 E2B and E4B, 31B, and 26B-A4B, whose layers have experts.
-    """
+    """Reads per-layer embeddings and experts alongside the MLP, if present."""
     experts = None
     if settings.flag("enable_moe_block", False):
         experts = Experts(

@@ -56,10 +56,7 @@ def gpt_oss(settings: Settings) -> LlamaConfig:
 
 
 def weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Yields every parameter and the tensors that it is made of.
-
-    An expert's matrices are [in, out], and its gates and ups alternate.
-    """
+    """Yields every parameter and the tensors that it is made of."""
     yield from dense(config)
     width = config.hidden_size
     for index, layer in enumerate(config.layers):

@@ -59,10 +59,7 @@ NEXTN = MTPLayout(
 
 
 def find(names: Iterable[str]) -> dict[str, str] | None:
-    """Returns an MTP head's tensors by their names below its prefix; None: no head.
-
-    Tensors of further heads keep their whole names.
-    """
+    """Returns an MTP head's tensors by their names below its prefix; None: no head."""
     names = list(names)
     for layout in (QWEN, NEXTN):
         marks = [

@@ -14,11 +14,7 @@ _OWN = 8192
 def read(
     settings: Settings, head_dim: int, theta: float = 10000.0, partial: float | None = None
 ) -> Rope:
-    """Returns the rotary positions of a model whose layers share them.
-
-    Transformers 5 writes all into `rope_parameters`; before, they were `rope_theta`,
-    `partial_rotary_factor` and `rope_scaling`, whose type was called `type` before `rope_type`.
-    """
+    """Returns the rotary positions of a model whose layers share them."""
     new, rope = settings.part("rope_parameters"), fields(settings)
     theta = rope.number(
         "rope_theta", new.number("rope_theta", settings.number("rope_theta", theta))
@@ -45,10 +41,7 @@ def fields(settings: Settings) -> Settings:
 
 
 def score_factor(settings: Settings) -> float:
-    """Returns what DeepSeek's models multiply scores with where YaRN stretches the frequencies.
-
-    The square of `0.1 mscale_all_dim ln(factor) + 1`, in their code.
-    """
+    """Returns what DeepSeek's models multiply scores with where YaRN stretches the frequencies."""
     rope = fields(settings)
     stretch = scaling(rope, settings, 2)
     if not isinstance(stretch, YarnScaling) or not rope.get("mscale_all_dim"):

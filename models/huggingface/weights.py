@@ -53,13 +53,7 @@ class Weight:
         read: Callable[[str, slice], np.ndarray],
         dtype: DTypeLike,
     ) -> np.ndarray:
-        """Returns a part of our parameter from rows of the file's tensors.
-
-        Args:
-            index: which part.
-            read: rows of a tensor, by its name.
-            dtype: of the result.
-        """
+        """Returns a part of our parameter from rows of the file's tensors."""
         bounds = [range(*cut.indices(size)) for cut, size in zip(index, self.shape, strict=True)]
         joined = np.empty([len(bound) for bound in bounds], dtype)
         parts = joined[None] if self.groups is None else joined
@@ -97,12 +91,7 @@ class Weight:
 
 
 def finite(array: np.ndarray) -> bool:
-    """Tells whether all numbers are finite.
-
-    Example:
-        >>> finite(np.float16([1, 2])), finite(np.float16([1, np.inf]))
-        (True, False)
-    """
+    """Tells whether all numbers are finite."""
     exponent = _EXPONENTS.get(array.dtype.name)
     if exponent is None:
         return array.dtype.kind in "iu" or bool(np.isfinite(array).all())
@@ -138,12 +127,7 @@ def affine(path: Path, name: str, size: int) -> Iterator[Weight]:
 
 
 def listed(names: Iterable[str], noun: str) -> str:
-    """Returns the number of names, and the first three of them.
-
-    Example:
-        >>> listed(["b", "a"], "weight")
-        '2 weights (a, b)'
-    """
+    """Returns the number of names, and the first three of them."""
     names = sorted(names)
     more = ", ..." if len(names) > 3 else ""
     return f"{len(names)} {noun}{'s' * (len(names) > 1)} ({', '.join(names[:3])}{more})"

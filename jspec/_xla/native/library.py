@@ -29,57 +29,29 @@ _registered: set[str] = set()
 
 
 def instruction_set() -> str | None:
-    """Returns the kernels' instructions; None: there are no kernels, see `missing`.
-
-    Example:
-        >>> instruction_set() in (*SETS.values(), None)
-        True
-    """
+    """Returns the kernels' instructions; None: there are no kernels, see `missing`."""
     return None if _disabled else _load()[0]
 
 
 def missing() -> str | None:
-    """Returns why there are no kernels; None: there are.
-
-    Example:
-        >>> (missing() is None) == (instruction_set() is not None)
-        True
-    """
+    """Returns why there are no kernels; None: there are."""
     return "they are disabled" if _disabled else _load()[1]
 
 
 def described() -> str:
-    """Returns which kernels run on a CPU, in a few words.
-
-    Example:
-        >>> "kernels" in described()
-        True
-    """
+    """Returns which kernels run on a CPU, in a few words."""
     instructions = instruction_set()
     return f"{instructions} kernels" if instructions else f"no kernels: {missing()}"
 
 
 def has(target: str) -> bool:
-    """Returns whether there is this kernel here: a library of older sources may lack it.
-
-    Example:
-        >>> has("jspec_product") == (instruction_set() is not None), has("jspec_other")
-        (True, False)
-    """
+    """Returns whether there is this kernel here: a library of older sources may lack it."""
     return instruction_set() is not None and target in _registered
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Yields a context in which XLA computes in place of the kernels: to compare with.
-
-    What JAX has compiled is forgotten, before and after.
-
-    Example:
-        >>> with disabled():
-        ...     instruction_set() is None
-        True
-    """
+    """Yields a context in which XLA computes in place of the kernels: to compare with."""
     global _disabled
     before, _disabled = _disabled, True
     jax.clear_caches()

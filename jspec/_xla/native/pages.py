@@ -16,12 +16,7 @@ _LEAST = 8
 
 
 def page_bytes() -> int | None:
-    """Returns the size of a large page; None: this system has none, or they are off.
-
-    Example:
-        >>> page_bytes() in (None, 1 << 21) or page_bytes() > 4096
-        True
-    """
+    """Returns the size of a large page; None: this system has none, or they are off."""
     if sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "madvise"):
         return None
     try:

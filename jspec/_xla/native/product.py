@@ -46,11 +46,7 @@ def product(
     weights: Num[Array, "O I"] | Num[Array, "L O I"],
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """Multiplies x by the rows of the weights, summed in float32 in one fixed order.
-
-    With AMX a number of x is the sum of three in bfloat16, by weights in bfloat16, or of three
-    whole ones of 8 bits, by weights in int8, which leaves 2^-24 of the largest of 32.
-    """
+    """Multiplies x by the rows of the weights, summed in float32 in one fixed order."""
     layer = jnp.int32(0) if layer is None else layer
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
     call = jax.ffi.ffi_call("jspec_product", shape, vmap_method="sequential")
@@ -116,10 +112,7 @@ def block_product(
     block_bytes: int,
     layer: Int[Array, ""] | None = None,
 ) -> Float[Array, "... O"]:
-    """Returns `product` with weights in blocks of 32, which are widened in the register.
-
-    Bit for bit the product with the weights in float32; with AMX as `product` by int8.
-    """
+    """Returns `product` with weights in blocks of 32, which are widened in the register."""
     layer = jnp.int32(0) if layer is None else layer
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], packed.shape[-2]), jnp.float32)
     call = jax.ffi.ffi_call("jspec_block_product", shape, vmap_method="sequential")

@@ -24,11 +24,7 @@ def recur(
     states: Float32[Array, "B H K D"],
     seen: Bool[Array, "B N N"],
 ) -> tuple[Float32[Array, "B H N D"], Float32[Array, "B H N D"]]:
-    """Returns each node's read of its state and its update, from its parent's state.
-
-    No more states are held than a count of nodes has bits, and they stay in a cache of the
-    processor.
-    """
+    """Returns each node's read of its state and its update, from its parent's state."""
     shapes = (jax.ShapeDtypeStruct(v.shape, jnp.float32),) * 2
     call = jax.ffi.ffi_call("jspec_recur", shapes, vmap_method="sequential")
     rates = factors if beta is None else beta

@@ -19,11 +19,7 @@ def takes_top(x: Float[Array, "*S V"], k: int) -> bool:
 def top(
     x: Float32[Array, "*S V"], k: int
 ) -> tuple[Float32[Array, "*S k"], Int[Array, "*S k"], Float32[Array, "*S"]]:
-    """Returns `jax.lax.top_k` of the last axis, and `jax.nn.logsumexp` of float32 sums.
-
-    Zeros of either sign are equal. Of a row with a NaN the sum is not finite, and the entries are
-    any. The sum of 262,144 nearly equal numbers is off by 2e-5; drafters alone read it.
-    """
+    """Returns `jax.lax.top_k` of the last axis, and `jax.nn.logsumexp` of float32 sums."""
     rows = x.shape[:-1]
     shapes = (
         jax.ShapeDtypeStruct((*rows, k), jnp.float32),

@@ -39,13 +39,7 @@ class Question:
 
 
 def read(path: Path, option: str = "--questions") -> list[Question]:
-    """Returns the questions of a file in Spec-Bench's schema.
-
-    Example:
-        >>> question = read(SAMPLE)[0]
-        >>> question.category, len(question.turns)
-        ('writing', 1)
-    """
+    """Returns the questions of a file in Spec-Bench's schema."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -67,11 +61,7 @@ def read(path: Path, option: str = "--questions") -> list[Question]:
 
 
 def from_speed_bench(folder: Path) -> list[Question]:
-    """Returns the questions of SPEED-Bench (Abramovich et al. 2026, arXiv 2604.09557) in a folder.
-
-    Of `qualitative.jsonl`, `throughput_1k.jsonl` and so on those that are there. The classes of a
-    throughput file have its length of context in their name: "1k low_entropy".
-    """
+    """Returns the questions in a folder of SPEED-Bench (Abramovich et al., arXiv 2604.09557)."""
     files = [folder / f"{part}.jsonl" for part in _SPEED_BENCH]
     existing = [file for file in files if file.is_file()]
     if not existing:
@@ -100,15 +90,7 @@ def from_prompts(path: Path) -> list[Question]:
 
 
 def choose(questions: Sequence[Question], limit: int | None) -> list[Question]:
-    """Takes at most `limit` questions, spread evenly over the classes; None: all of them.
-
-    A class's questions are spread over the file, and come together, the classes in their order.
-
-    Example:
-        >>> asked = [Question(str(i), "ab"[i > 6], ("?",), "") for i in range(10)]
-        >>> [question.name for question in choose(asked, 4)]
-        ['0', '3', '7', '8']
-    """
+    """Takes at most `limit` questions, spread evenly over the classes; None: all of them."""
     classes: dict[str, list[Question]] = {}
     for question in questions:
         classes.setdefault(question.category, []).append(question)

@@ -9,22 +9,12 @@ from jspec.cli.bench.ledger import Row
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Returns the mean of ratios; NaN of nothing.
-
-    Example:
-        >>> geometric_mean([0.5, 2.0])
-        1.0
-    """
+    """Returns the mean of ratios; NaN of nothing."""
     return spread(values)[0]
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:
-    """Returns the geometric mean, and its bounds at two standard errors of the logarithms.
-
-    Example:
-        >>> spread([1.0, 1.0, 1.0])
-        (1.0, 1.0, 1.0)
-    """
+    """Returns the geometric mean, and its bounds at two standard errors of the logarithms."""
     logs = [math.log(value) for value in values]
     if not logs:
         return math.nan, math.nan, math.nan
@@ -34,12 +24,7 @@ def spread(values: Iterable[float]) -> tuple[float, float, float]:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, float]:
-    """Returns the least, the quartiles and the largest value, interpolated between neighbours.
-
-    Example:
-        >>> quartiles([4.0, 1.0, 2.0, 3.0, 5.0])
-        (1.0, 2.0, 3.0, 4.0, 5.0)
-    """
+    """Returns the least, the quartiles and the largest value, interpolated between neighbours."""
     if len(values) == 1:
         value = values[0]
         return value, value, value, value, value
@@ -48,12 +33,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, floa
 
 
 def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
-    """Returns the index of the first differing token, from 0; None if all are the same.
-
-    Example:
-        >>> first_difference([1, 2], [1, 2, 3]), first_difference([1], [1])
-        (2, None)
-    """
+    """Returns the index of the first differing token, from 0; None if all are the same."""
     if list(ours) == list(plain):
         return None
     pairs = enumerate(zip(ours, plain, strict=False))

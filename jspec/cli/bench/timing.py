@@ -20,15 +20,7 @@ class Timed(Generic[T]):
 
 
 def in_turn(runs: Mapping[K, Callable[[], T]], repeats: int) -> dict[K, Timed[T]]:
-    """Returns times runs in turn, A B A B and so on; nothing is warmed up here.
-
-    The seconds of one place are neighbours in time, so that ratios are taken place by place.
-
-    Example:
-        >>> timed = in_turn({"a": lambda: 1, "b": lambda: 2}, repeats=3)
-        >>> timed["b"].value, len(timed["b"].seconds)
-        (2, 3)
-    """
+    """Returns times runs in turn, A B A B and so on; nothing is warmed up here."""
     timed: dict[K, Timed[T]] = {}
     for _ in range(repeats):
         for name, run in runs.items():

@@ -97,10 +97,7 @@ def block_distributions(
     frame: Frame,
     size: int,
 ) -> BlockDistributions:
-    """Returns the K candidates of each depth, by log q * ratio + T G.
-
-    All of it is of the d tokens that the head scores: a vocabulary may be many times as large.
-    """
+    """Returns the K candidates of each depth, by log q * ratio + T G."""
     logits = head.score(params, hidden).astype(jnp.float32)
     weighed = logits * ratio[..., None]
     ids = head.scored(params)

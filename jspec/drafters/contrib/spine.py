@@ -275,10 +275,7 @@ def check_table(drafter: str, params: PyTree, vocab_size: int) -> None:
 def _spine(
     text: TextState, count: int
 ) -> tuple[Int[Array, " B"], Int[Array, " B"], Int[Array, "B count"]]:
-    """Returns the token before the root, the longest match, and what followed its newest place.
-
-    Where the copy reaches the text's end it goes on with itself, so that a loop has any depth.
-    """
+    """Returns the token before the root, the longest match, and what followed its newest place."""
     tokens, last = text.tokens, text.lengths[:, None] - 1
     size, back = tokens.shape[1], _count(_MAX_MATCH)[None]
     place = _count(size)[None]
@@ -323,10 +320,7 @@ def _unite(
 def _likeliest(
     names: Int[Array, "*S c"], probs: Float[Array, "*S c"], count: int
 ) -> tuple[Int[Array, "*S count"], Float[Array, "*S count"]]:
-    """Returns the likeliest candidates, falling; -1 and 0 where there are fewer.
-
-    Of so few, comparing all with all takes less time than a sort.
-    """
+    """Returns the likeliest candidates, falling; -1 and 0 where there are fewer."""
     ahead = probs[..., None, :] > probs[..., :, None]
     ahead |= (probs[..., None, :] == probs[..., :, None]) & _earlier(names)
     rank = jnp.where(probs > 0, ahead.sum(-1, dtype=jnp.int32), -1)

@@ -30,11 +30,7 @@ from jspec.verify.schemes import COUPLED
 
 @runtime_checkable
 class OnePassHead(Protocol):
-    """A network that drafts D tokens in one forward pass: static, hashable, pure.
-
-    It reads the target's states of all tokens before the root, F wide, which may join several
-    layers. The root's own state is not known when it drafts.
-    """
+    """A network that drafts D tokens in one forward pass: static, hashable, pure."""
 
     @property
     def vocab_size(self) -> int: ...

@@ -43,14 +43,7 @@ class HeadState:
 
 @dataclass(frozen=True)
 class HeadDrafter(Drafter):
-    """A drafter whose proposals come from a head that continues the target's hidden states.
-
-    After each round the head reads the true pairs that the round brought, all in one forward pass,
-    and forgets what it had predicted of them (as EAGLE does). They are read from the accepted path,
-    so it is the same in a tree that was united with another drafter's.
-
-    `drafter_params` of a call are the head's variables, see `jspec.models.heads`.
-    """
+    """A drafter whose proposals come from a head that continues the target's hidden states."""
 
     head: DraftHead
 
@@ -190,22 +183,13 @@ def top_k_draw(
     level: Int[Array, ""] | int,
     size: int,
 ) -> ChildDraws:
-    """Takes the top k children of each node, as a `jspec.proposals.ChildSampler`.
-
-    In greedy decoding these are the top k of q. In sampling they are the top k of what the target
-    will choose by: log q with the very noise that decides its token. `scores` hold that sum;
-    `child_probs` are the probabilities of q, with no temperature.
-    """
+    """Takes the top k children of each node, as a `jspec.proposals.ChildSampler`."""
     del sampling
     return proposals.coupled(logits, Sampling(), frame, level, size)
 
 
 def child_probability(drawn: ChildDraws, sharpness: float = 1.0) -> Float[Array, "B M K"]:
-    """Estimates how probable it is that the target takes each child: q, moved by known noise.
-
-    Without noise it is the draft's probability, as published. With noise a child weighs exp(score)
-    instead, against its siblings and against what q leaves to all other tokens.
-    """
+    """Estimates how probable it is that the target takes each child: q, moved by known noise."""
     # All exponents less the largest: at a high temperature the noise alone would overflow.
     top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
     weight = jnp.exp(sharpness * (drawn.scores - top))

@@ -98,10 +98,6 @@ class Resampling(ABC):
 class Merged(Resampling):
     """Verification fusion as published (section 6.2): the second tree's nodes on top of the
     fresh tree's, united at their root. Where there is no second tree the fresh one stands alone.
-
-    Example:
-        >>> Merged(num_speculative_tokens=2)
-        Merged(num_speculative_tokens=2, threshold=0)
     """
 
     def trees(
@@ -115,15 +111,7 @@ class Merged(Resampling):
 
 @dataclass(frozen=True)
 class Fused(Resampling):
-    """Fusion that fills its budget: the nodes of both trees of largest joint probability.
-
-    As many nodes as `Merged` has at most, in every round. Nodes of the second tree compete with a
-    larger fresh one's, and are left out where they are less likely.
-
-    Example:
-        >>> Fused(num_speculative_tokens=2)
-        Fused(num_speculative_tokens=2, threshold=0)
-    """
+    """Fusion that fills its budget: the nodes of both trees of largest joint probability."""
 
     def trees(
         self, cache: ChainCache, fresh: DraftFresh, grow: GrowTree, done: Bool[Array, " B"]
@@ -137,11 +125,7 @@ class Fused(Resampling):
 
 @dataclass(frozen=True)
 class Separate(Resampling):
-    """The paper's ablation: the second tree has its own forward pass.
-
-    A row that has a second tree verifies that; the other rows draft a fresh chain. The head does
-    not run in a round in which every row has a second tree.
-    """
+    """The paper's ablation: the second tree has its own forward pass."""
 
     def trees(
         self, cache: ChainCache, fresh: DraftFresh, grow: GrowTree, done: Bool[Array, " B"]

@@ -166,11 +166,7 @@ class Medusa(Drafter):
 
 
 def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
-    """Returns the best tree of a size, built as the authors do (section 2.3.3).
-
-    Takes for granted that head i's token of rank r is right with probability `accuracies[i][r]`
-    whatever the other heads say, so that a node has the value of the product along its path.
-    """
+    """Returns the best tree of a size, built as the authors do (section 2.3.3)."""
     if not accuracies or not all(
         0 <= probability <= 1 for head in accuracies for probability in head
     ):

@@ -25,10 +25,7 @@ _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
 
 
 def drawn_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
-    """Returns the children drawn at each node of the accepted path, and where there are any.
-
-    None at nodes that this draft model did not score, or that came by a merge.
-    """
+    """Returns the children drawn at each node of the accepted path, and where there are any."""
     path = feedback.verdict.path  # -1 for a node of another drafter
     kv_index = jnp.take_along_axis(aux.kv_index, jnp.maximum(path, 0), axis=1)
     row = jnp.maximum(kv_index - 1, 0)[..., None]

@@ -54,10 +54,7 @@ class Drafted:
 
 @dataclass(frozen=True)
 class DraftModel(ModelDrafter):
-    """A draft model that scores the nodes of a tree level by level.
-
-    A subclass says how the tree grows.
-    """
+    """A draft model that scores the nodes of a tree level by level."""
 
     def __post_init__(self):
         super().__post_init__()

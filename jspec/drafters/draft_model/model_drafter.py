@@ -17,10 +17,7 @@ from jspec.verify.schemes import COUPLED, Scheme
 
 @dataclass(frozen=True)
 class ModelDrafter(Drafter):
-    """A drafter whose proposals come from a language model of the target's vocabulary.
-
-    The model's weights are the `drafter_params` of a call. A subclass says when the model is asked.
-    """
+    """A drafter whose proposals come from a language model of the target's vocabulary."""
 
     model: CausalLM
     scheme: Scheme = field(default=COUPLED, kw_only=True)

@@ -16,10 +16,7 @@ NUM_FIRST = 2
 
 @dataclass(frozen=True)
 class ModelScorer:
-    """Scores the nodes of one round's tree with a draft model.
-
-    A node hands on a mask: the entries of `LevelOutput.kv` that are its ancestors and itself.
-    """
+    """Scores the nodes of one round's tree with a draft model."""
 
     model: CausalLM
     params: PyTree

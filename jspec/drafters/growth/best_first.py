@@ -22,11 +22,7 @@ from jspec.verify.proposals import ChildDraws, ChildSampler
 
 
 class NodeValues(NamedTuple):
-    """The values of the children drawn at the W nodes of a level.
-
-    `grow` makes values fall along every path: a slot counts for no more than the node it hangs from
-    and than the slots of earlier siblings, and a child for no more than its slot.
-    """
+    """The values of the children drawn at the W nodes of a level."""
 
     slot: Float[Array, "B W K"]
     """The value of drawing the k-th child, by which it enters the tree.
@@ -98,8 +94,6 @@ def grow(
     levels are taken at the end. The trees differ only if the heap would score more than W nodes of
     one level, or draw more than W children of one node. (The paper asks for such an algorithm in
     its appendix B.1: its own trees of 768 nodes are grown level by level with a fixed threshold.)
-
-    No further level is grown once none of its nodes could enter the tree.
     """
     limits = TreeLimits(num_speculative_tokens, max_depth, beam, threshold, min_gain)
     frame = scorer.frame

@@ -24,10 +24,7 @@ class LevelOutput(NamedTuple):
 
 
 class Scorer(Protocol):
-    """Scores the nodes of one round's tree.
-
-    Each scored node has a `kv_index` into keys and values, `LevelOutput.kv`. The root's is 1.
-    """
+    """Scores the nodes of one round's tree."""
 
     @property
     def frame(self) -> Frame: ...
@@ -109,9 +106,6 @@ def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:
 
 
 def concat_levels(first: Array, below: Array) -> Array:
-    """Joins the first level, [B, W, ...], and what a scan stacked of L more, [L, B, W', ...].
-
-    The result is [B, W + L W', ...].
-    """
+    """Joins the first level, [B, W, ...], and what a scan stacked of L more, [L, B, W', ...]."""
     rows = jnp.moveaxis(below, 0, 1)
     return jnp.concatenate([first, rows.reshape(len(first), -1, *first.shape[2:])], axis=1)

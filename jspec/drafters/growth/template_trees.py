@@ -62,12 +62,7 @@ def num_scored(template: Template) -> int:
 def fill(
     template: Template, scorer: Scorer, draw: ChildSampler, sampling: Sampling | None
 ) -> Draft:
-    """Draws a template's tokens level by level; the child of rank r is its parent's r-th draw.
-
-    Only nodes with children are scored: the root alone, then W in every level below it. A level
-    with fewer scores its last one again to make up W, so that one compiled program serves all
-    levels.
-    """
+    """Draws a template's tokens level by level; the child of rank r is its parent's r-th draw."""
     frame, layout = scorer.frame, _layout(template)
     first_children, later_children = _num_children(template)
 

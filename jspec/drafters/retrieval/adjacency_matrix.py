@@ -39,10 +39,7 @@ def write_lines(
     live: Bool[Array, "B N"],
     lines: Shaped[Array, "B N k"],
 ) -> Shaped[Array, "R V k"]:
-    """Returns the matrix with the lines of some tokens replaced.
-
-    Where several nodes write one line, the last of them wins, row after row of the batch.
-    """
+    """Returns the matrix with the lines of some tokens replaced."""
 
     def write(matrix, tokens, live, lines):
         size = matrix.shape[0]

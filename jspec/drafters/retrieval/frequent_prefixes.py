@@ -22,11 +22,7 @@ single match, the bundled model's own were 0.30 (2,000 places in held-out text):
 def frequent_prefixes(
     root: Int[Array, " B"], follow: Int[Array, "B matches depth"], num_nodes: int
 ) -> Tree:
-    """Makes the tree of the most frequent prefixes of sorted continuations, most frequent first.
-
-    A prefix is at most as frequent as its own prefixes, so the most frequent ones are a tree, and
-    in this order parents come before children.
-    """
+    """Makes the tree of the most frequent prefixes of sorted continuations, most frequent first."""
     batch, matches, depth = follow.shape
     fresh, begin, counts = _runs(follow)
     rank = jnp.arange(matches, dtype=jnp.int32)[None, :, None]
@@ -65,11 +61,7 @@ def _runs(
 ) -> tuple[
     Bool[Array, "B matches depth"], Int[Array, "B matches depth"], Int[Array, "B matches depth"]
 ]:
-    """Returns the (fresh, begin, counts) of the prefix that ends at each token.
-
-    The continuations are sorted, so that those with the same prefix are neighbours, a run. `fresh`
-    is true at the first of a run, `begin` is the place of that one, `counts` is the run's length.
-    """
+    """Returns the (fresh, begin, counts) of the prefix that ends at each token."""
     matches = follow.shape[1]
     rank = jnp.arange(matches, dtype=jnp.int32)[None, :, None]
     changes = follow[:, 1:] != follow[:, :-1]

@@ -279,10 +279,7 @@ class Lookahead(Drafter):
     def _ends(
         self, window: Int[Array, "B levels W"], tree: Tree
     ) -> tuple[Int[Array, "B W"], Bool[Array, "B W"]]:
-        """Returns the last node of each column's branch, and True if it was verified.
-
-        Found by the path's tokens, since columns with equal paths share their nodes.
-        """
+        """Returns the last node of each column's branch, and True if it was verified."""
         paths = self._paths(window)
         node = jnp.zeros(paths.shape[:2], jnp.int32)
         verified = jnp.ones(node.shape, bool)

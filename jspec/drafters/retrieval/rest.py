@@ -203,10 +203,7 @@ def continuations(
     num_matches: int,
     depth: int,
 ) -> Int[Array, "B matches depth"]:
-    """Reads what follows the matches, `num_matches` of them at most, evenly spaced.
-
-    In the suffix array's order. After the corpus, and without a match, the token is -1.
-    """
+    """Reads what follows the matches, `num_matches` of them at most, evenly spaced."""
     rank, count = jnp.arange(num_matches, dtype=jnp.int32)[None], count[:, None]
     # rank * count / num_matches, without the product, which may not fit into 32 bits.
     spaced = rank * (count // num_matches) + rank * (count % num_matches) // num_matches

@@ -218,11 +218,7 @@ class Suffix(Drafter):
     def _search(
         self, state: SuffixState, rollouts: Rollouts | None
     ) -> tuple[Int[Array, "B searched"], Int[Array, "B searched"]]:
-        """Returns the searched tokens and the match at each place, 0 where nothing can be drafted.
-
-        What is searched: past outputs, a gap, the row's rollout, if there is one, behind the last
-        tokens of its prompt, a gap, and the row's own text, which is the newest.
-        """
+        """Returns the searched tokens and the match at each place, 0 where none can be drafted."""
         text, lengths = state.text.tokens, state.text.lengths[:, None]
         batch, size = text.shape
         text = jnp.where(jnp.arange(size, dtype=jnp.int32)[None] < lengths, text, _GAP)
@@ -276,10 +272,7 @@ class Suffix(Drafter):
         same_position: Int[Array, "B 1"] | None,
         text_start: int,
     ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
-        """Returns the (match, place) of the longest matches, the newest first among equals.
-
-        In a rollout the nearest to `same_position` is first. The row's text begins at `text_start`.
-        """
+        """Returns the (match, place) of the longest matches, the newest first among equals."""
         width = match.shape[1]
         # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.
         count = min(self.num_matches, width)
@@ -308,11 +301,7 @@ class Suffix(Drafter):
         return jnp.take_along_axis(searched[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
 
     def _follow_probs(self, match: Int[Array, "B matches"]) -> Float[Array, "B matches"]:
-        """Returns the probability that a place's continuation follows; at most 1 in all.
-
-        With h(m) the hit rate of a match of m tokens and n(m) the number of places with it:
-        h(m) / n(m) times the product of 1 - h(l) over all longer matches l that there are.
-        """
+        """Returns the probability that a place's continuation follows; at most 1 in all."""
         hit = jnp.asarray(self.hit_rate)[match]
         equal = (match[:, :, None] == match[:, None, :]).sum(-1).astype(jnp.float32)
         # In logarithms. Each of the n(l) places with a match of l has an equal part of 1 - h(l).
@@ -321,10 +310,7 @@ class Suffix(Drafter):
         return hit / equal * jnp.exp(jnp.where(longer, missed[:, None, :], 0.0).sum(-1))
 
     def _archive(self, state: SuffixState, ended: Bool[Array, " B"]) -> Int[Array, " capacity"]:
-        """Returns the past with the outputs of rows that ended at its end; as many old tokens go.
-
-        Before each output are a gap and the prompt's last tokens, by which its beginning is found.
-        """
+        """Returns the past with the outputs of rows that ended, for as many old tokens."""
         tokens, lengths = state.text.tokens, state.text.lengths
         first = jnp.maximum(state.prompt_lengths - self.max_match, 0)
         counts = jnp.where(ended, lengths - first, 0)

@@ -14,10 +14,7 @@ _MULTIPLIER = np.uint32(2654435769)
 def pair_key(
     before: Int[HostOrDevice, "*S"], tokens: Int[HostOrDevice, "*S"], vocab_size: int
 ) -> UInt[HostOrDevice, "*S"]:
-    """Returns the 32 bits by which pairs are told apart: `before * V + token` modulo 2^32.
-
-    Beyond 65,536 tokens some pairs have one key, and so one line: worse drafts, no other tokens.
-    """
+    """Returns the 32 bits by which pairs are told apart: `before * V + token` modulo 2^32."""
     return before.astype(np.uint32) * np.uint32(vocab_size) + tokens.astype(np.uint32)
 
 

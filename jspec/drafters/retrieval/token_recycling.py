@@ -67,14 +67,7 @@ ACCEPTANCE = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 
 
 def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
-    """Returns the tree of so many drafted nodes that is likely to be accepted furthest.
-
-    It is for devices on which the published 81 tokens a forward pass cost more than they bring.
-
-    Example:
-        >>> fitted(4).paths
-        ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))
-    """
+    """Returns the tree of so many drafted nodes that is likely to be accepted furthest."""
     check_integer("num_speculative_tokens", num_speculative_tokens, 1, None)
     check_integer("k", k, 1, None)
     return likeliest(ACCEPTANCE[:k], num_speculative_tokens)

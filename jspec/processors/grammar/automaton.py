@@ -103,15 +103,7 @@ def read_tokens(
     starts: Sequence[int] = (0,),
     twins: Mapping[int, int] | None = None,
 ) -> TokenAutomaton:
-    """Makes the token automaton of a machine that reads bytes.
-
-    Example:
-        >>> step = np.full((3, 256), -1)
-        >>> step[0, ord("a")], step[1, ord("b")] = 1, 2  # "ab" alone
-        >>> made = read_tokens(step, [b"a", b"b", b"ab", None], "ab", Bounds())
-        >>> made.table[:, made.classes].tolist()
-        [[1, -1, 2, -1], [-1, 2, -1, -1], [-1, -1, -1, -1]]
-    """
+    """Makes the token automaton of a machine that reads bytes."""
     reader, over = _Reader(step, tokens), np.zeros(len(step), bool) if last is None else last
     queue, known_twins = list(starts), twins or {}
     reached = set(queue)

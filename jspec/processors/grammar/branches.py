@@ -16,16 +16,7 @@ Follow = Callable[[str], Any]
 
 
 def check_apart(branches: Sequence[Any], follow: Follow, what: str) -> None:
-    """Raises InputError unless types, constants or a property keep each two apart.
-
-    Example:
-        >>> kinds = [{"type": "string"}, {"type": "integer"}, {"type": "number"}]
-        >>> check_apart(kinds[:2], lambda _: None, "the schema")
-        >>> check_apart(kinds, lambda _: None, "the schema")
-        Traceback (most recent call last):
-            ...
-        jspec.InputError: the schema has 'oneOf' and a text may have both its branches ...
-    """
+    """Raises InputError unless types, constants or a property keep each two apart."""
     if len(branches) > _MOST:
         raise InputError(f"{what} has 'oneOf' of {len(branches)} parts; write {_MOST} at most")
     for (first, schema), (second, other) in combinations(enumerate(branches), 2):

@@ -24,12 +24,7 @@ _IN_CLASS = re.compile(r"\[|&&|--|~~")
 
 
 def json_text(pattern: str, what: str) -> str:
-    r"""A pattern that matches the same texts, but for those that JSON has to escape.
-
-    Example:
-        >>> print(json_text(r"a[b-d]\d", "the schema").replace(_PLAIN, "PLAIN"))
-        (?:a[[b-d]&&PLAIN][[0-9]&&PLAIN])
-    """
+    r"""A pattern that matches the same texts, but for those that JSON has to escape."""
     check_groups(pattern, f"the pattern of {what}")
     pattern = without_anchors(pattern)
     parts, place = [], 0

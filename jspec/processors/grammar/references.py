@@ -21,13 +21,7 @@ _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 
 
 def unrolled(schema: Any, what: str) -> Any:
-    """Returns the schema without references to their own ancestors.
-
-    Example:
-        >>> chain = {"properties": {"next": {"$ref": "#"}}}
-        >>> unrolled(chain, "the schema")["properties"]["next"]["properties"]["next"]
-        {'properties': {'next': {'properties': {}}}}
-    """
+    """Returns the schema without references to their own ancestors."""
     if not isinstance(schema, dict) or not _returns(schema, schema, {}):
         return schema
     result = _Unrolling(schema, what).of(schema, ())

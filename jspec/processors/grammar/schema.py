@@ -84,14 +84,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 
 
 def checked(schema: Any, what: str, root: Any = None) -> Any:
-    """Returns the schema with patterns that hold JSON text alone.
-
-    Example:
-        >>> checked({"type": "integer", "minimum": 1}, "the schema")
-        Traceback (most recent call last):
-            ...
-        jspec.InputError: the schema has 'minimum', which a grammar does not support with ...
-    """
+    """Returns the schema with patterns that hold JSON text alone."""
     if not isinstance(schema, dict):
         if isinstance(schema, bool):
             raise InputError(f"{what} has the part {json.dumps(schema)}; describe what it holds")

@@ -22,11 +22,7 @@ class TokenBytes(list[bytes | None]):
 
 
 class Vocabulary:
-    """The spelling of a tokenizer's tokens: texts, grammars and stop strings are all made of it.
-
-    The decoder does not decide alone: over a vocabulary of bytes, folders that were saved again
-    have SentencePiece's, or none, and it reads added words as if they were letters of bytes.
-    """
+    """The spelling of a tokenizer's tokens: texts, grammars and stop strings are all made of it."""
 
     def __init__(self, tokenizer: Any):
         inner = getattr(tokenizer, "backend_tokenizer", tokenizer)

@@ -144,8 +144,6 @@ def _machine(
     State 0 is the first. A complete string leads to states that count the bytes behind its begin.
     The states that wait are the last ones: the strings' states once more, in which a complete
     string is ordinary text.
-
-    Raises InputError as soon as the strings have more beginnings than there may be states.
     """
     children: list[dict[int, int]] = [{}]
     depth, ends = [0], [0]

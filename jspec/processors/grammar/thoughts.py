@@ -13,10 +13,7 @@ def behind(
     lead: tuple[int, tuple[int, ...], bool] | None,
     tokens: Sequence[bytes | None],
 ) -> Grammar:
-    """Returns a grammar of what follows thoughts, or of the whole answer if it opens none.
-
-    Thoughts are any tokens but an end. One token of white space may follow them.
-    """
+    """Returns a grammar of what follows thoughts, or of the whole answer if it opens none."""
     if lead is None:
         return grammar
     opening, closing, is_open = lead

@@ -102,11 +102,7 @@ def _least_certain(subject: CertifiedSubject, sampling: Sampling, count: int) ->
 
 @dataclass(frozen=True)
 class _Distribution:
-    """A partition of texts into cells, and the probability of each.
-
-    A cell is one token behind one beginning. Cells of a beginning that is looked behind are left
-    out, as its continuations are cells. The last cell is a text that broke off, of probability 0.
-    """
+    """A partition of texts into cells, and the probability of each."""
 
     beginnings: tuple[Text, ...]
     cells: Int[np.ndarray, "I V"]

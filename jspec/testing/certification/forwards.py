@@ -80,10 +80,7 @@ def replay(
     width: int,
     ids: Int[np.ndarray, "B T K"] | None = None,
 ) -> Places:
-    """Computes the logits that a known text is drawn from, by forward passes of `width` tokens.
-
-    1 is plain decoding, any other a round of a chain that is accepted whole.
-    """
+    """Computes the logits that a known text is drawn from, by forward passes of `width` tokens."""
     prompt, lengths = padded(prompts)
     room = -(-num_tokens // width) * width
     fed = np.zeros((len(prompts), room), np.int32)

@@ -136,11 +136,7 @@ def _least_change(
     noise: Float[Array, " V"],
     unit: float,
 ) -> float:
-    """Returns the least change of each logit that draws the token, within sqrt(2).
-
-    Tried are the two kinds of change that favour it most: all others fall; or those above it fall
-    and those below it rise, which makes it the last that a filter keeps.
-    """
+    """Returns the least change of each logit that draws the token, within sqrt(2)."""
     sizes = np.append(0.0, unit / 256 * 2.0 ** (np.arange(_STEPS) / 2)).astype(np.float32)
     alone = jax.tree.map(lambda value: jnp.broadcast_to(value, (1,)), sampling)
     drawn = np.asarray(_drawn(jnp.asarray(logits), jnp.int32(token), sizes, alone, noise))

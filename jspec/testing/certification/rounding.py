@@ -45,12 +45,7 @@ class Rounding:
 
 
 def ulp(value: float, epsilon: float) -> float:
-    """Returns the distance of a number of this size to the next one.
-
-    Example:
-        >>> ulp(20.0, 2**-7)  # of bfloat16
-        0.125
-    """
+    """Returns the distance of a number of this size to the next one."""
     size = max(abs(value), float(np.finfo(np.float32).tiny))
     return epsilon * 2.0 ** math.floor(math.log2(size))
 
