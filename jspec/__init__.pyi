@@ -13,8 +13,10 @@ from . import verify as verify
 from ._validate.errors import DecodeError as DecodeError
 from ._validate.errors import InputError as InputError
 from ._validate.errors import RecompileError as RecompileError
+from ._xla.compiler import set_xla_flags as set_xla_flags
 from .costs import metrics as metrics
 from .decoding import decode as decode
+from .decoding import finish as finish
 from .decoding import prefill as prefill
 from .decoding import step as step
 from .decoding.engine import Engine as Engine

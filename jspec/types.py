@@ -454,6 +454,21 @@ class State:
     def done(self) -> Bool[Array, " B"]:
         return self.status != Status.RUNNING
 
+    @property
+    def stop_bytes(self) -> Int[Array, " B"] | None:
+        """As in `Result`; of a row that goes on, the bytes that may become a stop string."""
+        return self.first("stop_bytes")
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """As in `Result`."""
+        return self.first("logprobs")
+
+    def first(self, name: str) -> Any:
+        """Returns what the first processor that has something under a name has, or None."""
+        values = (getattr(member, name, None) for member in self.processors)
+        return next((value for value in values if value is not None), None)
+
 
 @struct.dataclass
 class Result:

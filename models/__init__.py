@@ -12,7 +12,7 @@ from jspec.models.hybrid import Hybrid
 from jspec.models.latent import LatentAttention
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Layer, Llama, LlamaConfig
-from jspec.models.load import Loaded, load
+from jspec.models.load import Loaded, load, open_checkpoint
 from jspec.models.mixers import DeltaNet, Mamba2
 from jspec.models.neox import GPTNeoX, GPTNeoXConfig
 from jspec.models.rope import (
@@ -59,6 +59,7 @@ __all__ = [
     "heads",
     "load",
     "lora",
+    "open_checkpoint",
     "relaid",
     "restore",
     "save",

@@ -78,7 +78,11 @@ class Detokeniser:
             status: why the row ended, as in `Result`.
             stop_token_ids: the tokens that ended it if it is `Status.STOP`, as in `Stopping`.
         """
-        text = without_end_token(tokens, status, stop_token_ids)
+        from jspec.types import Status
+
+        stops = status == Status.STOP and len(tokens) and tokens[-1] in stop_token_ids
+        # The token that ended a row is not text, special or not.
+        text = tokens[:-1] if stops or status == Status.EOS else tokens
         rest = self._decoder.getstate()[0] + self._held + self._bytes(text)
         self._held = b""
         self._decoder.reset()
@@ -98,13 +102,3 @@ class Detokeniser:
             elif self._drops_space:
                 new = new.removeprefix(b" ")
         return new
-
-
-def without_end_token(
-    tokens: Sequence[int], status: int, stop_token_ids: Sequence[int] = ()
-) -> Sequence[int]:
-    """Returns a row's tokens without the one that ended it, which is not text, special or not."""
-    from jspec.types import Status
-
-    stops = status == Status.STOP and len(tokens) and tokens[-1] in stop_token_ids
-    return tokens[:-1] if stops or status == Status.EOS else tokens

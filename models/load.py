@@ -225,7 +225,16 @@ def load(
 
 
 def open_checkpoint(name: str | Path, files: Sequence[str] = hub.WANTED) -> Folder | gguf.File:
-    """Returns a checkpoint on disk, whose parts are read when they are asked for."""
+    """Opens a checkpoint, whose parts are read when they are asked for: `tokenizer()`, and what its
+    `special_tokens(..)` are.
+
+    Args:
+        name: as in `load`.
+        files: patterns of what is downloaded of a hub id.
+
+    Raises:
+        InputError: as `load`, if there is none.
+    """
     path = hub.find(name, files)
     return gguf.open_file(path) if path.is_file() else Folder(path)
 

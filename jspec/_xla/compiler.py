@@ -25,8 +25,21 @@ _KNOWN = (0, 10, 2), (0, 12, 0)
 process over an option that it does not know."""
 
 
-def avoid(environment: MutableMapping[str, str]) -> None:
-    """Adds the option to XLA_FLAGS before JAX starts, if this jaxlib knows it."""
+def set_xla_flags(environment: MutableMapping[str, str]) -> None:
+    """Makes XLA for CPUs avoid results that are known to be wrong, if this jaxlib has the option.
+
+    Call it before JAX starts; the command line does.
+
+    Args:
+        environment: `os.environ`, whose XLA_FLAGS gets the option; a choice that it has stays, and
+            so does one that names a file.
+
+    Example:
+        >>> environment = {"XLA_FLAGS": f"{OPTION}="}
+        >>> set_xla_flags(environment)
+        >>> environment["XLA_FLAGS"]
+        '--xla_cpu_experimental_ynn_fusion_type='
+    """
     flags = environment.get("XLA_FLAGS", "")
     # 0.12.0.1 is a release of 0.12.0; what is built between releases has letters behind.
     release = fullmatch(r"(\d+)\.(\d+)\.(\d+)(\.\d+)?", jaxlib.version.__version__)

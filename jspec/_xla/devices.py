@@ -131,6 +131,13 @@ def here(device: Any = None) -> Device:
     return replace(specs, memory=round(stats["bytes_limit"] / fraction))
 
 
+def kernels() -> str:
+    """Returns which kernels jspec has on a CPU of this machine, in a few words."""
+    from jspec._xla import native
+
+    return native.described()
+
+
 def figures(device: Any) -> Device:
     """Returns the figures of a `jax.Device` by its kind, or a guess by its platform."""
     if isinstance(device, Device):

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from jspec._validate.errors import InputError
 from jspec.drafters.retrieval import datastore
 from jspec.methods import BUNDLED
-from jspec.models.load import open_checkpoint
+from jspec.models import open_checkpoint
 from jspec.training import corpus
 
 _BATCH = 256

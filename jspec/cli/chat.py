@@ -18,7 +18,6 @@ from jspec.sessions.session import Session
 from jspec.types import Status
 
 if TYPE_CHECKING:
-    from jspec.decoding.streaming import Chunk
     from jspec.sessions.conversations import Message
     from jspec.types import State
 
@@ -102,12 +101,11 @@ class Conversation:
         count, rounds, status = 0, 0, int(Status.RUNNING)
         began = time.perf_counter()
         first = began
-        for chunk in self._chunks(prefix, new):
-            tokens, drafted = chunk.tokens[0], chunk.drafted[0]
+        for tokens, status in self._rounds(prefix, new):
             self._tokens += tokens
             first = first if rounds else time.perf_counter()
             count, rounds = count + len(tokens), rounds + 1
-            status = int(chunk.state.status[0])
+            drafted = [True] * (len(tokens) - 1) + [False]
             for piece in answer.push(tokens, drafted, status):
                 screen.text(*piece)
             self._programs.go_on()
@@ -161,23 +159,25 @@ class Conversation:
         room = state.capacity
         return new if new and (need <= room or room == self._session.target.model.context) else None
 
-    def _chunks(self, prefix: list[int], new: list[int]) -> Iterator["Chunk"]:
-        """Rounds until the answer ends, or Ctrl-C does."""
+    def _rounds(self, prefix: list[int], new: list[int]) -> Iterator[tuple[list[int], int]]:
+        """Yields each round's tokens and status until the answer ends, or Ctrl-C ends it."""
+        import jax
+
         import jspec
-        from jspec.decoding.streaming import chunks as chunks_of
 
         self._programs.wait()
         arguments, rounds = self._arguments(prefix, new)
         # The prompt's pass takes its state: nothing is left of an answer that ends before a round.
         self._state, self._tokens, self._text = None, [*prefix, *new], None
         self._runner.forget()
-        chunks, stopped = _finish(lambda: chunks_of(jspec.prefill(**arguments), rounds))
-        while not stopped:
-            chunk, stopped = _finish(lambda: next(chunks, None))
-            if chunk is None:
-                break
-            self._state = chunk.state
-            yield chunk
+        state, stopped = _finish(lambda: jspec.prefill(**arguments))
+        end, status = 0, int(jax.device_get(state.status)[0])
+        while status == Status.RUNNING and not stopped:
+            state, stopped = _finish(lambda state=state: jax.block_until_ready(rounds(state)))
+            self._state, begin = state, end
+            fields = jax.device_get((state.tokens, state.lengths, state.status))
+            tokens, end, status = (field[0] for field in fields)
+            yield tokens[begin:end].tolist(), int(status)
 
     def _arguments(
         self, prefix: list[int], new: list[int]

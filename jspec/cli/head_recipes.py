@@ -4,15 +4,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import optax
 
 from jspec._validate.errors import InputError
 from jspec.cli.train_settings import JobOption
-from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
-from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
-from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
-from jspec.models.load import Loaded
+from jspec.models import Loaded
+from jspec.models.heads import (
+    EAGLEConfig,
+    EAGLEHead,
+    LyannaConfig,
+    LyannaHead,
+    MedusaConfig,
+    MedusaHeads,
+    fresh,
+)
 from jspec.training.jobs import TrainingJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
@@ -33,7 +38,6 @@ class HeadKind:
     build: Callable[..., Any]
     objective: Callable[..., Objective]
     begin: Callable[[Any, PyTree], PyTree] | None = None
-    memory: Callable[[Any], list[str]] = lambda head: []
 
 
 _SIZES = (
@@ -92,22 +96,6 @@ def _places(target: Loaded, places: int | None) -> int:
     return places
 
 
-def _token_info(head: LyannaHead) -> list[str]:
-    """Returns the memory that token info takes at decoding, as a table or as its factors."""
-    config, width = head.config, jnp.dtype(head.dtype).itemsize
-    if not config.rank:
-        return []
-    size = config.hot_tokens or config.vocab_size
-    table_size = table_bytes(config, head.dtype)
-    memory = table_size if table_size <= TABLE_BYTES else 2 * config.rank * size * width
-    form = (
-        ""
-        if memory == table_size
-        else f" in two factors ({table_size / 2**20:,.0f} MiB as a table)"
-    )
-    return [f"token info of {size:,} tokens: {memory / 2**20:,.0f} MiB at decoding{form}"]
-
-
 def _unroll(
     target: Loaded, head: Any, unroll: int, state_loss: str, places: int | None, **loss: Any
 ) -> Objective:
@@ -127,7 +115,7 @@ _FEW_HOT = 8192
 
 KINDS: Mapping[str, HeadKind] = {
     "eagle": HeadKind(_eagle, _unroll),
-    "lyanna": HeadKind(_lyanna, _unroll, memory=_token_info),
+    "lyanna": HeadKind(_lyanna, _unroll),
     "medusa": HeadKind(_medusa, _ahead, begin=fresh),
 }
 

@@ -42,9 +42,9 @@ def show() -> None:
                 keys.add_row("", option.name, f"{option.help}: {option.kind.what}{needed}")
             console.print(keys)
 
-    from jspec._xla import native
+    from jspec.costs import devices
 
-    console.print(f"\nOn a CPU of this machine: {native.described()}.")
+    console.print(f"\nOn a CPU of this machine: {devices.kernels()}.")
 
 
 def _draft_model(method: Method) -> str:

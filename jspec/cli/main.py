@@ -13,7 +13,6 @@ import typer
 import jspec
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RunStopped
-from jspec._xla import compiler
 from jspec.cli import gone, options, prompts
 from jspec.cli.bench.command import bench
 from jspec.cli.certify_command import certify
@@ -60,7 +59,7 @@ app.command()(serve)
 def main() -> None:
     """The entry point."""
     gc.set_threshold(_NEW_OBJECTS)
-    compiler.avoid(os.environ)
+    jspec.set_xla_flags(os.environ)
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # it was closed: nothing of it belongs to the other
             setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115  # as long as it runs

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,6 @@ from jspec.sessions import method_choice
 DOES_NOT_FIT = 3
 """The exit code of programs that hold more than the memory of their devices."""
 _MOST_DEVICES = 2**16
-_TILE = 16
 
 
 def plan(
@@ -87,9 +87,7 @@ def plan(
     import jax
 
     from jspec import models
-    from jspec._xla import backend
-    from jspec.costs import devices, prior
-    from jspec.models.published_shapes import SHAPES
+    from jspec.costs import devices
     from jspec.planning import Programs, Topology, mesh_here
     from jspec.sessions import compilation
 
@@ -103,14 +101,9 @@ def plan(
             f"give axes whose product is {machine.num_devices}"
         )
     name, picked = model or BUNDLED, choice.method
-    if picked.needs_training and name in SHAPES:
-        raise InputError(
-            f"method {picked.name} has a trained head, and {name} has none; take another method, "
-            "or a model with a head"
-        )
     device = devices.here() if machine is None else machine.device
     chips = mesh_here(**axes) if machine is None else machine.mesh(**axes)
-    with backend.planned(device.platform):
+    with nullcontext() if machine is None else machine.planned():
         laid_out: Any = {"scan_layers": scan_layers, "kv_dtype": kv_dtype}
         # A head is known by the weights of its target.
         read = models.load if picked.needs_training else models.shapes
@@ -135,17 +128,6 @@ def plan(
         "model": name, "method": picked.name, "rows": rows, "capacity": capacity,
         "device": device.name, "mesh": axes, "usable": usable, "fits": fits,
     }  # fmt: skip
-    if device.platform == "gpu":
-        widths = programs.state.stats.widths
-        for width in widths:
-            _warn_of_tiles(width, rows // axes["data"])
-        if chips.size == 1:
-            curve = prior(target.params, device)
-            seconds = curve.undrafted, *curve.at([rows * (1 + width) for width in widths])
-            names = "plain", *map(str, widths)
-            head["milliseconds"] = {
-                name: 1e3 * float(duration) for name, duration in zip(names, seconds, strict=True)
-            }
     if as_json:
         sys.stdout.write(
             json.dumps(head | {"programs": [each.as_dict() for each in compiled]}) + "\n"
@@ -169,18 +151,6 @@ def _axes(mesh: str | None) -> dict[str, int] | None:
         axes[name] = int(size)
         check_integer(f"{name} of --mesh", axes[name], 1, _MOST_DEVICES)
     return {"data": 1, "model": 1} | axes
-
-
-def _warn_of_tiles(nodes: int, rows: int) -> None:
-    """Says so where a round's tokens fill tiles of a GPU's products and a little of one more."""
-    tokens = rows * (nodes + 1)
-    full, more = divmod(tokens, _TILE)
-    if full and 0 < more <= _TILE // 4:
-        print(
-            f"jspec: a round of {nodes} nodes has {tokens} tokens, and a GPU multiplies tiles of "
-            f"{_TILE}, the last of which has {more}; draft {full * _TILE // rows - 1}",
-            file=sys.stderr,
-        )
 
 
 def _show(head: dict[str, Any], compiled: list[Any], version: str) -> None:
@@ -215,13 +185,6 @@ def _show(head: dict[str, Any], compiled: list[Any], version: str) -> None:
                 f"{launches.waits} times; {launches.exchanges} exchanges between devices of "
                 f"{_size(launches.exchanged)}."
             )
-    if "milliseconds" in head:
-        plain, *rest = head["milliseconds"].items()
-        drafted = "".join(f", {duration:.3g} ms with {width} nodes" for width, duration in rest)
-        print(
-            f"A round takes about {plain[1]:.3g} ms in plain decoding{drafted}, and what a draft "
-            "model or a head takes: the guess of a cost curve, not a measurement."
-        )
     peak, usable = max(each.held for each in compiled), head["usable"]
     verdict = "fits" if head["fits"] else "does not fit"
     print(f"It {verdict}: a device holds {_size(peak)}, and has {_size(usable)}.")

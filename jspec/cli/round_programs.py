@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,9 +37,6 @@ class RoundPrograms:
 
     def prepare(self, group: "Group", capacity: int) -> None:
         """Begins to compile what such a prompt needs, in a thread of its own."""
-        from jspec.decoding.programs import compile_ahead, compile_rounds
-        from jspec.protocols import Drafting
-
         first, full = Future[None](), Future[Any]()
 
         def work() -> None:
@@ -47,16 +44,15 @@ class RoundPrograms:
                 arguments: dict[str, Any] = self._runner.prior_arguments(group) | {
                     "capacity": capacity
                 }
-                names = "drafter", "drafter_params", "policy", "policy_params"
-                drafting = Drafting(*(arguments.pop(name) for name in names))
-                first_rounds = replace(drafting, policy=_first_policy(drafting.policy))
-                shapes = compile_ahead(drafting=drafting, first=first_rounds, **arguments)
+                policy = arguments["policy"]
+                first_rounds = arguments | {"policy": _first_policy(policy)}
+                shapes = compile_ahead(arguments, first_rounds)
                 first.set_result(None)
                 if self._is_asked:
                     self._answered.wait()  # tracing would take half of Python from them
-                if first_rounds.policy != drafting.policy:
+                if first_rounds["policy"] != policy:
                     with _short_turns():
-                        compile_rounds(arguments["model"], arguments["params"], shapes, drafting)
+                        compile_rounds(arguments, shapes)
                 full.set_result(self._runner.costs(group, capacity))
             except Exception as error:  # of an answer
                 for future in (first, full):
@@ -130,6 +126,38 @@ class RoundPrograms:
             os._exit(0)
         self.go_on()
         wait([self._whole])
+
+
+def compile_ahead(arguments: dict[str, Any], first_rounds: dict[str, Any]) -> "State":
+    """Compiles what reads a prompt and the first rounds; returns the shapes of their state."""
+    import jax
+
+    import jspec
+
+    weights = {name: arguments[name] for name in ("params", "drafter_params", "policy_params")}
+    shapes = jax.eval_shape(lambda weights: jspec.prefill(**arguments | weights), weights)
+    rows = [replace(row, max_tokens=0) for row in arguments["request"]]
+    call: dict[str, Any] = arguments | {"request": rows}
+    with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
+        future = other.submit(lambda: jax.block_until_ready(jspec.prefill(**call).root))
+        compile_rounds(first_rounds, shapes)
+        future.result()
+    return shapes
+
+
+def compile_rounds(arguments: dict[str, Any], shapes: "State") -> None:
+    """Compiles the rounds of such a state: of one whose rows have ended, none runs."""
+    import jax
+    import jax.numpy as jnp
+
+    import jspec
+    from jspec.types import Status
+
+    state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    state = replace(state, status=jnp.full_like(state.status, Status.LIMIT))
+    names = "model", "params", "drafter", "drafter_params", "policy", "policy_params"
+    call = {name: arguments[name] for name in names}
+    jax.block_until_ready(jspec.step(state=state, **call).root)
 
 
 @contextmanager

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from jspec.methods import COUPLED
 from jspec.models import reasoning
-from jspec.models.detokenise import Detokeniser, without_end_token
+from jspec.models.detokenise import Detokeniser
 from jspec.sessions import terminal
 from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.sessions.json_output import finish_reason, together
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
+from jspec.types import Status
 
 if TYPE_CHECKING:
     from jspec.types import State
@@ -235,7 +236,7 @@ class AnswerPieces:
         self, tokens: Sequence[int], drafted: Sequence[bool], status: int, stop_bytes: int = 0
     ) -> list[StyledText]:
         """Returns the pieces of a round; its status says whether it is the last one."""
-        rest = without_end_token(tokens, status)
+        rest = tokens[:-1] if status == Status.EOS else tokens
         pairs, pieces = zip(drafted, rest, strict=False), []
         for confirmed, run in groupby(pairs, itemgetter(0)):
             new = [token for _, token in run]
@@ -257,7 +258,5 @@ class AnswerPieces:
 
 def _stop_bytes(state: "State", count: int) -> list[int]:
     """Returns the bytes that stop strings have of each row's last token."""
-    from jspec.round.processing import first
-
-    stop_bytes = first(state, "stop_bytes")
+    stop_bytes = state.stop_bytes
     return [0] * count if stop_bytes is None else stop_bytes[:count].tolist()

@@ -78,10 +78,8 @@ class HeadRun:
             store = States(folder, run.whole, model.features, dtype, self.fingerprint)
             return train_run.keep(store, model, target.params, run.job.batch_size, console)
 
-        notes = tuple(KINDS[self.kind].memory(self.head))
-        params, scores = run.train(
-            out, resume, states and partial(keep, states), command, notes, unit="weighted sum"
-        )
+        keep_states = states and partial(keep, states)
+        params, scores = run.train(out, resume, keep_states, command, unit="weighted sum")
         console = Console()
         if scores and (doubt := untrained(scores)):
             console.print(doubt, soft_wrap=True)

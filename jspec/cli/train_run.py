@@ -88,7 +88,6 @@ class TrainingRun:
         resume: bool,
         keep: Callable[[Console], States] | None = None,
         command: Mapping[str, Any] | None = None,
-        notes: tuple[str, ...] = (),
         unit: str = "nats per token",
     ) -> tuple[PyTree, Scores]:
         """Trains, draws the curve, scores the held-out text, and gives the weights and scores."""
@@ -99,8 +98,6 @@ class TrainingRun:
             remember(out, command)
         size = sum(leaf.size for leaf in jax.tree.leaves(self.params))
         console.print(f"{size:,} parameters, {len(self.whole):,} sequences of text")
-        for line in notes:
-            console.print(line)
         states = None if keep is None else keep(console)
         sizes = self.sizes or {label: len(part) for label, part in self.text.train.items()}
         rows = sequences.order(

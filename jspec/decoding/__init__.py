@@ -157,8 +157,10 @@ def decode(
         stopping=stopping,
         sampling=sampling, key=key, row_ids=row_ids, processors=processors,
     )  # fmt: skip
-    drafting = Drafting(drafter, drafter_params, policy, policy_params)
-    return finish(model, params, state, drafting, max_new_tokens)
+    return finish(
+        model, params, state, drafter=drafter, drafter_params=drafter_params, policy=policy,
+        policy_params=policy_params, max_new_tokens=max_new_tokens,
+    )  # fmt: skip
 
 
 def output_size(request: Any, max_new_tokens: int | None) -> int:
@@ -174,16 +176,30 @@ def finish(
     model: CausalLM,
     params: PyTree,
     state: State,
-    drafting: Drafting,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    policy: WidthPolicy = FixedWidth(),
+    policy_params: PyTree = None,
     max_new_tokens: int,
 ) -> Result:
-    """Runs the remaining rounds and packs the result. Donates `state`."""
+    """Runs the rounds that are left, and returns the result of `decode`. Donates `state`.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        state: of `prefill` or `step`.
+        drafter: as in `step`.
+        drafter_params: as in `step`.
+        policy: as in `step`.
+        policy_params: as in `step`.
+        max_new_tokens: size of the output; static.
+    """
+    drafting = Drafting(drafter, drafter_params, policy, policy_params)
     state = decode_rounds(model, params, state, drafting, _number(_ENDLESS))
-    outputs = state.tokens, processing.logprobs(state)
+    outputs = state.tokens, state.logprobs
     tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
-    drafter_state = between_calls(
-        drafting.drafter, state.drafter_state, len(state.root), state.capacity
-    )
+    drafter_state = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
     return Result(
         tokens=tokens,
         lengths=state.lengths,
@@ -191,7 +207,7 @@ def finish(
         stats=state.stats,
         drafter_state=vary(drafter_state, state.lengths),
         logprobs=logprobs,
-        stop_bytes=processing.first(state, "stop_bytes"),
+        stop_bytes=state.stop_bytes,
         policy_state=state.policy_state,
     )
 
@@ -360,7 +376,7 @@ def _empty_on(
 
 def _text_of(earlier: State) -> PyTree:
     """Returns what processors read of an earlier state's text."""
-    text = processing.first(earlier, "text")
+    text = earlier.first("text")
     if text is None:
         raise InputError(
             "processors came with an earlier state that had none, whose text they would not see; "

@@ -407,7 +407,7 @@ def _step(
     after = decoding.decode_rounds(
         model, params, state, drafting, rounds, until_one_ends, platform=platform
     )
-    size, stop_bytes = after.tokens.shape[1], processing.first(after, "stop_bytes")
+    size, stop_bytes = after.tokens.shape[1], after.stop_bytes
     width = min(size, rounds * after.stats.acceptance_histogram.shape[1])
     offsets = jnp.arange(width, dtype=jnp.int32)
     counts = after.lengths - state.lengths
@@ -424,7 +424,7 @@ def _step(
         counts=counts,
         status=after.status,
         stats=after.stats,
-        logprobs=jax.tree.map(new, processing.logprobs(after)),
+        logprobs=jax.tree.map(new, after.logprobs),
         stop_bytes=None
         if stop_bytes is None
         else jnp.where(after.status == Status.FREE, 0, stop_bytes),

@@ -8,20 +8,18 @@ import logging
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError, RecompileError
-from jspec.decoding import Asked, decode, decode_rounds, output_size, prefill
+from jspec.decoding import Asked, decode, output_size
 from jspec.decoding.streaming import stream
-from jspec.protocols import CausalLM, Drafting
+from jspec.protocols import CausalLM
 from jspec.request import by_row
 from jspec.round.request import Prepared, bucket, check_model
 from jspec.types import PyTree, State, Stopping
@@ -105,33 +103,6 @@ def warmup(
             list(stream(model, params, prompt, **call))
             programs.append(Program(batch, capacity))
     return tuple(programs)
-
-
-def compile_ahead(
-    model: CausalLM,
-    params: PyTree,
-    drafting: Drafting,
-    first: Drafting,
-    **request: Any,
-) -> State:
-    """Compiles what `prefill` and `step` run for such a call, both programs at once."""
-
-    def begin(params: PyTree, drafting: Drafting) -> State:
-        return prefill(model, params, **vars(drafting), **request)
-
-    shapes = jax.eval_shape(begin, params, drafting)
-    nothing = np.zeros(len(shapes.root), np.int32)
-    request["stopping"] = replace(request.get("stopping", Stopping()), max_tokens=nothing)
-    with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
-        future = other.submit(lambda: jax.block_until_ready(begin(params, drafting).root))
-        compile_rounds(model, params, shapes, first)
-        future.result()
-    return shapes
-
-
-def compile_rounds(model: CausalLM, params: PyTree, shapes: State, drafting: Drafting) -> None:
-    """Compiles what `step` runs of a state."""
-    decode_rounds.lower(model, params, shapes, drafting, jnp.int32(1)).compile()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:

@@ -14,7 +14,6 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import of_rows
 from jspec.decoding import Asked, prefill, step
 from jspec.protocols import CausalLM
-from jspec.round.processing import logprobs
 from jspec.types import Logprobs, PyTree, State, Status
 
 
@@ -97,7 +96,7 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
             tokens=new,
             drafted=[[True] * (len(row) - 1) + [False] * min(len(row), 1) for row in new],
             state=state,
-            logprobs=_between(logprobs(state), seen, ends),
+            logprobs=_between(state.logprobs, seen, ends),
         )
         seen = ends
 

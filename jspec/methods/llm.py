@@ -204,6 +204,26 @@ class LLM:
         arguments |= {} if room is None else {"room": room}
         return LLMEngine(self, Engine(self.model, num_slots, capacity, **arguments))
 
+    def with_jump_forward(self) -> "LLM":
+        """Returns the model with its drafter in a merge with `jspec.JumpForward`, which drafts what
+        a grammar forces; itself where the drafter draws by a rule of its own, or drafts nothing.
+        """
+        from jspec.drafters.autoregressive import Autoregressive
+        from jspec.drafters.jump_forward import JumpForward
+        from jspec.drafters.merge import merge
+        from jspec.verify.choice import verifier_of
+        from jspec.verify.schemes import COUPLED
+
+        drafter, widths = self.drafter, self.policy.widths
+        if isinstance(drafter, Autoregressive) or verifier_of(drafter) != COUPLED.verifier:
+            return self
+        # Longer chains would not be verified; the policy takes the nodes of largest value.
+        usual = JumpForward.num_speculative_tokens
+        forced = JumpForward(min(usual, max(widths[-1], 1)) if widths else usual)
+        params = (self.drafter_params, None)
+        drafting = {"drafter": merge(drafter, forced), "drafter_params": params}
+        return LLM(self.target, **self.drafting | drafting)
+
     def _call(self, prompts: Any, call: Any) -> tuple[Any, dict[str, Any], Any]:
         """Returns prompts as tokens, a call's arguments with end tokens, and its stop tokens."""
         from jspec.request import by_row, pad_tokens
@@ -249,13 +269,12 @@ class LLM:
         import jax
 
         from jspec.models.detokenise import Detokeniser
-        from jspec.round.processing import first
         from jspec.types import Status
 
         rows = [Detokeniser(self.target.tokenizer, prompt) for prompt in prompts]
         running = [True] * len(rows)
         for chunk in chunks:
-            about = chunk.state.status, first(chunk.state, "stop_bytes")
+            about = chunk.state.status, chunk.state.stop_bytes
             status, stop_bytes = jax.device_get(about)
             texts = []
             for row, text in enumerate(rows):

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from math import prod
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jspec._validate.errors import InputError
+from jspec._xla import backend
 from jspec.costs import devices
 from jspec.planning import gpu_chips
 from jspec.planning.layout import AXES
@@ -68,6 +70,10 @@ class Topology(NamedTuple):
     def device(self) -> devices.Device:
         """The figures of its chips."""
         return devices.find(self.generation)
+
+    def planned(self) -> AbstractContextManager[None]:
+        """Returns a context in which methods have the sizes that fit these chips."""
+        return backend.planned(self.device.platform)
 
     def mesh(self, data: int, model: int) -> Mesh:
         """Its chips as a mesh, from a description of them; none of them need be here.

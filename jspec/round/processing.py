@@ -18,7 +18,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers
 from jspec._xla.manual_axes import vary
 from jspec.protocols import LogitsProcessor, StepInfo, TreeInfo
-from jspec.types import Logprobs, PyTree, State, Stopping, Tree
+from jspec.types import PyTree, State, Stopping, Tree
 
 
 def several(processors: Any) -> tuple[Any, ...]:
@@ -108,21 +108,10 @@ def process(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Ar
     )
 
 
-def first(state: State, name: str) -> Any:
-    """Returns what the members of a state say under a name: the first one's that says something."""
-    values = (getattr(member, name, None) for member in state.processors)
-    return next((value for value in values if value is not None), None)
-
-
 def grammar(state: State) -> PyTree:
     """Returns `Frame.grammar`; None if every token is allowed."""
-    make = first(state, "grammar")
+    make = state.first("grammar")
     return None if make is None else make(state.controls.end_tokens)
-
-
-def logprobs(state: State) -> Logprobs | None:
-    """Returns the log-probabilities of the output buffer; None if nobody asked for them."""
-    return first(state, "logprobs")
 
 
 def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], Bool[Array, "B P"]]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import jax
 
-from jspec.costs import metrics
-from jspec.costs.measuring import in_turn, set_backoff
+from jspec.costs import measure_in_turn, metrics, set_backoff
 from jspec.decoding.engine import Engine
 from jspec.models.lora import LoRAModel
 from jspec.policies.cost_curve import CostCurve
@@ -154,7 +153,7 @@ class EngineDevice:
             jax.block_until_ready(output.tokens)
             return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
 
-        curve = in_turn(self.engine.policy.widths, self.num_slots, timed, repeats=_REPEATS)
+        curve = measure_in_turn(self.engine.policy.widths, self.num_slots, timed, repeats=_REPEATS)
         self.reset()
         return curve
 

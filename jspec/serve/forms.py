@@ -10,9 +10,7 @@ from typing import Any
 from jspec._validate.errors import InputError
 from jspec.models.reasoning import Lead
 from jspec.processors import grammar
-from jspec.processors.grammar.byte_machine import RAISE_MEMORY
 from jspec.processors.grammar.stops import StopStrings
-from jspec.processors.grammar.thoughts import behind
 from jspec.request import Room
 from jspec.serve.errors import APIError
 from jspec.serve.limits import ServerLimits
@@ -129,14 +127,15 @@ class Forms:
         try:
             (automaton,) = self.making.made([(*source, room.states)], patience)
             if isinstance(automaton, grammar.Grammar):
-                automaton = behind(automaton, key[-1], self._spelled)
+                automaton = grammar.behind(automaton, key[-1], self._spelled)
             _check_room(automaton, room, option)
         except InputError as error:
             # The library's words for what is an option here.
             message = str(error)
             for phrase, here in (
-                ("raise max_states", f"--max-{option}-states"), (RAISE_MEMORY, "--form-megabytes"),
-            ):  # fmt: skip
+                ("raise max_states", f"--max-{option}-states"),
+                ("let this process take more memory", "--form-megabytes"),
+            ):
                 message = message.replace(phrase, f"start the server with more {here}")
             raise APIError(400, message, param) from None
         with self._lock:

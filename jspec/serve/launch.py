@@ -258,7 +258,6 @@ def device_of(
     """Returns the rows of a server, and the file that keeps what its drafter learns."""
     import jspec
     from jspec._validate.arguments import check_integer
-    from jspec.methods.grammars import with_jump_forward
     from jspec.processors import banned_sequences
     from jspec.processors.grammar import Capacity
     from jspec.serve.device import NUM_BIASES, NUM_STOP_TOKENS, EngineDevice
@@ -283,7 +282,7 @@ def device_of(
     )
     # With one width for all rounds, nodes for forced tokens would be verified in each of them.
     if room.grammar is not None and llm.policy.widths:
-        llm = with_jump_forward(llm)
+        llm = llm.with_jump_forward()
     engine = jspec.Engine(
         llm.model, settings.rows, capacity, llm.drafter, room=room, policy=llm.policy
     )

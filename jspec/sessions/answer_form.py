@@ -42,7 +42,6 @@ class AnswerForm:
     def grammar(self, target: "Loaded", lead: "Lead | None" = None) -> "Grammar | None":
         """Returns the grammar over a model's tokens, behind its thoughts."""
         from jspec.processors import grammar
-        from jspec.processors.grammar.thoughts import behind
 
         if not self:
             return None
@@ -53,7 +52,7 @@ class AnswerForm:
             form = grammar.regex(self.regex, spelling)
         else:
             form = grammar.choices(list(self.choices), spelling)
-        return behind(form, lead, spelling)
+        return grammar.behind(form, lead, spelling)
 
     def _schema(self) -> str:
         """Returns the text of the schema, read if a file was named."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from jspec.costs.metrics import Metrics, by_row
-from jspec.request import Request, arguments
+from jspec.request import Request
 from jspec.sessions.memory_file import MemoryFile
 from jspec.sessions.round_costs import RoundCosts
 from jspec.sessions.run_settings import RunSettings
@@ -69,7 +69,6 @@ class Runner:
         """Leaves the session's drafter out with `plain`, for a comparison."""
         from jspec.drafters.autoregressive import Autoregressive
         from jspec.methods import LLM
-        from jspec.methods.grammars import with_jump_forward
 
         self._session = session
         self._settings = settings
@@ -78,7 +77,7 @@ class Runner:
         self.request = request or settings.request_of(llm.target, session.lead)
         """What is asked for, but for the most tokens."""
         if not plain and settings.form:
-            self._llm = with_jump_forward(llm)
+            self._llm = llm.with_jump_forward()
         self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
         if settings.memory is not None and not plain:
@@ -97,8 +96,6 @@ class Runner:
         import jax
 
         import jspec
-        from jspec.decoding import finish
-        from jspec.protocols import Drafting
 
         def done(work: Callable[[], T]) -> T:
             return interruptible(lambda: jax.block_until_ready(work()))
@@ -118,7 +115,9 @@ class Runner:
         state = done(lambda: jspec.prefill(**arguments))
         state = done(lambda: jspec.step(model, params, state, **drafting))
         first = time.perf_counter() - begin
-        result = done(lambda: finish(model, params, state, Drafting(**drafting), max_new_tokens))
+        result = done(
+            lambda: jspec.finish(model, params, state, **drafting, max_new_tokens=max_new_tokens)
+        )
         seconds = time.perf_counter() - begin
         self.keep(result)
         return outcomes(group, jax.device_get(result), seconds, first)
@@ -151,7 +150,7 @@ class Runner:
             prompt_lengths=group.lengths,
             **self._llm.drafting,
             max_new_tokens=min(settings.max_new_tokens, longest),
-            **arguments(rows, len(rows), longest),
+            request=rows,
         )
         return call | self._known
 

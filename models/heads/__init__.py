@@ -3,7 +3,7 @@
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.loading import LoadedHead, bundled, find, load, own, read_variables
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
-from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, kind_of
 from jspec.models.heads.store import save
 
@@ -20,6 +20,7 @@ __all__ = [
     "borrow",
     "bundled",
     "find",
+    "fresh",
     "kind_of",
     "load",
     "own",

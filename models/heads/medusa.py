@@ -125,7 +125,12 @@ class MedusaHeads(nn.Module):
 
 
 def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
-    """Returns initial weights: every head scores like the target's own."""
+    """Returns initial weights: every head scores like the target's own.
+
+    Args:
+        heads: to train.
+        target: the params of their target.
+    """
     weights = target["params"]
     head = blocks.table(weights.get("head", weights["embed"]), heads.features)
     scores = jnp.asarray(head, heads.param_dtype)

@@ -18,7 +18,7 @@ RUN = """
 import os, sys
 from jspec._xla import compiler
 if sys.argv[1] == "avoid":
-    compiler.avoid(os.environ)
+    compiler.set_xla_flags(os.environ)
 print(compiler.wrong())
 """
 
@@ -39,7 +39,7 @@ def test_the_option_is_set_where_it_is_known_and_not_set_yet(monkeypatch):
     for version, given, wanted in cases:
         monkeypatch.setattr(jaxlib.version, "__version__", version)
         variables = {} if given is None else {"XLA_FLAGS": given}
-        compiler.avoid(variables)
+        compiler.set_xla_flags(variables)
         assert variables.get("XLA_FLAGS") == wanted
 
 

@@ -4,9 +4,7 @@ import os
 import signal
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 import jspec
@@ -162,11 +160,11 @@ def test_the_first_answer_is_compiled_while_its_question_is_written(session, cap
 
 
 def test_errors_of_early_compilation_are_raised_at_the_first_answer(session, monkeypatch):
-    def broken(**arguments):
+    def broken(*arguments):
         time.sleep(0.1)  # the answer comes first, and waits
         raise jspec.InputError("no room")
 
-    monkeypatch.setattr("jspec.decoding.programs.compile_ahead", broken)
+    monkeypatch.setattr("jspec.cli.round_programs.compile_ahead", broken)
     conversation = chat.Conversation(session, SETTINGS)
     conversation.prepare()
     with pytest.raises(jspec.InputError, match="no room"):
@@ -191,15 +189,14 @@ def test_thoughts_are_dim_and_not_sent_back(session, monkeypatch):
 
     def chunks(known, new):
         for place, tokens in enumerate(rounds, 1):
-            status = np.array([Status.EOS if place == len(rounds) else Status.RUNNING])
-            state = SimpleNamespace(status=status, drafter_state=None)
-            yield SimpleNamespace(tokens=[tokens], drafted=[[False] * len(tokens)], state=state)
+            yield tokens, int(Status.EOS if place == len(rounds) else Status.RUNNING)
 
     screen = terminal.Screen()
-    monkeypatch.setattr(conversation, "_chunks", chunks)
+    monkeypatch.setattr(conversation, "_rounds", chunks)
     monkeypatch.setattr(screen, "text", lambda *piece: seen.append(piece))
     for _ in range(2):
         conversation.answer("Hi", screen)
-    for style, text in ((terminal.PROMPT, "Once a"), (terminal.OWN, "\n\nUpon")):
-        assert "".join(piece for piece, own in seen if own == style) == text * 2
+    for is_thought, text in ((True, "Once a"), (False, "\n\nUpon")):
+        pieces = [piece for piece, style in seen if (style == terminal.PROMPT) == is_thought]
+        assert "".join(pieces) == text * 2
     assert [one["content"] for one in conversation.messages] == ["Hi", "Upon"] * 2

@@ -11,7 +11,6 @@ import jspec
 from jspec import costs, models
 from jspec.cli import chat, round_programs
 from jspec.cli.round_programs import RoundPrograms
-from jspec.decoding import programs
 from jspec.request import Request
 from jspec.sessions import method_choice, terminal
 from jspec.sessions.run_settings import RunSettings
@@ -46,14 +45,14 @@ def widths(monkeypatch) -> list[tuple[int, ...]]:
 
 def compiling(monkeypatch, whole):
     """Has `whole` called before a program of all widths is compiled."""
-    compile_rounds = programs.compile_rounds
+    compile_rounds = round_programs.compile_rounds
 
     def held(*arguments):
-        if len(arguments[3].policy.widths) > 1:
+        if len(arguments[0]["policy"].widths) > 1:
             whole()
         compile_rounds(*arguments)
 
-    monkeypatch.setattr(programs, "compile_rounds", held)
+    monkeypatch.setattr(round_programs, "compile_rounds", held)
 
 
 @pytest.mark.slow
@@ -100,8 +99,8 @@ def test_rounds_are_timed_while_no_answer_is_written(session, monkeypatch, capsy
     monkeypatch.setattr(costs, "measure", measure)
     answering = threading.Event()
     # What is timed is said above: nothing has to be compiled for it.
-    monkeypatch.setattr(programs, "compile_ahead", lambda **_: None)
-    monkeypatch.setattr(programs, "compile_rounds", lambda *_: answering.wait())
+    monkeypatch.setattr(round_programs, "compile_ahead", lambda *_: None)
+    monkeypatch.setattr(round_programs, "compile_rounds", lambda *_: answering.wait())
     conversation.prepare()
     conversation._programs.wait()
     conversation._programs.go_on()
@@ -143,7 +142,7 @@ class Idle:
 
 def test_ctrl_c_leaves_the_wait_to_the_next_answer(monkeypatch):
     released = threading.Event()
-    monkeypatch.setattr(programs, "compile_ahead", lambda **_: released.wait())
+    monkeypatch.setattr(round_programs, "compile_ahead", lambda *_: released.wait())
     ahead = RoundPrograms(Idle())
     ahead.prepare(None, 64)
 
@@ -163,7 +162,7 @@ def test_ctrl_c_leaves_the_wait_to_the_next_answer(monkeypatch):
 @pytest.mark.parametrize("at_a_terminal", [True, False])
 def test_the_program_ends_while_the_whole_one_is_compiled(monkeypatch, at_a_terminal):
     released, ended = threading.Event(), []
-    monkeypatch.setattr(programs, "compile_ahead", lambda **_: released.wait())
+    monkeypatch.setattr(round_programs, "compile_ahead", lambda *_: released.wait())
     monkeypatch.setattr("sys.stdin.isatty", lambda: at_a_terminal, raising=False)
 
     def leave(code):
@@ -189,7 +188,9 @@ def test_the_program_ends_while_the_whole_one_is_compiled(monkeypatch, at_a_term
 def test_a_drafter_of_one_width_has_one_program(session, monkeypatch, capsys):
     choice = method_choice.choose("prompt_lookup", None)
     compiled = []
-    monkeypatch.setattr(programs, "compile_rounds", lambda *asked: compiled.append(asked[3].policy))
+    monkeypatch.setattr(
+        round_programs, "compile_rounds", lambda *asked: compiled.append(asked[0]["policy"])
+    )
     built = choice.method.build(session.target)
     conversation = chat.Conversation(replace(session, choice=choice, llm=built), SETTINGS)
     conversation.prepare()

@@ -12,7 +12,7 @@ from quick import only
 import jspec
 from jspec.arrays import memory_rows as rows
 from jspec.protocols import Drafting
-from jspec.round import processing, request
+from jspec.round import request
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=tiny.VOCAB, context=64)
@@ -130,7 +130,7 @@ def test_copies_of_a_row_are_under_the_same_control():
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ask([0, 1, 2, 3]))
     state = run(jspec.fork(state, places, key=5), *of("autoregressive").values())
     same(state, wanted)
-    recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], processing.logprobs(state))
+    recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], state.logprobs)
     for ours, theirs in zip(*map(jax.tree.leaves, (recorded, wanted.logprobs)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     without = jspec.prefill(MODEL, PARAMS, PROMPTS[:3], max_new_tokens=LIMIT)

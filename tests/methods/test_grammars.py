@@ -6,7 +6,6 @@ import pytest
 import tables
 
 import jspec
-from jspec.methods.grammars import with_jump_forward
 
 TARGET = jspec.models.Loaded(jspec.testing.PrefixLM(), ())
 LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
@@ -28,9 +27,8 @@ def test_it_joins_every_drafter_that_can_be_merged():
     ]
     for drafter, params, widths in given:
         policy = jspec.Adaptive(widths) if widths else jspec.FixedWidth()
-        llm = with_jump_forward(
-            jspec.LLM(TARGET, drafter=drafter, drafter_params=params, policy=policy)
-        )
+        llm = jspec.LLM(TARGET, drafter=drafter, drafter_params=params, policy=policy)
+        llm = llm.with_jump_forward()
         joined, weights_of = llm.drafter, llm.drafter_params
         assert any(isinstance(member, jspec.JumpForward) for member in joined.drafters)
         jax.eval_shape(  # traces a round, and compiles nothing
@@ -43,4 +41,4 @@ def test_it_joins_every_drafter_that_can_be_merged():
     own = jspec.SpeculativeDecoding(draft, 3, scheme=jspec.schemes.RECURSIVE)
     for drafter in (own, jspec.Autoregressive()):
         llm = jspec.LLM(TARGET, drafter=drafter)
-        assert with_jump_forward(llm) is llm
+        assert llm.with_jump_forward() is llm

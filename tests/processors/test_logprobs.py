@@ -11,7 +11,6 @@ import tiny
 
 import jspec
 from jspec.processors import logprobs
-from jspec.round import processing
 
 SIZE, LIMIT = 23, 12
 MODEL = tables.Table(SIZE, context=64)
@@ -132,7 +131,7 @@ def test_none_are_kept_where_none_are_asked_for():
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL))
     assert state.processors == ()
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=logprobs()))
-    assert processing.logprobs(state).top_logprobs is None
+    assert state.logprobs.top_logprobs is None
     with pytest.raises(jspec.InputError, match="logprobs is 24; pass an integer in 0"):
         jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(24))
     with pytest.raises(jspec.InputError, match="mode is 'logits'; pass 'raw_logprobs'"):

@@ -10,7 +10,6 @@ from quick import only
 import jspec
 from jspec.processors.grammar import stops
 from jspec.processors.grammar.stops import stop_strings
-from jspec.round import processing
 from jspec.types import Status
 
 # Tokens that begin and end anywhere; the last two have no text.
@@ -102,7 +101,7 @@ def test_a_stream_holds_back_what_may_become_a_stop_string():
         whole = jspec.decode(MODEL, WEIGHTS, **call)
         rows, texts = [[] for _ in range(ROWS)], [b""] * ROWS
         for chunk in jspec.stream(MODEL, WEIGHTS, **call):
-            held = processing.first(chunk.state, "stop_bytes").tolist()
+            held = chunk.state.stop_bytes.tolist()
             for row, tokens in enumerate(chunk.tokens):
                 rows[row] += tokens
                 assert len(chunk.drafted[row]) == len(tokens)

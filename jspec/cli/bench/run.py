@@ -14,7 +14,6 @@ import jax
 import jspec
 from jspec import models
 from jspec._validate.errors import InputError
-from jspec._xla import native
 from jspec.cli.bench import chat, tables, timing, verdict
 from jspec.cli.bench.contenders import Contender, Drafting
 from jspec.cli.bench.ledger import Ledger, Row
@@ -22,6 +21,7 @@ from jspec.cli.bench.measure import Bench, ReportedContender, fits
 from jspec.cli.bench.questions import Question, choose
 from jspec.cli.bench.settings import PLAIN, BenchOptions
 from jspec.cli.bench.statistics import report
+from jspec.costs import devices
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, COUPLED, describe
 from jspec.models.fingerprint import fingerprint
 from jspec.sessions import session as sessions
@@ -137,7 +137,7 @@ def _about(
     """Returns all that a row depends on besides its method."""
     text = json.dumps([[question.category, *question.turns] for question in questions])
     model: Any = target.model
-    kernels = f", {native.described()}" if jax.default_backend() == "cpu" else ""
+    kernels = f", {devices.kernels()}" if jax.default_backend() == "cpu" else ""
     return {
         "model": job.model or BUNDLED,
         "weights": fingerprint(target.params)[:16],

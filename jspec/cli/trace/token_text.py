@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from jspec.processors.grammar.spelling import Vocabulary
+from jspec.models import reasoning
 
 
 def strings(tokenizer: Any, tokens: Iterable[int]) -> dict[int, str | dict[str, str]]:
     """Returns the text of each token. One that has none by itself is {"bytes": in hexadecimal}
     if it is a part of a character, and else {"sign": its name}, such as an end token.
     """
-    vocabulary, texts = Vocabulary(tokenizer), {}
+    vocabulary, texts = reasoning.readable(tokenizer), {}
     for token in tokens:
         spelled = vocabulary.bytes_of(token)
         try:

@@ -11,5 +11,15 @@ from jspec.processors.grammar.masks import Capacity as Capacity
 from jspec.processors.grammar.masks import Grammar as Grammar
 from jspec.processors.grammar.spelling import token_bytes as token_bytes
 from jspec.processors.grammar.stops import StopStrings as StopStrings
+from jspec.processors.grammar.thoughts import behind as behind
 
-__all__ = ["Capacity", "Grammar", "StopStrings", "choices", "json_schema", "regex", "token_bytes"]
+__all__ = [
+    "Capacity",
+    "Grammar",
+    "StopStrings",
+    "behind",
+    "choices",
+    "json_schema",
+    "regex",
+    "token_bytes",
+]

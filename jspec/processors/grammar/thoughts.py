@@ -13,7 +13,14 @@ def behind(
     lead: tuple[int, tuple[int, ...], bool] | None,
     tokens: Sequence[bytes | None],
 ) -> Grammar:
-    """Returns a grammar of what follows thoughts, or of the whole answer if it opens none."""
+    """Returns a grammar of what follows thoughts, or of the whole answer if it opens none.
+
+    Args:
+        grammar: of the answer.
+        lead: the token that opens thoughts, those that close them in their order, and whether the
+            prompt has opened them; None: the model does not think.
+        tokens: the bytes of each token, of `token_bytes`.
+    """
     if lead is None:
         return grammar
     opening, closing, is_open = lead

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._xla import native
+from jspec._xla import compiler, native
 from jspec.memory import KVCache
 from jspec.protocols import CausalLM
 from jspec.round import score
@@ -53,6 +53,8 @@ class Bits:
     """The first layer whose keys or values differ; None: it is not known, or none do."""
     num_tokens: int = 1
     """The fewest tokens of a forward pass, see `jspec.models.BatchInvariant`."""
+    compiler: str | None = None
+    """What XLA is known to compute wrongly in this process; None: nothing."""
 
     @property
     def equal(self) -> bool:
@@ -66,12 +68,13 @@ class Bits:
             f"Bitwise: {finding}, of {self.num_numbers:,} logits and hidden states of "
             f"{self.num_nodes:,} nodes ({by})."
         )
+        warning = "" if self.compiler is None else f"\nWarning: {self.compiler}."
         if self.equal:
-            return sentence
+            return sentence + warning
         share = 1 - self.num_different_nodes / self.num_nodes
         layer = self.first_layer
         where = "" if layer is None else f", and layer {layer} is the first that differs"
-        return f"{sentence} {share:.1%} of the nodes have equal bits{where}."
+        return f"{sentence} {share:.1%} of the nodes have equal bits{where}.{warning}"
 
 
 def check_bits(
@@ -79,7 +82,7 @@ def check_bits(
     params: PyTree,
     texts: Sequence[Sequence[int]],
     *,
-    sizes: Sequence[int] = (1, 2, 5, 8, 16),
+    sizes: Sequence[int] | None = None,
     batch_size: int = 1,
     seed: int = 0,
     said: Callable[[str], None] = lambda line: None,
@@ -95,7 +98,8 @@ def check_bits(
         model: the target.
         params: its weights.
         texts: token lists, prompts included.
-        sizes: tokens of a forward pass, the root included.
+        sizes: tokens of a forward pass, the root included; None: 1, 2, 5, 8 and 16, or all that a
+            `jspec.models.BatchInvariant` has, and 2.
         batch_size: rows of a tree's forward.
         seed: of the trees.
         said: is told in a few words how far it is.
@@ -112,6 +116,9 @@ def check_bits(
     if not len(texts) or not all(len(text) for text in texts):
         raise InputError(f"there are {len(texts)} texts; pass one or more, none of them empty")
     check_integer("batch_size", batch_size, 1, None)
+    min_tokens = num_tokens_of(model)
+    if sizes is None:
+        sizes = (1, 2, 5, 8, 16) if min_tokens == 1 else (2, min_tokens)
     for size in sizes:
         check_integer("sizes", size, 1, None)
     longest = max(map(len, texts))
@@ -119,7 +126,6 @@ def check_bits(
         raise InputError(
             f"a text has {longest} tokens and the model places {model.context}; cut it"
         )
-    min_tokens = num_tokens_of(model)
     plain, alone = [], batch_size if min_tokens > 1 else 1
     for number, text in enumerate(texts):
         said(f"plain decoding, text {number + 1} of {len(texts)}")
@@ -149,6 +155,7 @@ def check_bits(
     return Bits(
         *(nodes, numbers, different, tuple(sizes), batch_size, kernels, kind),
         *(different_nodes, min(layers, default=None), min_tokens),
+        compiler=compiler.wrong(),
     )
 
 
