@@ -3,18 +3,17 @@
 from jspec._xla import devices as devices
 from jspec.costs import metrics as metrics
 from jspec.costs.measuring import measure, measure_in_turn, set_backoff
-from jspec.costs.store import CostSetting, load, save, setting
+from jspec.costs.store import fingerprint, load, save
 from jspec.policies.cost_curve import CostCurve
 from jspec.policies.prior import prior
 
 __all__ = [
     "CostCurve",
-    "CostSetting",
+    "fingerprint",
     "load",
     "measure",
     "measure_in_turn",
     "prior",
     "save",
     "set_backoff",
-    "setting",
 ]

@@ -40,13 +40,11 @@ def measure_costs(device: EngineDevice, session: "Session") -> None:
     engine = device.engine
     if not device.has_costs:
         return
-    where = costs.setting(
+    name = costs.fingerprint(
         engine.model, session.target.params, engine.drafter, engine.policy,
         batch_size=engine.num_slots, sampled=True,
     )  # fmt: skip
     # What requests may ask for has its place in every round.
-    label = "-".join(("serve-greedy", *engine.room.names))
+    label = "-".join((name, str(engine.capacity), "serve-greedy", *engine.room.names))
     text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.capacity // 2)
-    device.goes_by(
-        round_costs.kept(where, f"{engine.capacity}-{label}", lambda: device.costs(text.tolist()))
-    )
+    device.goes_by(round_costs.kept(label, lambda: device.costs(text.tolist())))

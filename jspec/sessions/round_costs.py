@@ -16,7 +16,7 @@ from jspec.sessions.session import Session
 from jspec.types import Sampling, Stopping
 
 if TYPE_CHECKING:
-    from jspec.costs import CostCurve, CostSetting
+    from jspec.costs import CostCurve
     from jspec.sessions.batches import Group
     from jspec.types import PyTree
 
@@ -60,7 +60,7 @@ class RoundCosts:
         request = settings.request
         sampled = request.temperature > 0
         drafter, policy = drafting["drafter"], drafting["policy"]
-        where = costs.setting(
+        name = costs.fingerprint(
             model, target.params, drafter, policy, batch_size=batch, sampled=sampled
         )
 
@@ -79,11 +79,10 @@ class RoundCosts:
                 capacity=capacity if model.context is None else min(capacity, model.context),
             )  # fmt: skip
 
-        return kept(where, str(capacity), measured, self._alone)
+        return kept(f"{name}-{capacity}", measured, self._alone)
 
 
 def kept(
-    where: "CostSetting",
     name: str,
     measured: Callable[[], "CostCurve"],
     alone: AbstractContextManager[Any] = nullcontext(),
@@ -92,10 +91,10 @@ def kept(
     from jspec import costs
 
     place = folder(os.environ, "costs")
-    file = None if place is None else place / f"{where.fingerprint}-{name}.json"
+    file = None if place is None else place / f"{name}.json"
     if file is not None and file.exists():
         try:
-            return costs.load(file, where)
+            return costs.load(file)
         except (InputError, OSError) as error:  # damaged: the next curve replaces it
             terminal.note(f"jspec: {error}")
     with alone:
@@ -104,7 +103,7 @@ def kept(
         curve = measured()
     if file is not None:
         try:
-            costs.save(curve, where, file)
+            costs.save(curve, file)
         except OSError as error:
             terminal.note(f"jspec: what rounds cost is measured, and not kept: {error}")
     return curve

@@ -18,18 +18,13 @@ TEXTS = {
 }  # fmt: skip
 
 
-def _costs(file):
-    model = jspec.testing.PrefixLM()
-    jspec.costs.load(file, jspec.costs.setting(model, model.init(), jspec.Suffix()))
-
-
 def _rows(file):
     checkpoints.agree(file.with_name(file.name + ".settings.json"), {"a": 1})
     distill.RowFile(file, {"a": 1})
 
 
 READERS = {
-    "cost curves": _costs,
+    "cost curves": jspec.costs.load,
     "text in rows": lambda file: corpus.text_row(file.read_text(), "{a}", "line 1"),
     "questions": lambda file: chats.row(file.read_text(), "", "line 1"),
     "rows of tokens": lambda file: sequences.read(file, 10),

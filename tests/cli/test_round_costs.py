@@ -2,22 +2,17 @@
 
 import pytest
 
-from jspec.costs import CostCurve, CostSetting
+from jspec.costs import CostCurve
 from jspec.sessions import round_costs
-
-WHERE = CostSetting(
-    "m", "p", "d", "w", batch_size=1, sampled=False, platform="cpu", device="c", mesh="", jax="1",
-    jspec="1",
-)  # fmt: skip
 
 
 def test_an_invalid_curve_is_reported_and_measured_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
     curve = CostCurve.of({1: 0.020, 8: 0.034})
-    file = tmp_path / "costs" / f"{WHERE.fingerprint}-64.json"
+    file = tmp_path / "costs" / "64.json"
 
     def kept():
-        return float(round_costs.kept(WHERE, "64", lambda: curve).at([8])[0])
+        return float(round_costs.kept("64", lambda: curve).at([8])[0])
 
     assert kept() == pytest.approx(0.034) and capsys.readouterr().err == ""
     file.write_text("[")

@@ -140,9 +140,8 @@ class Readers:
         distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
         lines = ngrams.build(np.array([[0, 1, 2]]), distributions, vocab_size=3, k=1)
         ngrams.save(folder / "whole.ngrams", lines, "mine")
-        self._setting = jspec.costs.setting(model, model.init(), self._suffix)
         curve = jspec.CostCurve.of({1: 0.02, 8: 0.03})
-        jspec.costs.save(curve, self._setting, folder / "whole.costs")
+        jspec.costs.save(curve, folder / "whole.costs")
         with zipfile.ZipFile(folder / "whole.pickle", "w") as archive:
             archive.writestr("a/data.pkl", _PICKLE)
             archive.writestr("a/data/0", b"\0" * 64)
@@ -190,7 +189,7 @@ class Readers:
             "memory": lambda place: jspec.memory_file.load(place, self._suffix),
             "datastore": lambda place: jspec.datastore.load(place, self._words),
             "ngrams": lambda place: ngrams.load(place, "mine", 3),
-            "costs": lambda place: jspec.costs.load(place, self._setting),
+            "costs": jspec.costs.load,
         })[kind](place)  # fmt: skip
 
     def _read_family(self, place: Path) -> Any:

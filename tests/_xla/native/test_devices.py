@@ -80,13 +80,13 @@ def test_nans_are_as_in_xla(value):
     np.testing.assert_array_equal(found[~np.isfinite(found)], wanted[~np.isfinite(wanted)])
 
 
-def test_costs_that_were_measured_with_other_kernels_are_of_another_setting():
+def test_costs_that_were_measured_with_other_kernels_have_another_name():
     model = testing.PrefixLM()
 
-    def setting():
-        return costs.setting(model, model.init(), jspec.Suffix()).fingerprint
+    def name():
+        return costs.fingerprint(model, model.init(), jspec.Suffix())
 
-    ours = setting()
+    ours = name()
     with native.disabled():
-        assert setting() != ours
-    assert setting() == ours
+        assert name() != ours
+    assert name() == ours
