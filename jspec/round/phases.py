@@ -1,7 +1,7 @@
 """One round: draft, choose, score, verify, commit, learn; and the loop around it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -74,6 +74,60 @@ def run_rounds(
     return jax.lax.while_loop(going, each_in_turn, carry)
 
 
+@dataclass(frozen=True)
+class Round:
+    """The phases of a call's rounds."""
+
+    model: CausalLM
+    params: PyTree
+    drafting: Drafting
+    """With the policy's params."""
+    platform: str
+
+    def draft(self, state: State) -> tuple[Tree, PyTree]:
+        """Returns the drafter's tree without malformed nodes, and its `aux`."""
+        drafting, now = self.drafting, frame(state)
+        memory = state.drafter_state
+        tree, aux = drafting.drafter.draft(drafting.drafter_params, memory, now)
+        check_same_trees(tree, drafting.policy, state)
+        return sanitize(tree, now.root, self.model.vocab_size, now.grammar), aux
+
+    def choose(self, state: State, tree: Tree, aux: PyTree) -> Offer:
+        """Returns what may be verified, and the policy's choice."""
+        policy, params = self.drafting.policy, self.drafting.policy_params
+        tree, choice = choose_width(policy, params, state.policy_state, tree, frame(state))
+        return Offer(tree, aux, choice)
+
+    def verify(
+        self, state: State, tree: Tree, offer: Offer | None, should_draft: Any
+    ) -> tuple[State, Feedback]:
+        """Scores and verifies a tree, commits its accepted path, and teaches the drafter."""
+        drafting, now = self.drafting, frame(state)
+        output = score(self.model, self.params, tree, now, state.memory)
+        processed = processing.process(state, tree, output.logits)
+        verdict = verifier_of(drafting.drafter).verdict(tree, processed, now)
+        # Tokens, lengths and statistics; the model's own commit writes its memory.
+        state, feedback = commit(state, tree, output, verdict, processed)
+        memory = self.model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
+        skip = drafting.policy.skip_expensive_updates(drafting.policy_params, state.policy_state)
+        learner = drafting.drafter, drafting.drafter_params, state.drafter_state
+        learnt = teach(*learner, offer, should_draft, feedback, skip, self.platform)
+        return replace(state, memory=memory, drafter_state=learnt), feedback
+
+    def learn(self, state: State, offer: Offer | None, emitted: Array, counts: Array) -> State:
+        """Teaches the policy."""
+        tree, choice = (None, None) if offer is None else (offer.tree, offer.choice)
+        policy, params = self.drafting.policy, self.drafting.policy_params
+        policy_feedback = PolicyFeedback(tree, choice, emitted, counts)
+        learnt = policy.update(params, state.policy_state, policy_feedback)
+        return replace(state, policy_state=learnt)
+
+
+def absent(shapes: PyTree) -> PyTree:
+    """Returns an offer for which nothing is computed: all of its nodes are absent."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
 def one_round(
     model: CausalLM,
     params: PyTree,
@@ -83,56 +137,23 @@ def one_round(
     platform: str,
 ) -> State:
     """Returns the state after a round: draft, choose, score, verify, commit, learn."""
-    drafter, policy, policy_params = drafting.drafter, drafting.policy, drafting.policy_params
+    policy, phases = drafting.policy, Round(model, params, drafting, platform)
     check_rest(policy, should_draft)
 
-    def draft(state: State) -> Offer:
-        tree, aux = drafter.draft(drafting.drafter_params, state.drafter_state, frame(state))
-        check_same_trees(tree, policy, state)
-        now = frame(state)
-        tree = sanitize(tree, now.root, model.vocab_size, now.grammar)
-        tree, choice = choose_width(policy, policy_params, state.policy_state, tree, now)
-        return Offer(tree, aux, choice)
-
-    def verify(
-        tree: Tree, state: State, offer: Offer | None, should_draft: Any
-    ) -> tuple[State, Feedback]:
-        now = frame(state)
-        output = score(model, params, tree, now, state.memory)
-        processed = processing.process(state, tree, output.logits)
-        verdict = verifier_of(drafter).verdict(tree, processed, now)
-        # Tokens, lengths and statistics; the model's own commit writes its memory.
-        state, feedback = commit(state, tree, output, verdict, processed)
-        memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
-        skip = policy.skip_expensive_updates(policy_params, state.policy_state)
-        learner = drafter, drafting.drafter_params, state.drafter_state
-        learnt = teach(*learner, offer, should_draft, feedback, skip, platform)
-        return replace(state, memory=memory, drafter_state=learnt), feedback
-
-    def after(state: State, offer: Offer | None, emitted: Array, counts: Array) -> State:
-        tree, choice = (None, None) if offer is None else (offer.tree, offer.choice)
-        policy_feedback = PolicyFeedback(tree, choice, emitted, counts)
-        learnt = policy.update(policy_params, state.policy_state, policy_feedback)
-        return replace(state, policy_state=learnt)
+    def offers(state: State) -> Offer:
+        return phases.choose(state, *phases.draft(state))
 
     if should_draft is False:
-        tree = trees.root_only(state.root)
-        state, feedback = verify(tree, state, None, False)
-        return after(state, None, feedback.emitted, feedback.counts)
+        state, feedback = phases.verify(state, trees.root_only(state.root), None, False)
+        return phases.learn(state, None, feedback.emitted, feedback.counts)
     if should_draft is True:
-        offer = draft(state)
+        offer = offers(state)
     else:
-        shapes = jax.eval_shape(draft, state)
-        offer = manual_axes.cond(
-            should_draft,
-            lambda: draft(state),
-            # Nothing is computed: all nodes are absent.
-            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
-            state,
-        )
+        shapes = jax.eval_shape(offers, state)
+        offer = manual_axes.cond(should_draft, lambda: offers(state), lambda: absent(shapes), state)
     if offer.choice is None:
-        state, feedback = verify(offer.tree, state, offer, True)
-        return after(state, offer, feedback.emitted, feedback.counts)
+        state, feedback = phases.verify(state, offer.tree, offer, True)
+        return phases.learn(state, offer, feedback.emitted, feedback.counts)
 
     def of_width(width: int) -> Callable[[Any, Any], Any]:
         def branch(carry: Any, operands: tuple[Offer, Any]) -> Any:
@@ -141,7 +162,7 @@ def one_round(
             if width:
                 tree = cut(offer.tree, width)
             with_draft = True if width or should_draft is True else drafts
-            state, feedback = verify(tree, state, offer, with_draft)
+            state, feedback = phases.verify(state, tree, offer, with_draft)
             missing = emitted.shape[1] - feedback.emitted.shape[1]
             return state, jnp.pad(feedback.emitted, ((0, 0), (0, missing))), feedback.counts
 
@@ -153,7 +174,7 @@ def one_round(
     state, emitted, counts = in_place.switch(
         jnp.asarray(offer.choice.index), branches, carry, (offer, should_draft), platform
     )
-    return after(state, offer, emitted, counts)
+    return phases.learn(state, offer, emitted, counts)
 
 
 def teach(

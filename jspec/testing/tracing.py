@@ -3,32 +3,51 @@
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from jspec import _struct as struct
+from jspec import sampling as samplings
+from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import of_ragged
-from jspec.decoding import prefill, step
+from jspec._xla.backend import Jitted
+from jspec._xla.explicit_axes import automatic
+from jspec.arrays.top_k import top_k
+from jspec.decoding import prefill
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
-from jspec.protocols import CausalLM, Drafter, WidthPolicy
-from jspec.round import frame
+from jspec.protocols import CausalLM, Drafter, Drafting, WidthPolicy
+from jspec.round.phases import Offer, Round, absent
+from jspec.round.widths import cut
 from jspec.testing import origins
-from jspec.testing.recorded import (
-    Recorded,
-    RecordedChoice,
-    RecordedOutcome,
-    RecordedPolicy,
-    RecordedTrees,
-)
-from jspec.types import NO_PARENT, PyTree, State, Status, Tree
+from jspec.types import NO_PARENT, Feedback, PyTree, Sampling, State, Status, Tree
 from jspec.verify.choice import verifier_of
 
 _CANDIDATES = 5
+
+
+@struct.dataclass
+class Outcome:
+    """The target's part of a round; k candidates for the token after each verified node."""
+
+    feedback: Feedback
+    """Without the target's forward pass."""
+    probs: Float[Array, "B N"]
+    """The target's probability of each node's token after its parent; 1 at the root."""
+    bonus_prob: Float[Array, " B"]
+    candidates: Int[Array, "B N k"]
+    """The likeliest tokens after each node. Under sampling one more: the token that the noise of
+    the position makes the target's own draw."""
+    candidate_probs: Float[Array, "B N k"]
+    candidate_noise: Float[Array, "B N k"] | None
+    """The position's Gumbel noise of each candidate; None if decoding is greedy."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +142,7 @@ def trace(
     """Decodes one prompt and records every round: what each drafter offered, what was verified
     and accepted, and how likely the target held it.
 
-    The rounds are the engine's own, and the tokens are those of `decode`.
+    The rounds are made of the engine's own phases, and the tokens are those of `decode`.
 
     Args:
         model: the target; static.
@@ -163,24 +182,29 @@ def trace(
     )
     text = np.asarray(prompt)[0]
     text = text if prompt_lengths is None else text[: int(np.ravel(prompt_lengths)[0])]
-    recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
-    recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
-    widths = policy.widths
-    deciding = RecordedPolicy(policy, len(widths))
-    state = replace(
-        state,
-        drafter_state=recorder.around(state.drafter_state),
-        policy_state=deciding.around(state.policy_state),
-    )
+    drafting = Drafting(drafter, drafter_params, policy, policy_params).complete(model, params)
     names, rounds = origins.names(drafter), []
     while not jax.device_get(state.done).all():
-        state = step(model, params, state, drafter=recorder, policy=deciding, **knows)
-        (offered, scored), choice = jax.device_get(_last(state))
-        traced_widths = None
-        if widths:
+        drafts = policy.should_draft(drafting.policy_params, state.policy_state)
+        is_fixed, drafts = isinstance(drafts, bool), bool(jax.device_get(drafts))
+        offer, members = None, ()
+        if drafts or not is_fixed:
+            offer, members = _offer(model, params, state, drafting, drafts)
+        widths, index = None, 0
+        if policy.widths:
+            nothing = np.full(len(policy.widths), np.nan, np.float32)
+            widths = TracedWidths(policy.widths, 0, nothing, nothing)
+        if drafts and offer is not None and offer.choice is not None and widths is not None:
+            choice = jax.device_get(replace(offer.choice, values=None))
             index = int(choice.index)
-            traced_widths = TracedWidths(widths, index, choice.expected_tokens, choice.seconds)
-        rounds.append(_round(offered, scored, traced_widths, len(names)))
+            widths = replace(widths, index=index)
+            if choice.seconds is not None and choice.expected_tokens is not None:
+                reasons = {"expected_tokens": choice.expected_tokens, "seconds": choice.seconds}
+                widths = replace(widths, **reasons)
+        width = policy.widths[index] if policy.widths else None if drafts else 0
+        state, outcome = _verify(model, params, state, drafting, offer, width, drafts)
+        offered, outcome = jax.device_get(((members if drafts else ()), outcome))
+        rounds.append(_round(offered, outcome, widths, len(names)))
     return Trace(
         prompt=text,
         rounds=tuple(rounds),
@@ -199,8 +223,107 @@ def _num_rows(prompt: Any) -> int:
     return shape[0] if len(shape) == 2 else 1
 
 
-def _last(state: State) -> tuple[tuple[RecordedTrees, RecordedOutcome], RecordedChoice]:
-    return state.drafter_state.last, state.policy_state
+@partial(Jitted, static_argnames=("model", "drafts"))
+@automatic
+def _offer(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    drafting: Drafting,
+    drafts: bool,
+    *,
+    platform: str,
+) -> tuple[Offer, tuple[Tree, ...]]:
+    """Returns the offer of a round, and the trees that were drafted: all of it, and each member's;
+    without `drafts`, of absent nodes.
+    """
+    phases = Round(model, params, drafting, platform)
+
+    def make() -> tuple[Offer, tuple[Tree, ...]]:
+        tree, aux = phases.draft(state)
+        bare = _with_estimates(tree)
+        members = origins.member_trees(drafting.drafter, bare, aux)
+        return phases.choose(state, tree, aux), (bare, *map(_bare, members))
+
+    return make() if drafts else absent(jax.eval_shape(make))
+
+
+@partial(Jitted, static_argnames=("model", "width", "drafts"), donate_argnames=("state",))
+@automatic
+def _verify(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    drafting: Drafting,
+    offer: Offer | None,
+    width: int | None,
+    drafts: bool,
+    *,
+    platform: str,
+) -> tuple[State, Outcome]:
+    """Returns the state after a round of a width, None: of the whole tree, and what came of it."""
+    phases, tree = Round(model, params, drafting, platform), trees.root_only(state.root)
+    if offer is not None and width != 0:
+        tree = offer.tree if width is None else cut(offer.tree, width)
+    state, feedback = phases.verify(state, tree, offer, drafts)
+    state = phases.learn(state, offer, feedback.emitted, feedback.counts)
+    return state, _outcome(feedback, model.vocab_size)
+
+
+def _outcome(feedback: Feedback, vocab_size: int) -> Outcome:
+    tree, verdict = feedback.tree, feedback.verdict
+    # Greedy decoding has no distribution of its own: the model's is shown.
+    keys, sampling = feedback.keys, feedback.sampling
+    logits = feedback.output.logits if feedback.processed is None else feedback.processed
+    probs = samplings.node_probabilities(logits, Sampling() if sampling is None else sampling)
+    best, candidates = top_k(probs, min(_CANDIDATES, vocab_size))
+    noise = None
+    if keys is not None and sampling is not None:
+        steps = [
+            samplings.gumbel(keys, feedback.positions + depth, vocab_size)
+            for depth in range(tree.depth + 1)
+        ]
+        depths = jnp.minimum(trees.depths(tree), tree.depth)
+        here = jnp.take_along_axis(jnp.stack(steps, axis=1), depths[..., None], axis=1)
+        drawn = samplings.argmax(jnp.log(probs) + here)
+        candidates = jnp.concatenate([candidates, drawn[..., None]], axis=-1)
+        best = jnp.take_along_axis(probs, candidates, axis=-1)
+        noise = jnp.take_along_axis(here, candidates, axis=-1)
+    rows = jnp.arange(len(tree.tokens))[:, None]
+    last = jnp.take_along_axis(verdict.path, verdict.path_lengths[:, None] - 1, axis=1)
+    return Outcome(
+        feedback=replace(feedback, tree=_bare(tree), output=None, processed=None),
+        probs=probs[rows, jnp.maximum(tree.parents, 0), tree.tokens].at[:, 0].set(1.0),
+        bonus_prob=probs[rows, last, verdict.bonus[:, None]][:, 0],
+        candidates=candidates,
+        candidate_probs=best,
+        candidate_noise=noise,
+    )
+
+
+def _bare(tree: Tree) -> Tree:
+    """Returns the nodes alone, and what they were estimated at."""
+    return Tree(
+        tokens=tree.tokens.astype(jnp.int32),
+        parents=tree.parents.astype(jnp.int32),
+        valid=tree.valid,
+        depth=tree.depth,
+        width=tree.width,
+        value=tree.value,
+    )
+
+
+def _with_estimates(tree: Tree) -> Tree:
+    """Returns the bare tree, with the probabilities of q if it has no estimates."""
+    bare = _bare(tree)
+    if tree.value is not None or tree.q is None:
+        return bare
+    row = jnp.arange(tree.tokens.shape[1])[None] if tree.q_row is None else tree.q_row
+    above = jnp.maximum(tree.parents, 0)
+    q_index = jnp.take_along_axis(jnp.broadcast_to(row, tree.tokens.shape), above, axis=1)
+    batch = jnp.arange(tree.tokens.shape[0])[:, None]
+    probs = tree.q[batch, q_index, tree.tokens].astype(jnp.float32).at[:, 0].set(1.0)
+    return replace(bare, value=trees.path_probabilities(tree.parents, probs, tree.depth))
 
 
 class _Nodes:
@@ -230,35 +353,33 @@ class _Nodes:
 
 
 def _round(
-    drafted: RecordedTrees,
-    scored: RecordedOutcome,
-    choice: TracedWidths | None,
-    num_origins: int,
+    offered: tuple[Tree, ...], outcome: Outcome, choice: TracedWidths | None, num_origins: int
 ) -> TracedRound:
-    """Returns the first row's round: its nodes joined by their paths, whoever numbered them."""
-    nodes = _Nodes(int(scored.tokens[0, 0]))
-    node_numbers = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
-    verified = np.flatnonzero(scored.valid[0])
+    """Returns the first row's round: its nodes joined by their paths, whoever numbered them.
+
+    `offered` is what could have been verified, and then the tree of each of `origins.names`; empty
+    if nothing was drafted.
+    """
+    feedback = outcome.feedback
+    tree, verdict = feedback.tree, feedback.verdict
+    nodes = _Nodes(int(tree.tokens[0, 0]))
+    node_numbers = nodes.add(tree.tokens[0], tree.parents[0], tree.valid[0])
+    verified = np.flatnonzero(tree.valid[0])
     num_verified = len(nodes.tokens)
-
-    def joined(tree: Tree) -> list[int]:
-        return nodes.add(tree.tokens[0], tree.parents[0], tree.valid[0])
-
-    places = joined(drafted.tree)
-    members = [joined(tree) for tree in drafted.members]
+    numbers = [nodes.add(part.tokens[0], part.parents[0], part.valid[0]) for part in offered]
     size = len(nodes.tokens)
     estimates, whose = np.full(size, np.nan, np.float32), np.zeros((size, num_origins), bool)
     # What a budget left out has its own drafter's estimate.
-    for tree, numbers in zip((*drafted.members, drafted.tree), (*members, places), strict=True):
-        if tree.value is not None:
-            for value, number in zip(tree.value[0], numbers, strict=True):
-                if number >= 0:
-                    estimates[number] = value
-    for origin, numbers in enumerate(members):
-        whose[[number for number in numbers if number > 0], origin] = True
+    for part, places in reversed(list(zip(offered, numbers, strict=True))):
+        if part.value is not None:
+            for value, place in zip(part.value[0], places, strict=True):
+                if place >= 0:
+                    estimates[place] = value
+    for origin, places in enumerate(numbers[1:]):
+        whose[[place for place in places if place > 0], origin] = True
     probs = np.full(size, np.nan, np.float32)
-    probs[:num_verified] = scored.probs[0, verified]
-    noise = scored.candidate_noise
+    probs[:num_verified] = outcome.probs[0, verified]
+    noise, path = outcome.candidate_noise, verdict.path[0, : verdict.path_lengths[0]]
     return TracedRound(
         tokens=np.array(nodes.tokens, np.int32),
         parents=np.array(nodes.parents, np.int32),
@@ -266,14 +387,12 @@ def _round(
         estimates=estimates,
         origins=whose,
         probs=probs,
-        path=np.array(
-            [node_numbers[node] for node in scored.path[0, : scored.counts[0]]], np.int32
-        ),
-        bonus=int(scored.bonus[0]),
-        bonus_prob=float(scored.bonus_prob[0]),
-        emitted=np.asarray(scored.emitted)[0, : scored.num_emitted[0]],
-        candidates=np.asarray(scored.candidates)[0, verified],
-        candidate_probs=np.asarray(scored.candidate_probs)[0, verified],
+        path=np.array([node_numbers[node] for node in path], np.int32),
+        bonus=int(verdict.bonus[0]),
+        bonus_prob=float(outcome.bonus_prob[0]),
+        emitted=np.asarray(feedback.emitted)[0, : feedback.counts[0]],
+        candidates=np.asarray(outcome.candidates)[0, verified],
+        candidate_probs=np.asarray(outcome.candidate_probs)[0, verified],
         candidate_noise=None if noise is None else np.asarray(noise)[0, verified],
         choice=choice,
     )

@@ -17,7 +17,6 @@ from jspec._validate.options import options_of
 from jspec.drafters.draft_head.lyanna_resampling import Fused, Merged, Separate
 from jspec.drafters.wrapper import DrafterWrapper
 from jspec.testing import PrefixLM
-from jspec.testing.recorded import Recorded
 from jspec.testing.watch import WatchedDrafter
 
 ABILITIES = {name for name in vars(jspec.Drafter) if not name.startswith("_")}
@@ -31,7 +30,6 @@ def test_every_wrapper_has_every_ability_of_its_drafter():
     for inner in (draft, recycling, jspec.merge(recycling, jspec.PromptLookup())):
         for wrapper, changes in (
             (jspec.with_verifier(inner, jspec.rules.coupled), {"verifier"}),
-            (Recorded(inner, 23, 5), OWN_VIEW | {"tells_rest"}),
             (WatchedDrafter(inner, None, 4), OWN_VIEW),
             (Counting(inner), OWN_VIEW),
         ):
