@@ -155,9 +155,10 @@ def compile_rounds(arguments: dict[str, Any], shapes: "State") -> None:
 
     state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     state = replace(state, status=jnp.full_like(state.status, Status.LIMIT))
-    names = "model", "params", "drafter", "drafter_params", "policy", "policy_params"
-    call = {name: arguments[name] for name in names}
-    jax.block_until_ready(jspec.step(state=state, **call).root)
+    names = "drafter", "drafter_params", "policy", "policy_params"
+    drafting = {name: arguments[name] for name in names}
+    model, params = arguments["model"], arguments["params"]
+    jax.block_until_ready(jspec.step(model, params, state, **drafting).root)
 
 
 @contextmanager

@@ -114,8 +114,10 @@ class Round:
         learnt = teach(*learner, offer, should_draft, feedback, skip, self.platform)
         return replace(state, memory=memory, drafter_state=learnt), feedback
 
-    def learn(self, state: State, offer: Offer | None, emitted: Array, counts: Array) -> State:
-        """Teaches the policy."""
+    def update_policy(
+        self, state: State, offer: Offer | None, emitted: Array, counts: Array
+    ) -> State:
+        """Returns the state with what the policy has learnt of a round."""
         tree, choice = (None, None) if offer is None else (offer.tree, offer.choice)
         policy, params = self.drafting.policy, self.drafting.policy_params
         policy_feedback = PolicyFeedback(tree, choice, emitted, counts)
@@ -145,7 +147,7 @@ def one_round(
 
     if should_draft is False:
         state, feedback = phases.verify(state, trees.root_only(state.root), None, False)
-        return phases.learn(state, None, feedback.emitted, feedback.counts)
+        return phases.update_policy(state, None, feedback.emitted, feedback.counts)
     if should_draft is True:
         offer = offers(state)
     else:
@@ -153,7 +155,7 @@ def one_round(
         offer = manual_axes.cond(should_draft, lambda: offers(state), lambda: absent(shapes), state)
     if offer.choice is None:
         state, feedback = phases.verify(state, offer.tree, offer, True)
-        return phases.learn(state, offer, feedback.emitted, feedback.counts)
+        return phases.update_policy(state, offer, feedback.emitted, feedback.counts)
 
     def of_width(width: int) -> Callable[[Any, Any], Any]:
         def branch(carry: Any, operands: tuple[Offer, Any]) -> Any:
@@ -174,7 +176,7 @@ def one_round(
     state, emitted, counts = in_place.switch(
         jnp.asarray(offer.choice.index), branches, carry, (offer, should_draft), platform
     )
-    return phases.learn(state, offer, emitted, counts)
+    return phases.update_policy(state, offer, emitted, counts)
 
 
 def teach(

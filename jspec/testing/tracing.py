@@ -266,7 +266,7 @@ def _verify(
     if offer is not None and width != 0:
         tree = offer.tree if width is None else cut(offer.tree, width)
     state, feedback = phases.verify(state, tree, offer, drafts)
-    state = phases.learn(state, offer, feedback.emitted, feedback.counts)
+    state = phases.update_policy(state, offer, feedback.emitted, feedback.counts)
     return state, _outcome(feedback, model.vocab_size)
 
 

@@ -6,8 +6,7 @@ from safetensors.numpy import load_file
 
 import jspec
 from jspec import costs, decoding, models
-from jspec.cli import train_progress, warming
-from jspec.decoding import programs
+from jspec.cli import round_programs, train_progress, warming
 from jspec.drafters.contrib import ngrams, vocabulary_table
 from jspec.methods import ngram_tables
 from jspec.models.fingerprint import fingerprint
@@ -149,13 +148,13 @@ def test_a_full_disk_loses_nothing(command, talker, cache, monkeypatch, tmp_path
 def test_programs_of_chat_and_generate_are_compiled(talker, tmp_path, monkeypatch, command):
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr(costs, "measure", lambda *_, **__: jspec.CostCurve.of({1: 1.0, 4: 1.1}))
-    ahead, compile_rounds = [], programs.compile_rounds
+    ahead, compile_rounds = [], round_programs.compile_rounds
 
     def watched(*arguments):
         compile_rounds(*arguments)
-        ahead.append(arguments[3].policy.widths)
+        ahead.append(arguments[0]["policy"].widths)
 
-    monkeypatch.setattr(programs, "compile_rounds", watched)
+    monkeypatch.setattr(round_programs, "compile_rounds", watched)
     config = '{"widths": [0, 3], "num_speculative_tokens": 3}'
     choice = method_choice.choose("prompt_lookup", config)
     with monkeypatch.context() as patch:
