@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -125,9 +126,10 @@ def check_goes_on(
         f"what is appended compiles nothing: it traced the model {programs} times more",
     )
     model, weights = asked["model"], asked["params"]
-    while not state.done.all():
-        state = decoding.step(model, weights, state, drafter=drafter, drafter_params=params)
-    same_tokens(result_of(state, subject), subject.plain(), what)
+    drafting: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
+    size = subject.max_new_tokens
+    result = decoding.finish(model, weights, state, **drafting, max_new_tokens=size)
+    same_tokens(result, subject.plain(), what)
     report.checked.append(what)
 
 
@@ -168,8 +170,10 @@ def check_backoff(
                     f"{mine.tolist()}",
                 )
         report.checked.append("back-offs leave no gap in its memory")
-    state = rounds(rounds(state, _BACKOFF, FixedWidth(0)), 2**31 - 1)
-    same_tokens(result_of(state, subject), subject.plain(), what)
+    state, size = rounds(state, _BACKOFF, FixedWidth(0)), subject.max_new_tokens
+    drafting: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
+    result = decoding.finish(model, weights, state, **drafting, max_new_tokens=size)
+    same_tokens(result, subject.plain(), what)
     report.checked.append(what)
 
 
@@ -193,22 +197,14 @@ def check_comes_and_goes(
     # The last row is given up, and stays free for a while.
     state = rows.free(rounds(state, 2), np.int32(last), model)
     state = rounds(come(state, 0, last), 3)
-    state = rounds(come(state, last, 0), 2**31 - 1)
+    state, size = come(state, last, 0), subject.max_new_tokens
+    result = decoding.finish(
+        model, weights, state, drafter=drafter, drafter_params=params, max_new_tokens=size
+    )
     requests = np.arange(subject.batch)
     requests[[0, last]] = last, 0
-    same_tokens(result_of(state, subject), subject.plain(), what, rows=requests)
+    same_tokens(result, subject.plain(), what, rows=requests)
     report.checked.append(what)
-
-
-def result_of(state: State, subject: Subject) -> Result:
-    """Returns what `decode` returns of such a state."""
-    return Result(
-        tokens=state.tokens[:, : subject.max_new_tokens],
-        lengths=state.lengths,
-        status=state.status,
-        stats=state.stats,
-        drafter_state=state.drafter_state,
-    )
 
 
 def check_hot_start(
