@@ -2,8 +2,8 @@
 
 Tree attention computes blocks of 32 x 32 entries and can skip those without any. The order of the
 nodes decides how many there are (Definition 1). The orders are that in which the tree has grown,
-breadth first, depth first, and along heavy paths (largest subtree first). Counts need no kernel;
-times do, and an accelerator (`benchmarks.dyspec.kernel_times`).
+breadth first, depth first, and along heavy paths (largest subtree first). Times are those of
+`benchmarks.accelerator --section attention`.
 
 python -m benchmarks.dyspec.blocks --rows blocks.jsonl
 """
@@ -18,7 +18,6 @@ from jaxtyping import Bool, Int
 from rich import box
 from rich.table import Table
 
-from benchmarks.dyspec import kernel_times
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 
@@ -35,25 +34,15 @@ def main(
         str, typer.Option(help="nodes of random trees, comma-separated")
     ] = "64,128,256,512,1024,2048",
     trees: Annotated[int, typer.Option(min=1, help="random trees of each size")] = 10,
-    heads: Annotated[int, typer.Option(min=1, help="of the attention that is timed")] = 64,
-    head_dim: Annotated[int, typer.Option(min=16, help="of it")] = 128,
-    rows: Annotated[
-        Path | None, typer.Option(help="write counts and times here, JSON lines")
-    ] = None,
+    rows: Annotated[Path | None, typer.Option(help="write counts here, JSON lines")] = None,
 ) -> None:
-    """Counts random trees, and times the kernel on their masks where there is an accelerator."""
+    """Counts the blocks of random trees."""
     headline(f"blocks of {BLOCK} x {BLOCK} with an entry, by order of the nodes")
     random = np.random.default_rng(0)
     found = {
         int(size): [recursive(random, int(size)) for _ in range(trees)] for size in sizes.split(",")
     }
     console.print(table("random trees", found, PAPER, rows))
-    masks = {
-        (size, name): reordered(trees[0], order)
-        for size, trees in found.items()
-        for name, order in ORDERS.items()
-    }
-    kernel_times.report(masks, heads, head_dim, rows)
 
 
 def recursive(random: np.random.Generator, size: int) -> Parents:

@@ -6,17 +6,13 @@ As in appendix C.1: one row, 64 heads of 128 dimensions, no tokens before the tr
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
-from rich import box
-from rich.table import Table
 
-from benchmarks.harness import console, record
 from jspec.models.attention import XLA, Implementation, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton
 
@@ -39,37 +35,6 @@ CHAIN = 8
 REPEATS = 5
 MOST_OFF = 2e-2
 """Allowed distance of a kernel from XLA's numbers, in bfloat16."""
-
-Masks = Mapping[tuple[int, str], Bool[np.ndarray, "N N"]]
-"""Of random trees, by number of nodes and order."""
-
-
-def report(masks: Masks, heads: int, head_dim: int, rows: Path | None) -> None:
-    """Times an attention over each mask and prints the table.
-
-    Without an accelerator nothing is run, which the table says.
-    """
-    platform = jax.default_backend()
-    kernels = KERNELS if platform == "gpu" else ()
-    shown = Table("nodes", "order", "kernel, ms", "XLA, ms", "the paper's", box=box.MARKDOWN)
-    for (nodes, order), mask in masks.items():
-        theirs = " and ".join(f"{value:g}" for value in PAPER.get((nodes, order), ()))
-        cells = ["not run"] * 2
-        if kernels:
-            seconds, errors = measure(mask, heads, head_dim, kernels)
-            about = dict(bench="dyspec_blocks", trees="random trees", nodes=nodes, order=order)
-            about |= dict(heads=heads, head_dim=head_dim)
-            record(rows, about | dict(seconds=seconds, errors=errors))
-            slow = seconds[repr(XLA)]
-            fast = [taken for name, taken in seconds.items() if name != repr(XLA)]
-            cells = [f"{1e3 * min(fast):.4f}" if fast else "failed", f"{1e3 * slow:.4f}"]
-        shown.add_row(str(nodes), order, *cells, theirs)
-    console.print(shown)
-    if not kernels:
-        console.print(
-            f"Times were not run: on a {platform.upper()} there is no kernel to time, and running "
-            "it step by step there would say nothing of it."
-        )
 
 
 def measure(
