@@ -154,7 +154,7 @@ def compile_rounds(arguments: dict[str, Any], shapes: "State") -> None:
     from jspec.types import Status
 
     state = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    state = replace(state, status=jnp.full_like(state.status, Status.LIMIT))
+    state = replace(state, status=jnp.full_like(state.status, int(Status.LIMIT)))
     names = "drafter", "drafter_params", "policy", "policy_params"
     drafting = {name: arguments[name] for name in names}
     model, params = arguments["model"], arguments["params"]

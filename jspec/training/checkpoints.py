@@ -98,7 +98,7 @@ class Checkpoints:
         """Returns one line per step so far, up to a line that a kill cut short."""
         path = self.folder / CURVE
         lines: list[dict[str, Any]] = []
-        for text in path.read_text().splitlines() if path.is_file() else ():
+        for text in path.read_bytes().splitlines() if path.is_file() else ():
             try:
                 lines.append(plain_json.parsed(text))
             except json.JSONDecodeError:
