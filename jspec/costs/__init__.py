@@ -17,3 +17,9 @@ __all__ = [
     "save",
     "set_backoff",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("setting", "CostSetting"):
+        raise AttributeError(f"jspec.costs.{name} is gone; use jspec.costs.fingerprint")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
