@@ -1,21 +1,20 @@
 """A corpus of tokens and its suffix array, in which `jspec.REST` looks continuations up.
 
-A file holds a header, the tokens and the suffix array, in this order and little-endian. The header
-ends with a digest of the rest of the file.
+A file is in safetensors' format, with the vocabulary's size and a digest of it.
 """
 
 import hashlib
 import os
-import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, UInt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from jspec._validate import extras
 from jspec._validate.arguments import check_integer
@@ -24,16 +23,7 @@ from jspec._validate.whole_files import written_whole
 
 LARGEST = 2**31 - 2**16
 """The most tokens of a corpus: a place in it plus a continuation's length must be an int32."""
-
-VERSION = 1
-"""The version of the file's format."""
-_MAGIC = b"jspecSA\0"
-# Magic, version, bytes per token, vocabulary, tokens, fingerprint of the tokenizer; then the digest
-# of that and of the arrays. Arrays begin at multiples of 64 bytes, so that a CPU uses them where
-# the file is mapped.
-_FIELDS = struct.Struct("<8sIIQQ32s")
-_DIGEST = 32
-_ALIGNMENT = 64
+_FORMAT = "jspec datastore 2"
 
 
 @flax.struct.dataclass
@@ -114,25 +104,14 @@ def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int
         ...     datastore.load(f"{folder}/store.bin", vocabulary).corpus.tolist()
         [2, 0, 1, 0]
     """
-    corpus = np.asarray(store.corpus)
-    suffixes = np.asarray(store.suffixes, "<i4")
-    corpus = corpus.astype(corpus.dtype.newbyteorder("<"), copy=False)
-    fields = _FIELDS.pack(
-        _MAGIC, VERSION, corpus.itemsize, store.vocab_size, corpus.size, fingerprint(vocabulary)
-    )
-    first, second, _ = _layout(corpus.itemsize, corpus.size)
-    between = bytes(second - first - corpus.nbytes)
-    digest = _digest([fields, corpus.data, between, suffixes.data])
-    head = (fields + digest).ljust(first, b"\0")
-    with written_whole(path) as temporary, temporary.open("wb") as file:
-        for part in (head, corpus.data, between, suffixes.data):
-            file.write(part)
+    arrays = {"corpus": np.asarray(store.corpus), "suffixes": np.asarray(store.suffixes)}
+    metadata = {"format": _FORMAT, "tokenizer": fingerprint(vocabulary)}
+    with written_whole(path) as file:
+        save_file(arrays, file, metadata | {"vocab_size": str(store.vocab_size)})
 
 
 def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
-    """Maps a file that `save` wrote, and puts it on the default device (a CPU uses it in place).
-
-    `save` has an example.
+    """Reads a file that `save` wrote; `save` has an example.
 
     Args:
         path: of the file.
@@ -142,46 +121,45 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
         The datastore, the params of `jspec.REST`.
 
     Raises:
-        InputError: if it is not a datastore, of another version or tokenizer, or not whole.
+        InputError: if it is not a datastore, of another tokenizer, or not whole.
     """
-    path, again = Path(path), "build it again with `jspec datastore build`"
-    if not path.is_file():
+    again = "build it again with `jspec datastore build`"
+    if not Path(path).is_file():
         raise InputError(f"{path} is not a file; make a datastore with `jspec datastore build`")
-    length = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(_FIELDS.size + _DIGEST)
-    if len(head) < _FIELDS.size + _DIGEST or not head.startswith(_MAGIC):
-        raise InputError(f"{path} is not a datastore; make one with `jspec datastore build`")
-    _, version, width, vocab_size, size, tokenizer = _FIELDS.unpack_from(head)
-    if version != VERSION:
-        raise InputError(f"{path} has format {version} and this jspec reads {VERSION}; {again}")
-    if tokenizer != fingerprint(vocabulary):
+    try:
+        with safe_open(path, "np") as file:
+            metadata = file.metadata() or {}
+            arrays = [file.get_tensor(name) for name in ("corpus", "suffixes")]
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is not a datastore of this version ({error}); {again}") from error
+    if metadata.get("format") != _FORMAT:
+        raise InputError(f"{path} is not a datastore of this version; {again}")
+    if metadata.get("tokenizer") != fingerprint(vocabulary):
         raise InputError(
             f"{path} was built with another tokenizer than the target's; {again} and the target's "
             "--model"
         )
-    first, second, total = _layout(width, size)
-    if length != total:
-        raise InputError(f"{path} has {length} bytes and its header says {total}; {again}")
-    mapped = np.memmap(path, np.uint8, mode="r")
-    if _digest([head[: _FIELDS.size], mapped[first:].data]) != head[_FIELDS.size :]:
-        raise InputError(f"{path} is damaged: its checksum is wrong; {again}")
-    corpus = mapped[first : first + size * width].view(f"<u{width}")
-    suffixes = mapped[second:].view("<i4")
-    corpus, suffixes = jax.device_put((corpus, suffixes), may_alias=True)
-    return Datastore(corpus, suffixes, vocab_size)
+    size, corpus, suffixes = metadata.get("vocab_size", ""), *arrays
+    if not (
+        size.isascii() and size.isdigit() and 0 < int(size) <= 2**31 and corpus.size
+        and corpus.shape == suffixes.shape == (corpus.size,)
+        and (corpus.dtype, suffixes.dtype) == (_token_type(int(size)), np.int32)
+    ):  # fmt: skip
+        raise InputError(
+            f"{path} is damaged: it has no corpus with a place for each token; {again}"
+        )
+    return Datastore(jnp.asarray(corpus), jnp.asarray(suffixes), int(size))
 
 
-def fingerprint(vocabulary: Mapping[str, int]) -> bytes:
-    """Computes 32 bytes that two tokenizers share if every id means the same to both.
+def fingerprint(vocabulary: Mapping[str, int]) -> str:
+    """Returns 64 digits that two tokenizers share if every id means the same to both.
 
     Args:
         vocabulary: ids by token.
     """
     ordered = sorted((number, token) for token, number in vocabulary.items())
-    return _digest(
-        f"{number} {token}\0".encode(errors="surrogatepass") for number, token in ordered
-    )
+    text = "".join(f"{number} {token}\0" for number, token in ordered)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _sorted_suffixes(corpus: UInt[np.ndarray, " corpus"]) -> Int[np.ndarray, " corpus"]:
@@ -193,21 +171,3 @@ def _sorted_suffixes(corpus: UInt[np.ndarray, " corpus"]) -> Int[np.ndarray, " c
 
 def _token_type(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
-
-
-def _layout(width: int, size: int) -> tuple[int, int, int]:
-    """Returns the bytes at which tokens begin, suffixes begin and the file ends."""
-    first = _align(_FIELDS.size + _DIGEST)
-    second = _align(first + size * width)
-    return first, second, second + size * 4
-
-
-def _align(place: int) -> int:
-    return -(-place // _ALIGNMENT) * _ALIGNMENT
-
-
-def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
