@@ -40,13 +40,6 @@ def test_generate_samples_as_the_model_asks(command, sampler, folder):
     assert own == tokens(command, folder, *OPTIONS)[0]
 
 
-@pytest.mark.slow
-def test_drafters_change_nothing_of_it(command, sampler):
-    own = tokens(command, sampler)[0]
-    for method in ("prompt_lookup", "token_recycling", "suffix"):
-        assert own == tokens(command, sampler, method=method)[0]
-
-
 def test_a_named_value_wins(command, sampler, folder):
     greedy, said = tokens(command, sampler, "--generation-config", "none")
     assert said == "" and greedy == tokens(command, folder)[0]

@@ -90,63 +90,18 @@ def test_lines_draw_the_same_however_they_are_grouped(records, batch):
     assert other[0]["tokens"] != wanted[0]
 
 
-@pytest.mark.slow
-def test_the_default_method_draws_what_plain_decoding_does(records):
-    (found,) = records(LINES[0], *SAMPLED)
-    (plain,) = records(LINES[0], *SAMPLED, "--method", "autoregressive")
-    assert found["tokens"] == plain["tokens"]
-
-
-def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
+def test_a_line_or_run_starts_with_what_the_lines_before_taught(records, tmp_path):
     file = tmp_path / "same.txt"
     file.write_text(f"{LINES[0]}\n" * 3)
-    fixed = ("--ignore-eos", *QUICK)
-    first, second, third = records("--batch-file", file, *fixed)
+    memory = tmp_path / "memory"
+    fixed = ("--batch-file", file, "--ignore-eos", "--memory", memory, *QUICK)
+    first, second, third = records(*fixed)
     assert first["tokens"] == second["tokens"] == third["tokens"]
     assert second["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
-
-
-@pytest.mark.slow
-def test_a_group_starts_with_what_the_groups_before_taught(records, tmp_path):
-    """The last one is not full."""
-    file = tmp_path / "same.txt"
-    file.write_text(f"{LINES[0]}\n" * 3)
-    fixed = ("--ignore-eos", *QUICK)
-    (first, *_) = records("--batch-file", file, *fixed)
-    pair, _, late = records("--batch-file", file, "--batch-size", 2, *fixed)
-    assert late["tokens"] == first["tokens"]
-    assert late["metrics"]["num_rounds"] < pair["metrics"]["num_rounds"]
-
-
-@pytest.mark.slow
-def test_a_draft_models_memory_goes_from_group_to_group(records, tmp_path, draft):
-    file = tmp_path / "three.txt"
-    file.write_text("\n".join(LINES[:3]))
-    arguments = ("--batch-file", file, "--batch-size", 2, *SAMPLED)
-    plain = records(*arguments, "--method", "autoregressive")
-    found = records(*arguments, "--method", "coupled_tree", "--draft-model", draft)
-    assert [record["tokens"] for record in found] == [record["tokens"] for record in plain]
-    for record in found:
-        metrics, emitted = record["metrics"], len(record["tokens"])
-        assert metrics["num_accepted_tokens"] == emitted - metrics["num_rounds"]
-        assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_rounds"]
-
-
-@pytest.mark.slow
-def test_greedy_tokens_are_those_of_plain_decoding_in_every_scheme(records, draft):
-    (plain,) = records(LINES[0], "--method", "autoregressive")
-    given = '{"scheme": "recursive", "draft_temperature": 0.6, "num_speculative_tokens": 2}'
-    arguments = (
-        "--method",
-        "speculative_decoding",
-        "--draft-model",
-        draft,
-        "--speculative-config",
-        given,
-    )
-    (found,) = records(LINES[0], *arguments)
-    assert found["tokens"] == plain["tokens"]
-    assert found["metrics"]["num_draft_tokens"] == 2 * found["metrics"]["num_rounds"]
+    again = records(*fixed)[0]
+    assert again["tokens"] == first["tokens"]
+    assert again["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
+    assert sorted(tmp_path.iterdir()) == [memory, file]
 
 
 def test_every_end_has_its_reason(records, folder):

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import importlib.resources
 import json
 import re
 
@@ -46,29 +45,6 @@ def test_the_page_holds_the_generation_of_generate(command, folder, tmp_path):
     assert shown <= {int(token) for token in held["strings"]}
 
 
-def test_refusals_are_one_sentence(command, tmp_path):
-    for arguments, said in (
-        (["x", "--out", "{tmp}/none/page.html"], "none, which is not a folder; make it first"),
-        (["x", "--out", "{tmp}"], "is a folder; name a file in it"),
-        ([" "], "the prompt is empty; write some text"),
-        (["x", "--max-new-tokens", "0"], "--max-new-tokens is 0; pass at least 1"),
-        (["x", "--method", "sufix"], "'sufix' is unknown; did you mean suffix"),
-        (["x", "--model", "{tmp}"], "{tmp}"),
-    ):
-        ran = command("trace", *(argument.format(tmp=tmp_path) for argument in arguments))
-        assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1
-        assert said.format(tmp=tmp_path) in ran.err
-        assert not list(tmp_path.iterdir()), "nothing was written"
-
-
-def test_a_file_that_cannot_be_written_is_said_before_models_are_loaded(
-    command, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
-    ran = command("trace", "x", "--model", "no/such", "--out", tmp_path / "page.html")
-    assert ran.code == 2 and "cannot be written; name a file that you may write" in ran.err
-
-
 def test_the_page_needs_nothing_else(made):
     rest = made.replace(re.search(r'id="data">(.*?)</script>', made, re.DOTALL)[1], "")
     addresses = set(re.findall(r"[a-z]+://[^\s\"'`]+", rest))
@@ -96,11 +72,6 @@ def test_text_is_never_markup(made):
 def test_a_long_generation_is_a_small_file():
     html = page(traces.made(200, 80, sampled=True), traces.Words(), {})
     assert len(html.encode()) < 3e6
-
-
-def test_every_part_of_the_page_is_a_file_of_the_package():
-    names = {entry.name for entry in importlib.resources.files("jspec.cli.trace").iterdir()}
-    assert {"page.html", "style.css", "viewer.js"} <= names
 
 
 def test_tokens_are_named_as_within_a_text():

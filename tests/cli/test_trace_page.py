@@ -82,7 +82,7 @@ def current(shown) -> int:
     return int(shown.inner_text("#round-title").split()[1])
 
 
-def test_the_text_is_the_generation(show):
+def test_the_text_is_the_generation_with_names_and_roles_and_prints(show):
     trace = traces.made(ROUNDS, 24)
     words = traces.Words()
     said = words.decode(trace.prompt) + words.decode(trace.tokens)
@@ -90,9 +90,21 @@ def test_the_text_is_the_generation(show):
     assert shown.text_content("#text") == said
     assert shown.inner_text("#figures").count(str(len(trace.tokens))) >= 1
     assert shown.locator("script").count() == 2, "no text became markup"
+    shown = show("greedy", "#round=3")
+    for role in ("slider", "tree", "navigation", "main", "complementary"):
+        assert shown.get_by_role(role).count() == 1, role
+    unnamed = shown.evaluate("""() => [...document.querySelectorAll('button, [role]')].filter(
+        (e) => !e.getAttribute('aria-label') && !e.textContent.trim()).length""")
+    assert unnamed == 0
+    assert shown.get_by_role("treeitem").first.get_attribute("aria-level") == "1"
+    shown = show("greedy", "#round=4")
+    shown.emulate_media(media="print")
+    assert not shown.is_visible("#theme") and shown.is_visible("#tree .node.root")
+    assert shown.is_visible("#totals")
+    assert len(shown.pdf()) > 10_000
 
 
-def test_keys_go_from_round_to_round(show):
+def test_keys_and_addresses_go_from_round_to_round_and_it_plays(show):
     shown = show()
     for key, at in [
         ("ArrowRight", 2), ("j", 3), ("ArrowLeft", 2), ("k", 1), ("k", 1), ("End", ROUNDS),
@@ -103,9 +115,22 @@ def test_keys_go_from_round_to_round(show):
         assert shown.get_attribute("#strip", "aria-valuenow") == str(at)
         assert shown.evaluate("location.hash") == f"#round={at}"
     assert shown.is_disabled("#previous") and not shown.is_disabled("#next")
+    shown = show("greedy", "#round=12")
+    assert current(shown) == 12
+    shown.evaluate("location.hash = '#round=7'")
+    shown.get_by_text("Round 7 of").wait_for()
+    assert current(show("greedy", "#round=9999")) == ROUNDS
+    assert current(show("greedy", "#round=x")) == 1
+    shown = show(reduced_motion="reduce")
+    shown.keyboard.press("p")
+    shown.get_by_text("Round 2 of").wait_for()
+    shown.keyboard.press("p")
+    assert shown.get_attribute("#play", "aria-pressed") == "false"
+    moves = "getComputedStyle(document.getElementById('strip-cursor')).transitionDuration"
+    assert shown.evaluate(moves) == "0s"
 
 
-def test_every_round_can_be_shown(show):
+def test_every_round_can_be_shown_and_read_with_the_keyboard(show):
     shown = show("sampled")
     trace = traces.made(ROUNDS, 24, sampled=True)
     for one in trace.rounds:
@@ -114,15 +139,16 @@ def test_every_round_can_be_shown(show):
         assert shown.locator(".node.bonus").count() == 1
         assert shown.locator(".node.rejected").count() == one.num_verified - len(one.path)
         shown.keyboard.press("j")
-
-
-def test_an_address_names_a_round(show):
-    shown = show("greedy", "#round=12")
-    assert current(shown) == 12
-    shown.evaluate("location.hash = '#round=7'")
-    shown.get_by_text("Round 7 of").wait_for()
-    assert current(show("greedy", "#round=9999")) == ROUNDS
-    assert current(show("greedy", "#round=x")) == 1
+    shown = show("sampled", "#round=1")
+    focused = "document.activeElement.getAttribute('aria-label')"
+    shown.keyboard.press("ArrowDown")
+    assert shown.evaluate("document.activeElement.getAttribute('role')") == "treeitem"
+    first = shown.evaluate(focused)
+    shown.keyboard.press("ArrowUp")
+    assert shown.evaluate(focused) != first
+    assert shown.locator("[aria-selected=true]").count() == 1
+    outline = "getComputedStyle(document.activeElement).boxShadow"
+    assert shown.evaluate(outline) != "none", "where the focus is can be seen"
 
 
 def test_a_click_on_a_token_goes_to_its_round(show):
@@ -134,19 +160,6 @@ def test_a_click_on_a_token_goes_to_its_round(show):
     assert current(shown) == ROUNDS // 2 + 1
     assert shown.locator(".group.current").count() == 1
     assert shown.locator(".group.future").count() == ROUNDS - ROUNDS // 2 - 1
-
-
-def test_tokens_of_the_tree_are_read_with_the_keyboard(show):
-    shown = show("sampled", "#round=1")
-    focused = "document.activeElement.getAttribute('aria-label')"
-    shown.keyboard.press("ArrowDown")
-    assert shown.evaluate("document.activeElement.getAttribute('role')") == "treeitem"
-    first = shown.evaluate(focused)
-    shown.keyboard.press("ArrowUp")
-    assert shown.evaluate(focused) != first
-    assert shown.locator("[aria-selected=true]").count() == 1
-    outline = "getComputedStyle(document.activeElement).boxShadow"
-    assert shown.evaluate(outline) != "none", "where the focus is can be seen"
 
 
 def test_the_largest_sum_of_log_p_and_noise_wins(show):
@@ -166,7 +179,7 @@ def number(cell) -> float:
     return float(cell.inner_text().replace("\N{MINUS SIGN}", "-"))
 
 
-def test_the_width_is_explained(show):
+def test_the_width_and_probabilities_are_explained(show):
     trace = traces.made(ROUNDS, 24)
     shown = show("greedy", "#round=5")
     choice = trace.rounds[4].choice
@@ -174,9 +187,6 @@ def test_the_width_is_explained(show):
     assert winner == str(choice.widths[choice.index])
     assert shown.locator(".widths tbody tr").count() == len(choice.widths)
     assert "Fixed" in show("fixed").inner_text("#width")
-
-
-def test_probabilities_of_tokens_or_along_the_path(show):
     trace = traces.made(ROUNDS, 24)
     number, one = next((i, one) for i, one in enumerate(trace.rounds, 1) if len(one.path) > 2)
     shown = show("greedy", f"#round={number}")
@@ -262,11 +272,15 @@ def test_a_theme_is_kept(show):
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1024, 1440])
-def test_no_width_makes_the_page_scroll_sideways(show, width):
+def test_no_width_of_a_window_makes_the_page_scroll_sideways(show, width):
     for name in ("greedy", "large", "one"):
         shown = show(name, "#round=5", viewport={"width": width, "height": 800})
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
         assert shown.locator("#tree .node.root").is_visible() or name == "large"
+    shown = show("none")
+    assert shown.inner_text("#round-title") == "No round"
+    shown.keyboard.press("j")
+    assert "script" in shown.text_content("#text")
 
 
 def test_help_opens_and_closes(show):
@@ -280,38 +294,3 @@ def test_help_opens_and_closes(show):
     shown.click("#help-open")
     shown.get_by_role("button", name="Close").click()
     assert not shown.is_visible("#help")
-
-
-def test_it_plays(show):
-    shown = show(reduced_motion="reduce")
-    shown.keyboard.press("p")
-    shown.get_by_text("Round 2 of").wait_for()
-    shown.keyboard.press("p")
-    assert shown.get_attribute("#play", "aria-pressed") == "false"
-    moves = "getComputedStyle(document.getElementById('strip-cursor')).transitionDuration"
-    assert shown.evaluate(moves) == "0s"
-
-
-def test_it_prints(show):
-    shown = show("greedy", "#round=4")
-    shown.emulate_media(media="print")
-    assert not shown.is_visible("#theme") and shown.is_visible("#tree .node.root")
-    assert shown.is_visible("#totals")
-    assert len(shown.pdf()) > 10_000
-
-
-def test_names_and_roles(show):
-    shown = show("greedy", "#round=3")
-    for role in ("slider", "tree", "navigation", "main", "complementary"):
-        assert shown.get_by_role(role).count() == 1, role
-    unnamed = shown.evaluate("""() => [...document.querySelectorAll('button, [role]')].filter(
-        (e) => !e.getAttribute('aria-label') && !e.textContent.trim()).length""")
-    assert unnamed == 0
-    assert shown.get_by_role("treeitem").first.get_attribute("aria-level") == "1"
-
-
-def test_a_generation_without_a_round_says_so(show):
-    shown = show("none")
-    assert shown.inner_text("#round-title") == "No round"
-    shown.keyboard.press("j")
-    assert "script" in shown.text_content("#text")
