@@ -56,6 +56,17 @@ def service(
         device.go.set()
 
 
+@contextmanager
+def recorded(device):
+    """The requests that the device reads meanwhile."""
+    seen, read = [], device.read
+    device.read = lambda *of: seen.append(of[1]) or read(*of)
+    try:
+        yield seen
+    finally:
+        del device.read
+
+
 def events(response) -> list:
     """Returns what a stream sent, parsed, and that it ended as it has to."""
     lines = [line for line in response.text.split("\n\n") if line]
