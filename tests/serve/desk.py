@@ -52,8 +52,10 @@ def service(
     )
     with TestClient(made.application(), raise_server_exceptions=False) as client:
         client.device, client.lines, client.service = device, lines, made
-        yield client
-        device.go.set()
+        try:
+            yield client
+        finally:
+            device.go.set()
 
 
 @contextmanager

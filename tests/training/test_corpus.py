@@ -3,34 +3,25 @@
 import json
 
 import numpy as np
-import pytest
+import refusals
 
 from jspec.training import corpus, sequences
 
 
-@pytest.fixture
-def stories(tmp_path):
+def test_holdout_follows_the_document_not_its_place(tmp_path):
     path = tmp_path / "stories.txt"
     path.write_text(corpus.END.join(f"Once upon a time there were {i} cats.\n" for i in range(100)))
-    return corpus.CorpusSource("stories", path)
-
-
-def test_holdout_is_deterministic_and_disjoint(stories):
+    stories = corpus.CorpusSource("stories", path)
     first, second = corpus.load([stories]), corpus.load([stories])
     assert first == second
     assert len(first.heldout["stories"]) == 5
     assert not set(first.heldout["stories"]) & set(first.train["stories"])
-
-
-def test_holdout_follows_the_document_not_its_place():
     texts = [f"text {i}" for i in range(40)]
     kept, out = corpus.split(texts, 0.1)
     again, out_again = corpus.split(texts[::-1] + texts[:7], 0.1)
     assert set(out) == set(out_again)
     assert set(kept) == set(again)
-
-
-def test_a_single_document_is_trained_on():
+    # A single document is trained on.
     assert corpus.split(["only"], 0.05) == (["only"], [])
 
 
@@ -46,32 +37,29 @@ def test_template_and_strip_of_json_rows(tmp_path):
     assert corpus.read(source) == ["Q: 1+1? A: 2"]
 
 
-@pytest.mark.parametrize("template", ["{a", "{a.foo}", "{a:d}"])
-def test_a_template_that_does_not_fit_is_one_sentence(tmp_path, template):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"a": "x"}\n')
-    for template in ("{0}", "{}", "{a.__class__}"):
-        with pytest.raises(ValueError, match=r"names no field, as {question} or {turns\[0\]}"):
-            corpus.text_row('{"a": "x"}', template, "line 1")
-    assert corpus.text_row('{"a": [["x", "y"]]}', "{a[0][1]}", "line 1") == "y"
-    with pytest.raises(ValueError, match="line 1 does not fit the template"):
+def test_templates_and_texts_that_do_not_fit_are_one_sentence(tmp_path):
+    def read(name, content, template="{a}"):
+        path = tmp_path / name
+        path.write_bytes(content)
         corpus.read(corpus.CorpusSource("x", path, template))
 
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.txt", b"", "holds no text"),
-        ("a.txt", b"\xff\xfe", "is not UTF-8"),
-        ("a.jsonl", b"{", "line 1 is not JSON"),
-        ("a.jsonl", b'{"b": 1}', "has no field 'a'"),
-    ],
-)
-def test_bad_text_is_one_sentence(tmp_path, name, content, message):
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        corpus.read(corpus.CorpusSource("x", path, "{a}"))
+    row = b'{"a": "x"}'
+    field = r"names no field, as {question} or {turns\[0\]}"
+    refusals.check(
+        [
+            *((("a.jsonl", row, template), field) for template in ("{0}", "{}", "{a.__class__}")),
+            *(
+                (("a.jsonl", row, template), "line 1 does not fit the template")
+                for template in ("{a", "{a.foo}", "{a:d}")
+            ),
+            (("a.txt", b""), "holds no text"),
+            (("a.txt", b"\xff\xfe"), "is not UTF-8"),
+            (("a.jsonl", b"{"), "line 1 is not JSON"),
+            (("a.jsonl", b'{"b": 1}'), "has no field 'a'"),
+        ],
+        lambda given: read(*given),
+    )
+    assert corpus.text_row('{"a": [["x", "y"]]}', "{a[0][1]}", "line 1") == "y"
 
 
 def test_order_reads_epochs_by_weight_and_extends():

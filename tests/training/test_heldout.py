@@ -31,7 +31,4 @@ def test_batches_count_by_their_tokens():
     for name in ("loss", "acceptance", "right"):
         assert found[name] == pytest.approx(whole[name], abs=2e-4)
     assert whole["acceptance"] == pytest.approx([3 / 8, 2 / 3, 1 / 2], abs=1e-4)
-
-
-def test_steps_that_nothing_reaches_are_zero():
     assert score([np.array([0, 1, 0])])["acceptance"] == pytest.approx([0.3333, 0, 0])
