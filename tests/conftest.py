@@ -24,8 +24,6 @@ checked.install()
 import compiling  # noqa: E402
 import tiny  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 def pytest_configure(config: pytest.Config) -> None:
     # By JAX's options, which no command that a test starts inherits.
@@ -81,15 +79,6 @@ def little_memory() -> Iterator[None]:
         # What was freed is given back to the system only when glibc is asked to: gigabytes.
         getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
         kept = resident()
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder with pre-trained models and text that are not part of the repository."""
-    folder = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
-    if not (folder / "models").is_dir():
-        pytest.skip(f"{folder} holds no models; set JSPEC_SHARED to the folder that does")
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -30,13 +30,6 @@ def chatter():
 """
 
 
-def test_the_command_line_is_there_before_jax():
-    heavy = "{'jax', 'flax', 'numpy', 'tokenizers', 'transformers', 'optax'}"
-    code = f"import sys, jspec.cli.main as cli; cli.run([]); print({heavy} & {{*sys.modules}})"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "set()"
-
-
 def test_help_names_the_commands_and_the_version_is_that_of_the_package(command):
     for arguments in ([], ["--help"]):
         ran = command(*arguments)
