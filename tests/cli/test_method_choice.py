@@ -82,6 +82,10 @@ def test_the_bundled_target_has_a_draft_model_of_its_own():
         assert method_choice.draft_model(tree, model, "x") == "x"
 
 
+def of_run(fields):
+    return RunSettings(**fields)
+
+
 def of_request(fields):
     return RunSettings(request=Request(**{"seed": 0} | fields))
 
@@ -97,9 +101,5 @@ def test_settings_have_bounds():
         "seed": (-1, 2**32),
     }.items():
         said = f"{name.replace('_', '.')} is .*; pass"
-        refusals.check(
-            [({name: value}, said) for value in values],
-            (lambda own: RunSettings(**own))
-            if name in ("max_new_tokens", "batch_size")
-            else of_request,
-        )
+        make = of_run if name in ("max_new_tokens", "batch_size") else of_request
+        refusals.check([({name: value}, said) for value in values], make)
