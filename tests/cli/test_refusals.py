@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -189,13 +190,19 @@ def test_bad_input_is_one_sentence(command, places, call, tmp_path, monkeypatch)
     monkeypatch.setattr("jspec.planning.topology.find_spec", lambda name: None)
     monkeypatch.setattr("jspec.planning.gpu_chips.find_spec", lambda name: None)
     prompts = tmp_path / "prompts.txt"
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def contents():
+        files = filter(Path.is_file, tmp_path.rglob("*"))
+        return {path: content for path in files if (content := path.read_bytes())}
+
+    before = contents()
     wrong = []
     for row, said in REFUSED[call]:
+        words = f"{call} {row}"
         for name, path in places.items():
-            row, said = row.replace(name, path), said.replace(name, path)
-        arguments = shlex.split(" ".join(places.get(word, word) for word in call.split()))
-        for argument in shlex.split(row):
+            words, said = words.replace(name, path), said.replace(name, path)
+        arguments = []
+        for argument in shlex.split(words):
             if argument.startswith("@file:"):
                 prompts.write_text("\n".join(argument.removeprefix("@file:").split("|")))
                 argument = prompts
@@ -208,8 +215,7 @@ def test_bad_input_is_one_sentence(command, places, call, tmp_path, monkeypatch)
             wrong.append((row, ran))
         prompts.unlink(missing_ok=True)
     assert not wrong, wrong
-    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert after == before, "nothing is lost or written"
+    assert contents() == before, "nothing is lost or written"
 
 
 def test_prompts_of_standard_input_are_refused_too(command, folder):
