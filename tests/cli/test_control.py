@@ -30,10 +30,7 @@ def test_all_of_it_reaches_decode(records, folder):
         "Once upon", "--repetition-penalty", 1.3, "--logit-bias", '{"5": 1.5}', "--min-tokens", 3,
         "--logprobs", 2, "--choice", "She said", "--choice", "She slept",
     )  # fmt: skip
-    processors = [
-        jspec.processors.repetition_penalty(1.3),
-        jspec.processors.logit_bias({5: 1.5}),
-    ]
+    processors = [jspec.processors.repetition_penalty(1.3), jspec.processors.logit_bias({5: 1.5})]
     want = jspec.decode(
         loaded.model, loaded.params, [loaded.tokenizer.encode("Once upon").ids],
         stopping=jspec.Stopping(min_tokens=3, eos=loaded.eos),

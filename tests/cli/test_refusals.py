@@ -84,10 +84,7 @@ REFUSED = {
         ("--methods ,", "--methods is ','; name one or more of"),
         ("--peers all", "run `python -m benchmarks.peers` in a checkout"),
         ("--speculative-config {}", "names no method"),
-        (
-            '--speculative-config \'{"method": "suffix", "k": 1}\'',
-            "'k' is unknown",
-        ),
+        ('--speculative-config \'{"method": "suffix", "k": 1}\'', "'k' is unknown"),
         ("--repeats 0", "--repeats is 0; pass at least 1"),
         ("--limit 0", "--limit is 0; pass at least 1"),
         ("--turns 0", "--turns is 0; pass at least 1"),

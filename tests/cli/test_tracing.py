@@ -29,9 +29,8 @@ DRAFTERS = {
 }
 POLICIES = {
     "adaptive": dict(
-        policy=jspec.Adaptive((0, 2, 7)),
-        policy_params=jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.9}),
-    ),
+        policy=jspec.Adaptive((0, 2, 7)), policy_params=jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.9})
+    )
 }
 
 
@@ -164,10 +163,7 @@ def test_every_node_has_its_origins_through_merges_and_wrappers():
     assert {tuple(path) for path, own in zip(paths(plain.rounds[0]), mine, strict=True) if own} == (
         offered - {()}
     )
-    for drafter in (
-        Wrapper(nested),
-        jspec.with_verifier(Wrapper(nested), jspec.rules.coupled),
-    ):
+    for drafter in (Wrapper(nested), jspec.with_verifier(Wrapper(nested), jspec.rules.coupled)):
         wrapped = jspec.trace(**ask(drafter))
         assert wrapped.origins == plain.origins
         assert [one.origins.tolist() for one in wrapped.rounds] == [

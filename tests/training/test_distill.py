@@ -58,10 +58,7 @@ def test_prompts_are_beginnings_and_later_pieces_of_the_documents():
 def test_rows_are_what_decode_gives_alone():
     model = tiny.model()
     params = tiny.params(model)
-    asked = [
-        distill.RowStart(3, "a", [1, 2, 3], 0.0),
-        distill.RowStart(4, "a", [4, 5], 1.0),
-    ]
+    asked = [distill.RowStart(3, "a", [1, 2, 3], 0.0), distill.RowStart(4, "a", [4, 5], 1.0)]
     eos = (7,)
     together = distill.write(model, params, eos, asked, RECIPE, 3)
     for start, (tokens, finish) in zip(asked, together, strict=True):

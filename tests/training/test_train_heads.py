@@ -76,10 +76,7 @@ def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
     assert source.label == "other"
 
 
-@pytest.fixture(
-    scope="module",
-    params=quick.only(TWO, "eagle"),
-)
+@pytest.fixture(scope="module", params=quick.only(TWO, "eagle"))
 def whole(request, folder, run, tmp_path_factory):
     """(kind, folder) of a run that nothing interrupted."""
     out = tmp_path_factory.mktemp(request.param) / "run"
