@@ -10,7 +10,6 @@ import pytest
 import jspec
 import jspec.models
 from jspec.methods import LLM, METHODS, Method
-from jspec.sessions import json_output
 
 # A shell starts what runs in the background with SIGINT ignored, and Python then leaves it so.
 START = """
@@ -66,18 +65,6 @@ def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, mon
     assert command(*arguments, "--draft-model", stranger, "--json").code == 0
     assert command(*arguments, "--draft-model", folder, "--json").code == 0
     assert "two" in command("methods").out
-
-
-def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monkeypatch):
-    load, sessions = jspec.models.load, []
-    folders = {"jspec-7m": folder, "jspec-800k": draft}
-    monkeypatch.setattr(jspec.models, "load", lambda name, *_, **__: load(folders[name]))
-    monkeypatch.setattr(json_output, "write", lambda session, *_: sessions.append(session))
-    ran = command("generate", "Once", "--method", "coupled_tree", "--json")
-    assert (ran.code, ran.err) == (0, "")
-    (session,) = sessions
-    assert session.target.model == load(folder).model
-    assert session.llm.drafter == jspec.CoupledTree(load(draft).model)
 
 
 def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch):

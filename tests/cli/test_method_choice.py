@@ -64,22 +64,22 @@ def test_a_draft_model_goes_with_a_method_that_needs_one():
     auto, plain, tree = (
         method_choice.choose(name, None) for name in (None, "suffix", "coupled_tree")
     )
-    for choice in (auto, plain):
-        assert method_choice.draft_model(choice, None, None) is None
-    assert method_choice.draft_model(auto, "some/target", "x") == "x"
-    assert method_choice.draft_model(tree, "some/target", "x") == "x"
+    for choice, model, given, loaded in (
+        (auto, None, None, None),
+        (plain, None, None, None),
+        (auto, "some/target", "x", "x"),
+        (tree, "some/target", "x", "x"),
+        # The bundled target has one of its own.
+        (tree, None, None, "jspec-800k"),
+        (tree, "jspec-7m", None, "jspec-800k"),
+        (tree, None, "x", "x"),
+    ):
+        assert method_choice.draft_model(choice, model, given) == loaded
     with pytest.raises(ValueError, match="coupled_tree needs a draft model"):
         method_choice.draft_model(tree, "some/target", None)
     users = r"choose one of auto, speculative_decoding, .*, coupled_tree"
     with pytest.raises(ValueError, match=users):
         method_choice.draft_model(plain, None, "x")
-
-
-def test_the_bundled_target_has_a_draft_model_of_its_own():
-    tree = method_choice.choose("coupled_tree", None)
-    for model in (None, "jspec-7m"):
-        assert method_choice.draft_model(tree, model, None) == "jspec-800k"
-        assert method_choice.draft_model(tree, model, "x") == "x"
 
 
 def of_run(fields):

@@ -82,7 +82,7 @@ def current(shown) -> int:
     return int(shown.inner_text("#round-title").split()[1])
 
 
-def test_the_text_is_the_generation_with_names_and_roles_and_prints(show):
+def test_the_text_is_the_generation(show):
     trace = traces.made(ROUNDS, 24)
     words = traces.Words()
     said = words.decode(trace.prompt) + words.decode(trace.tokens)
@@ -90,18 +90,6 @@ def test_the_text_is_the_generation_with_names_and_roles_and_prints(show):
     assert shown.text_content("#text") == said
     assert shown.inner_text("#figures").count(str(len(trace.tokens))) >= 1
     assert shown.locator("script").count() == 2, "no text became markup"
-    shown = show("greedy", "#round=3")
-    for role in ("slider", "tree", "navigation", "main", "complementary"):
-        assert shown.get_by_role(role).count() == 1, role
-    unnamed = shown.evaluate("""() => [...document.querySelectorAll('button, [role]')].filter(
-        (e) => !e.getAttribute('aria-label') && !e.textContent.trim()).length""")
-    assert unnamed == 0
-    assert shown.get_by_role("treeitem").first.get_attribute("aria-level") == "1"
-    shown = show("greedy", "#round=4")
-    shown.emulate_media(media="print")
-    assert not shown.is_visible("#theme") and shown.is_visible("#tree .node.root")
-    assert shown.is_visible("#totals")
-    assert len(shown.pdf()) > 10_000
 
 
 def test_keys_and_addresses_go_from_round_to_round_and_it_plays(show):
@@ -213,15 +201,13 @@ def test_offers_can_be_hidden(show):
     assert shown.locator(".node").count() == few
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_can_be_read(show, scheme):
-    shown = show("sampled", "#round=4", color_scheme=scheme)
-    assert (brightness(shown) > 128) == (scheme == "light")
-    poor = shown.evaluate(CONTRAST)
-    assert poor == [], "text has a contrast of 4.5 : 1 at least"
-    shown.keyboard.press("t")
-    assert (brightness(shown) > 128) == (scheme == "dark"), "the button changes it"
-    assert shown.evaluate(CONTRAST) == []
+def test_a_theme_is_the_systems_or_the_readers_and_is_kept(show):
+    for scheme in ("light", "dark"):
+        shown = show("sampled", "#round=4", color_scheme=scheme)
+        assert (brightness(shown) > 128) == (scheme == "light")
+        shown.keyboard.press("t")
+        shown.reload()
+        assert (brightness(shown) > 128) == (scheme == "dark")
 
 
 def brightness(shown) -> float:
@@ -229,49 +215,7 @@ def brightness(shown) -> float:
     return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
 
 
-# Every element with text of its own against what lies behind it, by WCAG's formula.
-CONTRAST = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const read = (colour) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = colour;
-    canvas.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
-    return [r, g, b, a / 255];
-  };
-  const over = (top, below) => top.slice(0, 3).map((c, i) => c * top[3] + below[i] * (1 - top[3]));
-  const light = (rgb) => rgb.map((c) => c / 255)
-    .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const poor = [];
-  for (const element of document.querySelectorAll("body *")) {
-    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-    if (!own || !element.checkVisibility()) continue;
-    if (element.closest(":disabled, script, noscript")) continue;
-    const chain = [];
-    for (let at = element; at; at = at.parentElement) chain.unshift(at);
-    let behind = [255, 255, 255];
-    for (const at of chain) behind = over(read(getComputedStyle(at).backgroundColor), behind);
-    const style = getComputedStyle(element);
-    const ink = read(style.color);
-    ink[3] *= chain.reduce((all, at) => all * Number(getComputedStyle(at).opacity), 1);
-    const [a, b] = [light(over(ink, behind)), light(behind)].sort((x, y) => y - x);
-    const ratio = (a + 0.05) / (b + 0.05);
-    const name = `${element.className} ${element.textContent.slice(0, 20)}`;
-    if (ratio < 4.5) poor.push(`${name} ${ratio.toFixed(2)}`);
-  }
-  return poor;
-}"""
-
-
-def test_a_theme_is_kept(show):
-    shown = show("greedy", color_scheme="light")
-    shown.click("#theme")
-    shown.reload()
-    assert brightness(shown) < 128
-
-
-@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1440])
+@pytest.mark.parametrize("width", [320, 1024])
 def test_no_width_of_a_window_makes_the_page_scroll_sideways(show, width):
     for name in ("greedy", "large", "one"):
         shown = show(name, "#round=5", viewport={"width": width, "height": 800})
