@@ -1,11 +1,11 @@
-"""Documents, what is held out of them, and the order in which they are read."""
+"""Documents and rows of chat data: what is held out, what they ask, and their order."""
 
 import json
 
 import numpy as np
 import refusals
 
-from jspec.training import corpus, sequences
+from jspec.training import chats, corpus, sequences
 
 
 def test_holdout_follows_the_document_not_its_place(tmp_path):
@@ -70,3 +70,43 @@ def test_order_reads_epochs_by_weight_and_extends():
     share = (long < 3).mean()
     assert abs(share - 0.75) < 3 * (0.75 * 0.25 / 400) ** 0.5
     assert sorted([row for row in long if row < 3][:3]) == [0, 1, 2]
+
+
+def asked(fields, template=""):
+    return json.loads(chats.row(json.dumps(fields), template, "line 1"))
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+ANSWER = {"role": "assistant", "content": "b"}
+SYSTEM = {"role": "system", "content": "s"}
+
+
+def test_a_row_asks():
+    for fields, messages in (
+        ({"instruction": "Add.", "input": "1 + 1", "output": "2"}, user("Add.\n\n1 + 1")),
+        ({"instruction": "Add.", "instances": [{"input": "2", "output": "3"}]}, user("Add.\n\n2")),
+        ({"instruction": "Hi", "instances": [{"input": "", "output": "x"}]}, user("Hi")),
+        ({"id": "x", "question": " Why?\r\n", "answer": "So."}, user("Why?")),
+        ({"text": "A task", "code": "x = 1"}, user("A task")),
+        ({"messages": [SYSTEM, *user("a")], "prompt": "no"}, [SYSTEM, *user("a")]),
+        ({"messages": (talk := [*user("a"), ANSWER, *user("c")])}, talk),
+        ({"messages": [*user("a"), ANSWER]}, user("a")),
+    ):
+        assert asked(fields) == messages
+    assert asked({"a": "x", "messages": user("b")}, "Say {a}.") == user("Say x.")
+
+
+def test_a_row_that_asks_nothing_is_refused():
+    refusals.check(
+        [
+            (("no", ""), "line 1 is not JSON"),
+            (("{}", ""), "line 1 asks nothing; give it one of messages, instruction"),
+            (("[1]", ""), "asks nothing"),
+            (('{"messages": []}', ""), "asks nothing"),
+            (('{"a": "x"}', "{b}"), "line 1 has no field 'b'"),
+        ],
+        lambda given: chats.row(*given, "line 1"),
+    )
