@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Each of eight virtual devices may wait for others in several exchanges at once, in a thread each.
 # With as many threads as devices all can be waiting, which XLA ends the process over.
 os.environ.setdefault("NPROC", "32")
+# The benches are not part of the package. At the end: an installed jspec stays the one tested.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import checked
 import jax

@@ -88,13 +88,6 @@ def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
     assert all(jax.tree.leaves(same))
 
 
-def test_a_stranger_has_no_bundled_draft_model(target):
-    with pytest.raises(InputError, match="dyspec needs a draft model and none was given"):
-        jspec.LLM(target, "dyspec")
-    with pytest.raises(InputError, match="no bundled eagle head was trained for this model"):
-        jspec.LLM(target, "eagle")
-
-
 def test_a_program_reads_the_sentences_of_the_command_line(monkeypatch, target):
     rows = [
         ("token_recyclin", {}, "'token_recyclin' is unknown; did you mean token_recycling"),
@@ -118,38 +111,39 @@ def test_a_program_reads_the_sentences_of_the_command_line(monkeypatch, target):
 
 
 def test_models_that_do_not_fit_are_refused(target, draft, loaded, words):
-    with pytest.raises(
-        InputError, match=r"model is of type Llama; pass a name or what jspec.models"
-    ):
-        jspec.LLM(target.model, "suffix")
-    with pytest.raises(
-        InputError, match=r"draft is of type Llama; pass a name or what jspec.models"
-    ):
-        jspec.LLM(target, "dyspec", draft=draft.model)
-    with pytest.raises(InputError, match=r"draft_model is .*; pass draft=.., a name or what"):
-        jspec.LLM(target, "dyspec", draft_model=draft)
-    for call in (
-        lambda: jspec.LLM(jspec.models.Loaded({"a": 1}, ()), "auto"),
-        lambda: jspec.warmup({"a": 1}, (), prompt_tokens=4),
-    ):
-        with pytest.raises(InputError, match=r"model is .*, which has no apply; pass a model"):
-            call()
-    with pytest.raises(InputError, match=r"model is of type dict; pass a name or what"):
-        jspec.LLM({"a": 1}, drafter=jspec.Suffix())
-    with pytest.raises(InputError, match="was given and method suffix uses none"):
-        jspec.LLM(target, "suffix", draft=draft)
-    wide = loaded(tiny.draft(vocab_size=tiny.VOCAB + 1), words({"a": 0}))
-    with pytest.raises(InputError, match=f"{tiny.VOCAB + 1} tokens and the target one of"):
-        jspec.LLM(target, "dyspec", draft=wide)
     known = {str(i): i for i in range(tiny.VOCAB)}
-    for other in (
+    wide = loaded(tiny.draft(vocab_size=tiny.VOCAB + 1), words({"a": 0}))
+    others = (
         words({"a": 0}),
         words({}),
         words({**known, "x": 3, "y": 4}, [3]),  # 3 is an added token, and 4 is not
         words({f"other {i}": i for i in range(tiny.VOCAB)}, range(tiny.VOCAB)),
-    ):
-        with pytest.raises(InputError, match="but other ones"):
-            jspec.LLM(target, "dyspec", draft=loaded(tiny.draft(), other))
+    )
+    llm, named = jspec.LLM, "pass a name or what"
+    bare = jspec.models.Loaded({"a": 1}, ())
+    no_apply = "model is .*, which has no apply; pass a model"
+    refusals.check([
+        (lambda: llm(target.model, "suffix"), f"model is of type Llama; {named} jspec.models"),
+        (lambda: llm({"a": 1}, drafter=jspec.Suffix()), f"model is of type dict; {named}"),
+        (lambda: llm(bare, "auto"), no_apply),
+        (lambda: jspec.warmup({"a": 1}, (), prompt_tokens=4), no_apply),
+        (lambda: llm(target, "dyspec", draft=draft.model), f"draft is of type Llama; {named}"),
+        (lambda: llm(target, "dyspec", draft_model=draft), "draft_model is .*; pass draft=.., a"),
+        (lambda: llm(target, "suffix", draft=draft), "given and method suffix uses none"),
+        (lambda: llm(target, "dyspec"), "dyspec needs a draft model and none was given"),
+        (lambda: llm(target, "eagle"), "no bundled eagle head was trained for this model"),
+        (
+            lambda: llm(target, "dyspec", draft=wide),
+            f"{tiny.VOCAB + 1} tokens and the target one of",
+        ),
+        *(
+            (
+                lambda one=one: llm(target, "dyspec", draft=loaded(tiny.draft(), one)),
+                "but other ones",
+            )
+            for one in others
+        ),
+    ])  # fmt: skip
 
 
 def test_a_draft_of_another_padding_is_made_a_pair(target, loaded):
