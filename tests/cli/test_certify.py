@@ -7,6 +7,7 @@ import pytest
 import jspec
 from jspec._xla import native
 from jspec.testing import Certificate
+from jspec.testing.certification.bitwise import Bits
 from jspec.testing.certification.parity import Parity
 from jspec.testing.certification.rounding import Rounding
 
@@ -60,8 +61,13 @@ def test_the_certificate_as_json(certify, prompts, folder):
     assert found["sampled"]["num_equal"] == 3 and found["rounding"]["dtype"] == "float32"
 
 
-def test_one_shape_bit_by_bit(certify, prompts):
+def test_one_shape_bit_by_bit(certify, prompts, monkeypatch):
     shape = ("--prompts", prompts, "--bitwise", "--limit", 1, "--max-new-tokens", 4)
     with native.disabled():
         ran = certify(*shape, "--batch-invariant", 4)
     assert ran.code == 0 and "(XLA's products, cpu, 4 tokens)" in ran.out
+    # Of two that differ the exit code says so, too.
+    unequal = Bits(9, 99, 2, (1, 2), 1, None)
+    monkeypatch.setattr(jspec.testing, "check_bits", lambda *_, **__: unequal)
+    ran = certify(*shape, "--json")
+    assert ran.code == 1 and json.loads(ran.out)["num_different"] == 2
