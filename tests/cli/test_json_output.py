@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -115,13 +116,9 @@ def test_every_end_has_its_reason(records, folder):
 
 def test_an_end_token_stops(records, folder, monkeypatch):
     (free,) = records("Once upon", "--ignore-eos", *QUICK)
-    end = free["tokens"][3]
-    load = jspec.models.load
-    monkeypatch.setattr(
-        jspec.models,
-        "load",
-        lambda *args, **how: type(load(*args))(**{**vars(load(*args, **how)), "eos": (end,)}),
-    )
+    end, load = free["tokens"][3], jspec.models.load
+    ending = lambda *args, **how: replace(load(*args, **how), eos=(end,))  # noqa: E731
+    monkeypatch.setattr(jspec.models, "load", ending)
     (record,) = records("Once upon", *QUICK)
     place = free["tokens"].index(end)
     assert record["tokens"] == free["tokens"][: place + 1] and record["finish_reason"] == "stop"

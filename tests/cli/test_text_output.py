@@ -21,17 +21,8 @@ def test_the_text_and_then_the_figures(command, folder):
     asked = ("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
     ran = command(*asked, "--method", "token_recycling")
     assert ran.code == 0
-    loaded = jspec.models.load(folder)
-    prompt = loaded.tokenizer.encode("Once upon").ids
-    result = jspec.decode(
-        loaded.model,
-        loaded.params,
-        [prompt],
-        max_new_tokens=12,
-        stopping=jspec.Stopping(eos=loaded.eos),
-    )
-    text = loaded.tokenizer.decode(prompt + result.tokens[0, : result.lengths[0]].tolist())
-    assert ran.out == text + "\n"
+    text = jspec.LLM(str(folder), "autoregressive").decode("Once upon", max_new_tokens=12).texts[0]
+    assert ran.out == f"Once upon{text}\n" and "\x1b" not in ran.out
     # The clock decides whether it lost, which is then said last.
     said = [line for line in ran.err.splitlines() if "lost against plain" not in line]
     metrics, figures, measured = said[-3:]
@@ -47,11 +38,8 @@ def test_the_text_and_then_the_figures(command, folder):
         r"[\d.]+ times plain decoding \([\d.]+\)",
         figures,
     )
-    assert (
-        measured.startswith("Measured: jspec.decode, compiled")
-        and "gave the same tokens." in measured
-    )
-    assert "\x1b" not in ran.out
+    assert measured.startswith("Measured: jspec.decode, compiled")
+    assert "gave the same tokens." in measured
 
 
 def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):

@@ -51,9 +51,7 @@ def test_the_page_needs_nothing_else(made):
     assert addresses == {"http://www.w3.org/2000/svg"}, "the name of a namespace"
     assert not re.search(r"<link(?![^>]*data:,)|<img|<iframe|@import|url\(|fetch\(|import\(", rest)
     assert "default-src 'none'" in made
-
-
-def test_only_the_pages_own_script_may_run(made):
+    # Its own script alone may run.
     policy = re.search(r"script-src 'sha256-([^']+)'", made)[1]
     (script,) = re.findall(r"<script>(.*?)</script>", made, re.DOTALL)
     assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() == policy
@@ -67,9 +65,7 @@ def test_text_is_never_markup(made):
     assert "<script>alert(1)</script>" in held["strings"].values()
     assert held["settings"]["model"] == "<b>&"
     assert "{{STYLE}}" in held["strings"].values(), "what looks like a mark of the template stays"
-
-
-def test_a_long_generation_is_a_small_file():
+    # A long generation is a small file.
     html = page(traces.made(200, 80, sampled=True), traces.Words(), {})
     assert len(html.encode()) < 3e6
 
@@ -84,9 +80,6 @@ def test_tokens_are_named_as_within_a_text():
     raw = [named[token]["bytes"] for token in ids if "bytes" in named[token]]
     assert " ".join(raw) in "猫".encode().hex(" ").upper()
     assert named[0] == {"sign": tokenizer.id_to_token(0)}
-
-
-def test_other_names():
     words = Tokenizer(models.BPE({"a": 0, "ä": 1, "Ġð": 2, "<pad>": 3}, []))
     words.decoder = decoders.ByteLevel()
     words.add_special_tokens(["<pad>"])

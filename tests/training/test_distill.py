@@ -63,15 +63,9 @@ def test_rows_are_what_decode_gives_alone():
     together = distill.write(model, params, eos, asked, RECIPE, 3)
     for start, (tokens, finish) in zip(asked, together, strict=True):
         alone = jspec.decode(
-            model,
-            params,
-            np.array([start.prompt], np.int32),
-            max_new_tokens=6,
-            sampling=jspec.Sampling(start.temperature),
-            stopping=jspec.Stopping(eos=eos),
-            key=0,
-            row_ids=np.array([start.row]),
-        )
+            model, params, [start.prompt], max_new_tokens=6, key=0, row_ids=[start.row],
+            sampling=jspec.Sampling(start.temperature), stopping=jspec.Stopping(eos=eos),
+        )  # fmt: skip
         assert tokens == [*start.prompt, *alone.tokens[0, : alone.lengths[0]].tolist()]
         assert finish == ("stop" if tokens[-1] == 7 else "length")
 

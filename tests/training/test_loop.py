@@ -2,39 +2,28 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny
 
-from jspec.models.llama import Llama, LlamaConfig
 from jspec.training import checkpoints, heldout, loop, sequences
 from jspec.training.distributions import forward
 from jspec.training.unroll import Batch
 
 RECIPE = loop.Recipe(steps=12, learning_rate=1e-2, warmup=2, checkpoint_every=5)
-MODEL = Llama(
-    LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        context=16,
-        tied=True,
-    )
-)
+MODEL = tiny.model(vocab_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, tied=True)
 
 
 @dataclass(frozen=True)
 class NextToken:
     """Mean nats of each token after the first."""
 
-    model: Llama
+    model: Any
 
     def loss(self, params, frozen, batch):
         scores = forward(self.model, params, batch.tokens[:, :-1]).logits
