@@ -42,6 +42,8 @@ def test_all_of_it_reaches_decode(records, folder):
     )  # fmt: skip
     assert record["tokens"] == want.tokens[0, : want.lengths[0]].tolist()
     assert record["text"] in ("She said", "She slept") and record["finish_reason"] == "stop"
+    # What the form forces is drafted.
+    assert record["metrics"]["num_rounds"] < len(record["tokens"])
     found = [one["logprob"] for one in record["logprobs"]]
     np.testing.assert_allclose(found, want.logprobs.token_logprobs[0, : len(found)], atol=1e-5)
     assert all(len(one["top_logprobs"]) == 2 for one in record["logprobs"])
