@@ -1,5 +1,6 @@
 """Commands and bad inputs: one sentence each, exit code 2, nothing printed and nothing written."""
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -184,6 +185,7 @@ def places(folder, draft, tmp_path) -> dict[str, str]:
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_bad_input_is_one_sentence(command, places, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))  # plan sets variables for libtpu
     monkeypatch.setattr("jspec.planning.topology.find_spec", lambda name: None)
     monkeypatch.setattr("jspec.planning.gpu_chips.find_spec", lambda name: None)
     prompts = tmp_path / "prompts.txt"
