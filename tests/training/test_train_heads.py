@@ -42,9 +42,9 @@ def one_device():
 def run(folder, train):
     """Trains a head; of an option that is given twice the last counts."""
 
-    def given(kind, out, *arguments, small=None):
+    def given(kind, out, *arguments):
         options = ["--kind", kind, "--model", folder / "model", "--out", out]
-        return train("head", *options, *(small or [*SMALL, *TWO[kind]]), *arguments)
+        return train("head", *options, *SMALL, *TWO[kind], *arguments)
 
     return given
 
