@@ -104,7 +104,8 @@ def test_abandoned_work_counts_until_it_has_ended():
     asyncio.run(run())
 
 
-def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer():
+@pytest.mark.parametrize("first", ["leaves", "ends"])
+def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer(first):
     async def run():
         workers, held, errors = Workers(1, 4, 5), Held(), []
         loop = asyncio.get_running_loop()
@@ -116,9 +117,12 @@ def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer():
         await asyncio.sleep(0.02)
 
         def both_in_one_pass():
-            loop.call_soon(leaves.cancel)
+            if first == "leaves":
+                loop.call_soon(leaves.cancel)
             held.go.set()
             time.sleep(0.05)  # the work ends meanwhile
+            if first == "ends":
+                loop.call_soon(leaves.cancel)
 
         loop.call_soon(both_in_one_pass)
         answers = await asyncio.wait_for(asyncio.gather(doing, patient), 5)
