@@ -265,7 +265,10 @@ def test_every_option_reaches_the_drafter(target):
     assert made == jspec.PromptLookup(max_match=2, whole=False)
 
 
-def test_trees_fit_the_device(target):
+def test_trees_fit_the_device(target, draft):
+    made = drafter(target, "sequoia", draft=draft)  # for the bundled models
+    assert made.template == device_defaults.sequoia() and len(made.template.paths) == 15
+    assert made.template.depth == 5
     assert drafter(target, "token_recycling", shape="published").template == PUBLISHED
     assert drafter(target, "token_recycling", shape="measured").template == MEASURED
     given = drafter(target, "spine", num_speculative_tokens=9, max_depth=3, passes=2, k=4)
@@ -289,12 +292,6 @@ def test_a_mixture_shares_its_options_and_bounds_its_tree(bundled):
     assert wide.drafters[0].num_speculative_tokens == wide.num_speculative_tokens == 100
     default = drafter(bundled, "eagle2+spine")
     assert default.num_speculative_tokens == device_defaults.budget()
-
-
-def test_the_default_tree_of_sequoia_is_made_for_the_bundled_models(target, draft):
-    made = jspec.LLM(target, "sequoia", draft=draft).drafter
-    assert made.template == device_defaults.sequoia() and len(made.template.paths) == 15
-    assert made.template.depth == 5
 
 
 def test_a_whole_tree_stands_alone(target, draft):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tiny
 
-from jspec.cli import train_draft
 from jspec.models import load
 from jspec.training import draft, unroll
 from jspec.training.distributions import Distributions, Observed
@@ -105,11 +104,3 @@ def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_pa
     assert code == 0, output
     losses = [json.loads(line)["loss"] for line in (again / "curve.jsonl").read_text().splitlines()]
     np.testing.assert_allclose(losses, [line["loss"] for line in curve], rtol=1e-4)
-
-
-def test_an_error_of_jax_keeps_its_traceback(folder, tmp_path, monkeypatch, train):
-    """Bad input is an InputError; another ValueError is a bug and is not swallowed."""
-    monkeypatch.setattr(train_draft, "select", lambda *_: jnp.zeros(4).reshape(3))
-    given = (folder / "text.txt", "--target", folder / "model", *SMALL)
-    with pytest.raises((ValueError, TypeError), match="reshape"):
-        train("draft", *given, "--out", tmp_path / "run", "--steps", 2)
