@@ -131,10 +131,9 @@ def test_other_settings_leave_old_rows_alone_and_turns_follow_plain_decodings_an
     assert found[: len(before)] == before and len(own) == 4
     assert "suffix num_speculative_tokens=3" in ran.out and "temperature 0.9" in ran.out
     assert all(row["compared"] and row["first_difference"] is None for row in own)
-    second, first = sorted(
-        (row for row in own if row["method"] == PLAIN), key=lambda row: -row["turn"]
-    )
-    assert second["num_prompt_tokens"] > first["num_prompt_tokens"] + first["num_tokens"]
+    turns = {row["turn"]: row for row in own if row["method"] == PLAIN}
+    grown = turns[0]["num_prompt_tokens"] + turns[0]["num_tokens"]
+    assert turns[1]["num_prompt_tokens"] > grown
 
 
 class Fake:
