@@ -1,8 +1,10 @@
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import jspec
 import jspec.models
@@ -138,3 +140,23 @@ def test_a_group_is_written_before_the_next_one_runs(command, folder, batch, mon
     ran = command("generate", "--json", "--model", folder, *asked)
     assert ran.code == 130 and ran.err == ""
     assert [len(json.loads(line)["tokens"]) for line in ran.out.splitlines()] == [12, 12]
+
+
+def test_with_an_adapter_tokens_are_those_of_the_merged_model(records, folder, tmp_path):
+    query, rng = "model.layers.0.self_attn.q_proj", np.random.default_rng(3)
+    weights = load_file(folder / "model.safetensors")
+    outputs, inputs = weights[f"{query}.weight"].shape
+    down, up = (rng.normal(0, 1, shape).astype("f4") for shape in ((2, inputs), (outputs, 2)))
+    name = f"base_model.model.{query}.lora_"
+    adapter = {f"{name}A.weight": down, f"{name}B.weight": up}
+    save_file(adapter, tmp_path / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    merged = shutil.copytree(folder, tmp_path / "merged")
+    weights[f"{query}.weight"] = weights[f"{query}.weight"] + 2 * up @ down
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    asked = ("Once upon", "--ignore-eos", "--method", "autoregressive")
+    (own,), (wanted,), (base,) = (
+        records(*asked, *options) for options in (("--lora", tmp_path), ("--model", merged), ())
+    )
+    assert own["tokens"] == wanted["tokens"] != base["tokens"]
