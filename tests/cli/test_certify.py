@@ -40,10 +40,10 @@ def test_a_certificate_is_shown_and_is_the_exit_code(certify, prompts, monkeypat
         return Certificate({"device": "cpu"}, none, none, None, rounding)
 
     monkeypatch.setattr(jspec.testing, "certify", made_up)
-    ran = certify("--prompts", prompts, "--method", "suffix", "--batch-size", 2)
+    ran = certify("--prompts", prompts, "--method", "suffix", "--batch-size", 2, "--draws", 99)
     ((ids, settings),) = asked
     assert ids[1] == [5, 6, 7, 8, 9, 10, 11] and len(ids) == 3
-    assert (settings["max_new_tokens"], settings["batch_size"]) == (12, 2)
+    assert [settings[name] for name in ("max_new_tokens", "batch_size", "num_draws")] == [12, 2, 99]
     head, *_, verdict = ran.out.splitlines()
     assert head.endswith(", float32, suffix (scheme coupled), cpu: 3 prompts, 12 tokens each")
     assert ran.code == 1 and verdict.startswith("Verdict: undecided, rounding swaps the two")

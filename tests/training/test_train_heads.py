@@ -104,10 +104,6 @@ def test_a_run_gives_a_head_that_loads(folder, whole):
         assert line == "token info of 100 tokens: 0 MiB at decoding"
 
 
-# The loop treats all kinds alike.
-ONE_KIND = pytest.mark.parametrize("whole", ["eagle"], indirect=True)
-
-
 class Killed(BaseException):
     pass
 
@@ -126,7 +122,6 @@ def killed(monkeypatch, step, kind, run, folder, out):
             run(kind, out, folder / "rows.jsonl")
 
 
-@ONE_KIND
 def test_a_killed_run_resumes_on_the_same_curve(folder, whole, tmp_path, monkeypatch, run, train):
     kind, out = whole
     killed(monkeypatch, 3, kind, run, folder, tmp_path)
@@ -152,7 +147,6 @@ def test_scores_of_steps_that_are_computed_again_are_not_kept_twice(tmp_path):
     assert path.read_text() == "".join(lines[:3])
 
 
-@ONE_KIND
 def test_stored_states_give_the_same_curve(folder, whole, tmp_path, run):
     kind, out = whole
     stored = ("--states", tmp_path / "states", "--states-dtype", "float32")
@@ -164,7 +158,6 @@ def test_stored_states_give_the_same_curve(folder, whole, tmp_path, run):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-@ONE_KIND
 def test_a_run_begins_with_a_trained_head(folder, whole, tmp_path, run):
     kind, out = whole
     still = ("--steps", 1, "--seed", 9, "--lr", "1e-9", "--begin-with", out)
@@ -192,7 +185,6 @@ def test_another_target_is_refused(folder, whole, run):
 
 
 @pytest.mark.slow
-@ONE_KIND
 def test_devices_share_the_batch(folder, whole, tmp_path, monkeypatch, run):
     """Two devices have the curve of one, also after they resumed."""
     kind, out = whole
