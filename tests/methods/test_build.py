@@ -151,6 +151,12 @@ def test_a_draft_of_another_padding_is_made_a_pair(target, loaded):
         draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
         built = jspec.LLM(target, "speculative_decoding", draft=draft)
         assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
+        # What one of the two has not is -inf or dropped, and such an id is read as the last one.
+        size, texts = tiny.VOCAB + difference, np.array([[1, tiny.VOCAB - 1, 2]])
+        scores = tiny.forward(built.drafter.model, draft.params, texts).logits
+        own = tiny.forward(draft.model, draft.params, np.minimum(texts, size - 1)).logits
+        np.testing.assert_array_equal(scores[..., :size], own[..., : tiny.VOCAB])
+        assert scores.shape[-1] == tiny.VOCAB and (scores[..., size:] == -np.inf).all()
 
 
 def test_added_tokens_may_differ(loaded, words):
