@@ -20,17 +20,17 @@ ASKED = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("label", "name", "head"),
+    ("label", "name", "head", "temperature"),
     [
-        ("prompt lookup", "jspec-800k", None),
-        ("suffix", "jspec-800k", None),
-        ("TR, accepted alone", "jspec-800k", None),
-        ("EAGLE", "jspec-7m", "jspec-7m/eagle"),
+        ("prompt lookup", "jspec-800k", None, 0.0),
+        ("suffix", "jspec-800k", None, 0.5),
+        ("TR, accepted alone", "jspec-800k", None, 0.0),
+        ("EAGLE", "jspec-7m", "jspec-7m/eagle", 0.5),
     ],
 )
-def test_replayed_rounds_are_those_of_decoding(label, name, head):
+def test_replayed_rounds_are_those_of_decoding(label, name, head, temperature):
     target, found = load(name), []
-    bench = Bench(target, Bare(target.tokenizer), 32, 24)
+    bench = Bench(target, Bare(target.tokenizer), 32, 24, temperature)
     heads = settings.trained(head, target) if head else {}
     line = counts.methods(["table", "update"], None, heads)[label]
     assert line.replayed
