@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Each of eight virtual devices may wait for others in several exchanges at once, in a thread each.
 # With as many threads as devices all can be waiting, which XLA ends the process over.
 os.environ.setdefault("NPROC", "32")
+# The benches are not part of the package. At the end: an installed jspec stays the one tested.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import checked
 import jax
@@ -23,8 +26,6 @@ import pytest
 checked.install()
 import compiling  # noqa: E402
 import tiny  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,15 +82,6 @@ def little_memory() -> Iterator[None]:
         # What was freed is given back to the system only when glibc is asked to: gigabytes.
         getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
         kept = resident()
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder with pre-trained models and text that are not part of the repository."""
-    folder = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
-    if not (folder / "models").is_dir():
-        pytest.skip(f"{folder} holds no models; set JSPEC_SHARED to the folder that does")
-    return folder
 
 
 @pytest.fixture(scope="session")

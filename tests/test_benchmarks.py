@@ -7,6 +7,8 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
+from benchmarks import picture
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"
 
@@ -33,8 +35,7 @@ GONE = set(
 )
 
 
-def test_every_command_answers_help(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
+def test_every_command_answers_help():
     for name, file in COMMANDS.items():
         module = importlib.import_module(f"{name}.__main__" * (file.stem == "__main__") or name)
         app = module.main
@@ -50,9 +51,7 @@ def test_the_readme_lists_every_command():
     assert not GONE & set(COMMANDS)
 
 
-def test_the_picture_has_the_figures_of_the_results(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    picture = importlib.import_module("benchmarks.picture")
+def test_the_picture_has_the_figures_of_the_results(tmp_path):
     gains, singles = picture.speedups(picture.RESULTS.read_text("utf-8"))
     assert len(gains) == 12 and singles[0] < min(gains.values())
     picture.main(tmp_path / "drawn.svg")

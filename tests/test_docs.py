@@ -131,28 +131,3 @@ def test_links_lead_to_files():
                 exists = (page.parent / link).exists()
             wrong += [] if exists else [f"{name}: {link}"]
     assert not wrong, "these links lead to no file"
-
-
-@pytest.mark.slow  # `.ci/run` has what builds the site where it runs these
-def test_the_site_builds_and_holds_every_public_name(tmp_path):
-    pytest.importorskip("mkdocs", reason="the documentation needs pip install '.[docs]'")
-    pytest.importorskip("mkdocstrings")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-3000:]
-    anchors = {
-        anchor
-        for page in (tmp_path / "api").rglob("*.html")
-        for anchor in re.findall(r'id="(jspec\.[\w.]+)"', page.read_text("utf-8"))
-    }
-    wanted = {f"jspec.{name}" for name in jspec.__all__ if not name.startswith("__")}
-    wanted |= {f"{name}.{public}" for name in MODULES for public in names_of(find(name))}
-
-    def is_there(name: str) -> bool:
-        last = name.split(".")[-1]
-        # A function behind a module of the same name has the longer anchor, and what `jspec` itself
-        # has may be there alone.
-        again = f"jspec.{last}" in anchors and getattr(jspec, last, None) is find(name)
-        return name in anchors or f"{name}.{last}" in anchors or again
-
-    assert not {name for name in wanted if not is_there(name)}

@@ -28,8 +28,8 @@ DEAR = {
         "decoding.programs drafters.draft_head.eagle "
         "drafters.draft_head.lyanna drafters.draft_model.acceptance_vector "
         "drafters.jump_forward drafters.memory_file models.function models.heads.loading "
-        "models.heads.store processors.logits round sampling "
-        "testing.recurrent_lm types verify.functions verify.rules"
+        "models.heads.store policies.fixed_width processors.log_probabilities processors.logits "
+        "round sampling testing.recurrent_lm types verify.functions verify.rules"
     ).split()
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

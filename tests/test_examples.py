@@ -20,21 +20,6 @@ SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 QUICKSTART = "quickstart.py"
 
 
-def test_they_are_all_here():
-    assert {path.name for path in SCRIPTS} >= {
-        QUICKSTART,
-        "speculative_decoding_in_150_lines.py",
-        "batches_and_streaming.py",
-        "your_own_drafter.py",
-        "verify_in_your_engine.py",
-        "sharded_decoding.py",
-        "train_a_head.py",
-        "serve.py",
-        "rollouts.py",
-        "ray_serve.py",
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
 def test_a_script_runs(script, tmp_path):

@@ -9,8 +9,6 @@ from pathlib import Path
 import compiling
 import pytest
 
-import jspec
-
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "several_hosts.py"
 
 
@@ -53,10 +51,3 @@ def test_processes_write_what_one_does(count):
         assert many[0] == rows_of(1, devices=2)[0]
     texts = {text for rows in many for text in rows.values()}
     assert len(texts) == 2 * count  # each row draws its own noise
-
-
-def test_the_name_that_is_gone_says_what_to_use():
-    with pytest.raises(
-        AttributeError, match=r"jspec\.Limits is gone; use stopping=jspec\.Stopping"
-    ):
-        getattr(jspec, "Limits")  # noqa: B009

@@ -24,6 +24,7 @@ ZOO = importlib.resources.files("jspec.models") / "zoo"
 
 
 def test_the_installed_version_is_that_of_the_project():
+    assert jspec.__version__ == PROJECT["version"]
     try:
         installed = importlib.metadata.version(PROJECT["name"])
     except importlib.metadata.PackageNotFoundError:
@@ -135,18 +136,17 @@ def test_a_library_that_is_absent_is_named(monkeypatch):
             runpy.run_path(str(source))
 
 
-def test_the_package_starts_without_jax():
-    """Importing JAX takes a second, which `jspec --help` does not have."""
+def test_the_package_and_its_command_line_start_without_jax():
+    """Importing JAX takes a second; a wrong name of a method is told before that, too."""
     code = (
-        "import sys, jspec, jspec.cli.main; "
-        "print([m for m in ('jax', 'numpy') if m in sys.modules])"
+        "import sys, jspec, jspec.cli.main as cli; cli.run([])\n"
+        "jspec.methods.describe('dyspec'); jspec.methods.names()\n"
+        "try: jspec.LLM(None, 'dyspc')\n"
+        "except ValueError: print(\n"
+        "    {'jax', 'flax', 'numpy', 'tokenizers', 'transformers', 'optax'} & {*sys.modules})"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
-
-
-def test_the_version_is_that_of_the_project():
-    assert jspec.__version__ == PROJECT["version"]
+    assert run.stdout.splitlines()[-1] == "set()"
 
 
 def test_public_names_are_listed_and_no_others():
@@ -157,3 +157,5 @@ def test_public_names_are_listed_and_no_others():
         assert getattr(jspec, name) is not None
     with pytest.raises(AttributeError, match="No jspec attribute utils"):
         _ = jspec.utils
+    with pytest.raises(AttributeError, match=r"Limits is gone; use stopping=jspec\.Stopping"):
+        _ = jspec.Limits

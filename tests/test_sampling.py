@@ -72,20 +72,6 @@ def test_only_a_gpu_cuts_without_a_loop():
     assert "stablehlo.while" in lowered("cpu")
 
 
-def test_a_setting_is_a_value_not_a_program():
-    traces = []
-
-    @jax.jit
-    def probs(logits, sampling):
-        traces.append(1)
-        return samplings.probabilities(logits, sampling)
-
-    logits = jnp.zeros((1, 8))
-    for setting in SETTINGS:
-        probs(logits, rows([setting]))
-    assert len(traces) == 1
-
-
 @pytest.mark.parametrize(("size", "k"), [(7, 3), (128, 1), (1000, 3), (4097, 1)])
 def test_two_stage_top_k_is_exact_to_the_last_tie(size, k):
     rng = np.random.default_rng(size)

@@ -7,7 +7,6 @@ import jax
 import pytest
 
 from benchmarks.accelerator import __main__ as command
-from benchmarks.accelerator import sections
 from benchmarks.accelerator.sections import FORCED, Cell, share_of
 from benchmarks.accelerator.shapes import SHAPES, random_weights
 from benchmarks.ledger import read as rows
@@ -56,16 +55,6 @@ def test_rows_are_measured_once_failures_are_rows_and_what_is_left_is_said(tmp_p
     before = file.read_text("utf-8")
     assert command.run(["some"], file, 60, TINY) == []
     assert file.read_text("utf-8") == before
-
-
-def test_a_pass_and_a_round_are_measured_on_a_cpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(sections, "FORCED", {})
-    shape = replace(TINY, widths={2: (2,)}, budgets=())
-    file = tmp_path / "rows.jsonl"
-    assert command.run(["passes", "rounds"], file, 600, shape) == []
-    one_pass, plain = rows(file)
-    assert one_pass["finite"] and one_pass["batch"] == 2 and one_pass["kernels"] == []
-    assert plain["method"] == "plain" and plain["tokens"] == 1
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_the_gguf_file_holds_the_bytes_of_blocks(kind, setting, tmp_path):
     assert tensors["token_embd.weight"].shape[1] == 64 // 32 * blocks.SIZES["q8_0"]
 
 
-def test_the_gguf_file_of_stacked_layers_is_the_same(setting, tmp_path):
+def test_the_gguf_file_of_stacked_layers_and_of_each_architecture(setting, tmp_path):
     pytest.importorskip("gguf")
     from benchmarks.peers import gguf_file
 
@@ -132,43 +132,20 @@ def test_the_gguf_file_of_stacked_layers_is_the_same(setting, tmp_path):
         held = jspec.models.load(setting.path, with_tokenizer=False, scan_layers=stacked)
         gguf_file.write(held.model, held.params, tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
+    for changes, kind in (
         ({}, "llama"),
         ({"qkv_bias": True, "output_bias": True}, "llama"),
         ({"qkv_bias": True}, "qwen2"),
         ({"qk_norm": True}, "qwen3"),
-    ],
-)
-def test_the_architecture_follows_from_norms_and_biases(changes, kind, tmp_path):
-    pytest.importorskip("gguf")
-    from benchmarks.peers import gguf_file
-
-    model = tiny.model(tied=True, **changes)
-    gguf_file.write(model, tiny.params(model), tmp_path / "m.gguf")
-    fields, tensors = read(tmp_path / "m.gguf")
-    assert fields["general.architecture"].contents() == kind and "output.weight" not in tensors
-
-
-def test_stretched_frequencies_are_written(tmp_path):
-    pytest.importorskip("gguf")
-    from benchmarks.peers import gguf_file
-
-    scaling = RopeScaling(8.0, 1.0, 4.0, 64)
-    model = tiny.model(rope_scaling=scaling)
-    gguf_file.write(model, tiny.params(model), tmp_path / "m.gguf")
-    _, tensors = read(tmp_path / "m.gguf")
-    factors = tensors["rope_freqs.weight"]
+        ({"rope_scaling": RopeScaling(8.0, 1.0, 4.0, 64)}, "llama"),
+    ):
+        model = tiny.model(tied=True, **changes)
+        gguf_file.write(model, tiny.params(model), tmp_path / "m.gguf")
+        fields, tensors = read(tmp_path / "m.gguf")
+        assert fields["general.architecture"].contents() == kind
+        assert "output.weight" not in tensors
+    factors = tensors["rope_freqs.weight"]  # stretched
     assert factors[0] == 1 and factors[-1] == pytest.approx(8)
-
-
-def test_another_family_is_refused(tmp_path):
-    pytest.importorskip("gguf")
-    from benchmarks.peers import gguf_file
-
     with pytest.raises(InputError, match="LearnedPositionDecoder is not implemented"):
         gguf_file.write(LearnedPositionDecoder(None), None, tmp_path / "m.gguf")
 

@@ -89,21 +89,13 @@ def test_a_ledger_goes_on_with_its_own_setting_alone(tmp_path):
     first.add(text="a", tokens=9)
     Ledger(path, {"bench": "x", "new_tokens": 16}).add(text="a", tokens=17)
     with path.open("a") as file:
-        file.write('{"run": "half a li')
+        file.write('{"run": "half a li')  # which is not glued to the next line
     again = Ledger(path, {"new_tokens": 8, "bench": "x"})
     assert [row["tokens"] for row in again.find(text="a")] == [9]
+    again.add(text="b", tokens=5)
     read = ledger.read(path)
-    assert [(row["new_tokens"], row["tokens"]) for row in read] == [(8, 9), (16, 17)]
+    assert [(row["new_tokens"], row["tokens"]) for row in read] == [(8, 9), (16, 17), (8, 5)]
     assert {"date", "device", "command"} <= set(read[0])
-
-
-def test_the_line_that_an_interruption_left_is_not_glued_to_the_next_one(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    Ledger(path, {"bench": "x"}).add(text="a")
-    with path.open("a") as file:
-        file.write('{"run": "half a li')
-    Ledger(path, {"bench": "x"}).add(text="b")
-    assert [row["text"] for row in ledger.read(path)] == ["a", "b"]
     for line in path.read_text().splitlines():
         json.loads(line)
 

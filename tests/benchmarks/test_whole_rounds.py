@@ -34,10 +34,7 @@ def test_the_round_that_passes_the_limit_counts_whole(one):
     assert np.flatnonzero(counted.histogram[0]).tolist() == [2, 4]  # 3 and 5 tokens
     # Each row has its own limit.
     assert one.count(PROMPTS, np.array([3, 4])).tokens.tolist() == [3, 8]
-
-
-def test_decoding_as_many_tokens_has_as_many_rounds(one):
-    counted = one.count(PROMPTS)
+    # Decoding as many tokens has as many rounds.
     result = one.run(PROMPTS, counted.tokens)
     assert np.array_equal(result.stats.num_rounds, counted.rounds)
     assert np.array_equal(result.lengths, counted.tokens)

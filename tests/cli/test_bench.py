@@ -6,8 +6,9 @@ import shutil
 
 import pytest
 
+from jspec._validate.errors import InputError
 from jspec.cli.bench import measure, run, settings
-from jspec.cli.bench.chat import Bare
+from jspec.cli.bench.chat import Bare, wording
 from jspec.cli.bench.contenders import Reply
 from jspec.cli.bench.ledger import Ledger
 from jspec.cli.bench.measure import Bench, ReportedContender
@@ -73,39 +74,20 @@ def go(folder, questions, out, methods):
 
 
 @pytest.fixture(scope="module")
-def alone(folder, questions, tmp_path_factory):
-    """A bench of plain decoding."""
-    return go(folder, questions, tmp_path_factory.mktemp("alone"), "autoregressive")
+def whole(folder, questions, tmp_path_factory):
+    """A bench of plain decoding, to which a method was added."""
+    out = go(folder, questions, tmp_path_factory.mktemp("whole"), "autoregressive")
+    alone = rows(out)
+    go(folder, questions, out, "suffix")
+    assert rows(out)[:3] == alone
+    return out
 
 
-@pytest.fixture(scope="module")
-def whole(alone, folder, questions, tmp_path_factory):
-    """The same, to which a method was added."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    shutil.copytree(alone, out)
-    return go(folder, questions, out, "suffix")
-
-
-def test_plain_decoding_is_measured_alone(alone):
-    assert [(row["method"], row["question"]) for row in rows(alone)] == [
-        (PLAIN, "7"), (PLAIN, "b"), (PLAIN, "9")
-    ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_method_that_is_added_is_measured_alone(alone, whole):
-    before = rows(alone)
-    assert rows(whole)[: len(before)] == before
-    assert [row["method"] for row in rows(whole)[len(before) :]] == ["suffix"] * 3
-
-
-@pytest.mark.slow
-def test_every_prompt_and_method_has_a_row(whole, folder):
-    found = rows(whole)
-    assert {(row["method"], row["question"]) for row in found} == {
+def test_every_prompt_and_method_has_a_row_and_a_method_is_measured_alone(whole, folder):
+    found, loaded = rows(whole), load(folder)
+    assert [(row["method"], row["question"]) for row in found] == [
         (method, name) for method in (PLAIN, "suffix") for name in ("7", "b", "9")
-    }
-    loaded = load(folder)
+    ]
     for row in found:
         assert len(row["seconds"]) == len(row["prefill_seconds"]) == 2
         assert len(row["tokens"]) == row["num_tokens"] <= 8
@@ -118,17 +100,6 @@ def test_every_prompt_and_method_has_a_row(whole, folder):
         assert row["metrics"]["mean_acceptance_length"] >= 1
 
 
-def test_the_output_ends_with_the_advice(bench, whole, tmp_path):
-    out = tmp_path / "again"
-    shutil.copytree(whole, out)
-    ran, found = bench(out, "--methods", "suffix")
-    # All was there: nothing was measured, and the tables are told again.
-    assert found == rows(whole) and ran.err == ""
-    assert "tales" in ran.out and "cats" in ran.out
-    last = ran.out.rstrip("\n").splitlines()[-1]
-    assert re.search("cannot tell that from noise|laintext|lain decoding", last)
-
-
 def test_an_interrupted_bench_goes_on_with_the_memory_that_it_had(bench, whole, tmp_path):
     out = tmp_path / "killed"
     shutil.copytree(whole, out)
@@ -137,38 +108,32 @@ def test_an_interrupted_bench_goes_on_with_the_memory_that_it_had(bench, whole, 
     # Killed while the last prompt's row was written.
     file.write_bytes(b"".join(lines[:-1]) + lines[-1][:40])
     ran, found = bench(out, "--methods", "suffix")
-    assert len(found) == len(rows(whole))
     assert re.fullmatch(r"finished prompts are .* memory\n3/3 cats 9: .*\n", ran.err)
     # Without the answers before it, suffix would draft other tokens.
     assert counts(found) == counts(rows(whole))
+    assert "tales" in ran.out and "cats" in ran.out
+    last = ran.out.rstrip("\n").splitlines()[-1]
+    assert re.search("cannot tell that from noise|laintext|lain decoding", last)
 
 
-@pytest.mark.slow
-def test_other_settings_leave_old_rows_alone(bench, whole, tmp_path):
+def test_other_settings_leave_old_rows_alone_and_turns_follow_plain_decodings_answers(
+    bench, whole, tmp_path
+):
     out = tmp_path / "other"
     shutil.copytree(whole, out)
     before = rows(whole)
     config = '{"method": "suffix", "num_speculative_tokens": 3}'
     ran, found = bench(
-        *(out, "--speculative-config", config, "--limit", 2, "--cold", "--temperature", 0.9),
-        *("--batch-size", 2),
+        *(out, "--speculative-config", config, "--limit", 1, "--turns", 2),
+        *("--cold", "--temperature", 0.9),
     )
-    assert found[: len(before)] == before and len(found) == len(before) + 4
+    own = found[len(before) :]
+    assert found[: len(before)] == before and len(own) == 4
     assert "suffix num_speculative_tokens=3" in ran.out and "temperature 0.9" in ran.out
-    assert all(row["compared"] and row["first_difference"] is None for row in found)
-
-
-def test_turns_follow_plain_decodings_answers(bench, tmp_path):
-    _, found = bench(tmp_path, "--methods", "prompt_lookup", "--turns", 2, "--limit", 1)
-    assert {(row["method"], row["turn"]) for row in found} == {
-        (method, turn) for method in (PLAIN, "prompt_lookup") for turn in (0, 1)
-    }
-    first, second = (
-        next(row for row in found if row["method"] == PLAIN and row["turn"] == turn)
-        for turn in (0, 1)
-    )
-    grown = first["num_prompt_tokens"] + first["num_tokens"]
-    assert second["num_prompt_tokens"] > grown
+    assert all(row["compared"] and row["first_difference"] is None for row in own)
+    turns = {row["turn"]: row for row in own if row["method"] == PLAIN}
+    grown = turns[0]["num_prompt_tokens"] + turns[0]["num_tokens"]
+    assert turns[1]["num_prompt_tokens"] > grown
 
 
 class Fake:
@@ -226,11 +191,9 @@ def test_all_take_turns_and_learn_once_a_prompt(tmp_path):
     assert ours.remembered == 3 and len(said) == 3
     found = made.ledger.find(method="ours")
     assert [row["first_difference"] for row in found] == [1, 1, 1]
-
-
-def test_prompts_of_one_class_run_together(tmp_path):
+    # Prompts of one class run together.
     plain = Fake([1])
-    made, _ = fakes(tmp_path, {PLAIN: ReportedContender(plain)}, batch=2, repeats=1)
+    made, _ = fakes(tmp_path / "two", {PLAIN: ReportedContender(plain)}, batch=2, repeats=1)
     made.measure()
     assert plain.answered == [[0, 1], [2]]
     assert [row["num_together"] for row in made.ledger.rows] == [2, 2, 1]
@@ -309,3 +272,26 @@ def test_default_measurements():
     ]
     chosen = settings.choices("eagle2,suffix", [], "mine", None)
     assert chosen["eagle2"].options == {"head": "mine"} and chosen["suffix"].options == {}
+
+
+def test_a_chat_template_is_used_where_there_is_one(folder, tmp_path):
+    loaded = load(folder)
+    tokenizer = loaded.tokenizer
+    assert wording(loaded).name == "bare text"
+    chat = tmp_path / "chat"
+    shutil.copytree(folder, chat)
+    (chat / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    )
+    found = wording(load(chat))
+    said = "<user>Hello<assistant>Hi<user>Bye<assistant>"
+    assert found.name == "chat template"
+    assert (
+        found.ids(["Hello", "Bye"], ["Hi"]) == tokenizer.encode(said, add_special_tokens=False).ids
+    )
+    assert found.ids([(5, 6)], []) == [5, 6]
+    bare = wording(load(chat), raw=True)
+    assert bare.ids(["Hello"], []) == tokenizer.encode("Hello").ids
+    (chat / "chat_template.jinja").write_text("{{ nothing.there }}")
+    with pytest.raises(InputError, match=r"template.* pass --raw"):
+        wording(load(chat))

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import pytest
+import refusals
 
 from jspec._validate.errors import InputError
 from jspec.cli.bench import questions
@@ -24,11 +25,8 @@ def test_a_file_of_spec_bench_is_read(tmp_path):
     assert (first.name, first.category, first.turns) == ("1", "writing", ("Write.", "Again."))
     assert (second.name, second.category) == ("b", "qa")
     assert second.source == f"line 3 of {file}"
-
-
-def test_the_questions_that_come_along_are_whole():
-    found = questions.read(questions.SAMPLE)
-    assert len(found) == 12 and set(Counter(one.category for one in found).values()) == {2}
+    along = questions.read(questions.SAMPLE)
+    assert len(along) == 12 and set(Counter(one.category for one in along).values()) == {2}
 
 
 WRONG = [
@@ -45,20 +43,18 @@ WRONG = [
 ]
 
 
-def test_a_wrong_line_is_named_with_its_key(tmp_path):
-    for line, said in WRONG:
-        with pytest.raises(InputError, match=said):
-            questions.read(written(tmp_path, GOOD, line))
-
-
-def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no question"):
-        questions.read(written(tmp_path, "", ""))
-    with pytest.raises(InputError, match=r"--questions .* cannot be read"):
-        questions.read(tmp_path / "absent")
+def test_a_wrong_file_or_line_is_named_with_its_key(tmp_path):
     (tmp_path / "latin").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="is not UTF-8"):
-        questions.read(tmp_path / "latin")
+    refusals.check([(written(tmp_path, "", ""), "holds no question")], questions.read)
+    for line, said in WRONG:
+        refusals.check([(written(tmp_path, GOOD, line), said)], questions.read)
+    refusals.check(
+        [
+            (tmp_path / "absent", r"--questions .* cannot be read"),
+            (tmp_path / "latin", "is not UTF-8"),
+        ],
+        questions.read,
+    )
 
 
 def speed(folder, part, *rows):
@@ -124,21 +120,7 @@ def test_a_limit_is_kept_and_shared_evenly():
             has = sum(one.category == kind for one in everything)
             assert count == has or count >= max(shares.values()) - 1
         assert [one.category for one in chosen] == sorted(one.category for one in chosen)
-
-
-def test_few_questions_are_spread_over_classes_and_file():
+    # Few are spread over classes and file.
     chosen = choose(asked(a=10, b=10, c=10, d=10), 2)
     assert [one.name for one in chosen] == ["a0", "c0"]
     assert [one.name for one in choose(asked(a=10), 3)] == ["a0", "a3", "a6"]
-
-
-def test_the_file_of_spec_bench_itself_is_one(shared):
-    file = shared / "data" / "spec_bench" / "question.jsonl"
-    if not file.is_file():
-        pytest.skip(f"{file} is absent")
-    found = questions.read(file)
-    lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
-    assert [one.name for one in found] == [str(line["question_id"]) for line in lines]
-    assert len({one.category for one in choose(found, 22)}) == len(
-        {line["category"] for line in lines}
-    )

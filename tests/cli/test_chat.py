@@ -30,10 +30,10 @@ SETTINGS = RunSettings(max_new_tokens=6)
 ENDLESS = Request(seed=0, eos=())
 
 
-@pytest.mark.slow
 def test_a_conversation_grows_by_what_was_said(command, talker):
     asked = "Once\n/history\n/reset\n/history\n/system Be brief\nOnce\n/history\n/what\n"
-    ran = command("chat", "--model", talker, "--max-new-tokens", 4, stdin=asked)
+    options = ("--max-new-tokens", 4, "--method", "prompt_lookup")
+    ran = command("chat", "--model", talker, *options, stdin=asked)
     assert ran.code == 0
     assert ran.out.count("user: Once") == 2 and ran.out.count("assistant: ") == 2
     assert ran.out.index("system: Be brief") > ran.out.index("assistant: ")
@@ -44,21 +44,10 @@ def test_a_conversation_grows_by_what_was_said(command, talker):
 def test_an_answer_is_that_of_generate(command, talker):
     asked = ("--model", talker, "--max-new-tokens", 4, "--method", "prompt_lookup")
     line = command("chat", *asked, stdin="Once").out
+    told = "this is a chat model, and the prompt is continued as plain text"
     ran = command("generate", "Once", "--chat", *asked, "--no-compare")
-    assert line and ran.out == line
-    assert "this is a chat model" not in ran.err
-
-
-def test_without_chat_a_template_is_told_of(command, talker):
-    asked = ("--model", talker, "--max-new-tokens", 2, "--method", "prompt_lookup")
-    ran = command("generate", "Once", *asked, "--no-compare")
-    assert ran.err.count("this is a chat model, and the prompt is continued as plain text") == 1
-
-
-def test_a_model_without_a_template_is_refused(command, folder):
-    for arguments in (["chat"], ["generate", "Once", "--chat"]):
-        ran = command(*arguments, "--model", folder)
-        assert ran.code == 2 and "no chat template" in ran.err
+    assert line and ran.out == line and told not in ran.err
+    assert command("generate", "Once", *asked, "--no-compare").err.count(told) == 1
 
 
 def test_a_conversation_that_fills_the_context_is_refused_and_kept(session, capsys):

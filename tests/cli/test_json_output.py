@@ -1,7 +1,10 @@
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import jspec
 import jspec.models
@@ -90,63 +93,18 @@ def test_lines_draw_the_same_however_they_are_grouped(records, batch):
     assert other[0]["tokens"] != wanted[0]
 
 
-@pytest.mark.slow
-def test_the_default_method_draws_what_plain_decoding_does(records):
-    (found,) = records(LINES[0], *SAMPLED)
-    (plain,) = records(LINES[0], *SAMPLED, "--method", "autoregressive")
-    assert found["tokens"] == plain["tokens"]
-
-
-def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
+def test_a_line_or_run_starts_with_what_the_lines_before_taught(records, tmp_path):
     file = tmp_path / "same.txt"
     file.write_text(f"{LINES[0]}\n" * 3)
-    fixed = ("--ignore-eos", *QUICK)
-    first, second, third = records("--batch-file", file, *fixed)
+    memory = tmp_path / "memory"
+    fixed = ("--batch-file", file, "--ignore-eos", "--memory", memory, *QUICK)
+    first, second, third = records(*fixed)
     assert first["tokens"] == second["tokens"] == third["tokens"]
     assert second["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
-
-
-@pytest.mark.slow
-def test_a_group_starts_with_what_the_groups_before_taught(records, tmp_path):
-    """The last one is not full."""
-    file = tmp_path / "same.txt"
-    file.write_text(f"{LINES[0]}\n" * 3)
-    fixed = ("--ignore-eos", *QUICK)
-    (first, *_) = records("--batch-file", file, *fixed)
-    pair, _, late = records("--batch-file", file, "--batch-size", 2, *fixed)
-    assert late["tokens"] == first["tokens"]
-    assert late["metrics"]["num_rounds"] < pair["metrics"]["num_rounds"]
-
-
-@pytest.mark.slow
-def test_a_draft_models_memory_goes_from_group_to_group(records, tmp_path, draft):
-    file = tmp_path / "three.txt"
-    file.write_text("\n".join(LINES[:3]))
-    arguments = ("--batch-file", file, "--batch-size", 2, *SAMPLED)
-    plain = records(*arguments, "--method", "autoregressive")
-    found = records(*arguments, "--method", "coupled_tree", "--draft-model", draft)
-    assert [record["tokens"] for record in found] == [record["tokens"] for record in plain]
-    for record in found:
-        metrics, emitted = record["metrics"], len(record["tokens"])
-        assert metrics["num_accepted_tokens"] == emitted - metrics["num_rounds"]
-        assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_rounds"]
-
-
-@pytest.mark.slow
-def test_greedy_tokens_are_those_of_plain_decoding_in_every_scheme(records, draft):
-    (plain,) = records(LINES[0], "--method", "autoregressive")
-    given = '{"scheme": "recursive", "draft_temperature": 0.6, "num_speculative_tokens": 2}'
-    arguments = (
-        "--method",
-        "speculative_decoding",
-        "--draft-model",
-        draft,
-        "--speculative-config",
-        given,
-    )
-    (found,) = records(LINES[0], *arguments)
-    assert found["tokens"] == plain["tokens"]
-    assert found["metrics"]["num_draft_tokens"] == 2 * found["metrics"]["num_rounds"]
+    again = records(*fixed)[0]
+    assert again["tokens"] == first["tokens"]
+    assert again["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
+    assert sorted(tmp_path.iterdir()) == [memory, file]
 
 
 def test_every_end_has_its_reason(records, folder):
@@ -160,13 +118,9 @@ def test_every_end_has_its_reason(records, folder):
 
 def test_an_end_token_stops(records, folder, monkeypatch):
     (free,) = records("Once upon", "--ignore-eos", *QUICK)
-    end = free["tokens"][3]
-    load = jspec.models.load
-    monkeypatch.setattr(
-        jspec.models,
-        "load",
-        lambda *args, **how: type(load(*args))(**{**vars(load(*args, **how)), "eos": (end,)}),
-    )
+    end, load = free["tokens"][3], jspec.models.load
+    ending = lambda *args, **how: replace(load(*args, **how), eos=(end,))  # noqa: E731
+    monkeypatch.setattr(jspec.models, "load", ending)
     (record,) = records("Once upon", *QUICK)
     place = free["tokens"].index(end)
     assert record["tokens"] == free["tokens"][: place + 1] and record["finish_reason"] == "stop"
@@ -186,3 +140,23 @@ def test_a_group_is_written_before_the_next_one_runs(command, folder, batch, mon
     ran = command("generate", "--json", "--model", folder, *asked)
     assert ran.code == 130 and ran.err == ""
     assert [len(json.loads(line)["tokens"]) for line in ran.out.splitlines()] == [12, 12]
+
+
+def test_with_an_adapter_tokens_are_those_of_the_merged_model(records, folder, tmp_path):
+    query, rng = "model.layers.0.self_attn.q_proj", np.random.default_rng(3)
+    weights = load_file(folder / "model.safetensors")
+    outputs, inputs = weights[f"{query}.weight"].shape
+    down, up = (rng.normal(0, 1, shape).astype("f4") for shape in ((2, inputs), (outputs, 2)))
+    name = f"base_model.model.{query}.lora_"
+    adapter = {f"{name}A.weight": down, f"{name}B.weight": up}
+    save_file(adapter, tmp_path / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    merged = shutil.copytree(folder, tmp_path / "merged")
+    weights[f"{query}.weight"] = weights[f"{query}.weight"] + 2 * up @ down
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    asked = ("Once upon", "--ignore-eos", "--method", "autoregressive")
+    (own,), (wanted,), (base,) = (
+        records(*asked, *options) for options in (("--lora", tmp_path), ("--model", merged), ())
+    )
+    assert own["tokens"] == wanted["tokens"] != base["tokens"]

@@ -1,4 +1,5 @@
 import pytest
+import refusals
 
 from jspec import methods
 from jspec.request import Request
@@ -63,10 +64,17 @@ def test_a_draft_model_goes_with_a_method_that_needs_one():
     auto, plain, tree = (
         method_choice.choose(name, None) for name in (None, "suffix", "coupled_tree")
     )
-    for choice in (auto, plain):
-        assert method_choice.draft_model(choice, None, None) is None
-    assert method_choice.draft_model(auto, "some/target", "x") == "x"
-    assert method_choice.draft_model(tree, "some/target", "x") == "x"
+    for choice, model, given, loaded in (
+        (auto, None, None, None),
+        (plain, None, None, None),
+        (auto, "some/target", "x", "x"),
+        (tree, "some/target", "x", "x"),
+        # The bundled target has one of its own.
+        (tree, None, None, "jspec-800k"),
+        (tree, "jspec-7m", None, "jspec-800k"),
+        (tree, None, "x", "x"),
+    ):
+        assert method_choice.draft_model(choice, model, given) == loaded
     with pytest.raises(ValueError, match="coupled_tree needs a draft model"):
         method_choice.draft_model(tree, "some/target", None)
     users = r"choose one of auto, speculative_decoding, .*, coupled_tree"
@@ -74,30 +82,24 @@ def test_a_draft_model_goes_with_a_method_that_needs_one():
         method_choice.draft_model(plain, None, "x")
 
 
-def test_the_bundled_target_has_a_draft_model_of_its_own():
-    tree = method_choice.choose("coupled_tree", None)
-    for model in (None, "jspec-7m"):
-        assert method_choice.draft_model(tree, model, None) == "jspec-800k"
-        assert method_choice.draft_model(tree, model, "x") == "x"
+def of_run(fields):
+    return RunSettings(**fields)
+
+
+def of_request(fields):
+    return RunSettings(request=Request(**{"seed": 0} | fields))
 
 
 def test_settings_have_bounds():
-    for field, value in (
-        ("max_new_tokens", 0),
-        ("max_new_tokens", 2**31),
-        ("batch_size", 0),
-        ("temperature", -0.1),
-        ("temperature", float("nan")),
-        ("temperature", float("inf")),
-        ("top_k", -1),
-        ("top_p", 0.0),
-        ("top_p", 1.01),
-        ("top_p", float("nan")),
-        ("min_p", -0.1),
-        ("min_p", float("nan")),
-        ("seed", -1),
-        ("seed", 2**32),
-    ):
-        own = {field: value} if field in ("max_new_tokens", "batch_size") else {}
-        with pytest.raises(ValueError, match=f"{field.replace('_', '.')} is .*; pass"):
-            RunSettings(**own, request=Request(**{"seed": 0} | ({} if own else {field: value})))
+    for name, values in {
+        "max_new_tokens": (0, 2**31),
+        "batch_size": (0,),
+        "temperature": (-0.1, float("nan"), float("inf")),
+        "top_k": (-1,),
+        "top_p": (0.0, 1.01, float("nan")),
+        "min_p": (-0.1, float("nan")),
+        "seed": (-1, 2**32),
+    }.items():
+        said = f"{name.replace('_', '.')} is .*; pass"
+        make = of_run if name in ("max_new_tokens", "batch_size") else of_request
+        refusals.check([({name: value}, said) for value in values], make)

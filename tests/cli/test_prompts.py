@@ -39,7 +39,10 @@ def test_json_is_never_continued_as_plain_text(tmp_path):
     assert lines(tmp_path, "\n".join(content).encode()) == wanted
 
 
-def test_other_lines_are_refused(tmp_path):
+def test_other_lines_and_files_are_refused(tmp_path):
+    for file in (tmp_path / "absent", tmp_path):
+        with pytest.raises(ValueError, match=f"{file} cannot be read"):
+            prompts.many(file)
     for content, said in (
         (b"", "holds no line"),
         (b"one\n\ntwo", "line 2 of .* is empty"),
@@ -59,12 +62,6 @@ def test_other_lines_are_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=said):
             lines(tmp_path, content)
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path):
-    for file in (tmp_path / "absent", tmp_path):
-        with pytest.raises(ValueError, match=f"{file} cannot be read"):
-            prompts.many(file)
 
 
 @pytest.mark.parametrize("argument", [None, "-"])
@@ -87,17 +84,10 @@ def test_without_anything_there_is_an_example(monkeypatch):
     assert prompts.one(None)[0].content == prompts.EXAMPLE
 
 
-def test_an_empty_or_broken_argument_is_refused():
-    for argument in (
-        "",
-        " \n",
-        "\udcff",
-    ):
+def test_an_empty_or_broken_argument_or_pipe_is_refused(monkeypatch):
+    for argument in ("", " \n", "\udcff"):
         with pytest.raises(ValueError, match=r"the prompt is (empty|not UTF-8)"):
             prompts.one(argument)
-
-
-def test_a_broken_pipe_of_text_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xc3")))
     with pytest.raises(ValueError, match="standard input is not UTF-8"):
         prompts.one("-")

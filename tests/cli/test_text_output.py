@@ -2,21 +2,13 @@ import io
 import json
 import re
 import sys
-from dataclasses import asdict
-
-import jax
-import jax.numpy as jnp
-import pytest
 
 import jspec
 from jspec.cli import text_output
 from jspec.cli.text_output import AnswerTiming
 from jspec.costs.metrics import Metrics
 from jspec.methods import LLM
-from jspec.models import Loaded, heads
-from jspec.models.heads import registry
-from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
-from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
+from jspec.models import Loaded
 from jspec.request import Request
 from jspec.sessions import method_choice, terminal
 from jspec.sessions.batches import Outcome
@@ -29,17 +21,8 @@ def test_the_text_and_then_the_figures(command, folder):
     asked = ("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
     ran = command(*asked, "--method", "token_recycling")
     assert ran.code == 0
-    loaded = jspec.models.load(folder)
-    prompt = loaded.tokenizer.encode("Once upon").ids
-    result = jspec.decode(
-        loaded.model,
-        loaded.params,
-        [prompt],
-        max_new_tokens=12,
-        stopping=jspec.Stopping(eos=loaded.eos),
-    )
-    text = loaded.tokenizer.decode(prompt + result.tokens[0, : result.lengths[0]].tolist())
-    assert ran.out == text + "\n"
+    text = jspec.LLM(str(folder), "autoregressive").decode("Once upon", max_new_tokens=12).texts[0]
+    assert ran.out == f"Once upon{text}\n" and "\x1b" not in ran.out
     # The clock decides whether it lost, which is then said last.
     said = [line for line in ran.err.splitlines() if "lost against plain" not in line]
     metrics, figures, measured = said[-3:]
@@ -55,11 +38,8 @@ def test_the_text_and_then_the_figures(command, folder):
         r"[\d.]+ times plain decoding \([\d.]+\)",
         figures,
     )
-    assert (
-        measured.startswith("Measured: jspec.decode, compiled")
-        and "gave the same tokens." in measured
-    )
-    assert "\x1b" not in ran.out
+    assert measured.startswith("Measured: jspec.decode, compiled")
+    assert "gave the same tokens." in measured
 
 
 def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):
@@ -74,14 +54,10 @@ def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):
     assert "times plain" not in alone
     mute = command(*arguments, "--no-compare", "--no-echo").out
     assert "Once upon" in alone and "Once upon" not in mute and mute.startswith("[1]\n")
-
-
-def test_plain_decoding_is_compared_with_nothing(command, folder):
-    ran = command(
-        "generate", "She", "--model", folder, "--max-new-tokens", 12, "--method", "autoregressive"
-    )
+    # Plain decoding is compared with nothing, and has no drafts to speak of.
+    ran = command(*arguments[:-1], "autoregressive")
     assert ran.code == 0 and "times plain" not in ran.err and "1.00 tokens per round" in ran.err
-    assert "SpecDecoding" not in ran.err, "it has no drafts to speak of"
+    assert "SpecDecoding" not in ran.err
 
 
 def outcome(tokens):
@@ -117,28 +93,6 @@ def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
     assert "lost against" not in command(*asked).err
     # Without a measured comparison nothing is claimed.
     assert "lost against" not in command(*asked, "--no-compare").err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["medusa", "eagle2"])
-def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
-    target = jspec.models.load(folder)
-    shape = asdict(target.model.config) | {"num_layers": 1, "tied": False}
-    head = {
-        "medusa": MedusaHeads(MedusaConfig(target.model.vocab_size, 16, num_heads=2)),
-        "eagle2": EAGLE3Head(Eagle3Config(**shape, taps=(0, 1))),
-    }[method]
-    made = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), registry.shapes(head))
-    heads.save(tmp_path / "head", head, made, target)
-    config = {"head": str(tmp_path / "head"), "num_speculative_tokens": 3}
-    if method == "eagle2":
-        config |= {"max_depth": 2, "beam": 2}
-    ran = command(
-        *("generate", "She", "--model", folder, "--max-new-tokens", 24, "--method", method),
-        *("--speculative-config", json.dumps(config)),
-    )
-    assert ran.code == 0 and "same tokens" in ran.err
-    assert "Warning: a mean acceptance length of 1.0" in ran.err
 
 
 def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
@@ -186,13 +140,10 @@ def screen(monkeypatch, **environment):
     return sys.stdout.getvalue()
 
 
-def test_a_terminal_gets_colours_and_their_meaning(monkeypatch):
+def test_a_terminal_gets_colours_and_their_meaning_or_neither(monkeypatch):
     out = screen(monkeypatch)
     assert "drafted and confirmed" in out and "\x1b[32mžok" in out
     assert "\x1b[2J" not in out  # a model does not command the terminal
-
-
-def test_without_colours_there_is_no_legend(monkeypatch):
     for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         out = screen(monkeypatch, **environment)
         assert "drafted" not in out and "\x1b[3" not in out and out.startswith("žok\n")

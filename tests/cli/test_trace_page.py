@@ -92,7 +92,7 @@ def test_the_text_is_the_generation(show):
     assert shown.locator("script").count() == 2, "no text became markup"
 
 
-def test_keys_go_from_round_to_round(show):
+def test_keys_and_addresses_go_from_round_to_round_and_it_plays(show):
     shown = show()
     for key, at in [
         ("ArrowRight", 2), ("j", 3), ("ArrowLeft", 2), ("k", 1), ("k", 1), ("End", ROUNDS),
@@ -103,9 +103,22 @@ def test_keys_go_from_round_to_round(show):
         assert shown.get_attribute("#strip", "aria-valuenow") == str(at)
         assert shown.evaluate("location.hash") == f"#round={at}"
     assert shown.is_disabled("#previous") and not shown.is_disabled("#next")
+    shown = show("greedy", "#round=12")
+    assert current(shown) == 12
+    shown.evaluate("location.hash = '#round=7'")
+    shown.get_by_text("Round 7 of").wait_for()
+    assert current(show("greedy", "#round=9999")) == ROUNDS
+    assert current(show("greedy", "#round=x")) == 1
+    shown = show(reduced_motion="reduce")
+    shown.keyboard.press("p")
+    shown.get_by_text("Round 2 of").wait_for()
+    shown.keyboard.press("p")
+    assert shown.get_attribute("#play", "aria-pressed") == "false"
+    moves = "getComputedStyle(document.getElementById('strip-cursor')).transitionDuration"
+    assert shown.evaluate(moves) == "0s"
 
 
-def test_every_round_can_be_shown(show):
+def test_every_round_can_be_shown_and_read_with_the_keyboard(show):
     shown = show("sampled")
     trace = traces.made(ROUNDS, 24, sampled=True)
     for one in trace.rounds:
@@ -114,15 +127,16 @@ def test_every_round_can_be_shown(show):
         assert shown.locator(".node.bonus").count() == 1
         assert shown.locator(".node.rejected").count() == one.num_verified - len(one.path)
         shown.keyboard.press("j")
-
-
-def test_an_address_names_a_round(show):
-    shown = show("greedy", "#round=12")
-    assert current(shown) == 12
-    shown.evaluate("location.hash = '#round=7'")
-    shown.get_by_text("Round 7 of").wait_for()
-    assert current(show("greedy", "#round=9999")) == ROUNDS
-    assert current(show("greedy", "#round=x")) == 1
+    shown = show("sampled", "#round=1")
+    focused = "document.activeElement.getAttribute('aria-label')"
+    shown.keyboard.press("ArrowDown")
+    assert shown.evaluate("document.activeElement.getAttribute('role')") == "treeitem"
+    first = shown.evaluate(focused)
+    shown.keyboard.press("ArrowUp")
+    assert shown.evaluate(focused) != first
+    assert shown.locator("[aria-selected=true]").count() == 1
+    outline = "getComputedStyle(document.activeElement).boxShadow"
+    assert shown.evaluate(outline) != "none", "where the focus is can be seen"
 
 
 def test_a_click_on_a_token_goes_to_its_round(show):
@@ -134,19 +148,6 @@ def test_a_click_on_a_token_goes_to_its_round(show):
     assert current(shown) == ROUNDS // 2 + 1
     assert shown.locator(".group.current").count() == 1
     assert shown.locator(".group.future").count() == ROUNDS - ROUNDS // 2 - 1
-
-
-def test_tokens_of_the_tree_are_read_with_the_keyboard(show):
-    shown = show("sampled", "#round=1")
-    focused = "document.activeElement.getAttribute('aria-label')"
-    shown.keyboard.press("ArrowDown")
-    assert shown.evaluate("document.activeElement.getAttribute('role')") == "treeitem"
-    first = shown.evaluate(focused)
-    shown.keyboard.press("ArrowUp")
-    assert shown.evaluate(focused) != first
-    assert shown.locator("[aria-selected=true]").count() == 1
-    outline = "getComputedStyle(document.activeElement).boxShadow"
-    assert shown.evaluate(outline) != "none", "where the focus is can be seen"
 
 
 def test_the_largest_sum_of_log_p_and_noise_wins(show):
@@ -166,7 +167,7 @@ def number(cell) -> float:
     return float(cell.inner_text().replace("\N{MINUS SIGN}", "-"))
 
 
-def test_the_width_is_explained(show):
+def test_the_width_and_probabilities_are_explained(show):
     trace = traces.made(ROUNDS, 24)
     shown = show("greedy", "#round=5")
     choice = trace.rounds[4].choice
@@ -174,9 +175,6 @@ def test_the_width_is_explained(show):
     assert winner == str(choice.widths[choice.index])
     assert shown.locator(".widths tbody tr").count() == len(choice.widths)
     assert "Fixed" in show("fixed").inner_text("#width")
-
-
-def test_probabilities_of_tokens_or_along_the_path(show):
     trace = traces.made(ROUNDS, 24)
     number, one = next((i, one) for i, one in enumerate(trace.rounds, 1) if len(one.path) > 2)
     shown = show("greedy", f"#round={number}")
@@ -203,15 +201,13 @@ def test_offers_can_be_hidden(show):
     assert shown.locator(".node").count() == few
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_can_be_read(show, scheme):
-    shown = show("sampled", "#round=4", color_scheme=scheme)
-    assert (brightness(shown) > 128) == (scheme == "light")
-    poor = shown.evaluate(CONTRAST)
-    assert poor == [], "text has a contrast of 4.5 : 1 at least"
-    shown.keyboard.press("t")
-    assert (brightness(shown) > 128) == (scheme == "dark"), "the button changes it"
-    assert shown.evaluate(CONTRAST) == []
+def test_a_theme_is_the_systems_or_the_readers_and_is_kept(show):
+    for scheme in ("light", "dark"):
+        shown = show("sampled", "#round=4", color_scheme=scheme)
+        assert (brightness(shown) > 128) == (scheme == "light")
+        shown.keyboard.press("t")
+        shown.reload()
+        assert (brightness(shown) > 128) == (scheme == "dark")
 
 
 def brightness(shown) -> float:
@@ -219,54 +215,16 @@ def brightness(shown) -> float:
     return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
 
 
-# Every element with text of its own against what lies behind it, by WCAG's formula.
-CONTRAST = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const read = (colour) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = colour;
-    canvas.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
-    return [r, g, b, a / 255];
-  };
-  const over = (top, below) => top.slice(0, 3).map((c, i) => c * top[3] + below[i] * (1 - top[3]));
-  const light = (rgb) => rgb.map((c) => c / 255)
-    .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  const poor = [];
-  for (const element of document.querySelectorAll("body *")) {
-    const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-    if (!own || !element.checkVisibility()) continue;
-    if (element.closest(":disabled, script, noscript")) continue;
-    const chain = [];
-    for (let at = element; at; at = at.parentElement) chain.unshift(at);
-    let behind = [255, 255, 255];
-    for (const at of chain) behind = over(read(getComputedStyle(at).backgroundColor), behind);
-    const style = getComputedStyle(element);
-    const ink = read(style.color);
-    ink[3] *= chain.reduce((all, at) => all * Number(getComputedStyle(at).opacity), 1);
-    const [a, b] = [light(over(ink, behind)), light(behind)].sort((x, y) => y - x);
-    const ratio = (a + 0.05) / (b + 0.05);
-    const name = `${element.className} ${element.textContent.slice(0, 20)}`;
-    if (ratio < 4.5) poor.push(`${name} ${ratio.toFixed(2)}`);
-  }
-  return poor;
-}"""
-
-
-def test_a_theme_is_kept(show):
-    shown = show("greedy", color_scheme="light")
-    shown.click("#theme")
-    shown.reload()
-    assert brightness(shown) < 128
-
-
-@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1440])
-def test_no_width_makes_the_page_scroll_sideways(show, width):
+@pytest.mark.parametrize("width", [320, 1024])
+def test_no_width_of_a_window_makes_the_page_scroll_sideways(show, width):
     for name in ("greedy", "large", "one"):
         shown = show(name, "#round=5", viewport={"width": width, "height": 800})
         assert shown.evaluate("document.documentElement.scrollWidth") <= width
         assert shown.locator("#tree .node.root").is_visible() or name == "large"
+    shown = show("none")
+    assert shown.inner_text("#round-title") == "No round"
+    shown.keyboard.press("j")
+    assert "script" in shown.text_content("#text")
 
 
 def test_help_opens_and_closes(show):
@@ -280,38 +238,3 @@ def test_help_opens_and_closes(show):
     shown.click("#help-open")
     shown.get_by_role("button", name="Close").click()
     assert not shown.is_visible("#help")
-
-
-def test_it_plays(show):
-    shown = show(reduced_motion="reduce")
-    shown.keyboard.press("p")
-    shown.get_by_text("Round 2 of").wait_for()
-    shown.keyboard.press("p")
-    assert shown.get_attribute("#play", "aria-pressed") == "false"
-    moves = "getComputedStyle(document.getElementById('strip-cursor')).transitionDuration"
-    assert shown.evaluate(moves) == "0s"
-
-
-def test_it_prints(show):
-    shown = show("greedy", "#round=4")
-    shown.emulate_media(media="print")
-    assert not shown.is_visible("#theme") and shown.is_visible("#tree .node.root")
-    assert shown.is_visible("#totals")
-    assert len(shown.pdf()) > 10_000
-
-
-def test_names_and_roles(show):
-    shown = show("greedy", "#round=3")
-    for role in ("slider", "tree", "navigation", "main", "complementary"):
-        assert shown.get_by_role(role).count() == 1, role
-    unnamed = shown.evaluate("""() => [...document.querySelectorAll('button, [role]')].filter(
-        (e) => !e.getAttribute('aria-label') && !e.textContent.trim()).length""")
-    assert unnamed == 0
-    assert shown.get_by_role("treeitem").first.get_attribute("aria-level") == "1"
-
-
-def test_a_generation_without_a_round_says_so(show):
-    shown = show("none")
-    assert shown.inner_text("#round-title") == "No round"
-    shown.keyboard.press("j")
-    assert "script" in shown.text_content("#text")

@@ -44,11 +44,7 @@ OWN = [
     if isinstance(option.kind, Integer | Number) and "+" not in method.name
     if math.isfinite(option.kind.low)
 ]
-NEEDED = {
-    "max_match": {"min_match": 1},
-    "offset": {"factor": 2000.0},
-    "factor": {"offset": 1.0},
-}
+NEEDED = {"max_match": {"min_match": 1}, "offset": {"factor": 2000.0}, "factor": {"offset": 1.0}}
 """Options that have to be given for a lowest value to make sense."""
 DEFAULTED = ("num_speculative_tokens", "resampled_tokens", "max_depth", "beam")
 

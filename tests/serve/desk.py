@@ -52,8 +52,21 @@ def service(
     )
     with TestClient(made.application(), raise_server_exceptions=False) as client:
         client.device, client.lines, client.service = device, lines, made
-        yield client
-        device.go.set()
+        try:
+            yield client
+        finally:
+            device.go.set()
+
+
+@contextmanager
+def recorded(device):
+    """The requests that the device reads meanwhile."""
+    seen, read = [], device.read
+    device.read = lambda *of: seen.append(of[1]) or read(*of)
+    try:
+        yield seen
+    finally:
+        del device.read
 
 
 def events(response) -> list:

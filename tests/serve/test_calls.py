@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import fakes
 import pytest
-from desk import events, service
+from desk import events, recorded, service
 from schema_suite import BYTES, accepts
 
 from jspec.processors import grammar
@@ -25,62 +25,56 @@ def tool(name, **properties):
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "said", "called"),
-    [
-        (TaggedCalls, "no call at all <b>", "no call at all <b>", []),
-        (TaggedCalls, f"I look.\n\n{ONE}", "I look.", [LOOK]),
-        (TaggedCalls, f"{ONE}\n{TWO}\n", "", [LOOK, FIND]),
-        (TaggedCalls, f"{ONE} and on", " and on", [LOOK]),
-        (TaggedCalls, ONE.removesuffix("\n</tool_call>"), "", [LOOK]),
-        (TaggedCalls, "<tool_call>{'no': json}</tool_call> so", None, []),
+def tagged(call: str) -> str:
+    return f"<tool_call>{call}</tool_call>"
+
+
+# Text, what of it is shown (None: all of it), and the calls.
+READ = {
+    TaggedCalls: [
+        ("no call at all <b>", None, []),
+        (f"I look.\n\n{ONE}", "I look.", [LOOK]),
+        (f"{ONE}\n{TWO}\n", "", [LOOK, FIND]),
+        (f"{ONE} and on", " and on", [LOOK]),
+        (ONE.removesuffix("\n</tool_call>"), "", [LOOK]),
+        (tagged("{'no': json}") + " so", None, []),
+        (tagged("broken") + ONE, tagged("broken"), [LOOK]),
+        (tagged('{"name": "other", "arguments": {}}'), None, []),
+        (tagged('{"name": ["look"], "arguments": {}}'), None, []),
+        (tagged('{"name": "look", "arguments": 5}'), None, []),
+        ("<tool_call>" + "[" * 100_000, None, []),
+        ('<tool_call>{"name": "look", "arguments": "{\\"at\\": \\"it\\"}"}', "", [LOOK]),
         (
-            TaggedCalls,
-            f"<tool_call>broken</tool_call>{ONE}",
-            "<tool_call>broken</tool_call>",
-            [LOOK],
-        ),
-        (TaggedCalls, '<tool_call>{"name": "other", "arguments": {}}</tool_call>', None, []),
-        (TaggedCalls, '<tool_call>{"name": ["look"], "arguments": {}}</tool_call>', None, []),
-        (TaggedCalls, '<tool_call>{"name": "look", "arguments": 5}</tool_call>', None, []),
-        (TaggedCalls, "<tool_call>" + "[" * 100_000, None, []),
-        (
-            TaggedCalls,
-            '<tool_call>{"name": "look", "arguments": "{\\"at\\": \\"it\\"}"}',
-            "",
-            [LOOK],
-        ),
-        (
-            TaggedCalls,
-            '<tool_call>{"name": "look", "arguments": {"at": "</tool_call>ü"}}</tool_call>',
+            tagged('{"name": "look", "arguments": {"at": "</tool_call>ü"}}'),
             "",
             [Call("look", '{"at": "</tool_call>ü"}')],
         ),
         # What is not a call lasts until the next one begins, and space behind words is text.
-        (TaggedCalls, f'<tool_call>{{"a": 1}} x {ONE}', '<tool_call>{"a": 1} x', [LOOK]),
-        (TaggedCalls, f"Hi {ONE}done \n", "Hidone \n", [LOOK]),
-        (TaggedCalls, '<tool_call>{"a": 1} x', '<tool_call>{"a": 1} x', []),
+        (f'<tool_call>{{"a": 1}} x {ONE}', '<tool_call>{"a": 1} x', [LOOK]),
+        (f"Hi {ONE}done \n", "Hidone \n", [LOOK]),
+        ('<tool_call>{"a": 1} x', None, []),
+        (tagged('{"name": "look", "arguments": {"at": NaN}}'), None, []),
         (
-            TaggedCalls,
-            '<tool_call>{"name": "look", "arguments": {"at": NaN}}</tool_call>',
-            None,
-            [],
-        ),
-        (
-            TaggedCalls,
-            '<tool_call>{"name": "look", "arguments": {"at": "\\ud800"}}</tool_call>',
+            tagged('{"name": "look", "arguments": {"at": "\\ud800"}}'),
             "",
             [Call("look", '{"at": "\\ud800"}')],
         ),
-        (BareCalls, BARE, "", [LOOK]),
-        (BareCalls, f'<|python_tag|>{BARE}; {{"name": "find"}}', "", [LOOK, FIND]),
-        (BareCalls, f"Text and {BARE}", None, []),
-        (BareCalls, f"{BARE} text", None, []),
-        (BareCalls, '{"a": 1}', None, []),
-        (BareCalls, "{", None, []),
-        (BareCalls, "<|pyth", None, []),
-        (BareCalls, "", "", []),
     ],
+    BareCalls: [
+        (BARE, "", [LOOK]),
+        (f'<|python_tag|>{BARE}; {{"name": "find"}}', "", [LOOK, FIND]),
+        (f"Text and {BARE}", None, []),
+        (f"{BARE} text", None, []),
+        ('{"a": 1}', None, []),
+        ("{", None, []),
+        ("<|pyth", None, []),
+        ("", "", []),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said", "called"), [(kind, *row) for kind in READ for row in READ[kind]]
 )
 def test_calls_are_read_whatever_the_pieces(kind, text, said, called):
     """Streamed letter by letter, in threes and whole, what comes is the same."""
@@ -195,45 +189,34 @@ def test_calls_of_an_answer(client, text, content, called, reason):
 def test_without_tools_text_is_text(client):
     client.device.text = ONE
     for asked in ({"tools": None}, {"tool_choice": "none"}):
-        choice = chat(client, **asked).json()["choices"][0]
-        assert choice["message"]["content"] == ONE and choice["finish_reason"] == "stop"
+        for more in ({}, {"parallel_tool_calls": False}):
+            choice = chat(client, **asked, **more).json()["choices"][0]
+            assert choice["message"]["content"] == ONE and choice["finish_reason"] == "stop"
 
 
 def test_one_of_several_is_required(client):
     """The answer is a call and nothing else, and comes as one."""
-    seen, read = [], client.device.read
-    client.device.read = lambda *of: seen.append(of[1]) or read(*of)
     client.device.text = json.dumps({"name": "look", "arguments": {"at": "it"}})
-    try:
-        asked = {"tool_choice": "required", "parallel_tool_calls": False}
+    asked = {"tool_choice": "required", "parallel_tool_calls": False}
+    with recorded(client.device) as seen:
         choice = chat(client, **asked).json()["choices"][0]
-    finally:
-        del client.device.read
     assert seen[0].grammar.what.startswith("the JSON schema")
     (call,) = choice["message"]["tool_calls"]
     assert call["function"] == {"name": "look", "arguments": '{"at": "it"}'}
     assert choice["finish_reason"] == "tool_calls"
 
 
-def test_one_call_alone_is_for_those_who_ask_for_one(client):
-    got = chat(client, parallel_tool_calls=False)
-    assert got.status_code == 400
-    assert got.json()["error"]["param"] == "parallel_tool_calls"
-    assert "ask for one call by tool_choice" in got.json()["error"]["message"]
-    client.device.text = ONE
-    for free in ({"tools": None}, {"tool_choice": "none"}):
-        assert chat(client, parallel_tool_calls=False, **free).status_code == 200
-
-
-def test_unsupported_tools_are_named():
-    with service(fakes.FakeDevice(1)) as client:
-        for asked, param in (
-            ({}, "tool_choice"),  # nobody knows how this model writes calls
-            ({"tools": None, "tool_choice": "required"}, "tool_choice"),
+def test_unsupported_tools_are_named(client):
+    with service() as plain:
+        for server, asked, param in (
+            (plain, {}, "tool_choice"),  # nobody knows how this model writes calls
+            (plain, {"tools": None, "tool_choice": "required"}, "tool_choice"),
+            (client, {"parallel_tool_calls": False}, "parallel_tool_calls"),
         ):
-            got = chat(client, **asked)
+            got = chat(server, **asked)
             assert got.status_code == 400, got.text
             assert got.json()["error"]["param"] == param
+    assert "ask for one call by tool_choice" in got.json()["error"]["message"]
 
 
 def test_a_template_of_its_own_shows_tools_and_their_results():

@@ -9,6 +9,7 @@ import fakes
 import numpy as np
 import pytest
 from desk import service
+from test_service import _ask
 
 from jspec._validate.errors import InputError
 from jspec.models.chat_template import ChatTemplate
@@ -103,7 +104,8 @@ def test_abandoned_work_counts_until_it_has_ended():
     asyncio.run(run())
 
 
-def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer():
+@pytest.mark.parametrize("first", ["leaves", "ends"])
+def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer(first):
     async def run():
         workers, held, errors = Workers(1, 4, 5), Held(), []
         loop = asyncio.get_running_loop()
@@ -115,9 +117,12 @@ def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer():
         await asyncio.sleep(0.02)
 
         def both_in_one_pass():
-            loop.call_soon(leaves.cancel)
+            if first == "leaves":
+                loop.call_soon(leaves.cancel)
             held.go.set()
             time.sleep(0.05)  # the work ends meanwhile
+            if first == "ends":
+                loop.call_soon(leaves.cancel)
 
         loop.call_soon(both_in_one_pass)
         answers = await asyncio.wait_for(asyncio.gather(doing, patient), 5)
@@ -127,7 +132,7 @@ def test_who_leaves_as_work_ends_takes_no_turn_and_no_answer():
     asyncio.run(run())
 
 
-def test_all_who_stay_are_answered_while_others_leave():
+def test_all_who_stay_are_answered_while_others_leave(caplog):
     rng = np.random.default_rng(0)
 
     async def run():
@@ -147,23 +152,7 @@ def test_all_who_stay_are_answered_while_others_leave():
         assert workers.num_waiting == 0
 
     asyncio.run(run())
-
-
-def test_nothing_is_said_of_work_that_nobody_waited_for(caplog):
-    """A client leaves, and what it asked for ends afterwards."""
-
-    async def run():
-        workers, held = Workers(2, 4, 5), Held()
-        doing = asyncio.ensure_future(workers.run(held.of("it")))
-        await asyncio.sleep(0.05)
-        doing.cancel()
-        await asyncio.wait([doing])
-        held.go.set()
-        while workers.num_busy:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(run())
-    assert not caplog.records
+    assert not caplog.records, "nothing is said of work that nobody waited for"
 
 
 def test_work_has_an_end():
@@ -197,13 +186,10 @@ def test_grammars_made_in_a_process_equal_grammars_made_here(making):
         making.made([("choices", ("abcdef",), 3)], Patience(30))
 
 
-def test_a_process_is_ended_when_its_time_is_over(making):
+def test_a_process_is_ended_when_its_time_is_over_and_when_nobody_waits(making):
     with pytest.raises(InputError, match="took more than 1 s; make it smaller, or start the serv"):
         making.made([("regex", EXPLODES, 64)], Patience(1))
     assert not multiprocessing.active_children()
-
-
-def test_a_process_is_ended_when_nobody_waits(making):
     patience = Patience(60)
     threading.Timer(0.2, patience.give_up).start()
     with pytest.raises(GivenUp):
@@ -235,8 +221,6 @@ def test_a_form_ends_with_the_client_that_asked_for_it():
             while not client.service._makers.num_busy:
                 await asyncio.sleep(0.01)
 
-        from test_service import _ask
-
         asyncio.run_coroutine_threadsafe(_ask(client.app, body, departs), loop).result(20)
         until(lambda: not client.service._makers.num_busy)
         until(lambda: client.lines and client.lines[0]["status"] == 499)
@@ -265,7 +249,7 @@ def test_a_long_chat_is_refused_before_it_is_written(monkeypatch):
         assert complete(client, prompt=["a"] * 200).json()["error"]["param"] == "n"
 
 
-def test_a_form_is_refused_by_its_size():
+def test_forms_by_their_size_and_fields_without_number_are_refused():
     with service() as client:
         for form in ({"regex": "a" * 300_000}, {"choice": ["a" * 300_000]}):
             error = complete(client, structured_outputs=form).json()["error"]
@@ -273,19 +257,14 @@ def test_a_form_is_refused_by_its_size():
             assert "--form-kilobytes" in error["message"]
         error = complete(client, stop=["ab" * 500]).json()["error"]
         assert error["param"] == "stop" and "--max-stop-states" in error["message"]
-
-
-def test_wrong_fields_without_number_are_one_sentence():
-    with service() as client:
-        wrong = {f"a{n}": n for n in range(1000)}
-        error = complete(client, **wrong).json()["error"]
+        error = complete(client, **{f"a{n}": n for n in range(1000)}).json()["error"]
         assert error["message"] == "the body has 1000 wrong or unknown fields; leave them out"
         body = {"model": "bytes", "messages": [{}] * 100}
         error = client.post("/v1/chat/completions", json=body).json()["error"]
         assert error["param"] == "messages[0].role"
 
 
-def test_health_and_figures_say_when_nothing_is_admitted():
+def test_an_overload_health_and_figures_say_when_nothing_is_admitted():
     device = fakes.FakeDevice(1)
     with service(device, max_waiting=1) as client:
         assert client.get("/health").status_code == 200
@@ -295,7 +274,9 @@ def test_health_and_figures_say_when_nothing_is_admitted():
             thread.start()
         until(lambda: not client.service.scheduler.has_room)
         assert client.get("/health").status_code == 503
-        assert complete(client).status_code == 429
+        got = complete(client)
+        assert got.status_code == 429 and int(got.headers["retry-after"]) >= 1
+        assert got.json()["error"]["type"] == "rate_limit_error"
         device.go.set()
         for thread in asking:
             thread.join(20)

@@ -10,7 +10,6 @@ from test_calls import MakingHere, Speaker, tool
 from jspec.models.reasoning import THINK
 from jspec.serve import forms, schemas
 from jspec.serve.answers import Answer
-from jspec.serve.errors import APIError
 from jspec.serve.jobs import Delta
 from jspec.serve.request_parser import RequestParser
 from jspec.serve.workers import Patience
@@ -117,66 +116,6 @@ def test_where_marks_are_several_tokens_a_grammar_and_the_content_begin_at_once(
         assert (order.marks, order.wanted.lead) == (marks, None)
         answer = Answer(0, parser.target.tokenizer, order.prompts[0], None, order.marks)
         assert answer.parts.read("{}", True) == (("{}", "") if marks else ("", "{}"))
-
-
-SENT = {"id": "a23456789", "type": "function", "function": {"name": "look"}}
-ASKED = {"role": "user", "content": "Hi"}
-LOOP = "{% for m in messages %}%s{% endfor %}"
-TEXTS = LOOP.replace(
-    "%s",
-    "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ '<' + c.function.name + '>' + "
-    "c.function.arguments + ';' }}{% endfor %}{% else %}{{ m.content }}{% endif %}",
-)
-"""As DeepSeek's: arguments are a text."""
-NULL = TEXTS.replace("if m.tool_calls %}", "if m.content == none %}")
-SHOWN = LOOP.replace(
-    "%s", "{% for c in m.tool_calls or [] %}{{ c.function }}{% endfor %}{{ m.content }}"
-)
-
-
-def shown(template, *messages):
-    body = {"model": "bytes", "messages": [ASKED, *messages], "max_tokens": 1}
-    asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
-    target = fakes.loaded(template)
-    ids = RequestParser(target, fakes.CONTEXT, ROOM).chat(asked, Patience(60)).prompts[0]
-    # Python's users may send the same.
-    assert target.chat.render(body["messages"]).encode() == bytes(ids)
-    return bytes(ids).decode()
-
-
-def test_calls_are_written_in_the_form_that_the_template_shows():
-    arguments = '{"at":  "Paris"}'
-    for content in ({"content": None}, {}, {"content": ""}):
-        call = SENT | {"function": {"name": "look", "arguments": arguments}}
-        turn = {"role": "assistant", **content, "tool_calls": [call, call]}
-        for template in (TEXTS, NULL):
-            assert shown(template, turn) == f"Hi<look>{arguments};<look>{arguments};"
-        # Neither a dict of Python's nor None.
-        assert "'at'" not in shown(SHOWN, turn) and "None" not in shown(SHOWN, turn)
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    developer = {"role": "developer", "content": parts}
-    assert shown("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}", developer) == (
-        "user:Hi;system:ab;"
-    )
-
-
-def test_calls_and_thoughts_without_a_place_in_the_template_are_refused():
-    texts = LOOP.replace("%s", "{{ m.content }}")
-    call = {"role": "assistant", "content": "Ho", "tool_calls": [SENT]}
-    joined = LOOP.replace("%s", "{{ 'a' + m.content }}")  # which null cannot be
-    for template, content in ((texts, "Ho"), (joined, "Ho"), (joined, None), (joined, "")):
-        with pytest.raises(APIError, match="no place for calls, and message 2 has one"):
-            shown(template, call | {"content": content})
-    thinking = {"role": "assistant", "content": "Ho", "reasoning_content": "hm"}
-    with pytest.raises(APIError, match="no place for reasoning_content, which message 2 has"):
-        shown(texts, thinking)
-    for name in ("reasoning_content", "thinking", "reasoning"):
-        template = LOOP.replace("%s", "{{ m.NAME }}{{ m.content }}").replace("NAME", name)
-        assert shown(template, thinking) == "HihmHo"
-    assert shown(texts, thinking | {"reasoning_content": ""}) == "HiHo"
-    for wrong in ({"function": {}}, {"function": {"name": "f", "arguments": "{'a'}"}}):
-        with pytest.raises(APIError, match=r"messages\[1\].tool_calls\[0\].function"):
-            shown(TEXTS, call | {"tool_calls": [SENT | wrong]})
 
 
 def test_the_token_that_ends_an_answer_is_in_no_event():

@@ -72,13 +72,6 @@ def test_a_row_is_taken_again_within_one_step():
     assert steps == [("step", True), ("step", True), ("step", False)]
 
 
-def test_jobs_are_served_in_their_order():
-    desk = Desk(FakeDevice(1))
-    jobs = [desk.ask([2, number], max_tokens=3) for number in range(4)]
-    desk.drain()
-    assert list(desk.got) == jobs
-
-
 def test_a_long_prompt_is_read_in_chunks_between_steps():
     desk = Desk(FakeDevice(2, pace=1), prefill_tokens=10)
     desk.ask([2, 2], max_tokens=9)
@@ -89,9 +82,7 @@ def test_a_long_prompt_is_read_in_chunks_between_steps():
     assert kinds[:10] == ["read", "insert", "step"] + ["read", "step"] * 3 + ["read"]
     assert desk.reads() == [(2, 0), (10, 0), (10, 10), (10, 20), (6, 30)]
     assert desk.tokens(long) == answer(long.prompt, long.request)
-
-
-def test_without_running_rows_a_prompt_is_read_at_once():
+    # Without running rows it is read at once.
     desk = Desk(prefill_tokens=10)
     desk.ask([2] * 36)
     desk.scheduler.turn()
@@ -107,12 +98,11 @@ def test_the_queue_is_bounded_and_says_when_to_come_again():
     desk.drain()
     again = desk.ask([9])
     desk.drain()
-    assert [desk.tokens(job) for job in (*jobs, again)] == [
-        answer(job.prompt, job.request) for job in (*jobs, again)
+    assert list(desk.got) == [*jobs, again], "in their order"
+    assert [desk.tokens(job) for job in desk.got] == [
+        answer(job.prompt, job.request) for job in desk.got
     ]
-
-
-def test_jobs_of_a_request_are_taken_together_or_not_at_all():
+    # Jobs of a request are taken together or not at all.
     desk = Desk(max_waiting=1)
     several = [
         Job([2, 2], Request(max_tokens=3, row_id=row), lambda delta: None) for row in range(4)
@@ -202,14 +192,16 @@ def test_a_device_that_cannot_start_over_leaves_nobody_waiting():
         desk.ask([5, 5])
 
 
-def test_a_beginning_that_two_prompts_share_is_read_twice_and_not_again():
-    desk, shared = Desk(capacity=1, prefill_tokens=1000), [7] * 50
+@pytest.mark.parametrize("capacity", [1, 0])
+def test_a_beginning_that_two_prompts_share_is_read_twice_and_not_again(capacity):
+    desk, shared = Desk(capacity=capacity, prefill_tokens=1000), [7] * 50
     for number in range(4):
         desk.ask([*shared, 10 + number, 3], max_tokens=3)
         desk.drain()
-    # The second stops where the two part.
-    assert desk.reads() == [(52, 0), (50, 0), (2, 50), (2, 50), (2, 50)]
-    assert desk.scheduler.figures.reused_tokens == 100
+    # The second stops where the two part, if there is room to keep that.
+    parted = [(52, 0), (50, 0), (2, 50), (2, 50), (2, 50)]
+    assert desk.reads() == (parted if capacity else [(52, 0)] * 4)
+    assert desk.scheduler.figures.reused_tokens == 100 * capacity
 
 
 def test_several_answers_to_one_prompt_read_it_once():
@@ -252,14 +244,6 @@ def test_a_next_turn_goes_on_where_the_last_one_ended(others):
     assert desk.tokens(second) == answer(second.prompt, second.request)
 
 
-def test_nothing_is_kept_where_there_is_no_room():
-    desk = Desk(capacity=0, prefill_tokens=1000)
-    for number in range(3):
-        desk.ask([*[7] * 50, number, 3], max_tokens=3)
-        desk.drain()
-    assert desk.reads() == [(52, 0)] * 3
-
-
 def test_the_least_recently_used_goes_first():
     kept = Prefixes(2)
     texts = [[number] * WORTH for number in range(3)]
@@ -271,17 +255,8 @@ def test_the_least_recently_used_goes_first():
     assert kept.find([*texts[0], 1]) == (WORTH, "a")
     assert kept.find(texts[0]) == (0, None), "a token has to be read"
     assert len(kept) == 2
-
-
-def test_common_prefixes_of_texts():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        one, two = (rng.integers(0, 3, rng.integers(1, 9)) for _ in range(2))
-        expected = next(
-            (i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
-            min(len(one), len(two)),
-        )
-        assert common_length(one, two) == expected
+    for one, two, shared in (([1, 2], [1, 2, 3], 2), ([1, 2, 3], [1, 5, 3], 1), ([1], [2], 0)):
+        assert common_length(np.array(one), np.array(two)) == shared
 
 
 def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends():

@@ -49,6 +49,13 @@ def shown(template: str, *messages, **fields) -> str:
     return bytes(parser.chat(asked, Patience(60)).prompts[0]).decode()
 
 
+def alike(template: str, *messages) -> str:
+    """The same, which Python's users may send too."""
+    text = shown(template, *messages)
+    assert fakes.loaded(template).chat.render([ASKED, *messages]) == text
+    return text
+
+
 def calling(arguments=None, **fields):
     function = {"name": "f"} if arguments is None else {"name": "f", "arguments": arguments}
     message = {"role": "assistant", "content": None, "tool_calls": [{"function": function}]}
@@ -82,6 +89,55 @@ def test_turns_with_calls_reach_the_template():
         shown("{{ messages[0].content }}", said)
 
 
+SENT = {"id": "a23456789", "type": "function", "function": {"name": "look"}}
+LOOP = "{% for m in messages %}%s{% endfor %}"
+TEXTS = LOOP.replace(
+    "%s",
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ '<' + c.function.name + '>' + "
+    "c.function.arguments + ';' }}{% endfor %}{% else %}{{ m.content }}{% endif %}",
+)
+"""As DeepSeek's: arguments are a text."""
+NULL = TEXTS.replace("if m.tool_calls %}", "if m.content == none %}")
+SHOWN = LOOP.replace(
+    "%s", "{% for c in m.tool_calls or [] %}{{ c.function }}{% endfor %}{{ m.content }}"
+)
+
+
+def test_calls_are_written_in_the_form_that_the_template_shows():
+    arguments = '{"at":  "Paris"}'
+    for content in ({"content": None}, {}, {"content": ""}):
+        call = SENT | {"function": {"name": "look", "arguments": arguments}}
+        turn = {"role": "assistant", **content, "tool_calls": [call, call]}
+        for template in (TEXTS, NULL):
+            assert alike(template, turn) == f"Hi<look>{arguments};<look>{arguments};"
+        # Neither a dict of Python's nor None.
+        assert "'at'" not in alike(SHOWN, turn) and "None" not in alike(SHOWN, turn)
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    developer = {"role": "developer", "content": parts}
+    assert alike("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}", developer) == (
+        "user:Hi;system:ab;"
+    )
+
+
+def test_calls_and_thoughts_without_a_place_in_the_template_are_refused():
+    texts = LOOP.replace("%s", "{{ m.content }}")
+    call = {"role": "assistant", "content": "Ho", "tool_calls": [SENT]}
+    joined = LOOP.replace("%s", "{{ 'a' + m.content }}")  # which null cannot be
+    for template, content in ((texts, "Ho"), (joined, "Ho"), (joined, None), (joined, "")):
+        with pytest.raises(APIError, match="no place for calls, and message 2 has one"):
+            alike(template, call | {"content": content})
+    thinking = {"role": "assistant", "content": "Ho", "reasoning_content": "hm"}
+    with pytest.raises(APIError, match="no place for reasoning_content, which message 2 has"):
+        alike(texts, thinking)
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        template = LOOP.replace("%s", "{{ m.NAME }}{{ m.content }}").replace("NAME", name)
+        assert alike(template, thinking) == "HihmHo"
+    assert alike(texts, thinking | {"reasoning_content": ""}) == "HiHo"
+    for wrong in ({"function": {}}, {"function": {"name": "f", "arguments": "{'a'}"}}):
+        with pytest.raises(APIError, match=r"messages\[1\].tool_calls\[0\].function"):
+            alike(TEXTS, call | {"tool_calls": [SENT | wrong]})
+
+
 def test_an_id_of_the_servers_comes_back():
     for _ in range(20):
         call = formats._shown(Call("f", "{}"))
@@ -89,12 +145,6 @@ def test_an_id_of_the_servers_comes_back():
         result = {"role": "tool", "tool_call_id": call["id"], "content": "fine"}
         turn = {"role": "assistant", "content": None, "tool_calls": [call]}
         assert call["id"] in shown(MISTRAL, turn, result)
-
-
-def test_reasoning_is_passed_to_the_template():
-    template = "{% for m in messages %}{{ m.reasoning_content }}:{{ m.content }};{% endfor %}"
-    said = {"role": "assistant", "content": "Ho", "reasoning_content": "hm", "id": "x"}
-    assert shown(template, said) == ":Hi;hm:Ho;"
 
 
 def test_fields_that_ask_for_nothing_are_taken():

@@ -1,14 +1,17 @@
 """Recipes: the bundled one is whole, and a wrong one says what is wrong."""
 
+import math
 from pathlib import Path
 
-import pytest
+import numpy as np
+import refusals
 
 from jspec.cli import head_recipes, train_heads, train_settings
 from jspec.training import jobs
-from jspec.training.loop import Recipe
+from jspec.training.loop import Recipe, learning_rate
 
-ZOO = Path(__file__).parents[2] / "models" / "zoo"
+ROOT = Path(__file__).parents[2]
+ZOO, PAPER = ROOT / "models" / "zoo", ROOT / "benchmarks" / "lyanna" / "paper.toml"
 
 
 def test_the_bundled_recipes_are_whole(tmp_path):
@@ -17,68 +20,86 @@ def test_the_bundled_recipes_are_whole(tmp_path):
         assert {source.label for source in texts.sources} == set(texts.weights)
     for kind in ("eagle", "lyanna", "medusa"):
         assert train_heads.job(kind, ZOO / "recipe.toml", {}).recipe.steps in (300, 500)
+    recipe = train_heads.job("lyanna", PAPER, {}).recipe
+    assert (recipe.schedule, recipe.floor, recipe.weight_decay) == ("linear", 0.0, 0.0)
     settings = jobs.read_draft(ZOO / "smollm2-135m" / "draft.toml")
     job = jobs.override(head_recipes.default(train_settings.DRAFT), settings)
     assert (job.recipe.steps, job.shape["keep_layers"]) == (800, "0,1,2,27,28,29")
 
 
-def test_unknown_setting():
-    with pytest.raises(ValueError, match="no setting 'speed'"):
-        jobs.override(head_recipes.default(train_settings.DRAFT), {"speed": 9})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"[draft", "is not TOML"),
-        (b"[draft]", "has no 'text'"),
-        (b"\xff\xfe", "is not UTF-8 text"),
-        (b"text = 3\n[draft]", "as its texts; write .*text"),
-        (b"[draft]\n[text]\npath = 'x'", "as its texts; write .*text"),
-        (b"draft = 3\n[[text]]", "draft = 3, which is not a table; write .draft"),
-        (b"[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
-        (b"[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'", "c is 'much'; use a num"),
-        (b"[draft]\nlearning_rate = true\n[[text]]", "learning_rate is True; use a number"),
-    ],
-)
-def test_a_file_that_is_not_a_recipe(tmp_path, text, message):
-    path = tmp_path / "recipe.toml"
+def read_draft(text, path):
     path.write_bytes(text)
-
-    def read():
-        jobs.override(head_recipes.default(train_settings.DRAFT), jobs.read_draft(path))
-        jobs.read_texts(path, tmp_path)
-
-    with pytest.raises(ValueError, match=message):
-        read()
+    jobs.override(head_recipes.default(train_settings.DRAFT), jobs.read_draft(path))
+    jobs.read_texts(path, path.parent)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"\xff\xfe", "is not UTF-8 text"),
-        (b"heads = 3", "heads = 3, which is not a table"),
-        (b"[heads]\neagle = 3", "eagle = 3, which is not a table"),
-    ],
-)
-def test_a_file_that_is_not_a_recipe_of_heads(tmp_path, text, message):
-    path = tmp_path / "recipe.toml"
+def read_head(text, path):
     path.write_bytes(text)
-    with pytest.raises(ValueError, match=message):
-        jobs.read_head(path, "eagle")
+    jobs.read_head(path, "eagle")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"steps": "ten"}, "steps is 'ten'; use an integer"),
-        ({"learning_rate": True}, "learning_rate is True; use a number"),
-        ({"scores": 1.5}, "scores is 1.5; use an integer"),
-        ({"window": "wide"}, "window is 'wide'; use an integer"),
-    ],
-)
-def test_settings_are_of_their_kind(changes, message):
+def test_a_file_that_is_not_a_recipe(tmp_path):
+    path = tmp_path / "recipe.toml"
+    refusals.check(
+        [
+            (b"[draft", "is not TOML"),
+            (b"[draft]", "has no 'text'"),
+            (b"\xff\xfe", "is not UTF-8 text"),
+            (b"text = 3\n[draft]", "as its texts; write .*text"),
+            (b"[draft]\n[text]\npath = 'x'", "as its texts; write .*text"),
+            (b"draft = 3\n[[text]]", "draft = 3, which is not a table; write .draft"),
+            (b"[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
+            (b"[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'", "c is 'much'; use a num"),
+            (b"[draft]\nlearning_rate = true\n[[text]]", "learning_rate is True; use a number"),
+        ],
+        lambda text: read_draft(text, path),
+    )
+    refusals.check(
+        [
+            (b"\xff\xfe", "is not UTF-8 text"),
+            (b"heads = 3", "heads = 3, which is not a table"),
+            (b"[heads]\neagle = 3", "eagle = 3, which is not a table"),
+        ],
+        lambda text: read_head(text, path),
+    )
+
+
+def test_settings_are_of_their_kind():
     job = jobs.TrainingJob(Recipe(steps=3), shape={"window": 4})
-    with pytest.raises(ValueError, match=message):
-        jobs.override(job, changes)
+    refusals.check(
+        [
+            ({"steps": "ten"}, "steps is 'ten'; use an integer"),
+            ({"learning_rate": True}, "learning_rate is True; use a number"),
+            ({"scores": 1.5}, "scores is 1.5; use an integer"),
+            ({"window": "wide"}, "window is 'wide'; use an integer"),
+            ({"speed": 9}, "no setting 'speed'"),
+            ({"schedule": "sawtooth"}, "schedule is 'sawtooth'; use one of cosine, linear"),
+            ({"epochs": -1.0}, "epochs is -1.0; use a finite epochs >= 0"),
+            ({"scores": -1}, "scores is -1; use scores >= 0"),
+        ],
+        lambda changes: jobs.override(job, changes),
+    )
     assert jobs.override(job, {"learning_rate": 1, "window": 5}).shape == {"window": 5}
+
+
+def test_a_linear_schedule_falls_by_the_same_amount_in_each_step():
+    recipe = Recipe(steps=10, learning_rate=3e-5, warmup=0, floor=0.0, schedule="linear")
+    rates = np.array([learning_rate(recipe, step) for step in range(11)])
+    np.testing.assert_allclose(rates, 3e-5 * np.arange(10, -1, -1) / 10, rtol=1e-5, atol=1e-12)
+    # The default bends.
+    bent = Recipe(steps=10, learning_rate=3e-5, warmup=0, floor=0.0)
+    assert not math.isclose(float(learning_rate(bent, 2)), 3e-5 * 0.8, rel_tol=0.05)
+
+
+def test_epochs_take_the_place_of_steps():
+    job = jobs.TrainingJob(Recipe(steps=7), batch_size=4)
+    assert job.stepped(10) == job
+    epochs = jobs.override(job, {"epochs": 2.0})
+    assert epochs.stepped(10).recipe.steps == 5
+
+
+def test_scores_are_spread_evenly_and_end_with_the_run():
+    job = jobs.TrainingJob(Recipe(steps=100), scores=8)
+    assert sorted(job.scored_steps)[:3] == [12, 25, 38]
+    assert max(job.scored_steps) == 100
+    assert jobs.TrainingJob(Recipe(steps=100)).scored_steps == frozenset()

@@ -1,40 +1,29 @@
-"""The training loop: it learns, survives a kill, and stops where it cannot go on."""
+"""The training loop: it learns, survives a kill, and stops where it cannot go on; its scores."""
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny
 
-from jspec.models.llama import Llama, LlamaConfig
-from jspec.training import checkpoints, loop, sequences
+from jspec.training import checkpoints, heldout, loop, sequences
 from jspec.training.distributions import forward
 from jspec.training.unroll import Batch
 
 RECIPE = loop.Recipe(steps=12, learning_rate=1e-2, warmup=2, checkpoint_every=5)
-MODEL = Llama(
-    LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=24,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        context=16,
-        tied=True,
-    )
-)
+MODEL = tiny.model(vocab_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, tied=True)
 
 
 @dataclass(frozen=True)
 class NextToken:
     """Mean nats of each token after the first."""
 
-    model: Llama
+    model: Any
 
     def loss(self, params, frozen, batch):
         scores = forward(self.model, params, batch.tokens[:, :-1]).logits
@@ -158,3 +147,28 @@ def test_learning_rate_warms_up_stays_and_falls():
     np.testing.assert_array_equal(rates[10:56], 1.0)
     assert (np.diff(rates[56:]) < 0).all()
     assert rates[100] == pytest.approx(0.1)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """An objective whose batch holds, per token, how many draft steps are right."""
+
+    def loss(self, params, frozen, batch):
+        reached = batch[:, None] > jnp.arange(3)
+        before = jnp.concatenate([jnp.ones_like(reached[:, :1]), reached[:, :-1]], axis=1)
+        counts = jnp.maximum(before.sum(0), 1)
+        return batch.mean(), {"acceptance": reached.sum(0) / counts, "right": reached.mean(0)}
+
+
+def score(parts):
+    return heldout.metrics(Shares(), None, None, [(jnp.asarray(part), len(part)) for part in parts])
+
+
+def test_batches_count_by_their_tokens():
+    parts = [np.array([0, 0, 0]), np.array([3, 1, 2, 0]), np.array([0])]
+    found, whole = score(parts), score([np.concatenate(parts)])
+    assert found["tokens"] == whole["tokens"] == 8
+    for name in ("loss", "acceptance", "right"):
+        assert found[name] == pytest.approx(whole[name], abs=2e-4)
+    assert whole["acceptance"] == pytest.approx([3 / 8, 2 / 3, 1 / 2], abs=1e-4)
+    assert score([np.array([0, 1, 0])])["acceptance"] == pytest.approx([0.3333, 0, 0])

@@ -28,13 +28,8 @@ def test_rows_stay_whole_where_they_fit():
     assert part.tokens.shape == (4, 5)
     assert (part.tokens[~part.live] == 0).all()
     assert part.counts(20).tolist() == [0, *[1] * 16, 0, 0, 0]
-
-
-def test_a_lone_token_is_dropped_from_a_cut_row_too():
     assert text_of(sequences.fill(texts([[1, 2, 3, 4]]), 2)) == [[1, 2, 3]]
-
-
-def test_streams_are_cut_anywhere_and_overlap_by_a_token():
+    # Streams are cut anywhere and overlap by a token.
     part = sequences.cut([[1, 2, 3], [4, 5, 6, 7, 8]], 3)
     assert text_of(part) == [[1, 2, 3, 4], [4, 5, 6, 7]]
 
@@ -48,15 +43,12 @@ def test_prompts_are_read_and_not_foretold():
     assert part.live.tolist() == [[False] * 3, [False, True, True]]
 
 
-def fill(rows, size):
-    return sequences.fill(texts(rows), size)
-
-
-@pytest.mark.parametrize("make", [fill, sequences.cut])
-def test_text_shorter_than_a_sequence_is_refused(make):
-    with pytest.raises(ValueError, match=r"holds 4 tokens but one sequence needs 6.*<= 3"):
-        make([[1, 2], [3, 4]], 5)
-    assert len(make([[1, 2], [3, 4]], 3)) == 1
+def test_text_shorter_than_a_sequence_is_refused():
+    rows = [[1, 2], [3, 4]]
+    for make, given in ((sequences.fill, texts(rows)), (sequences.cut, rows)):
+        with pytest.raises(ValueError, match=r"holds 4 tokens but one sequence needs 6.*<= 3"):
+            make(given, 5)
+        assert len(make(given, 3)) == 1
 
 
 def test_files_of_rows(tmp_path):
@@ -65,10 +57,7 @@ def test_files_of_rows(tmp_path):
     assert sequences.holds_rows(path)
     assert sequences.read(path, 5) == texts([[1, 2], [3]])
     for bad in (
-        '{"tokens": [5]}',
-        '{"tokens": [true]}',
-        '{"tokens": 3}',
-        '{"tokens": {}}',
+        *(f'{{"tokens": {wrong}}}' for wrong in ("[5]", "[true]", "3", "{}")),
         "{}",
         "[1]",
         "no",

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tiny
 
-from jspec.cli import train_draft
 from jspec.models import load
 from jspec.training import draft, unroll
 from jspec.training.distributions import Distributions, Observed
@@ -105,39 +104,3 @@ def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_pa
     assert code == 0, output
     losses = [json.loads(line)["loss"] for line in (again / "curve.jsonl").read_text().splitlines()]
     np.testing.assert_allclose(losses, [line["loss"] for line in curve], rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (["--sequence", "32"], "more than the target's context of 32"),
-        (["--num-target-tokens", "0"], "num_target_tokens is 0"),
-        (["--sequences", "-1"], "sequences is -1"),
-        (["--seed", "-1"], "seed is -1; use seed >= 0"),
-        (["--lr", "nan"], "learning_rate is nan"),
-        (["--keep-layers", "1,0"], "keep_layers is 1,0 and the target has layers 0 to"),
-        (["--keep-layers", "a"], "'a' is not an integer"),
-        (["--keep-layers", ""], "no --keep-layers was given; a draft model begins with some"),
-        (["--target", ""], "no --target was given"),
-        (["--recipe", "{folder}/no.toml"], "cannot be read"),
-        (["{folder}/absent.txt"], "does not exist"),
-    ],
-)
-def test_bad_input_is_one_sentence(folder, tmp_path, changes, message, train):
-    given = (folder / "text.txt", "--target", folder / "model", *SMALL, "--steps", 2)
-    filled = [change.format(folder=folder) for change in changes]
-    code, output = train("draft", *given, "--out", tmp_path / "run", *filled)
-    assert code == 2 and message in output and "Traceback" not in output, output
-
-
-def test_no_text_is_a_sentence(folder, tmp_path, train):
-    code, output = train("draft", "--target", folder / "model", *SMALL, "--out", tmp_path)
-    assert code == 2 and "no text was given" in output
-
-
-def test_an_error_of_jax_keeps_its_traceback(folder, tmp_path, monkeypatch, train):
-    """Bad input is an InputError; another ValueError is a bug and is not swallowed."""
-    monkeypatch.setattr(train_draft, "select", lambda *_: jnp.zeros(4).reshape(3))
-    given = (folder / "text.txt", "--target", folder / "model", *SMALL)
-    with pytest.raises((ValueError, TypeError), match="reshape"):
-        train("draft", *given, "--out", tmp_path / "run", "--steps", 2)

@@ -71,25 +71,3 @@ def test_the_table_has_the_targets_distributions(folder, rows, asked, tmp_path):
 def test_held_out_text_scores_it(asked, tmp_path):
     code, said = asked(tmp_path / "table", "--heldout", 0.4)
     assert code == 0 and "held out: the likeliest token is right 0." in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--sequence", 40], "sequence 40 and the token after it are more than the target's"),
-        (["--out", "absent/table"], "--out absent/table cannot be written; name a file in a"),
-        (["--candidates", 0], "--candidates is 0; pass an integer in 1 .. 16"),
-        (["--candidates", 17], "--candidates is 17; pass an integer in 1 .. 16"),
-    ],
-)
-def test_impossible_tables_are_refused_in_one_sentence(asked, tmp_path, arguments, said):
-    code, text = asked(tmp_path / "table", *arguments)
-    assert code == 2 and said in text
-    assert not (tmp_path / "table").exists()
-
-
-def test_a_text_is_not_written_over(rows, asked):
-    before = rows.read_bytes()
-    code, said = asked(rows)
-    assert code == 2 and "is one of the texts; name another file" in said
-    assert rows.read_bytes() == before
