@@ -61,7 +61,7 @@ def test_damaged_files_are_refused(saved):
     whole = saved.read_bytes()
     for content in (b"", b"jspecSA\0", whole[:-1], whole + b"\0", b"\0" + whole):
         saved.write_bytes(content)
-        with pytest.raises(ValueError, match="is not a datastore of this version .*; build it aga"):
+        with pytest.raises(ValueError, match=r"is not a datastore of this version .*; build it a"):
             datastore.load(saved, WORDS)
     saved.write_bytes(whole)
     with safe_open(saved, "np") as file:
