@@ -21,7 +21,7 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     sequoia          the dynamic programme of Sequoia, and every shape of a tree
 """
 
-from .beams import every_beam, rsd_s, sequence_values
+from .beams import every_beam, rsd_s
 from .block import (
     block,
     block_probabilities,
@@ -73,7 +73,7 @@ from .token_recycling import (
     token_recycling_update,
     top_candidates,
 )
-from .traversal import traversal, traversal_distribution, traversal_kept
+from .traversal import traversal, traversal_distribution
 from .trees import (
     ROOT,
     children_of,

@@ -39,33 +39,7 @@ def test_each_filter_and_their_order(settings, expected):
     np.testing.assert_allclose(probs, expected, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [
-        ({"temperature": 0}, [0]),
-        ({"top_k": 1}, [0, 2]),
-        ({"top_k": 3}, [0, 1, 2, 4]),
-        ({"top_p": 0.1}, [0, 2]),
-        ({"top_p": 0.7}, [0, 1, 2, 4]),
-        ({"min_p": 1}, [0, 2]),
-    ],
-)
-def test_ties_stay_together(settings, kept):
-    probs = oracle.probabilities([2.0, 1.0, 2.0, 0.0, 1.0], **settings)
-    assert np.flatnonzero(probs).tolist() == kept
-    assert probs.sum() == pytest.approx(1, abs=1e-15)
-
-
 # ---- greedy decoding -----------------------------------------------------------------------------
-
-
-def random_model(vocab, seed, order=2):
-    """Logits that depend on the last `order` tokens: deterministic, and repetitive enough."""
-
-    def next_logits(tokens):
-        return np.random.default_rng([seed, *tokens[-order:]]).normal(size=vocab)
-
-    return next_logits
 
 
 def cycle(tokens, vocab=5):
@@ -83,52 +57,7 @@ def test_greedy_ends_with_an_end_token_or_at_the_limit():
 # ---- Token Recycling -----------------------------------------------------------------------------
 
 
-def test_token_recycling_by_hand():
-    """Chain of two drafts on the cycle 0 1 2 3 4, from zeros.
-
-    tree 1 0 0 -> 2;  2 0 1 -> 3;  3 0 1 -> 4;  4 0 1 -> 0 1 2;  2 3 4 -> 3 4 0, cut at the limit.
-    """
-    chain = [(0,), (0, 0)]
-    tokens, steps, matrix, histogram = oracle.token_recycling(cycle, [1], 8, k=1, template=chain)
-    assert tokens == [2, 3, 4, 0, 1, 2, 3, 4]
-    assert (steps, histogram) == (5, [0, 3, 1, 1])
-    assert matrix.tolist() == [[1], [2], [3], [4], [0]]
-
-
-def test_token_recycling_equals_greedy():
-    for seed in range(4):
-        model = random_model(vocab=12, seed=seed)
-        expected = oracle.greedy(model, [1, 2, 3], 25, eos={seed})
-        tokens, steps, matrix, histogram = oracle.token_recycling(model, [1, 2, 3], 25, eos={seed})
-        assert tokens == expected
-        assert sum(n * count for n, count in enumerate(histogram)) == len(tokens)
-        assert sum(histogram) == steps and histogram[0] == 0 and len(histogram) == 8
-
-        again = oracle.token_recycling(model, [1, 2, 3], 25, eos={seed}, matrix=matrix)
-        assert again[0] == expected
-
-
 # ---- prompt lookup -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("context", "options", "draft"),
-    [
-        ([1, 2, 3, 9, 8, 1, 2, 3], {}, [9, 8, 1, 2, 3]),
-        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 2}, [9, 8]),
-        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 5, "full": True}, [9, 8, 1, 2, 3]),
-        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 6, "full": True}, []),
-        ([3, 7, 2, 3, 8, 2, 3, 9, 2, 3], {"num": 1}, [8]),  # longest first, then leftmost
-        ([3, 7, 2, 3, 8, 2, 3, 9, 2, 3], {"num": 1, "n_max": 1}, [7]),
-        ([3, 7, 6, 2, 3, 8, 2, 3], {"num": 4, "full": True}, [7, 6, 2, 3]),  # 2 3 ends too early
-        ([5, 6, 3, 7, 3], {"n_min": 2}, []),
-        ([4, 4, 4], {}, [4]),
-        ([1, 2, 3], {}, []),
-        ([1], {}, []),
-    ],
-)
-def test_prompt_lookup(context, options, draft):
-    assert oracle.prompt_lookup(context, **options) == draft
 
 
 # ---- rules: verify/test_rules.py finds them lossless, and equal to those of the package ----------

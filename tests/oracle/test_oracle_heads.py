@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead, collapse, table_bytes
-from oracle import eagle, lyanna
+from oracle import lyanna
 
 V = 12
 
@@ -14,30 +14,6 @@ V = 12
 @pytest.fixture(params=range(4))
 def rng(request):
     return np.random.default_rng(request.param)
-
-
-def info_of(rng):
-    table = rng.normal(size=(V, V))
-    return lambda token: table[token]
-
-
-def test_lyanna_s_joints_are_products_of_distributions_given_the_parent(rng):
-    logits, info = rng.normal(size=(3, V)), info_of(rng)
-    for path, joint in lyanna.listed(lyanna.build_subtree(logits, 3, 4, info)):
-        expected = 1.0
-        for level, (parent, token) in enumerate(zip((3, *path), path, strict=False)):
-            scores = np.exp(logits[level] + info(parent))
-            expected *= scores[token] / scores.sum()
-        assert joint == pytest.approx(expected, rel=1e-12)
-
-
-def test_ties_are_broken_by_depth():
-    """Checks that a path's joints are all 1 where one token is certain."""
-    logits = np.full((3, V), -1e9)
-    logits[:, 5] = 0
-    nodes = lyanna.listed(lyanna.build_subtree(logits, 3, 2, lambda token: np.zeros(V)))
-    assert [path for path, _ in lyanna.prune(nodes, 2)] == [(5,), (5, 5)]
-    assert [path for path, _ in lyanna.prune(nodes, 4)] == [(5,), (0,), (5, 5), (5, 5, 5)]
 
 
 def test_token_info_is_that_of_the_head_factored_and_collapsed():
@@ -83,18 +59,3 @@ def test_a_table_has_at_most_the_bytes_that_are_allowed():
     assert "codes" in collapse(head, variables, "float16", 31)["table"]["info"]
     with pytest.raises(ValueError, match="max_bytes"):
         collapse(head, variables, "float16", -1)
-
-
-def test_lyanna_s_tree_is_eagle_s_where_scores_depend_on_parent_and_depth(rng):
-    """Algorithm 1 is EAGLE-2's expansion over such scores, pruning its rerank."""
-    logits, info = rng.normal(size=(3, V)), info_of(rng)
-
-    def scores(path):
-        return logits[len(path)] + info(path[-1] if path else 3)
-
-    candidates = eagle.expand(scores, 2, 4)
-    nodes = lyanna.listed(lyanna.build_subtree(logits, 3, 4, info))
-    assert [path for path, _ in candidates] == [path for path, _ in nodes]
-    np.testing.assert_allclose(np.exp([j for _, j in candidates]), [j for _, j in nodes])
-    kept, pruned = eagle.rerank(candidates, 12), lyanna.prune(nodes, 11)
-    assert [path for path, _ in kept] == [path for path, _ in pruned]
