@@ -95,57 +95,6 @@ def test_padding_behind_a_prompt_is_never_read(target):
     assert one.tokens.tolist() == two.tokens.tolist() == wide.tokens.tolist()
 
 
-@pytest.mark.slow
-def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logits):
-    """`deterministic_proposal` through all of decode: the joint distribution of two tokens.
-
-    6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
-    program in 10,000 (chi-square by the Wilson-Hilferty approximation).
-    """
-    rows = 6000
-    prompt = [5, 3, 9]
-    settings = Sampling(temperature=0.7, top_k=5)
-    result = jspec.decode(
-        *target,
-        np.array([prompt] * rows),
-        max_new_tokens=2,
-        drafter=jspec.with_verifier(
-            jspec.Scripted(tiny.VOCAB, jspec.tree.branching([2, 1])),
-            jspec.rules.deterministic_proposal,
-        ),
-        drafter_params=jspec.Script(
-            tokens=jnp.broadcast_to(_likely(next_logits, prompt), (rows, 2)),
-            accepts=jnp.array([2]),
-        ),
-        sampling=settings,
-        key=1,
-    )
-    assert float(result.stats.num_accepted_tokens.mean()) > 0.1
-    joint = np.zeros((tiny.VOCAB, tiny.VOCAB))
-    np.add.at(joint, tuple(np.asarray(result.tokens).T), 1)
-    first = oracle.probabilities(next_logits(prompt), 0.7, 5)
-    want = rows * np.stack(
-        [
-            first[token] * oracle.probabilities(next_logits([*prompt, token]), 0.7, 5)
-            for token in range(tiny.VOCAB)
-        ]
-    )
-    assert not joint[want == 0].any()
-    rare = want < 5
-    seen = np.append(joint[~rare], joint[rare].sum())
-    expected = np.append(want[~rare], want[rare].sum())
-    keep = expected > 0
-    chi = ((seen - expected)[keep] ** 2 / expected[keep]).sum()
-    freedom = keep.sum() - 1
-    bound = freedom * (1 - 2 / (9 * freedom) + 3.719 * np.sqrt(2 / (9 * freedom))) ** 3
-    assert chi < bound
-
-
-def _likely(next_logits, prompt):
-    first = int(np.argmax(next_logits(prompt)))
-    return jnp.array([first, int(np.argmax(next_logits([*prompt, first])))])
-
-
 def test_a_seed_is_a_seed_however_it_is_written(target):
     options = CALL | dict(sampling=Sampling(temperature=2.0))
 
