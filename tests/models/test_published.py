@@ -15,7 +15,6 @@ from published_heads import (
     MODEL,
     SHAPE,
     TARGET,
-    check_decoding,
     check_saving,
     norm,
     normal,
@@ -24,7 +23,6 @@ from published_heads import (
     write,
 )  # fmt: skip
 
-import jspec
 from jspec.models import heads
 from jspec.models.heads import published
 
@@ -270,19 +268,6 @@ def test_a_published_head_is_saved_in_our_format(tmp_path, name):
     taps = {"cnets": (2, 3, 3), "3.1": (2, 3, 3), "4": (1, 3, 5)}
     assert target.model.taps == taps.get(name, ())
     check_saving(tmp_path / "saved", head, variables)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HEADS)
-def test_it_decodes(tmp_path, name):
-    loaded = heads.load(save_layout(tmp_path / "head", name), TARGET)
-    if name in ("3.1", "4"):
-        drafter = jspec.EAGLE2(loaded.head, num_speculative_tokens=5, max_depth=3, beam=3)
-        drawn = dict(key=2, sampling=jspec.Sampling(temperature=0.7))
-    else:
-        small, drawn = jspec.Template(((0,), (1,), (0, 0))), {}
-        drafter = (jspec.Medusa if name == "medusa" else jspec.EAGLE)(loaded.head, small)
-    check_decoding(drafter, loaded, max_new_tokens=10, **drawn)
 
 
 def test_taps_are_the_states_that_enter_layers(tmp_path):
