@@ -13,7 +13,10 @@ from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=tiny.VOCAB)
 PARAMS = MODEL.init()
-QUICK = "suffix", "merge", "adaptive", "speculative_decoding_published", "token_recycling_per_row"
+QUICK = (
+    *("suffix", "merge", "adaptive", "speculative_decoding_published", "token_recycling_per_row"),
+    *("lookahead", "spine", "rest"),
+)
 OF_SIX_ROWS = "suffix_of_rollouts", "scripted"
 
 

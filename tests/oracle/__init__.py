@@ -46,10 +46,8 @@ from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
 from .prompt_lookup import prompt_lookup
 from .proposals import (
-    acceptance,
     draws_iid,
     draws_swor,
-    emitted_probs,
     list_bound,
     optimal_acceptance,
 )

@@ -216,30 +216,6 @@ def test_decode_gives_the_tokens_of_plain_decoding(name):
 
 
 DRAFT = tables.Table(SIZE)
-COSTS = jspec.CostCurve.of({1: 1.0, 28: 1.0})
-ADAPTIVE = dict(policy=jspec.Adaptive((0, 2, 6)), policy_params=COSTS)
-CLOSE = tables.logits(
-    0.7 * np.exp(WEIGHTS.astype(np.float64))
-    + 0.3 * tables.distributions(np.random.default_rng(6), 1, SIZE, 2)
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("drafter", "params", "policy"),
-    [
-        (jspec.Autoregressive(), None, {}),
-        (jspec.PromptLookup(num_speculative_tokens=4, whole=False), None, {}),
-        (jspec.SpeculativeDecoding(DRAFT, 3), CLOSE, {}),
-        (jspec.CoupledTree(DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), CLOSE, {}),
-        (jspec.merge(*MEMBERS, num_speculative_tokens=6), None, ADAPTIVE),
-    ],
-    ids=["plain", "chain", "draft_model", "coupled_tree", "adaptive"],
-)
-def test_they_are_the_same_for_other_drafters(drafter, params, policy):
-    together = {name: value for one in SETTINGS.values() for name, value in one.items()}
-    accepted = check(together, drafter=drafter, drafter_params=params, **policy)
-    assert accepted or isinstance(drafter, jspec.Autoregressive)
 
 
 @pytest.mark.slow

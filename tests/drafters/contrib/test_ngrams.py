@@ -121,18 +121,3 @@ def test_text_that_makes_no_table_is_refused():
         ngrams.build(text, (tokens, probs), 8)
     with pytest.raises(jspec.InputError, match="k is 0; pass an integer of at least 1"):
         ngrams.build(text, (tokens, probs), 9, 0)
-
-
-def test_a_table_that_does_not_fit_is_refused_before_anything_is_compiled():
-    model = jspec.testing.PrefixLM()
-    drafter = jspec.Spine(model.vocab_size, 3, k=2)
-    text, tokens, probs = text_and_distributions(9)
-    for params, said in (
-        (ngrams.table(ngrams.build(text, (tokens, probs), 9)), "vocabulary of 9 and the model one"),
-        ((), "drafter_params of Spine is a tuple; pass None, or a table"),
-    ):
-        with pytest.raises(jspec.InputError, match=said):
-            jspec.decode(
-                model, model.init(), [[1, 2, 3]], drafter=drafter, drafter_params=params,
-                max_new_tokens=4,
-            )  # fmt: skip

@@ -13,7 +13,6 @@ from blocks import plain_layers
 from oracle import pard as oracle
 
 import jspec
-from jspec.models.export import save_hf
 from jspec.types import Feedback, Frame, Output, PromptChunk, Tree, Verdict
 
 V, MASK, K = tiny.VOCAB, 22, 3
@@ -179,24 +178,6 @@ def test_a_tree_has_the_top_tokens_of_each_level_below_every_node():
 def _places(template):
     depth = [len(path) - 1 for path in template.paths]
     return depth, [path[-1] for path in template.paths]
-
-
-def test_transformers_with_masks_gives_the_same(tmp_path):
-    """As the authors' code asks for them: one forward pass over the text and the masks."""
-    torch = pytest.importorskip("torch", reason="needs the parity extra")
-    from transformers import AutoModelForCausalLM
-
-    save_hf(MODEL, PARAMS, tmp_path, dtype=jnp.float32)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    rng = np.random.default_rng(4)
-    rows = Rows(drawn(rng, (5, 2)))
-    rows.predicted()
-    rows.emit(drawn(rng, (3, 1)), K + 1)
-    with torch.no_grad():
-        for text, found in zip(rows.texts, rows.predicted(), strict=True):
-            masked = torch.tensor([[*text, *[MASK] * (K - 1)]])
-            wanted = theirs(masked).logits[0, -K:].numpy()
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize(

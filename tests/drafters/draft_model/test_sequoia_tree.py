@@ -161,16 +161,6 @@ def test_the_choice_is_the_fastest_of_all():
         assert found.time == pytest.approx(min(times), abs=1e-12)
 
 
-def test_drafting_is_not_always_worth_it():
-    costs = {0: 10.0, 1: 11.0}
-    assert sequoia_tree.choose([0.3], costs, 2.0, 3) == (0, 0, 10.0)
-    assert sequoia_tree.choose([0.5], costs, 2.0, 3) == (1, 1, pytest.approx(13 / 1.5))
-    assert sequoia_tree.choose([0.0], {0: 10.0, 1: 10.0}, 0.0, 3)[:2] == (
-        0,
-        0,
-    )  # the least of equals
-
-
 COSTS = {0: 1.0, 3: 2.0}
 SOLVE, CHOOSE = sequoia_tree.solve, sequoia_tree.choose
 MISFITS = [

@@ -11,7 +11,6 @@ import jspec
 from jspec.drafters.contrib import ngrams
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import fitted
-from jspec.types import Feedback, Output, PromptChunk, Verdict
 
 V, SLOTS = 6, 12
 DRAFTERS = {
@@ -97,47 +96,6 @@ def test_states_of_other_drafters_are_refused(name):
 def test_states_of_other_sizes_are_refused_in_the_middle_too(drafter, other):
     with pytest.raises(jspec.InputError, match=r"drafter_state .*; pass the state"):
         jax.eval_shape(lambda: drafter.draft(None, other.init(2, SLOTS, None), FRAME))
-
-
-@pytest.mark.parametrize("name", sorted(DRAFTERS))
-@pytest.mark.parametrize("x64", [False, True])
-def test_rounds_pass_under_strict_promotion(name, x64):
-    drafter = DRAFTERS[name]
-    rng = np.random.default_rng(0)
-
-    def output(nodes):
-        logits = rng.normal(size=(2, nodes, V)).astype(np.float32)
-        return Output(jnp.asarray(logits), None)
-
-    def run():
-        store = params(name)
-        prompt = jnp.array([[0, 1, 0], [2, 2, 0]], jnp.int32)
-        state = drafter.init(2, SLOTS, None)
-        lengths = jnp.array([3, 2], jnp.int32)
-        state = drafter.prefill(store, state, PromptChunk.whole(prompt, lengths, output(3)))
-        for done in ([False, False], [False, True]):
-            tree, aux = drafter.draft(store, state, FRAME)
-            width = tree.depth + 1
-            counts = jnp.array([2, 1], jnp.int32)
-            feedback = Feedback(
-                tree=tree,
-                output=output(tree.tokens.shape[1]),
-                verdict=Verdict(
-                    jnp.zeros((2, width), jnp.int32), counts, jnp.zeros(2, jnp.int32),
-                    jnp.zeros(2, bool),
-                ),
-                emitted=jnp.zeros((2, width), jnp.int32),
-                counts=counts,
-                positions=jnp.full(2, 2, jnp.int32),
-                done=jnp.array(done),
-            )  # fmt: skip
-            before = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
-            state = drafter.update(store, state, aux, feedback)
-            assert before == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
-
-    strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
-    with strict[0], strict[1], jax.enable_x64(x64):
-        jax.eval_shape(run)  # types are those of tracing
 
 
 def test_a_matrix_for_each_of_many_rows_needs_no_index_of_64_bits():

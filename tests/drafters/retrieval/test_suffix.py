@@ -108,28 +108,6 @@ def test_places_of_rollouts_are_the_oracles(options):
     assert differ > ROWS / 3, "the rollouts made the difference"
 
 
-@pytest.mark.slow
-def test_the_same_weights_and_noise_write_the_rollout_again():
-    """And other weights their own text, the same as without."""
-    model = tiny.model()
-    old, new = (tiny.params(model, seed, scale=40.0) for seed in (4, 5))
-    asked = dict(
-        prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=24,
-        sampling=jspec.Sampling(1.0), key=3,
-    )  # fmt: skip
-    drafter = jspec.Suffix(num_speculative_tokens=8, max_depth=8, capacity=32)
-    first = jspec.decode(model, old, **asked)
-    given = dict(drafter=drafter, drafter_params=jspec.Rollouts(first.tokens, first.lengths))
-    again = jspec.decode(model, old, **asked, **given)
-    np.testing.assert_array_equal(again.tokens, first.tokens)
-    assert int(again.stats.num_rounds.max()) == 3  # 9 tokens, 9, 6
-    moved, plain = jspec.decode(model, new, **asked, **given), jspec.decode(model, new, **asked)
-    np.testing.assert_array_equal(moved.tokens, plain.tokens)
-    assert (plain.tokens != first.tokens).any()
-    other = jspec.decode(model, old, **(asked | dict(key=4)), **given)
-    assert int(other.stats.num_rounds.min()) > 3, "other noise, another text"
-
-
 def test_rollouts_of_the_host_and_of_the_device_are_one_program():
     """The first call has none and makes zeros, later ones have what a call returned."""
     model, nothing = jspec.testing.PrefixLM(), np.zeros((2, 8), np.int32)
@@ -148,36 +126,6 @@ def test_rollouts_of_the_host_and_of_the_device_are_one_program():
         second = again(jspec.Rollouts(first.tokens, first.lengths))
     np.testing.assert_array_equal(first.tokens, second.tokens)
     assert (second.stats.num_rounds < first.stats.num_rounds).all()
-
-
-@pytest.mark.slow
-def test_rows_of_an_engine_have_their_rollouts():
-    model = jspec.testing.PrefixLM()
-    params, drafter = model.init(), jspec.Suffix(8, max_depth=8, capacity=0)
-    engine = jspec.Engine(model, num_slots=2, capacity=24, drafter=drafter)
-    asked = dict(sampling=jspec.Sampling(1.0), key=0)
-    prompts = [[1, 2, 3], [4, 5]]
-    old = [jspec.decode(model, params, [p], max_new_tokens=16, row_ids=[i], **asked)
-           for i, p in enumerate(prompts)]  # fmt: skip
-    given = jspec.Rollouts(
-        jnp.concatenate([one.tokens for one in old]), jnp.concatenate([one.lengths for one in old])
-    )
-    one = jspec.Rollouts(given.tokens[:1], given.lengths[:1])
-    state = engine.init(params, one)
-    for slot, prompt in enumerate(prompts):
-        state = engine.insert(
-            state,
-            slot,
-            engine.prefill(
-                params,
-                prompt,
-                jspec.Request(max_tokens=16, temperature=1.0, seed=0, row_id=slot),
-                drafter_params=one,
-            ),
-        )
-    state, output = engine.generate(params, state, drafter_params=given, rounds=2)
-    assert output.counts.tolist() == [16, 16]
-    np.testing.assert_array_equal(output.tokens[:, :16], given.tokens)
 
 
 @pytest.mark.parametrize(
