@@ -15,8 +15,7 @@ from flax import nnx
 
 import jspec
 import jspec.models
-from jspec._xla import native
-from jspec.models import Experts, Layer, Rope, blocks, eight_bits, experts, precision, records
+from jspec.models import Experts, Layer, Rope, blocks, experts, precision, records
 from jspec.models.activations import gated
 from jspec.testing import check_model
 
@@ -40,26 +39,6 @@ def test_routes_are_those_of_a_loop_over_tokens():
     for run in (experts.each, partial(experts.sorted_by_expert, places=jnp.arange(count))):
         found = jax.jit(partial(run, feed=partial(gated, jax.nn.relu)))(*given)
         np.testing.assert_allclose(found, wanted, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_experts_in_eight_bits_have_the_same_weights_for_few_routes_and_for_many():
-    """Sums of small integers are exact in bfloat16, and a factor comes behind: bit by bit equal."""
-    draw = np.random.default_rng(0)
-
-    def held(shape, most, factor):
-        weights = jnp.asarray(draw.integers(-most, most + 1, shape), jnp.int8)
-        return eight_bits.LowPrecision(
-            weights, jnp.full(shape[:-1], factor, jnp.float32), jnp.bfloat16
-        )
-
-    x = jnp.asarray(draw.integers(-1, 2, (7, 8)), jnp.bfloat16)  # sums of at most 144
-    routes = jnp.asarray(draw.integers(0, 4, (7, 2)))
-    given = x, routes, held((4, 12, 8), 1, 1.0), held((4, 8, 6), 3, 1 / 3), partial(gated, jnp.sign)
-    with native.disabled():
-        few = experts.each(*given)
-        many = experts.sorted_by_expert(*given, places=jnp.arange(4))
-    np.testing.assert_array_equal(few, many)
 
 
 def mixed() -> jspec.models.Llama:

@@ -51,31 +51,6 @@ def test_other_params_than_costs_are_a_sentence_in_a_step_too():
         jspec.step(model, model.init(), state, **ask, policy_params=np.float32(1))
 
 
-def check_every_round_accepts_its_width(drafter, policy, widths):
-    """The draft is the target: all that is verified of a chain is right, if it saw the text."""
-    cycle, asked = iter(widths * 99), []
-
-    def next_width():
-        asked.append(next(cycle))
-        return asked[-1]
-
-    before = np.zeros(BATCH, int)
-    for state in rounds(drafter, PARAMS, policy, next_width, max_new_tokens=30):
-        lengths = np.asarray(state.lengths)
-        wanted = np.minimum(before + 1 + asked[-1], 30)
-        np.testing.assert_array_equal(lengths, wanted, f"after widths {asked}")
-        before = lengths
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("known", "widths"), [((0, 2), [2, 0, 2, 2, 0, 0]), ((0, 1, 2, 5), [0, 5, 0, 0, 2, 1])], ids=str
-)
-def test_a_draft_model_that_is_the_target_is_right_at_every_width(known, widths):
-    chain = jspec.SpeculativeDecoding(MODEL, 5)
-    check_every_round_accepts_its_width(chain, jspec.Adaptive(known), widths)
-
-
 def check_has_read(memory, target):
     """A `PrefixLM` keeps positions and tokens in its cache, whoever wrote them."""
     for row, length in enumerate(np.asarray(target.lengths) - 1):  # the last is read with the root
@@ -107,21 +82,6 @@ def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
 
 
 # Drafters of their own: a program that was compiled is not compiled again.
-
-
-@pytest.mark.slow
-def test_a_wrong_cut_is_caught(monkeypatch):
-    """The deepest nodes, without their parents."""
-    monkeypatch.setattr(
-        "jspec.round.phases.cut",
-        lambda tree, width: trees.take_nodes(
-            tree,
-            jnp.roll(jnp.arange(5), -1)[4 - width :][None].repeat(BATCH, 0).at[:, 0].set(0).sort(1),
-        ),
-    )
-    drafter = jspec.SpeculativeDecoding(MODEL, 4)
-    with pytest.raises(AssertionError, match="after widths"):
-        check_every_round_accepts_its_width(drafter, jspec.Adaptive((0, 2, 4)), [2])
 
 
 @pytest.mark.slow
