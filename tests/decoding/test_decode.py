@@ -337,10 +337,7 @@ class TwoArguments(jspec.Drafter):
 REFUSED = [
     (dict(params=tiny.model()), "params holds a Llama, which is not an array; pass arrays in a"),
     (dict(params=Weighty()), "params holds a Weighty, .*; pass its .params"),
-    (
-        dict(drafter_params=jspec.PromptLookup()),
-        "drafter_params holds a PromptLookup,",
-    ),
+    (dict(drafter_params=jspec.PromptLookup()), "drafter_params holds a PromptLookup,"),
     (dict(drafter=object()), r"pass an instance such as .*, or derive yours from jspec.Drafter"),
     (dict(drafter=TwoArguments()), r"whose init does not take \(batch, capacity, earlier\)"),
     (dict(model=print), "model is <built-in .*FunctionModel of a function"),
@@ -360,10 +357,7 @@ REFUSED = [
     (dict(max_new_tokens=4.5), "max_new_tokens is 4.5"),
     (dict(max_new_tokens=300), "300; pass an integer of at least 1 and at most 256"),
     (dict(prompt=[[1, 2], []]), r"prompt\[1\] is empty; give each row at least one token"),
-    (
-        dict(prompt=[[1, 2], [3]], prompt_lengths=[2, 2]),
-        "rows of .2, 1. tokens .*leave it out",
-    ),
+    (dict(prompt=[[1, 2], [3]], prompt_lengths=[2, 2]), "rows of .2, 1. tokens .*leave it out"),
     (dict(prompt=[[1, 2], [3.5]]), r"prompt\[1\] is \[3.5\]; pass a list of token ids"),
     (dict(prompt=[[1, 2], 3]), r"prompt\[1\] is 3; pass a list of token ids"),
     (dict(prompt=["ab", "c"]), r"prompt\[0\] is 'ab'; pass numbers"),
@@ -382,10 +376,7 @@ REFUSED = [
     (dict(model=None), "model is None, which has no apply; pass a model"),
     (dict(model=tiny.Counted), "model is <class.*; pass a model"),
     (dict(model=WithoutContext()), "model is .*, which has no context; pass a model"),
-    (
-        dict(drafter=OfVersion01()),
-        r"whose update does not take \(params, state, aux, feedback\)",
-    ),
+    (dict(drafter=OfVersion01()), r"whose update does not take \(params, state, aux, feedback\)"),
     (dict(drafter=Unhashable()), "drafter is .*cannot be hashed .*; it is a static argument"),
     (dict(params=None), "params is None; pass the model's weights"),
     (dict(drafter_state="x"), "drafter_state holds 'x', a str"),
@@ -397,11 +388,7 @@ REFUSED = [
         r"accepts is of shape \(0,\); pass an array of \[R\] integers, at least one",
     ),
     (
-        dict(
-            drafter=jspec.PromptLookup(2),
-            policy=jspec.Adaptive((0, 2)),
-            policy_params={1: 0.02},
-        ),
+        dict(drafter=jspec.PromptLookup(2), policy=jspec.Adaptive((0, 2)), policy_params={1: 0.02}),
         r"policy_params is {1: .*} and Adaptive takes .*; pass one from jspec.costs.measure",
     ),
     (dict(stopping=jspec.Stopping(max_tokens=[99])), r"max_tokens\[0\] is 99, outside 0 .. 4"),

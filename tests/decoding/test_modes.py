@@ -1,15 +1,19 @@
-"""JAX's checks find nothing, 64 bits change no token, `jax.export` takes decode whole."""
+"""JAX's checks, transfers, 64 bits and export change nothing; a state has one shape."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import compiling
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 import tiny
+from contract.methods import DRAFTERS, call_of
 
 import jspec
 from jspec.testing import PrefixLM
@@ -110,3 +114,115 @@ def test_symbolic_sizes_are_refused_in_a_sentence(shape):
     prompt = jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape), np.int32)
     with pytest.raises(jspec.InputError, match="prompt has the symbolic shape"):
         jax.export.export(jax.jit(lambda p: jspec.decode(MODEL, PARAMS, p).tokens))(prompt)
+
+
+QUICK = (
+    *("suffix", "merge", "adaptive", "speculative_decoding_published", "token_recycling_per_row"),
+    *("lookahead", "spine", "rest"),
+)
+OF_SIX_ROWS = "suffix_of_rollouts", "scripted"
+
+
+@pytest.mark.parametrize("name", quick.only([*DRAFTERS, "adaptive"], *QUICK))
+def test_every_drafters_state_has_one_shape_under_jaxs_strict_modes(name):
+    drafting = call_of(name)
+    weights, policy = drafting.pop("drafter_params"), drafting.get("policy", jspec.FixedWidth())
+    rows = 6 if name in OF_SIX_ROWS else 2
+    empty = jax.eval_shape(
+        lambda: (jspec.memory_file.empty(drafting["drafter"], rows), policy.init(rows, 8, None))
+    )
+
+    def call(params, prompt, weights, known):
+        result = jspec.decode(
+            MODEL, params, prompt, **drafting, drafter_params=weights, drafter_state=known[0],
+            policy_state=known[1], max_new_tokens=5, sampling=jspec.Sampling(0.7), key=0,
+        )  # fmt: skip
+        return result.drafter_state, result.policy_state
+
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        after = jax.eval_shape(call, PARAMS, np.ones((rows, 9), int), weights, empty)
+    assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, empty)
+
+
+def test_a_loop_traces_once_and_scan_and_compiled_steps_carry_the_state():
+    drafter = jspec.Suffix(num_speculative_tokens=3, capacity=32, max_match=4, max_depth=3)
+    prompts = np.random.default_rng(0).integers(0, tiny.VOCAB, (3, 2, 7))
+    traces = []
+
+    def call(known, prompt):
+        traces.append(jnp.shape(prompt))
+        result = jspec.decode(
+            MODEL, PARAMS, prompt, drafter=drafter, drafter_state=known, max_new_tokens=6
+        )
+        return result.drafter_state, result.tokens
+
+    empty = jspec.memory_file.empty(drafter, 2)
+    known, want = call(empty, prompts[0])
+    del traces[:]
+    step = jax.jit(call).lower(known, prompts[0]).compile()
+    _, tokens = step(empty, prompts[0])
+    np.testing.assert_array_equal(tokens, want)
+    for prompt in prompts:
+        known, _ = step(known, prompt)
+    assert len(traces) == 1
+    jax.eval_shape(lambda known, prompts: jax.lax.scan(call, known, prompts), known, prompts)
+    # Another length of prompts is another program of the same state.
+    longer = jax.eval_shape(call, known, np.ones((2, 30), int))[0]
+    assert jax.tree.map(jnp.shape, longer) == jax.tree.map(jnp.shape, known)
+
+
+SMALL = PrefixLM(vocab_size=9)
+ONE = jax.devices()[0]
+PLACED = jax.device_put(SMALL.init(), ONE)
+
+
+def test_arrays_on_the_device_are_decoded_under_a_guard_and_streamed():
+    there = jax.device_put(
+        dict(
+            prompt=np.array([[1, 2, 3], [2, 4, 0]], np.int8), prompt_lengths=np.array([3, 2]),
+            row_ids=np.array([7, 5]), stopping=jspec.Stopping(min_tokens=2, eos=np.array([8])),
+            key=jax.random.key(2),
+            sampling=jspec.sampling.by_row(jspec.Sampling(0.7), 2),
+        ),
+        ONE,
+    )  # fmt: skip
+    on = dict(
+        max_new_tokens=4, drafter=jspec.Suffix(2, capacity=16, max_match=2),
+    )  # fmt: skip
+    want = jspec.decode(SMALL, PLACED, **jax.device_get(there | dict(key=2)), **on)
+    with jax.transfer_guard("disallow"):
+        got = jspec.decode(SMALL, PLACED, **there, **on)
+        chunks = list(jspec.stream(SMALL, PLACED, **there | dict(key=2), **on))
+    np.testing.assert_array_equal(got.tokens, want.tokens)
+    assert [token for chunk in chunks for token in chunk.tokens[0]] == (
+        want.tokens[0, : want.lengths[0]].tolist()
+    )
+
+
+def test_an_engine_that_was_pickled_serves_under_a_guard():
+    engine = jspec.Engine(SMALL, 2, 16, room=jspec.Room(min_tokens=True))
+    there = pickle.loads(pickle.dumps(engine))
+    state, four = engine.init(PLACED), jspec.Request(max_tokens=4)
+    with jax.transfer_guard("disallow"):
+        prompt = jax.device_put(np.array([1, 2, 3]), ONE)
+        state = there.insert(state, 1, there.prefill(PLACED, prompt, four))
+        state, _ = there.generate(PLACED, state, rounds=4)
+        taken = there.take(state, 1)
+        state = there.free(state, 1)
+    want = jspec.decode(SMALL, PLACED, [[1, 2, 3]], max_new_tokens=4)
+    assert taken.tokens[0, :4].tolist() == want.tokens[0].tolist()
+
+
+def test_prompts_on_the_device_compile_nothing_at_another_width():
+    def call(width, **more):
+        lengths = jnp.full(2, width - 1, jnp.uint8)
+        prompt = jax.device_put(np.ones((2, width), np.int32), more.pop("place", None))
+        jspec.decode(SMALL, PLACED, prompt, lengths, max_new_tokens=4, **more)
+
+    call(3)
+    with jspec.no_recompile():
+        for width in (2, 5, 11):
+            call(width)
+    call(3, place=ONE)
+    with jspec.no_recompile():
+        call(7, place=ONE)

@@ -21,9 +21,7 @@ DRAFTERS = {
     "past": (jspec.Suffix(num_speculative_tokens=4, capacity=64), None),
     "merge": (
         jspec.merge(
-            jspec.TokenRecycling(SIZE, TREE),
-            jspec.Suffix(4, capacity=64),
-            num_speculative_tokens=4,
+            jspec.TokenRecycling(SIZE, TREE), jspec.Suffix(4, capacity=64), num_speculative_tokens=4
         ),
         None,
     ),

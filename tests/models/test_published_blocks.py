@@ -92,10 +92,7 @@ def markov(size=V):
 
 
 def confidence(width):
-    return {
-        "confidence_head.proj.weight": normal(1, width),
-        "confidence_head.proj.bias": normal(1),
-    }
+    return {"confidence_head.proj.weight": normal(1, width), "confidence_head.proj.bias": normal(1)}
 
 
 def dspark():

@@ -18,7 +18,7 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     draws            every way the children of a node can be drawn, with its probability
     trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the distribution of a walk
     beams            stochastic beam search (RSD-S), and every tree it can give
-    sequoia          the dynamic programme of Sequoia, and every shape of a tree
+    sequoia          every shape of a tree, and the tokens to expect of it
 """
 
 from .beams import every_beam, rsd_s
@@ -45,12 +45,7 @@ from .control import (
 from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
 from .prompt_lookup import prompt_lookup
-from .proposals import (
-    draws_iid,
-    draws_swor,
-    list_bound,
-    optimal_acceptance,
-)
+from .proposals import draws_iid, draws_swor, list_bound, optimal_acceptance
 from .rest import longest_match, rest
 from .rules import (
     RSD_FIGURE_1,
@@ -62,7 +57,7 @@ from .rules import (
     recursive,
 )
 from .sampling import probabilities
-from .sequoia import sequoia_shapes, sequoia_table, sequoia_tokens
+from .sequoia import sequoia_shapes, sequoia_tokens
 from .suffix import suffix, suffix_places, suffix_trie
 from .token_recycling import (
     TEMPLATE,

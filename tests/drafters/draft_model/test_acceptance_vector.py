@@ -83,8 +83,7 @@ def test_one_coupled_child_is_a_closed_form():
 
 
 @pytest.mark.parametrize(
-    "scheme",
-    quick.only([schemes.COUPLED, schemes.RECURSIVE, schemes.MULTI_ROUND], schemes.COUPLED),
+    "scheme", quick.only([schemes.COUPLED, schemes.RECURSIVE, schemes.MULTI_ROUND], schemes.COUPLED)
 )
 def test_a_draft_that_is_the_target_is_kept_at_once(scheme):
     p, _ = pair(3)
