@@ -1,9 +1,11 @@
-"""JAX's checks, transfers, 64 bits and export change nothing; a state has one shape."""
+"""JAX's checks, transfers, 64 bits, TF32 and export change nothing; a state has one shape."""
 
 import json
 import pickle
+import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import compiling
@@ -14,8 +16,10 @@ import pytest
 import quick
 import tiny
 from contract.methods import DRAFTERS, call_of
+from quick import only
 
 import jspec
+import jspec.models
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=tiny.VOCAB)
@@ -226,3 +230,45 @@ def test_prompts_on_the_device_compile_nothing_at_another_width():
     call(3, place=ONE)
     with jspec.no_recompile():
         call(7, place=ONE)
+
+
+FIXTURES = Path(__file__).parents[1] / "models/fixtures"
+FAMILIES = sorted(file.parent.name for file in FIXTURES.glob("*/config.json"))
+
+
+def products(model, params, precision=None):
+    """Whether each product in a GPU's program of prefill and a round of 3 nodes is in float32."""
+    drafter = jspec.PromptLookup(num_speculative_tokens=3)
+    prompt = jax.ShapeDtypeStruct((1, 4), jnp.int32)
+    call = partial(jspec.decode, model, drafter=drafter, max_new_tokens=4)
+    # All other tests ask for the highest.
+    with jax.default_matmul_precision(precision):
+        traced = jax.jit(lambda params, prompt: call(params, prompt).tokens).trace(params, prompt)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    return [
+        bool(re.search(r"precision = \[HIGHEST, HIGHEST\]", line))
+        for line in text.splitlines()
+        if "stablehlo.dot_general" in line
+    ]
+
+
+@pytest.mark.parametrize("name", only(FAMILIES, "llama"))
+def test_a_model_in_float32_multiplies_in_float32(name):
+    loaded = jspec.models.load(FIXTURES / name, with_tokenizer=False)
+    found = products(loaded.model, loaded.params)
+    assert found and all(found)
+
+
+def test_other_models_and_whoever_asks_have_the_default():
+    model = tiny.model(num_layers=1)
+    params = tiny.params(model)
+    assert not any(products(model, params, "tensorfloat32"))
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    assert not any(products(model.clone(dtype=jnp.bfloat16), narrow))
+    own = jspec.testing.RecurrentLM()
+    params = own.init()
+    assert all(found := products(own, params)) and found, "without a dtype it goes by its weights"
+    narrow = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.bfloat16) if leaf.dtype == jnp.float32 else leaf, params
+    )
+    assert not any(products(own, narrow))
