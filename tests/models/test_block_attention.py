@@ -13,7 +13,7 @@ import jspec
 from jspec._xla import native
 from jspec.models import BatchInvariant, attention
 from jspec.models.attention import Cached, Past, attend
-from jspec.models.block_attention import AttentionWork, BlockAttention, Triton, kernel, visits
+from jspec.models.block_attention import BlockAttention, Triton, kernel, visits
 
 TRITON = BlockAttention(
     nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, num_splits=2, interpret=True)
@@ -194,28 +194,6 @@ def test_blocks_of_the_past_go_from_the_oldest_slot_seen_to_the_last_live_one():
     assert found.counts.tolist() == [[3], [2], [0], [0]]
     assert found.blocks[1, 0, :2].tolist() == [1, 2]
     assert int(found.blocks.max()) == 2 and int(found.blocks.min()) == 0
-
-
-def test_unlisted_blocks_are_not_seen(arrays):
-    """The list decides: with one block left out, the numbers of its queries are others."""
-    launch = TRITON.nodes
-    q, k, v = (jnp.asarray(arrays[name][:1]) for name in "qkv")
-    queries = q[:, :32, ::MATES].swapaxes(1, 2)
-    words = visits.packed(jnp.tri(32, 64, 20, dtype=bool)[None])
-    keys, values = (jnp.pad(x, [(0, 0), (0, 0), (0, 64 - NEW), (0, 0)]) for x in (k, v))
-    listed = visits.of_bits(words, launch.tile, launch.block)
-    assert listed.counts.tolist() == [[2, 2]]
-
-    @jax.jit
-    def totals(listed):
-        return launch(
-            AttentionWork(queries, keys, values, words, listed), visits.in_bits, None
-        ).total[0]
-
-    fewer = totals(listed._replace(counts=jnp.array([[2, 1]])))
-    all_of_them = totals(listed)
-    np.testing.assert_array_equal(fewer[:, :16], all_of_them[:, :16])
-    assert (np.asarray(fewer)[:, 16:] != np.asarray(all_of_them)[:, 16:]).all()
 
 
 def test_what_is_not_supported_is_left_to_xla(arrays, monkeypatch):

@@ -230,6 +230,7 @@ def test_a_head_of_pairs_computes_what_is_published(tmp_path, tensors, config, f
     output = check_computing(head, variables, config, tensors, run)
     np.testing.assert_array_equal(head.score(variables, output.hidden), output.logits)
     assert variables["target"]["embed"] is TARGET.params["params"]["embed"]
+    check_saving(tmp_path / "saved", head, variables)
 
 
 @pytest.mark.parametrize("name", ["fc_norm", "norm_output", "sliding_window"])
@@ -249,6 +250,7 @@ def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
     tensors = medusa_tensors(prefix)
     folder = save_head(tmp_path / "head", tensors, {"medusa_num_heads": 2}, file)
     head, variables = published.read(folder, TARGET)
+    check_saving(tmp_path / "saved", head, variables)
     states = normal(5, E, seed=3)
     scores = jax.jit(head.apply)(variables, jnp.asarray(states)[None])
     for number in range(3):
@@ -259,15 +261,6 @@ def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
             x = x + inner / (1 + np.exp(-inner))
         want = x @ tensors[f"{prefix}{number}.2.weight"].T
         np.testing.assert_allclose(scores[0, :, number], want, rtol=2e-4, atol=2e-4)
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_a_published_head_is_saved_in_our_format(tmp_path, name):
-    kind = HEADS[name][0]
-    head, variables, target = heads.load(save_layout(tmp_path / "head", name), TARGET, only=kind)
-    taps = {"cnets": (2, 3, 3), "3.1": (2, 3, 3), "4": (1, 3, 5)}
-    assert target.model.taps == taps.get(name, ())
-    check_saving(tmp_path / "saved", head, variables)
 
 
 def test_taps_are_the_states_that_enter_layers(tmp_path):
@@ -297,6 +290,8 @@ def test_taps_and_windows_are_the_configs(tmp_path):
     assert config(cnets, {"eagle_config": {ids: [1, 3, 5]}}).taps == (1, 3, 5)
     for fields in ({ids: [1, 3, 4]}, {ids: [1, 3, 4], "eagle_config": {ids: []}}):
         assert config(cnets, fields).taps == (1, 3, 4)
+    for name, taps in (("1", ()), ("3.1", (2, 3, 3)), ("4", (1, 3, 5))):
+        assert heads.load(save_layout(tmp_path / name, name), TARGET).target.model.taps == taps
     third = THIRD | {"eagle_config": FOURTH["eagle_config"]}
     assert config(eagle3_tensors(THIRD), third).taps == (0, 2, 4)
     assert config(eagle3_tensors(FOURTH), FOURTH).layers[0].window == 3
