@@ -145,6 +145,8 @@ def test_arguments_out_of_range_are_refused():
 
 
 LIMIT = 16
+MODEL = jspec.testing.PrefixLM(vocab_size=tiny.VOCAB)
+TARGET = MODEL, MODEL.init()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +191,10 @@ class Watching(jspec.Drafter):
         ).astype(jnp.int32)
 
 
-def test_alone_all_that_is_accepted_is_its_own(target):
-    plain = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
+def test_alone_all_that_is_accepted_is_its_own():
+    plain = jspec.decode(*TARGET, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
     ran = jspec.decode(
-        *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, drafter=Watching(),
+        *TARGET, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, drafter=Watching(),
         drafter_params=plain.tokens,
     )  # fmt: skip
     _, own, wrong, others, _ = np.asarray(ran.drafter_state)
@@ -202,16 +204,16 @@ def test_alone_all_that_is_accepted_is_its_own(target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [None, 5])
-def test_in_a_merge_each_learns_of_its_own_nodes(target, budget):
+def test_in_a_merge_each_learns_of_its_own_nodes(budget):
     """One member is told the truth, the other half of it; both must read their own ids."""
-    plain = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
+    plain = jspec.decode(*TARGET, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
     right = np.asarray(plain.tokens)
     half = np.where(np.arange(LIMIT) % 2 == 0, right, (right + 1) % tiny.VOCAB)
     drafter = jspec.merge(
         Watching(2), jspec.merge(Watching(3), jspec.PromptLookup(2)), num_speculative_tokens=budget
     )
     ran = jspec.decode(
-        *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, drafter=drafter,
+        *TARGET, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, drafter=drafter,
         drafter_params=(jnp.asarray(half), (jnp.asarray(right), None)),
     )  # fmt: skip
     np.testing.assert_array_equal(ran.tokens, plain.tokens)

@@ -131,8 +131,8 @@ def test_rollouts_of_the_host_and_of_the_device_are_one_program():
 
 @pytest.mark.parametrize("capacity", quick.only([200, 48, 7], 48))
 def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
-    model = tiny.model()
-    target = model, tiny.params(model)
+    model = jspec.testing.PrefixLM(vocab_size=tiny.VOCAB)
+    target = model, model.init()
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=capacity, max_match=3)
     held, state = [-1] * capacity, None
     for limits in ([9, 20, 4], [0, 6, 6]):
