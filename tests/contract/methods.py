@@ -235,7 +235,7 @@ OF_A_RULE_OF_THEIR_OWN = (
 """Drafters that the coupled rule does not verify: their tokens differ from plain decoding's."""
 
 OF_NO_DRAFT = ("jump_forward",)
-"""Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
+"""Drafters that draft nothing without a grammar, with which tests/processors has forced tokens."""
 
 ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
 """Drafters that are also run on a target whose logits are not a table."""

@@ -15,7 +15,7 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     rules            acceptance at one node: accept probabilities and the residual distribution
     block            a chain judged as a whole, or token by token: how much is kept, what follows
     traversal        a tree judged from its leaves to its root: the tests, what follows each
-    draws            every way the children of a node can be drawn, with its probability
+    proposals        every way the children of a node can be drawn, with its probability
     trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the distribution of a walk
     beams            stochastic beam search (RSD-S), and every tree it can give
     sequoia          every shape of a tree, and the tokens to expect of it

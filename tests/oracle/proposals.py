@@ -1,8 +1,7 @@
 """Every way that the children of a node can be drawn, so that losslessness is a finite sum.
 
 A set of draws is a list of `(children, weight)` whose weights sum to 1. A rule is lossless for it
-if the emission, averaged over it, is the target's distribution: `distribution(rule, p, q, draws) ==
-p`.
+if the emission, averaged over it, is the target's distribution.
 """
 
 from itertools import combinations, product
